@@ -1,0 +1,51 @@
+# Everything runs in .venv, which the first target that needs it makes and fills.
+# Variables: PYTHON (the interpreter to build .venv with), ARGS (passed to pytest).
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo lab test lint format clean
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALLED := $(VENV)/.installed
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED) ## Run notebooks/quickstart.ipynb; leave it, its HTML and its plots in build/demo
+	@$(BIN)/python -m fuselab.demo
+
+lab: $(INSTALLED) ## Open the quickstart in JupyterLab
+	@$(BIN)/jupyter lab notebooks/quickstart.ipynb
+
+test: $(INSTALLED) ## Run the tests (ARGS="-k name" to choose)
+	@$(BIN)/python tests/run.py $(ARGS)
+
+lint: $(INSTALLED) ## Check style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(INSTALLED) ## Rewrite the code in the project's style
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean: ## Remove what was built and the tools' caches; keep .venv
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache
+	find compiler ext tests notebooks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# torch goes first and alone: an exact pin takes the CPU build where an index has it,
+# while a later resolution with ranges could prefer another one. A CUDA build asks for
+# its own Triton, so the pin on Triton holds only where torch does not name one.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("Fuselab needs Python 3.11 or newer; $(PYTHON) is %d.%d. Try: make PYTHON=python3.12" % v)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Could not make $(VENV). On Debian: apt install python3-venv" >&2; exit 1; }
+	@echo "Installing into $(VENV) ..."
+	@$(PIP) install --quiet --no-deps -c constraints.txt "$$(grep '^torch==' constraints.txt)"
+	@if $(BIN)/python -c 'import importlib.metadata as m, sys; sys.exit(any(r.startswith("triton") for r in m.requires("torch")))'; \
+	then cp constraints.txt $(VENV)/; else grep -v '^triton==' constraints.txt > $(VENV)/constraints.txt; fi
+	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[lab,dev]'
+	@touch $@

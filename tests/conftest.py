@@ -1,0 +1,92 @@
+"""What all tests share: a private cache, a fixed seed, and the reasons for skipping."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+NO_CHROMIUM = "no Chromium found"
+NO_GPU = "no GPU found"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Tests share the cores with each other: a thread team that spins while it waits, as
+    # OpenMP's do by default, would take them from the other worker. Read when torch loads.
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what this machine cannot run, wherever the marker stands."""
+    if item.get_closest_marker("gpu"):
+        _require_gpu()
+    if item.get_closest_marker("browser"):
+        _require_chromium()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say plainly which kinds of test did not run, so that a green run is not misread."""
+    reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    for reason, kind in ((NO_CHROMIUM, "browser"), (NO_GPU, "GPU")):
+        skipped = sum(reason in text for text in reasons)
+        if skipped:
+            terminalreporter.write_line(f"{reason}: {kind} tests skipped ({skipped})")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give the run its own cache and IPython folder: no test reads or leaves anything at home."""
+    cache = tmp_path_factory.mktemp("fusec-cache")
+    cache.chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FUSEC_CACHE_DIR", str(cache))
+        patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        yield cache
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Start every test from the same random numbers."""
+    import torch
+
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def needs_gpu() -> None:
+    """Skip the test on a machine without a GPU; the same as marking it `gpu`."""
+    _require_gpu()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Find the browser that the browser tests drive."""
+    return _require_chromium()
+
+
+def find_chromium() -> str | None:
+    """Look for a Chromium on PATH, or where FUSELAB_CHROMIUM says."""
+    names = (os.environ.get("FUSELAB_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
+    return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+def _require_chromium() -> str:
+    path = find_chromium()
+    if path is None:
+        # Continuous integration installs one; a skip there would hide that it did not.
+        if os.environ.get("FUSELAB_REQUIRE_BROWSER"):
+            pytest.fail(NO_CHROMIUM, pytrace=False)
+        pytest.skip(NO_CHROMIUM)
+    return path
+
+
+def _require_gpu() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip(NO_GPU)

@@ -1,0 +1,1 @@
+"""Loop-level IR: index expressions, value graphs, bodies, programs, and their interpretations."""

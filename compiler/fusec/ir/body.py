@@ -1,0 +1,281 @@
+"""Bodies and programs: loops over values, and the list of them that a graph becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Union
+
+import torch
+
+from fusec.ir.index import Expr, Symbol, product
+from fusec.ir.node import Load, Node, Reduce, free_axes, rewrite, walk
+from fusec.report import SourceLine
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor in memory.
+
+    Attributes:
+        name: Unique in its program.
+        shape: Sizes.
+        strides: In elements; never negative.
+        dtype: Element type in memory.
+        device: Where it lives.
+        hint: The user's own name for it, where there is one; for readable kernels.
+    """
+
+    name: str
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    dtype: torch.dtype
+    device: torch.device = torch.device("cpu")
+    hint: str = ""
+
+    def offset(self, index: tuple[Expr, ...]) -> Expr:
+        """Return the element offset of ``index``."""
+        total = Expr.of(0)
+        for i, stride, size in zip(index, self.strides, self.shape, strict=True):
+            if size.constant != 1:  # the only index is 0, whatever the stride says
+                total = total + i * stride
+        return total
+
+    @property
+    def elements(self) -> Expr:
+        """The number of elements."""
+        return product(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that its elements take; -1 where a size is symbolic."""
+        count = self.elements.constant
+        return -1 if count is None else count * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Store:
+    """One write of a body: ``buffer[index] = value`` (or ``+=``, atomically).
+
+    Attributes:
+        buffer: The buffer's name.
+        index: One expression a dimension, over the body's axes.
+        value: The node written; its dtype is the buffer's.
+        mode: ``set`` or ``add``.
+    """
+
+    buffer: str
+    index: tuple[Expr, ...]
+    value: Node
+    mode: str = "set"
+
+
+@dataclass(frozen=True)
+class Body:
+    """A loop nest with its writes: one computation, or several that were fused.
+
+    Every store is executed for each point of ``axes`` (and of ``reduce_axes`` too where its
+    index or value depends on them); a ``Reduce`` node runs over ``reduce_axes`` for one point of
+    ``axes``.
+
+    Attributes:
+        axes: The outer loops, slowest first. All points are independent.
+        reduce_axes: The loops that reductions run over, slowest first; also iterated by
+            stores of whole rows next to a reduction.
+        stores: The writes.
+    """
+
+    axes: tuple[Symbol, ...]
+    reduce_axes: tuple[Symbol, ...]
+    stores: tuple[Store, ...]
+
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        """The values written."""
+        return tuple(store.value for store in self.stores)
+
+    def nodes(self) -> list[Node]:
+        """Return every node, arguments before users."""
+        return walk(self.roots)
+
+    def loads(self) -> list[Load]:
+        """Return every load, each once."""
+        return [node for node in self.nodes() if isinstance(node, Load)]
+
+    def reads(self) -> tuple[str, ...]:
+        """Return the names of the buffers read, in order of first use."""
+        return tuple(dict.fromkeys(node.buffer for node in self.loads()))
+
+    def writes(self) -> tuple[str, ...]:
+        """Return the names of the buffers written, in order."""
+        return tuple(dict.fromkeys(store.buffer for store in self.stores))
+
+    @property
+    def has_reduction(self) -> bool:
+        """Whether a reduction occurs."""
+        return any(isinstance(node, Reduce) for node in self.nodes())
+
+    def sizes(self) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+        """Return the extents of ``axes`` and of ``reduce_axes``."""
+        return axis_sizes(self.axes), axis_sizes(self.reduce_axes)
+
+    def moved(
+        self,
+        axes: tuple[Symbol, ...],
+        reduce_axes: tuple[Symbol, ...],
+        mapping: Mapping[Symbol, Expr],
+        swap: Callable[[Node], Node | None] | None = None,
+    ) -> Body:
+        """Return this body over other axes, each old one expressed by ``mapping``."""
+        values = rewrite(self.roots, mapping, swap)
+        stores = tuple(
+            replace(store, index=tuple(e.substitute(mapping) for e in store.index), value=value)
+            for store, value in zip(self.stores, values, strict=True)
+        )
+        return Body(axes, reduce_axes, stores)
+
+    def origins(self) -> tuple[SourceLine, ...]:
+        """Return the user's lines that this body computes, in order of line."""
+        lines = {node.source for node in self.nodes() if node.source is not None}
+        return tuple(sorted(lines, key=lambda s: (s.file, s.line)))
+
+
+def axis_sizes(axes: tuple[Symbol, ...]) -> tuple[Expr, ...]:
+    """Return the extents of loop axes."""
+    return tuple(axis.size if axis.size is not None else Expr.of(1) for axis in axes)
+
+
+def new_axes(sizes: tuple[Expr, ...], prefix: str = "i") -> tuple[Symbol, ...]:
+    """Return fresh loop axes of the given extents."""
+    return tuple(Symbol(f"{prefix}{n}", "axis", size) for n, size in enumerate(sizes))
+
+
+@dataclass(frozen=True)
+class TensorRef:
+    """A strided view of a buffer, as an extern call takes it.
+
+    Attributes:
+        buffer: The buffer's name.
+        shape: Sizes of the view.
+        strides: Strides of the view, in elements.
+        offset: First element, from the start of the buffer.
+    """
+
+    buffer: str
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    offset: Expr
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A step that runs a generated kernel.
+
+    Attributes:
+        name: Unique in its program.
+        body: What it computes.
+        label: A few words, from the operators it came from: ``gelu``, ``layer_norm``.
+    """
+
+    name: str
+    body: Body
+    label: str = ""
+
+    def reads(self) -> tuple[str, ...]:
+        """Return the buffers that it reads."""
+        return self.body.reads()
+
+    def writes(self) -> tuple[str, ...]:
+        """Return the buffers that it writes."""
+        return self.body.writes()
+
+
+@dataclass(frozen=True)
+class Extern:
+    """A step that calls an operator of ATen (or any callable) on tensors.
+
+    Attributes:
+        name: Unique in its program.
+        target: The callable.
+        args: Positional arguments: ``TensorRef``, ``Expr`` for symbolic integers, plain values,
+            and lists or tuples of those.
+        kwargs: Likewise by name.
+        outputs: Names of the buffers that the result binds to, in order; an empty name where a
+            part of the result is used by nobody.
+        reason: Why no kernel is generated, in words.
+        mutates: Buffers that it writes to in place.
+        where: The user's line.
+    """
+
+    name: str
+    target: Callable[..., object]
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
+    outputs: tuple[str, ...]
+    reason: str
+    mutates: tuple[str, ...] = ()
+    where: SourceLine | None = None
+
+    def reads(self) -> tuple[str, ...]:
+        """Return the buffers that it reads."""
+        found = (ref.buffer for ref in tensor_refs((self.args, tuple(self.kwargs.values()))))
+        return tuple(dict.fromkeys(found))
+
+    def writes(self) -> tuple[str, ...]:
+        """Return the buffers that it makes or changes."""
+        return tuple(name for name in self.outputs if name) + self.mutates
+
+
+Step = Union[Compute, Extern]
+
+
+def tensor_refs(value: object) -> Iterator[TensorRef]:
+    """Yield the tensor references inside nested arguments."""
+    if isinstance(value, TensorRef):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensor_refs(item)
+    elif isinstance(value, dict):
+        yield from tensor_refs(tuple(value.values()))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A whole graph at loop level.
+
+    Attributes:
+        inputs: Names of the graph's inputs in order: buffers, or symbolic sizes.
+        sizes: Input name to its symbol, for the inputs that are integers.
+        buffers: Every buffer by name, inputs included.
+        steps: In an order that respects the data flow.
+        outputs: What the graph returns: ``TensorRef``, ``Expr``, or a plain value (None...).
+    """
+
+    inputs: tuple[str, ...]
+    sizes: Mapping[str, Symbol]
+    buffers: Mapping[str, Buffer]
+    steps: tuple[Step, ...]
+    outputs: tuple[object, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    def output_buffers(self) -> frozenset[str]:
+        """Return the buffers that outlive the program's run as outputs."""
+        return frozenset(ref.buffer for ref in tensor_refs(self.outputs))
+
+
+__all__ = [
+    "Body",
+    "Buffer",
+    "Compute",
+    "Extern",
+    "Program",
+    "Step",
+    "Store",
+    "TensorRef",
+    "axis_sizes",
+    "free_axes",
+    "new_axes",
+    "tensor_refs",
+]

@@ -1,0 +1,275 @@
+"""The reference interpreter: slow and obviously right, the oracle of all tests.
+
+Every node becomes one tensor over the whole iteration space (broadcast where it does not depend
+on an axis), computed by eager torch operators.  With ``precision=torch.float64`` all floating
+point maths runs in float64, which gives the yardstick for everybody's rounding errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from fusec.ir.body import Body, Compute, Extern, Program, TensorRef
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce
+from fusec.ir.ops import CHECK_PREFIX
+
+_UNARY = {
+    "neg": torch.neg,
+    "bitwise_not": torch.bitwise_not,
+    "logical_not": torch.logical_not,
+    "lgamma": torch.lgamma,
+    "digamma": torch.digamma,
+    "sign": torch.sign,
+}
+_BINARY = {
+    "truediv": torch.true_divide,
+    "lshift": torch.bitwise_left_shift,
+    "rshift": torch.bitwise_right_shift,
+    "floordiv": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "truncdiv": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+}
+
+
+class CheckFailed(IndexError):
+    """A run-time check of a body failed (an index out of range, say)."""
+
+
+class _Evaluator:
+    def __init__(
+        self,
+        body: Body,
+        tensors: Mapping[str, torch.Tensor],
+        sizes: Mapping[Symbol, int],
+        precision: torch.dtype | None,
+        device: torch.device,
+    ) -> None:
+        self.tensors = tensors
+        self.sizes = sizes
+        self.precision = precision
+        self.device = device
+        self.axes = body.axes + body.reduce_axes
+        self.values: dict[int, torch.Tensor] = {}
+        self.extents = [self.size(axis.size) for axis in self.axes if axis.size is not None]
+        for node in body.nodes():
+            self.values[id(node)] = self.compute(node)
+
+    def size(self, expr: Expr) -> int:
+        result = expr.evaluate(lambda s: self.sizes[s])
+        assert isinstance(result, int)
+        return result
+
+    def symbol(self, symbol: Symbol) -> torch.Tensor | int:
+        if symbol.kind == "size":
+            return self.sizes[symbol]
+        if symbol.kind == "indirect":
+            return self.values[id(symbol.payload)]
+        position = self.axes.index(symbol)
+        shape = [1] * len(self.axes)
+        shape[position] = self.extents[position]
+        return torch.arange(self.extents[position], device=self.device).reshape(shape)
+
+    def index(self, expr: Expr) -> torch.Tensor:
+        result = expr.evaluate(self.symbol)
+        if isinstance(result, torch.Tensor):
+            return result
+        shape = [1] * len(self.axes)
+        return torch.full(shape, int(result), dtype=torch.int64, device=self.device)  # type: ignore[call-overload]
+
+    def real(self, dtype: torch.dtype) -> torch.dtype:
+        return self.precision if self.precision and dtype.is_floating_point else dtype
+
+    def compute(self, node: Node) -> torch.Tensor:
+        args = [self.values[id(arg)] for arg in node.args]
+        dtype = self.real(node.dtype)
+        if isinstance(node, Const):
+            shape = [1] * len(self.axes)
+            return torch.full(shape, node.value, dtype=dtype, device=self.device)
+        if isinstance(node, IndexValue):
+            return self.index(node.expr).to(dtype)
+        if isinstance(node, Load):
+            return self.load(node)
+        if isinstance(node, Cast):
+            if node.bitcast:
+                return args[0].view(node.dtype)
+            if self.precision and node.dtype.is_floating_point:
+                return args[0].to(self.precision)
+            return args[0].to(node.dtype)
+        if isinstance(node, Reduce):
+            return self.reduce(node, args[0])
+        assert isinstance(node, Op)
+        if node.name.startswith(CHECK_PREFIX):
+            if not bool(args[0].all()):
+                raise CheckFailed(node.name.removeprefix(CHECK_PREFIX))
+            return args[1]
+        if node.name == "where":
+            return torch.where(args[0], args[1], args[2])
+        if len(args) == 1:
+            function = _UNARY.get(node.name) or getattr(torch, node.name)
+        else:
+            function = _BINARY.get(node.name) or getattr(torch, node.name)
+        result = function(*args)
+        assert isinstance(result, torch.Tensor)
+        return result if result.dtype == dtype else result.to(dtype)
+
+    def load(self, node: Load) -> torch.Tensor:
+        tensor = self.tensors[node.buffer]
+        index = [self.index(e) for e in node.index]
+        if node.mask is None:
+            value = tensor[tuple(index)] if index else tensor.reshape([1] * len(self.axes))
+        else:
+            mask = self.values[id(node.mask)]
+            safe = [torch.where(mask, i, torch.zeros_like(i)) for i in index]
+            if tensor.numel() == 0:
+                shape = torch.broadcast_shapes(mask.shape, *(i.shape for i in index))
+                value = torch.zeros(shape, dtype=tensor.dtype, device=self.device)
+            elif safe:
+                value = tensor[tuple(safe)]
+            else:
+                value = tensor.reshape([1] * len(self.axes))
+            other = torch.full_like(value, node.other)
+            value = torch.where(mask, value, other)
+        return value.to(self.real(node.dtype))
+
+    def reduce(self, node: Reduce, value: torch.Tensor) -> torch.Tensor:
+        dims = [self.axes.index(axis) for axis in node.axes]
+        shape = list(value.shape)
+        for dim in dims:
+            shape[dim] = self.extents[dim]
+        value = value.expand(shape)
+        kind = node.kind
+        if kind == "sum":
+            total = value.sum(dims, keepdim=True, dtype=value.dtype) if dims else value
+            return total.to(self.real(node.dtype))
+        # the others take one dimension: move the reduced ones last and flatten them
+        rest = [d for d in range(len(shape)) if d not in dims]
+        flat = value.permute(*rest, *dims).reshape([shape[d] for d in rest] + [-1])
+        if kind == "prod":
+            result = flat.prod(-1, dtype=flat.dtype)
+        elif kind in ("max", "min"):
+            result = flat.amax(-1) if kind == "max" else flat.amin(-1)
+        elif kind in ("any", "all"):
+            result = flat.any(-1) if kind == "any" else flat.all(-1)
+        elif kind == "xor":
+            result = flat.to(torch.bool).sum(-1) % 2 == 1
+        elif kind in ("argmax", "argmin"):
+            result = flat.argmax(-1) if kind == "argmax" else flat.argmin(-1)
+            extreme = flat.gather(-1, result.unsqueeze(-1))
+            same = (flat == extreme) | (torch.isnan(flat) & torch.isnan(extreme))
+            positions = torch.arange(flat.shape[-1], device=flat.device).expand(flat.shape)
+            last = torch.full_like(positions, flat.shape[-1])
+            result = torch.where(same, positions, last).amin(-1)
+        else:
+            raise AssertionError(f"reduction {kind}")
+        kept = [1 if d in dims else shape[d] for d in range(len(shape))]
+        return result.reshape(kept).to(self.real(node.dtype))
+
+
+def run_body(
+    body: Body,
+    tensors: Mapping[str, torch.Tensor],
+    sizes: Mapping[Symbol, int] | None = None,
+    precision: torch.dtype | None = None,
+) -> None:
+    """Execute ``body`` on ``tensors`` (by buffer name), writing into its output buffers.
+
+    With ``precision`` (``torch.float64``), floating-point inputs may be of that dtype and the
+    outputs should be, so that no rounding to the buffers' own types occurs.
+
+    Raises:
+        CheckFailed: A run-time check failed, as eager would raise IndexError.
+    """
+    names = body.writes() + body.reads()
+    device = tensors[names[0]].device if names else torch.device("cpu")
+    evaluator = _Evaluator(body, tensors, sizes or {}, precision, device)
+    results = []
+    for store in body.stores:
+        index = [evaluator.index(e) for e in store.index]
+        value = evaluator.values[id(store.value)]
+        shape = torch.broadcast_shapes(value.shape, *(i.shape for i in index))
+        results.append((store, [i.expand(shape) for i in index], value.expand(shape)))
+    for store, index, value in results:  # all values are read before anything is written
+        target = tensors[store.buffer]
+        if not index:
+            value = value.reshape(())
+            if store.mode == "add":
+                value = value + target
+            target.copy_(value)
+        elif value.numel():
+            converted = value.to(target.dtype)
+            target.index_put_(tuple(index), converted, accumulate=store.mode == "add")
+
+
+def run_program(
+    program: Program,
+    inputs: Sequence[object],
+    precision: torch.dtype | None = None,
+) -> list[object]:
+    """Execute a whole program with the interpreter; return its outputs.
+
+    Args:
+        program: What to run.
+        inputs: Tensors and ints, in the order of ``program.inputs``; not modified unless the
+            program mutates its inputs.
+        precision: As in ``run_body``.
+    """
+    sizes: dict[Symbol, int] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    for name, value in zip(program.inputs, inputs, strict=True):
+        if name in program.sizes:
+            assert isinstance(value, int)
+            sizes[program.sizes[name]] = value
+        elif isinstance(value, torch.Tensor):
+            raised = precision if precision and value.is_floating_point() else value.dtype
+            tensors[name] = value.to(raised)
+
+    def evaluate(expr: Expr) -> int:
+        result = expr.evaluate(lambda s: sizes[s])
+        assert isinstance(result, int)
+        return result
+
+    def materialize(value: object) -> object:
+        if isinstance(value, TensorRef):
+            shape = [evaluate(e) for e in value.shape]
+            strides = [evaluate(e) for e in value.strides]
+            return tensors[value.buffer].as_strided(
+                shape, strides, tensors[value.buffer].storage_offset() + evaluate(value.offset)
+            )
+        if isinstance(value, Expr):
+            return evaluate(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(materialize(item) for item in value)
+        return value
+
+    for step in program.steps:
+        if isinstance(step, Compute):
+            for name in step.writes():
+                if name not in tensors:
+                    buffer = program.buffers[name]
+                    raised = (
+                        precision if precision and buffer.dtype.is_floating_point else buffer.dtype
+                    )
+                    tensors[name] = torch.empty_strided(
+                        [evaluate(e) for e in buffer.shape],
+                        [evaluate(e) for e in buffer.strides],
+                        dtype=raised,
+                        device=buffer.device,
+                    )
+            run_body(step.body, tensors, sizes, precision)
+        else:
+            assert isinstance(step, Extern)
+            result = step.target(
+                *[materialize(a) for a in step.args],
+                **{k: materialize(v) for k, v in step.kwargs.items()},
+            )
+            parts = result if isinstance(result, (tuple, list)) else (result,)
+            for name, part in zip(step.outputs, parts, strict=False):
+                if name:
+                    assert isinstance(part, torch.Tensor)
+                    tensors[name] = part
+    return [materialize(value) for value in program.outputs]
+
+
+__all__ = ["CheckFailed", "run_body", "run_program"]

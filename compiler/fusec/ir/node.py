@@ -1,0 +1,434 @@
+"""Value graphs: what a kernel computes for one element, recorded once.
+
+A body is written define-by-run: ordinary Python calls functions of ``fusec.ir.ops`` on symbolic
+indices, and what comes out is a graph of these nodes.  Printing, cost, the reference
+interpreter, Triton and C++ are all interpretations of this one graph.
+
+Nodes are immutable and *interned*: within one ``Recorder`` two nodes with the same meaning are the
+same object.  That is common-subexpression elimination for free, makes comparison an identity test,
+and lets every pass memoize on the node itself.
+
+The dtype of a node is the type its value has in registers.  Half-precision values are loaded,
+cast to float32, computed, and cast back when they are stored; a cast marked ``implicit`` is one
+that eager does only because it must put its result into memory, so fusion may drop it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Union
+
+import torch
+
+from fusec.ir.index import Expr, Symbol
+
+if TYPE_CHECKING:
+    from fusec.report import SourceLine
+
+Number = Union[int, float, bool]
+
+
+class Node:
+    """A value for one element of the iteration space.
+
+    Attributes:
+        dtype: Its type in registers.
+        source: The user's line that asked for it; None where there is none.
+        args: The nodes it is computed from.
+    """
+
+    __slots__ = ("__weakref__", "args", "dtype", "source")
+
+    def __init__(self, dtype: torch.dtype, args: tuple[Node, ...]) -> None:
+        self.dtype = dtype
+        self.args = args
+        self.source: SourceLine | None = None
+
+    def rebuild(self, args: tuple[Node, ...], move: Callable[[Expr], Expr]) -> Node:
+        """Return this node over other arguments, its index expressions mapped by ``move``."""
+        raise NotImplementedError
+
+    def exprs(self) -> tuple[Expr, ...]:
+        """Return the index expressions that this node itself holds."""
+        return ()
+
+
+class Const(Node):
+    """A number known at compile time."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Number, dtype: torch.dtype) -> None:
+        super().__init__(dtype, ())
+        self.value = value
+
+    def rebuild(self, args: tuple[Node, ...], move: Callable[[Expr], Expr]) -> Node:
+        """Return itself: a constant depends on nothing."""
+        return self
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+class IndexValue(Node):
+    """The value of an index expression, as data (arange, one-hot, masks)."""
+
+    __slots__ = ("expr",)
+
+    def __init__(self, expr: Expr, dtype: torch.dtype) -> None:
+        super().__init__(dtype, indirect_nodes((expr,)))
+        self.expr = expr
+
+    def rebuild(self, args: tuple[Node, ...], move: Callable[[Expr], Expr]) -> Node:
+        """Return the value of the moved expression."""
+        return index_value(move(self.expr), self.dtype)
+
+    def exprs(self) -> tuple[Expr, ...]:
+        """Return the expression."""
+        return (self.expr,)
+
+
+class Load(Node):
+    """An element of a buffer; where ``mask`` is false nothing is read and it is ``other``.
+
+    Attributes:
+        buffer: The buffer's name.
+        index: One expression a dimension of the buffer, within bounds where ``mask`` holds.
+        mask: A bool node, or None for always.
+        other: The value where the mask is false.
+    """
+
+    __slots__ = ("buffer", "index", "mask", "other")
+
+    def __init__(
+        self,
+        buffer: str,
+        index: tuple[Expr, ...],
+        dtype: torch.dtype,
+        mask: Node | None,
+        other: Number,
+    ) -> None:
+        super().__init__(dtype, indirect_nodes(index) + (() if mask is None else (mask,)))
+        self.buffer = buffer
+        self.index = index
+        self.mask = mask
+        self.other = other
+
+    def rebuild(self, args: tuple[Node, ...], move: Callable[[Expr], Expr]) -> Node:
+        """Return a load at the moved index with the rebuilt mask."""
+        mask = None if self.mask is None else args[-1]
+        index = tuple(move(e) for e in self.index)
+        return load(self.buffer, index, self.dtype, mask, self.other)
+
+    def exprs(self) -> tuple[Expr, ...]:
+        """Return the index."""
+        return self.index
+
+
+class Op(Node):
+    """Scalar maths: a name of ``ops.SCALAR_OPS`` over argument values.
+
+    A ``where`` has the arguments (condition, then, else).
+    """
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, args: tuple[Node, ...], dtype: torch.dtype) -> None:
+        super().__init__(dtype, args)
+        self.name = name
+
+    def rebuild(self, args: tuple[Node, ...], move: Callable[[Expr], Expr]) -> Node:
+        """Return the same operation on other arguments."""
+        return op(self.name, args, self.dtype)
+
+
+class Cast(Node):
+    """A conversion of the argument to ``dtype``.
+
+    Attributes:
+        implicit: Whether eager rounds here only because it stores the value.
+        bitcast: Whether the bits are reinterpreted rather than the value converted.
+    """
+
+    __slots__ = ("bitcast", "implicit")
+
+    def __init__(self, arg: Node, dtype: torch.dtype, implicit: bool, bitcast: bool) -> None:
+        super().__init__(dtype, (arg,))
+        self.implicit = implicit
+        self.bitcast = bitcast
+
+    def rebuild(self, args: tuple[Node, ...], move: Callable[[Expr], Expr]) -> Node:
+        """Return the same conversion of another argument."""
+        return cast(args[0], self.dtype, implicit=self.implicit, bitcast=self.bitcast)
+
+
+class Reduce(Node):
+    """A reduction of the argument over ``axes``.
+
+    Kinds: ``sum``, ``prod``, ``max``, ``min`` (NaN wins, as in torch), ``any``, ``all``, ``xor``,
+    ``argmax``, ``argmin`` (the first position of the extreme value in row-major order of
+    ``axes``, NaN wins; dtype int64).
+
+    Attributes:
+        kind: One of the above.
+        axes: The reduced axes; the result no longer depends on them.
+    """
+
+    __slots__ = ("axes", "kind")
+
+    def __init__(
+        self, kind: str, arg: Node, axes: tuple[Symbol, ...], dtype: torch.dtype
+    ) -> None:
+        super().__init__(dtype, (arg,))
+        self.kind = kind
+        self.axes = axes
+
+    def rebuild(self, args: tuple[Node, ...], move: Callable[[Expr], Expr]) -> Node:
+        """Return the same reduction of another argument, over the moved axes."""
+        axes: list[Symbol] = []
+        for axis in self.axes:
+            moved = move(Expr.of(axis))
+            axes.extend(sorted((s for s in moved.symbols()), key=lambda s: s.serial))
+        unique = tuple(dict.fromkeys(axes))
+        return reduce(self.kind, args[0], unique, self.dtype)
+
+
+# -- recording ----------------------------------------------------------------------------
+
+
+class Recorder:
+    """The intern table of one compilation, and the user's line being lowered."""
+
+    def __init__(self) -> None:
+        self.table: dict[tuple[object, ...], Node] = {}
+        self.source: SourceLine | None = None
+        self.indirects: dict[tuple[Node, Expr], Symbol] = {}
+
+    def intern(self, key: tuple[object, ...], make: Callable[[], Node]) -> Node:
+        """Return the node for ``key``, making it the first time."""
+        node = self.table.get(key)
+        if node is None:
+            node = make()
+            node.source = self.source
+            self.table[key] = node
+        return node
+
+
+_recorder: ContextVar[Recorder] = ContextVar("fusec_recorder")
+
+
+def current_recorder() -> Recorder:
+    """Return the recorder in force, making one where there is none."""
+    try:
+        return _recorder.get()
+    except LookupError:
+        recorder = Recorder()
+        _recorder.set(recorder)
+        return recorder
+
+
+@contextmanager
+def recording(recorder: Recorder | None = None) -> Iterator[Recorder]:
+    """Intern nodes in ``recorder`` (a fresh one by default) within the block."""
+    recorder = recorder or Recorder()
+    token = _recorder.set(recorder)
+    try:
+        yield recorder
+    finally:
+        _recorder.reset(token)
+
+
+@contextmanager
+def source_line(line: SourceLine | None) -> Iterator[None]:
+    """Mark the nodes recorded within the block as asked for by ``line``."""
+    recorder = current_recorder()
+    before, recorder.source = recorder.source, line
+    try:
+        yield
+    finally:
+        recorder.source = before
+
+
+def const(value: Number, dtype: torch.dtype) -> Const:
+    """Return a constant of ``dtype``; the value is converted as torch would."""
+    if dtype == torch.bool:
+        value = bool(value)
+    elif dtype.is_floating_point:
+        value = float(value)
+    else:
+        value = int(value)
+    # repr tells 0.0 from -0.0 and puts all NaNs in one entry; == would not.
+    key = ("const", repr(value), dtype)
+    node = current_recorder().intern(key, lambda: Const(value, dtype))
+    assert isinstance(node, Const)
+    return node
+
+
+def index_value(expr: Expr, dtype: torch.dtype) -> Node:
+    """Return an index expression's value as data."""
+    if expr.constant is not None:
+        return const(expr.constant, dtype)
+    key = ("index", expr, dtype)
+    return current_recorder().intern(key, lambda: IndexValue(expr, dtype))
+
+
+def load(
+    buffer: str,
+    index: tuple[Expr, ...],
+    dtype: torch.dtype,
+    mask: Node | None = None,
+    other: Number = 0,
+) -> Node:
+    """Return an element of a buffer; see ``Load``."""
+    if isinstance(mask, Const):
+        if not mask.value:
+            return const(other, dtype)
+        mask = None
+    key = ("load", buffer, index, dtype, mask, repr(other))
+    return current_recorder().intern(key, lambda: Load(buffer, index, dtype, mask, other))
+
+
+def op(name: str, args: tuple[Node, ...], dtype: torch.dtype) -> Node:
+    """Return scalar maths on nodes; ``ops`` has the typed and simplifying forms."""
+    key = ("op", name, args, dtype)
+    return current_recorder().intern(key, lambda: Op(name, args, dtype))
+
+
+def cast(arg: Node, dtype: torch.dtype, *, implicit: bool = False, bitcast: bool = False) -> Node:
+    """Return ``arg`` converted to ``dtype``; drops conversions that change nothing."""
+    if arg.dtype == dtype:
+        return arg
+    if not bitcast:
+        if isinstance(arg, Const) and not (arg.dtype.is_floating_point and _is_special(arg)):
+            return const(_convert(arg.value, arg.dtype, dtype), dtype)
+        if isinstance(arg, IndexValue) and dtype in (torch.int64, torch.int32):
+            return index_value(arg.expr, dtype)
+        # An implicit rounding that is undone at once is one eager did for its memory only.
+        if isinstance(arg, Cast) and arg.implicit and arg.args[0].dtype == dtype:
+            return arg.args[0]
+    key = ("cast", arg, dtype, implicit, bitcast)
+    return current_recorder().intern(key, lambda: Cast(arg, dtype, implicit, bitcast))
+
+
+def _is_special(node: Const) -> bool:
+    return node.value != node.value or node.value in (float("inf"), float("-inf"))
+
+
+def _convert(value: Number, source: torch.dtype, target: torch.dtype) -> Number:
+    if target.is_floating_point and target != torch.float64:
+        return float(torch.tensor(value, dtype=source).to(target).item())
+    if target == torch.bool:
+        return bool(value)
+    if not target.is_floating_point:
+        return int(torch.tensor(value, dtype=source).to(target).item())
+    return float(value)
+
+
+def reduce(kind: str, arg: Node, axes: tuple[Symbol, ...], dtype: torch.dtype) -> Node:
+    """Return a reduction of ``arg`` over ``axes``; see ``Reduce``."""
+    key = ("reduce", kind, arg, axes, dtype)
+    return current_recorder().intern(key, lambda: Reduce(kind, arg, axes, dtype))
+
+
+def indirect(node: Node, size: Expr) -> Expr:
+    """Return an index expression for an integer computed at run time, 0 <= it < ``size``.
+
+    The caller has made sure of the range (see ``ops.checked_index``).
+    """
+    recorder = current_recorder()
+    symbol = recorder.indirects.get((node, size))
+    if symbol is None:
+        symbol = Symbol(f"t{len(recorder.indirects)}", "indirect", size, payload=node)
+        recorder.indirects[(node, size)] = symbol
+    return Expr.of(symbol)
+
+
+def indirect_nodes(exprs: tuple[Expr, ...]) -> tuple[Node, ...]:
+    """Return the nodes whose values occur as indices in ``exprs``, in a stable order."""
+    found = {
+        symbol
+        for expr in exprs
+        for symbol in expr.symbols()
+        if symbol.kind == "indirect"
+    }
+    ordered = sorted(found, key=lambda s: s.serial)
+    return tuple(s.payload for s in ordered if isinstance(s.payload, Node))
+
+
+# -- traversal ----------------------------------------------------------------------------
+
+
+def walk(roots: tuple[Node, ...]) -> list[Node]:
+    """Return every node below ``roots``, arguments before their users, each once."""
+    order: list[Node] = []
+    seen: set[int] = set()
+    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((arg, False) for arg in reversed(node.args))
+    return order
+
+
+def rewrite(
+    roots: tuple[Node, ...],
+    mapping: Mapping[Symbol, Expr],
+    replace: Callable[[Node], Node | None] | None = None,
+) -> tuple[Node, ...]:
+    """Rebuild ``roots`` with symbols substituted and nodes replaced.
+
+    Args:
+        roots: The nodes to rebuild.
+        mapping: Symbols to expressions.
+        replace: Called on each rebuilt node; returns its replacement, or None to keep it.
+    """
+    done: dict[int, Node] = {}
+    indirect_moves: dict[Symbol, Expr] = {}
+
+    def move(expr: Expr) -> Expr:
+        symbols = expr.symbols()
+        moves: dict[Symbol, Expr] = {}
+        for symbol in symbols:
+            if symbol.kind == "indirect":
+                moved = indirect_moves.get(symbol)
+                if moved is None:
+                    payload, size = symbol.payload, symbol.size
+                    assert isinstance(payload, Node)
+                    assert size is not None
+                    moved = indirect(done[id(payload)], size.substitute(mapping))
+                    indirect_moves[symbol] = moved
+                moves[symbol] = moved
+            elif symbol in mapping:
+                moves[symbol] = mapping[symbol]
+        return expr.substitute(moves) if moves else expr
+
+    recorder = current_recorder()
+    outer_source = recorder.source
+    for node in walk(roots):
+        args = tuple(done[id(arg)] for arg in node.args)
+        recorder.source = node.source
+        rebuilt = node.rebuild(args, move)
+        if replace is not None:
+            rebuilt = replace(rebuilt) or rebuilt
+        done[id(node)] = rebuilt
+    recorder.source = outer_source
+    return tuple(done[id(root)] for root in roots)
+
+
+def free_axes(roots: tuple[Node, ...]) -> dict[Node, frozenset[Symbol]]:
+    """Return, for every node below ``roots``, the loop axes that its value depends on."""
+    free: dict[Node, frozenset[Symbol]] = {}
+    for node in walk(roots):
+        axes = {s for expr in node.exprs() for s in expr.symbols() if s.kind == "axis"}
+        for arg in node.args:
+            axes |= free[arg]
+        if isinstance(node, Reduce):
+            axes -= set(node.axes)
+        free[node] = frozenset(axes)
+    return free

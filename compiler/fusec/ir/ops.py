@@ -1,0 +1,311 @@
+"""The operations that bodies are written in: typed, folded, simplified as they are recorded.
+
+Scalar maths is strictly typed: all arguments of an operation have one dtype (the condition of a
+``where`` aside), and lowering inserts the casts.  Floating-point maths happens in float32 or
+float64 only; the half types are storage.
+
+Simplifications done here hold for every input, NaN, infinities and signed zeros included; that
+is why ``x * 0`` and ``x + 0`` stay (``-0.0 + 0`` is ``0.0``) while ``x * 1`` goes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+import torch
+
+from fusec.ir.index import Expr
+from fusec.ir.node import (
+    Cast,
+    Const,
+    IndexValue,
+    Load,
+    Node,
+    Number,
+    cast,
+    const,
+    index_value,
+    indirect,
+    load,
+    op,
+    reduce,
+    source_line,
+)
+
+# name -> number of arguments, by what they take and give
+FLOAT_UNARY = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt tanh sigmoid erf erfc sin cos tan sinh cosh "
+    "asin acos atan asinh acosh atanh lgamma digamma erfinv floor ceil trunc round".split()
+)
+ANY_UNARY = frozenset("neg abs sign".split())
+BOOL_FROM_FLOAT = frozenset("isnan isinf signbit".split())
+INT_UNARY = frozenset({"bitwise_not"})
+ARITHMETIC = frozenset("add sub mul maximum minimum remainder fmod pow".split())
+FLOAT_BINARY = frozenset("truediv atan2 fmax fmin copysign hypot nextafter".split())
+INT_BINARY = frozenset(
+    "floordiv truncdiv bitwise_and bitwise_or bitwise_xor lshift rshift".split()
+)
+COMPARISONS = frozenset("eq ne lt le gt ge".split())
+BOOL_BINARY = frozenset("logical_and logical_or logical_xor".split())
+CHECK_PREFIX = "check:"
+
+SCALAR_OPS = (
+    FLOAT_UNARY
+    | ANY_UNARY
+    | BOOL_FROM_FLOAT
+    | INT_UNARY
+    | ARITHMETIC
+    | FLOAT_BINARY
+    | INT_BINARY
+    | COMPARISONS
+    | BOOL_BINARY
+    | {"logical_not", "where"}
+)
+
+# What an operation costs beside an addition; used to decide what may be computed twice.
+EXPENSIVE = {
+    name: 10
+    for name in (
+        "exp exp2 expm1 log log2 log10 log1p tanh sigmoid erf erfc sin cos tan sinh cosh asin "
+        "acos atan asinh acosh atanh lgamma digamma erfinv pow atan2 hypot remainder fmod "
+        "floordiv truncdiv"
+    ).split()
+} | {"truediv": 4, "sqrt": 4, "rsqrt": 5}
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the register type that values of ``dtype`` are computed in."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+_FOLD: dict[str, Callable[[Number, Number], Number]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+
+def unary(name: str, x: Node) -> Node:
+    """Return ``name(x)``; see the tables above for the names."""
+    if name in BOOL_FROM_FLOAT:
+        return op(name, (x,), torch.bool)
+    if name == "neg" and isinstance(x, Const) and x.dtype != torch.bool:
+        return const(-x.value, x.dtype)
+    return op(name, (x,), x.dtype)
+
+
+def binary(name: str, x: Node, y: Node) -> Node:
+    """Return ``name(x, y)``; both of one dtype.
+
+    Raises:
+        TypeError: The dtypes differ.
+    """
+    if x.dtype != y.dtype:
+        raise TypeError(f"{name} of {x.dtype} and {y.dtype}")
+    result = torch.bool if name in COMPARISONS or name in BOOL_BINARY else x.dtype
+    folded = _fold(name, x, y, result)
+    return folded if folded is not None else op(name, (x, y), result)
+
+
+def _fold(name: str, x: Node, y: Node, result: torch.dtype) -> Node | None:
+    if isinstance(x, Const) and isinstance(y, Const) and name in _FOLD:
+        if x.dtype == torch.bool and name in ("add", "sub", "mul"):
+            return None
+        value = _FOLD[name](x.value, y.value)
+        if result in (torch.float32, torch.bool, torch.float64):
+            # one operation on float32 values, computed in float64 and rounded, is exact enough:
+            # +, -, * round correctly twice over (53 >= 2 * 24 + 2 bits)
+            return _rounded(value, result)
+        if -(2**31) < value < 2**31:  # no overflow in any integer type worth folding
+            return const(value, result) if result in (torch.int32, torch.int64) else None
+        return None
+    if name == "mul" and isinstance(y, Const) and y.value == 1:
+        return x
+    if name == "mul" and isinstance(x, Const) and x.value == 1:
+        return y
+    if name == "truediv" and isinstance(y, Const) and y.value == 1:
+        return x
+    if name == "sub" and isinstance(y, Const) and repr(y.value) in ("0", "0.0"):
+        return x
+    if not result.is_floating_point and name == "add":
+        if isinstance(y, Const) and y.value == 0:
+            return x
+        if isinstance(x, Const) and x.value == 0:
+            return y
+    if name == "logical_and":
+        return _absorb(x, y, neutral=True)
+    if name == "logical_or":
+        return _absorb(x, y, neutral=False)
+    if name in COMPARISONS and isinstance(x, IndexValue):
+        return _compare_index(name, x, y)
+    return None
+
+
+def _rounded(value: Number, dtype: torch.dtype) -> Node:
+    if dtype == torch.float32:
+        value = float(torch.tensor(value, dtype=torch.float64).to(torch.float32).item())
+    return const(value, dtype)
+
+
+def _absorb(x: Node, y: Node, neutral: bool) -> Node | None:
+    for known, other in ((x, y), (y, x)):
+        if isinstance(known, Const):
+            return other if known.value == neutral else known
+    return x if x is y else None
+
+
+def _compare_index(name: str, x: IndexValue, y: Node) -> Node | None:
+    """Decide comparisons of positions that the loop bounds settle."""
+    from fusec.ir.index import is_nonnegative
+
+    if isinstance(y, Const) and not isinstance(y.value, float):
+        right = Expr.of(int(y.value))
+    elif isinstance(y, IndexValue):
+        right = y.expr
+    else:
+        return None
+    difference = x.expr - right
+    outcomes: dict[str, tuple[Expr, Expr]] = {
+        # name: (proves true where >= 0, proves false where >= 0)
+        "ge": (difference, -difference - 1),
+        "gt": (difference - 1, -difference),
+        "le": (-difference, difference - 1),
+        "lt": (-difference - 1, difference),
+    }
+    if name not in outcomes:
+        return None
+    proves_true, proves_false = outcomes[name]
+    if is_nonnegative(proves_true):
+        return const(True, torch.bool)
+    if is_nonnegative(proves_false):
+        return const(False, torch.bool)
+    return None
+
+
+def where(condition: Node, x: Node, y: Node) -> Node:
+    """Return ``x`` where ``condition`` holds, else ``y``; both are computed."""
+    if x.dtype != y.dtype:
+        raise TypeError(f"where of {x.dtype} and {y.dtype}")
+    if isinstance(condition, Const):
+        return x if condition.value else y
+    if x is y:
+        return x
+    return op("where", (condition, x, y), x.dtype)
+
+
+def logical_not(x: Node) -> Node:
+    """Return ``not x`` of a bool."""
+    if isinstance(x, Const):
+        return const(not x.value, torch.bool)
+    return op("logical_not", (x,), torch.bool)
+
+
+def logical_and(*conditions: Node | None) -> Node | None:
+    """Return the conjunction of the given conditions; None stands for true."""
+    total: Node | None = None
+    for condition in conditions:
+        if condition is None:
+            continue
+        total = condition if total is None else binary("logical_and", total, condition)
+    return total
+
+
+def masked(condition: Node, value: Node, other: Number) -> Node:
+    """Return ``value`` where ``condition`` holds, else ``other``, reading nothing there.
+
+    Every load below ``value`` gets the condition as (a part of) its mask, so that positions
+    outside a buffer are never touched.
+    """
+    if isinstance(condition, Const):
+        return value if condition.value else const(other, value.dtype)
+    guarded = guard_loads(value, condition)
+    return where(condition, guarded, const(other, value.dtype))
+
+
+def guard_loads(value: Node, condition: Node) -> Node:
+    """Return ``value`` with ``condition`` added to the mask of every load below it.
+
+    Checks below it are guarded as well: they fail only where the condition holds.
+    """
+    from fusec.ir.node import rewrite
+
+    def guard(node: Node) -> Node | None:
+        if isinstance(node, Load):
+            mask = logical_and(condition, node.mask)
+            return load(node.buffer, node.index, node.dtype, mask, node.other)
+        if getattr(node, "name", "").startswith(CHECK_PREFIX):
+            holds = binary("logical_or", node.args[0], logical_not(condition))
+            return op(node.name, (holds, node.args[1]), node.dtype)  # type: ignore[attr-defined]
+        return None
+
+    return rewrite((value,), {}, guard)[0]
+
+
+def check(condition: Node, value: Node, message: str) -> Node:
+    """Return ``value``; the kernel fails with ``message`` where ``condition`` does not hold."""
+    if isinstance(condition, Const) and condition.value:
+        return value
+    return op(CHECK_PREFIX + message, (condition, value), value.dtype)
+
+
+def checked_index(index: Node, size: Expr, *, wrap: bool = True, what: str = "index") -> Expr:
+    """Return an index expression for a run-time integer, wrapped if negative and checked.
+
+    Args:
+        index: An integer node.
+        size: The dimension's size.
+        wrap: Whether -1 means the last one.
+        what: What the failure message calls it.
+    """
+    index = cast(index, torch.int64)
+    if isinstance(index, IndexValue):
+        from fusec.ir.index import is_nonnegative, provably_less
+
+        if is_nonnegative(index.expr) and provably_less(index.expr, size):
+            return index.expr
+    if isinstance(index, Const) and size.constant is not None:
+        position = int(index.value) + (size.constant if wrap and index.value < 0 else 0)
+        if 0 <= position < size.constant:
+            return Expr.of(position)
+    limit = index_value(size, torch.int64)
+    zero = const(0, torch.int64)
+    if wrap:
+        negative = binary("lt", index, zero)
+        index = where(negative, binary("add", index, limit), index)
+    inside = logical_and(binary("ge", index, zero), binary("lt", index, limit))
+    assert inside is not None
+    return indirect(check(inside, index, f"{what} out of range"), size)
+
+
+__all__ = [
+    "Cast",
+    "Const",
+    "IndexValue",
+    "Load",
+    "Node",
+    "binary",
+    "cast",
+    "check",
+    "checked_index",
+    "compute_dtype",
+    "const",
+    "guard_loads",
+    "index_value",
+    "indirect",
+    "load",
+    "logical_and",
+    "logical_not",
+    "masked",
+    "op",
+    "reduce",
+    "source_line",
+    "unary",
+    "where",
+]

@@ -1,0 +1,254 @@
+"""A kernel: its source text, what it takes, and what the user may do with it.
+
+A generated kernel and an edited one take the same path: text, check, build, launch.  The
+``Kernel`` is the handle that the user holds; it is the only mutable thing here, and it changes
+in two ways only: ``keep`` puts a checked text in use, ``revert`` puts the generated one back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import torch
+
+from fusec.report import SourceLine, TuningRun, Verdict
+from fusec.tunables import Tunable, read_tunables, set_tunables
+
+if TYPE_CHECKING:
+    from fusec.ir.body import Body
+    from fusec.ir.index import Expr
+
+Target = Literal["cpp", "triton"]
+Role = Literal["in", "out", "inout"]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One tensor parameter of a kernel.
+
+    Attributes:
+        name: Its name in the source text.
+        dtype: Element type in memory.
+        shape: Sizes, each an ``Expr`` (constant or over the kernel's symbolic sizes).
+        strides: Strides in elements, likewise.
+        role: Whether the kernel reads it, writes all of it, or updates it in place.
+        device: Where it lives, ``cpu`` or ``cuda``.
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    role: Role
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a kernel takes: its tensors in order, then its symbolic sizes as int64.
+
+    C++ entry: ``extern "C" int NAME(T0* a0, ..., int64_t s0, ..., int64_t threads)``; it
+    returns 0, or the 1-based number of the check that failed (see ``checks``).
+    Triton entry: ``def launch(a0, ..., s0, ...)`` in the same file as the ``@triton.jit``
+    kernel; tensors in, nothing out.
+
+    Attributes:
+        arguments: The tensors, in the order of the parameters.
+        sizes: Names of the symbolic sizes, in order.
+        checks: What each run-time check means for the user, such as
+            ``"index out of range"``; a failing check raises ``IndexError`` or so in the host.
+    """
+
+    arguments: tuple[Argument, ...]
+    sizes: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+
+    def digest(self) -> str:
+        """Return a hash: two kernels with the same digest can stand in for each other."""
+        description = [
+            [a.name, str(a.dtype), [str(s) for s in a.shape], [str(s) for s in a.strides]]
+            + [a.role, a.device]
+            for a in self.arguments
+        ]
+        data = json.dumps([description, list(self.sizes), list(self.checks)])
+        return hashlib.sha256(data.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """A generated kernel as text, with where each line came from.
+
+    Attributes:
+        name: The kernel's name, unique in its graph.
+        target: ``cpp`` or ``triton``.
+        entry: The symbol (C++) or function (Triton) to call.
+        text: The file's text; it stands alone.
+        signature: What it takes.
+        origins: Kernel line (1-based) to the user's lines it computes.
+        read_bytes: Bytes it must read from memory, each input element once; -1 if symbolic.
+        written_bytes: Bytes it must write; -1 if symbolic.
+        operations: Arithmetic operations an execution; -1 if symbolic.
+        summary: A few words: ``pointwise over 4096 x 1024``.
+    """
+
+    name: str
+    target: Target
+    entry: str
+    text: str
+    signature: Signature
+    origins: Mapping[int, tuple[SourceLine, ...]] = field(default_factory=dict)
+    read_bytes: int = -1
+    written_bytes: int = -1
+    operations: int = -1
+    summary: str = ""
+
+
+class Runnable(Protocol):
+    """A built kernel: call it with its tensors and its symbolic sizes."""
+
+    def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
+        """Run once. Raises IndexError, ZeroDivisionError... where a check fails."""
+
+
+class KernelHost(Protocol):
+    """What a kernel needs of the graph it belongs to (``runtime.graph.CompiledGraph``)."""
+
+    def build(self, kernel: Kernel, text: str) -> Runnable:
+        """Build ``text`` in place of ``kernel``'s source. Raises CompileError."""
+
+    def check(self, kernel: Kernel, text: str, *, timed: bool = True) -> Verdict:
+        """Check ``text`` in a worker, against eager and float64; see ``verify``."""
+
+    def tune(
+        self,
+        kernel: Kernel,
+        *,
+        budget: float,
+        progress: Callable[[TuningRun], None] | None,
+        stop: threading.Event | None,
+    ) -> TuningRun:
+        """Search the tunables; see ``tune``."""
+
+
+class Kernel:
+    """A kernel of a compiled graph, and the text that is in use for it.
+
+    Attributes:
+        generated: The compiler's own source; never changes.
+        body: The loop-level IR it was written from: the oracle for checking an edit.
+        host: The graph that launches it.
+    """
+
+    def __init__(self, generated: KernelSource, body: Body, host: KernelHost) -> None:
+        self.generated = generated
+        self.body = body
+        self.host = host
+        self.last_verdict: Verdict | None = None
+        self.tuning: TuningRun | None = None
+        self._lock = threading.RLock()
+        self._source = generated.text
+        self._runnable: Runnable | None = None
+
+    @property
+    def name(self) -> str:
+        """The kernel's name, as the user types it after ``%%kernel``."""
+        return self.generated.name
+
+    @property
+    def target(self) -> Target:
+        """``cpp`` or ``triton``."""
+        return self.generated.target
+
+    @property
+    def signature(self) -> Signature:
+        """What the kernel takes; an edit must keep it."""
+        return self.generated.signature
+
+    @property
+    def source(self) -> str:
+        """The text in use."""
+        return self._source
+
+    @property
+    def edited(self) -> bool:
+        """Whether the text in use differs from the generated one."""
+        return self._source != self.generated.text
+
+    @property
+    def tunables(self) -> tuple[Tunable, ...]:
+        """The tunables that the text in use declares."""
+        return read_tunables(self._source)
+
+    def runnable(self) -> Runnable:
+        """Return the built kernel for the text in use, building it at the first call."""
+        if self._runnable is None:
+            with self._lock:
+                if self._runnable is None:
+                    self._runnable = self.host.build(self, self._source)
+        return self._runnable
+
+    def check(self, text: str, *, timed: bool = True) -> Verdict:
+        """Check ``text`` without using it: build, run in a worker, compare, time."""
+        verdict = self.host.check(self, text, timed=timed)
+        self.last_verdict = verdict
+        return verdict
+
+    def keep(self, text: str, *, verdict: Verdict | None = None) -> Verdict:
+        """Put ``text`` in use if it passes; otherwise the text in use stays.
+
+        Args:
+            text: The whole kernel file.
+            verdict: A passing verdict for exactly this text, to save checking it twice.
+        """
+        if verdict is None or not verdict.ok:
+            verdict = self.check(text)
+        if verdict.ok:
+            self.use(text)
+        return verdict
+
+    def use(self, text: str) -> None:
+        """Put ``text`` in use unchecked (stored edits and tuned values that were checked)."""
+        runnable = self.host.build(self, text)
+        with self._lock:
+            self._source = text
+            self._runnable = runnable
+
+    def revert(self) -> None:
+        """Put the generated text back in use."""
+        self.use(self.generated.text)
+
+    def with_tunables(self, values: Mapping[str, int]) -> str:
+        """Return the text in use with other tunable values; nothing is put in use."""
+        return set_tunables(self._source, values)
+
+    def tune(
+        self,
+        budget: float = 10.0,
+        progress: Callable[[TuningRun], None] | None = None,
+        stop: threading.Event | None = None,
+    ) -> TuningRun:
+        """Search the tunables for at most ``budget`` seconds and put the best in use.
+
+        Args:
+            budget: Seconds.
+            progress: Called after each trial, between measurements, with the run so far.
+            stop: Set it to end the search; the best so far is kept.
+        """
+        self.tuning = self.host.tune(self, budget=budget, progress=progress, stop=stop)
+        return self.tuning
+
+    def export(self, path: str | Path) -> Path:
+        """Write the text in use as a file that runs without fuselab; return its path."""
+        from fusec.export.standalone import export_kernel
+
+        return export_kernel(self, Path(path))
+
+    def __repr__(self) -> str:
+        state = "edited" if self.edited else "generated"
+        return f"<Kernel {self.name} ({self.target}, {state}): {self.generated.summary}>"

@@ -1,0 +1,58 @@
+"""The options of a compilation: one frozen value, checked when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fusec.errors import BadOption
+
+TARGETS = ("auto", "cpp", "triton")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile.
+
+    Attributes:
+        target: ``auto`` takes C++ for CPU tensors and Triton for CUDA tensors; ``cpp`` and
+            ``triton`` ask for one of them.  ``triton`` for CPU tensors emits and
+            cross-compiles the kernels and runs them in Triton's interpreter.
+        dynamic: As ``torch.compile``: None lets a size become symbolic when it changes,
+            True makes sizes symbolic at once, False never does.
+        name: Prefix of the kernels' names; empty for names made from the operators.
+        emulate_rounding: Round half-precision values wherever eager would.
+        gpu: Architecture that Triton kernels are cross-compiled for where there is no GPU:
+            ``sm_90``, ``sm_80``, ``gfx942`` ...
+        keep_inputs: Keep the inputs of the latest call of each graph, so that it can be
+            checked and timed on real data.
+    """
+
+    target: str = "auto"
+    dynamic: bool | None = None
+    name: str = ""
+    emulate_rounding: bool = False
+    gpu: str = "sm_90"
+    keep_inputs: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range, in one line that says what is allowed."""
+        if self.target not in TARGETS:
+            raise BadOption("target", self.target, TARGETS)
+        if self.dynamic not in (None, True, False):
+            raise BadOption("dynamic", self.dynamic, ("None", "True", "False"))
+        if self.name and not self.name.isidentifier():
+            raise BadOption("name", self.name, ("a Python identifier",))
+
+    @classmethod
+    def from_mapping(cls, given: dict[str, Any] | None) -> Options:
+        """Make options from ``torch.compile(..., options={...})``.
+
+        Raises:
+            BadOption: A key that is no option, or a value outside its range.
+        """
+        known = {field.name for field in fields(cls)}
+        for key in given or {}:
+            if key not in known:
+                raise BadOption("option", key, tuple(sorted(known)))
+        return cls(**(given or {}))

@@ -1,0 +1,216 @@
+"""What a compilation did, in words that a person understands.
+
+Plain frozen records.  The compiler fills them in; the notebook, the saved reports and the tests
+read them.  Nothing here computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of the user's own code.
+
+    Attributes:
+        file: The file name, or the cell's registered name (``<fuse cell 3>``).
+        line: 1-based, as the gutter shows it.
+        text: The line itself, stripped; empty where unknown.
+    """
+
+    file: str
+    line: int
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.text}" if self.text else f"line {self.line}"
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """A place where capture stopped and Python ran in between."""
+
+    reason: str
+    hint: str
+    where: SourceLine | None
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A fact that must hold for the compiled code to be used again."""
+
+    text: str
+    source: str
+    where: SourceLine | None
+
+
+@dataclass(frozen=True)
+class FusionDecision:
+    """Why two computations became one kernel, or did not.
+
+    Attributes:
+        producer: Name of the first computation.
+        consumer: Name of the second.
+        fused: Whether they share a kernel because of this decision.
+        reason: In plain words.
+        bytes_saved: Memory traffic that fusing saves or would save; -1 where unknown.
+    """
+
+    producer: str
+    consumer: str
+    fused: bool
+    reason: str
+    bytes_saved: int = -1
+
+
+@dataclass(frozen=True)
+class ExternCall:
+    """An operator that runs as ATen's own kernel, and why."""
+
+    name: str
+    reason: str
+    where: SourceLine | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of the pipeline: its readable result and the time it took.
+
+    Attributes:
+        name: ``capture``, ``decompose``, ``lower``, ``schedule``, ``emit``, ``build`` ...
+        seconds: Wall-clock time.
+        text: The stage's result in readable form.
+    """
+
+    name: str
+    seconds: float
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long something took, and how that was measured.
+
+    Attributes:
+        median: Seconds a call.
+        low: 25th percentile, seconds.
+        high: 75th percentile, seconds.
+        samples: Number of timed blocks behind the figures.
+        method: One sentence: warm-up, interleaving, clock, cache state.
+    """
+
+    median: float
+    low: float
+    high: float
+    samples: int
+    method: str
+
+    @property
+    def milliseconds(self) -> float:
+        """The median in milliseconds."""
+        return self.median * 1e3
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """How far one output is from the references.
+
+    Attributes:
+        name: The output's name.
+        dtype: For example ``float32``.
+        shape: Its sizes.
+        against_eager: Largest absolute difference to eager's result; 0 for equal, nan where
+            one is NaN and the other is not.
+        against_float64: Largest absolute difference to the float64 run; None where no float64
+            run exists (integers, random numbers).
+        eager_against_float64: The same figure for eager itself.
+        allowed: The largest difference to eager that passes at the worst element.
+        worst: Index of the worst element.
+        ok: Whether this output passes.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    against_eager: float
+    against_float64: float | None
+    eager_against_float64: float | None
+    allowed: float
+    worst: tuple[int, ...]
+    ok: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of checking a kernel text or a compiled graph.
+
+    Attributes:
+        ok: Whether it may be used.
+        stage: Where it ended: ``empty``, ``signature``, ``compile``, ``crash``, ``bounds``,
+            ``timeout``, ``wrong`` or ``passed``.
+        reason: One line for the user: what is wrong, or how good it is.
+        line: The 1-based kernel line at fault, where there is one.
+        outputs: Error figures, an output each; empty where it never ran.
+        timing: Of the checked kernel alone, where it passed.
+        generated: Of the generated kernel alone, interleaved with ``timing``.
+        graph: Of the whole graph with the checked kernel in it.
+        eager: Of the whole graph in eager, interleaved with ``graph``.
+        seconds: How long the whole check took.
+        details: The compiler's full output, a traceback, ...
+    """
+
+    ok: bool
+    stage: str
+    reason: str
+    line: int | None = None
+    outputs: tuple[OutputError, ...] = ()
+    timing: Timing | None = None
+    generated: Timing | None = None
+    graph: Timing | None = None
+    eager: Timing | None = None
+    seconds: float = 0.0
+    details: str = field(default="", repr=False)
+
+    @property
+    def max_error(self) -> float:
+        """Largest error against eager over all outputs; 0 where there are none."""
+        return max((output.against_eager for output in self.outputs), default=0.0)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One configuration that a tuning run tried.
+
+    Attributes:
+        values: Tunable name to value.
+        timing: None where it failed.
+        error: Why it failed; empty otherwise.
+    """
+
+    values: tuple[tuple[str, int], ...]
+    timing: Timing | None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class TuningRun:
+    """A whole tuning run, or its state so far.
+
+    Attributes:
+        kernel: The kernel's name.
+        trials: In the order tried; the first is the configuration it started from.
+        best: Index into ``trials`` of the winner, or None while nothing was measured.
+        total: How many configurations the search means to try.
+        eager: Timing of eager for the same work, or None.
+        stopped: ``""`` while running, else ``finished``, ``budget``, ``stopped``, ``stored``.
+        seconds: Time spent.
+    """
+
+    kernel: str
+    trials: tuple[Trial, ...]
+    best: int | None
+    total: int
+    eager: Timing | None
+    stopped: str
+    seconds: float

@@ -1,0 +1,101 @@
+"""Index expressions: simplification never changes a value, and knows the usual reshapes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from fusec.ir.index import (
+    Expr,
+    Symbol,
+    contiguous_strides,
+    flatten,
+    is_nonnegative,
+    lower_bound,
+    provably_less,
+    unflatten,
+    upper_bound,
+)
+
+Values = dict[Symbol, int]
+
+
+def axis(name: str, size: int | Expr) -> tuple[Symbol, Expr]:
+    symbol = Symbol(name, size=Expr.of(size))
+    return symbol, Expr.of(symbol)
+
+
+def test_division_by_an_inner_extent_disappears() -> None:
+    (_, i), (_, j) = axis("i", 6), axis("j", 4)
+    assert (i * 4 + j) // 4 == i
+    assert (i * 4 + j) % 4 == j
+    assert (i * 8 + j * 2) // 8 == i
+
+
+def test_reshape_and_back_is_the_identity() -> None:
+    _, k = axis("k", 24)
+    assert flatten(unflatten(k, (2, 3, 4)), (2, 3, 4)) == k
+    (_, i), (_, j) = axis("i", 6), axis("j", 4)
+    assert flatten(unflatten(i * 4 + j, (3, 8)), (3, 8)) == i * 4 + j
+
+
+def test_symbolic_sizes_simplify() -> None:
+    size = Expr.of(Symbol("s0", "size", low=2))
+    (_, a), (_, b) = axis("a", size), axis("b", 5)
+    assert (b * size + a) // size == b
+    assert (b * size + a) % size == a
+    assert unflatten(b * size + a, (5, size)) == (b, a)
+    assert contiguous_strides((5, size)) == (size, 1)
+
+
+def test_bounds() -> None:
+    (_, i), (_, j) = axis("i", 6), axis("j", 4)
+    assert lower_bound(i - j) == -3
+    assert upper_bound(i * 4 + j) == 23
+    assert is_nonnegative(i + j)
+    assert not is_nonnegative(i - j)
+    assert provably_less(i * 4 + j, Expr.of(24))
+    assert not provably_less(i * 4 + j, Expr.of(23))
+
+
+def _random_expression(
+    depth: int, symbols: list[Symbol], rng: random.Random
+) -> tuple[Expr, Callable[[Values], int]]:
+    if depth == 0:
+        if rng.random() < 0.75:
+            symbol = rng.choice(symbols)
+            return Expr.of(symbol), lambda values: values[symbol]
+        constant = rng.randint(0, 30)
+        return Expr.of(constant), lambda values: constant
+    left, left_value = _random_expression(depth - 1, symbols, rng)
+    operator = rng.choice("+-*/%")
+    if operator in "+-":
+        right, right_value = _random_expression(depth - 1, symbols, rng)
+        sign = 1 if operator == "+" else -1
+        return left + right * sign, lambda v: left_value(v) + sign * right_value(v)
+    number = rng.randint(1, 12)
+    if operator == "*":
+        return left * number, lambda v: left_value(v) * number
+    if operator == "/":
+        return left // number, lambda v: left_value(v) // number
+    return left % number, lambda v: left_value(v) % number
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_simplified_expressions_keep_their_value(seed: int) -> None:
+    rng = random.Random(seed)
+    symbols = [Symbol(n, size=Expr.of(s)) for n, s in (("i", 6), ("j", 4), ("k", 24))]
+    for _ in range(400):
+        expression, value = _random_expression(rng.randint(1, 4), symbols, rng)
+        low, high = lower_bound(expression), upper_bound(expression)
+        for _ in range(4):
+            point = {s: rng.randrange(s.size.constant or 1) for s in symbols if s.size}
+            expected = value(point)
+            assert expression.evaluate(point.__getitem__) == expected, expression
+            assert low is None or low <= expected
+            assert high is None or expected <= high
+            swapped = expression.substitute({symbols[0]: Expr.of(symbols[1])})
+            moved = {**point, symbols[0]: point[symbols[1]]}
+            assert swapped.evaluate(point.__getitem__) == value(moved)

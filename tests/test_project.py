@@ -1,0 +1,235 @@
+"""The rules of the house that a program can check; each check is shown to find something."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import fusec
+import fuselab
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {"fuselab": ROOT / "ext/fuselab", "fusec": ROOT / "compiler/fusec"}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OURS = {".py", ".pyi", ".js", ".css", ".h", ".cpp", ".html", ".j2", ".txt", ".md", ".toml"}
+LONGEST = 800
+
+FORBIDDEN = {
+    "TorchInductor": re.compile(r"torch\._inductor"),
+    "loading a pickle": re.compile(
+        r"\bpickle\.(load|loads|Unpickler)\b|\bweights_only\s*=\s*False"
+    ),
+    "a shell": re.compile(r"\bshell\s*=\s*True|\bos\.system\("),
+    "fast math as a whole": re.compile(r"-ffast-math|-Ofast"),
+}
+# What must be found, and what must not be, so that a check that finds nothing says something.
+SAMPLES = {
+    "TorchInductor": ("import torch._inductor.config", "import torch._dynamo"),
+    "loading a pickle": ("pickle.loads(data)", "json.loads(data)"),
+    "a shell": ("run('ls', shell=True)", "run(['ls'], shell=False)"),
+    "fast math as a whole": ("g++ -ffast-math", "g++ -fno-math-errno"),
+}
+
+
+def sources(*folders: Path, suffixes: set[str]) -> Iterator[Path]:
+    """Walk the files as they are on disk, so that one not yet committed is checked as well."""
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            fetched = {"node_modules", "__pycache__"}.intersection(path.parts)
+            if path.suffix in suffixes and not fetched and path.is_file():
+                yield path
+
+
+def imported(source: str) -> set[str]:
+    """List the full names of the modules that a source imports, wherever it does so."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def offenders(package: str, banned: set[str]) -> list[str]:
+    found = []
+    for path in sources(PACKAGES[package], suffixes={".py"}):
+        names = imported(path.read_text())
+        tops = {name.split(".")[0] for name in names} & banned
+        found += [f"{path.relative_to(ROOT)} imports {top}" for top in sorted(tops)]
+    return found
+
+
+# --- the distribution ----------------------------------------------------------------------
+
+
+def test_one_version_everywhere() -> None:
+    versions = {
+        fusec.__version__,
+        fuselab.__version__,
+        PROJECT["version"],
+        importlib.metadata.version("fuselab"),
+    }
+    assert versions == {PROJECT["version"]}
+
+
+def test_the_backend_is_found_by_torch() -> None:
+    import torch._dynamo
+
+    entry_points = importlib.metadata.entry_points(group="torch_dynamo_backends", name="fusec")
+    assert len(entry_points) == 1
+    assert callable(next(iter(entry_points)).load())
+    assert "fusec" in torch._dynamo.list_backends()
+
+
+def test_the_packages_come_from_this_tree_and_carry_their_types() -> None:
+    for module, folder in ((fuselab, PACKAGES["fuselab"]), (fusec, PACKAGES["fusec"])):
+        assert module.__file__ is not None
+        assert Path(module.__file__).parent == folder
+        assert (folder / "py.typed").exists()
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
+    assert all(len(pair) == 2 for pair in pairs), "a constraint is not name==version"
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+def test_every_dependency_is_pinned_inside_its_range() -> None:
+    pinned = pins()
+    extras = PROJECT["optional-dependencies"]
+    requirements = [*PROJECT["dependencies"], *extras["lab"], *extras["dev"]]
+    assert len(requirements) > 20
+    for text in requirements:
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
+        assert name in pinned, f"{name} has no pin"
+        assert requirement.specifier.contains(pinned[name]), f"{text} excludes its pin"
+
+
+def test_pins_hold_no_index_no_path_and_no_local_version() -> None:
+    text = "".join(
+        line for line in (ROOT / "constraints.txt").read_text().splitlines() if line[:1] != "#"
+    )
+    assert not re.search(r"https?:|file:|@|/|\+", text)
+    assert pins()["torch"] == "2.13.0"
+
+
+# --- the text ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", FORBIDDEN)
+def test_forbidden_text(rule: str) -> None:
+    bad, good = SAMPLES[rule]
+    assert FORBIDDEN[rule].search(bad)
+    assert not FORBIDDEN[rule].search(good)
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sources(*PACKAGES.values(), suffixes=OURS)
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if FORBIDDEN[rule].search(line)
+    ]
+    assert not found, f"{rule}:\n" + "\n".join(found)
+
+
+def test_no_pickle_is_imported() -> None:
+    assert not offenders("fusec", {"pickle", "dill", "cloudpickle", "marshal", "shelve"})
+    assert not offenders("fuselab", {"pickle", "dill", "cloudpickle", "marshal", "shelve"})
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {
+        path.relative_to(ROOT): len(path.read_text().splitlines())
+        for path in sources(*PACKAGES.values(), ROOT / "tests", suffixes={".py", ".js", ".css"})
+        if "golden" not in path.parts and "static" not in path.parts
+    }
+    assert lengths[Path("tests/test_project.py")] > 100
+    assert {path: n for path, n in lengths.items() if n > LONGEST} == {}
+
+
+def test_imports_are_seen_wherever_they_stand() -> None:
+    source = "def f():\n    from fuselab.panel import x\nimport os.path as p\nfrom . import y"
+    assert imported(source) == {"fuselab.panel", "fuselab.panel.x", "os.path"}
+
+
+def test_the_compiler_knows_nothing_of_notebooks() -> None:
+    above = {
+        "fuselab",
+        "IPython",
+        "ipywidgets",
+        "anywidget",
+        "matplotlib",
+        "ipykernel",
+        "traitlets",
+    }
+    assert offenders("fusec", above) == []
+    # The same walk finds what is there: the demo's imports of Jupyter.
+    assert "ext/fuselab/demo.py imports nbclient" in offenders("fuselab", {"nbclient"})
+
+
+def tracked() -> list[Path]:
+    command = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    try:
+        listed = subprocess.run(command, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    paths = [ROOT / os.fsdecode(name) for name in listed.split(b"\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def test_nothing_committed_names_a_machine() -> None:
+    # Folders of a person or of a build machine, and addresses of package indexes.
+    machine = re.compile(
+        rb"/home/[a-z]|/root/|/work/|/Users/[A-Za-z]|--(extra-)?index-url\s"
+        rb'|"resolved":'  # where npm fetched a package from, in its lock file
+    )
+    assert machine.search(b"see /home/someone/x")
+    texts = {
+        ".py",
+        ".md",
+        ".toml",
+        ".txt",
+        ".ipynb",
+        ".yaml",
+        ".yml",
+        ".json",
+        ".j2",
+        ".js",
+        ".css",
+        "",
+    }
+    here = Path(__file__).resolve()
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group().decode()}"
+        for path in tracked()
+        if path.suffix in texts and path != here
+        for match in machine.finditer(path.read_bytes())
+    ]
+    assert not found
+
+
+# --- the commands --------------------------------------------------------------------------
+
+
+def test_make_alone_lists_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.search(r"^\.PHONY: (.*)$", makefile, re.M)[1].split())  # type: ignore[index]
+    result = subprocess.run(["make", "-C", str(ROOT)], capture_output=True, text=True, check=True)
+    listed = set(re.findall(r"^  make (\w+)", result.stdout, re.M))
+    assert {"demo", "lab", "test", "lint", "format", "clean", "help"} <= targets == listed
+
+
+def test_what_is_run_by_name_is_executable() -> None:
+    assert os.access(ROOT / ".ci/run", os.X_OK)

@@ -1,0 +1,1 @@
+"""Kernel text from bodies: C++ with OpenMP, Triton."""

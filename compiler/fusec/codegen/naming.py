@@ -1,0 +1,90 @@
+"""Signatures and names: a kernel's parameters, called what the user called them."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping
+
+from fusec.ir.body import Body, Buffer
+from fusec.ir.index import Symbol
+from fusec.ir.node import Op, walk
+from fusec.ir.ops import CHECK_PREFIX
+from fusec.kernel import Argument, Role, Signature
+
+_RESERVED = frozenset(
+    keyword.kwlist
+    + "int long short char float double bool void auto const static signed unsigned struct union "
+    "enum switch case default do goto sizeof template typename class namespace using new delete "
+    "operator private public protected virtual inline extern register volatile this true false "
+    "tl triton torch launch grid threads main std asm export friend mutable throw typedef".split()
+)
+
+
+def identifier(text: str, taken: set[str], fallback: str) -> str:
+    """Return an identifier like ``text``, valid in C++ and Python and not yet ``taken``."""
+    name = re.sub(r"\W+", "_", text).strip("_") or fallback
+    if name[0].isdigit() or name in _RESERVED:
+        name = f"{name}_" if not name[0].isdigit() else f"{fallback}_{name}"
+    candidate, number = name, 2
+    while candidate in taken:
+        candidate, number = f"{name}{number}", number + 1
+    taken.add(candidate)
+    return candidate
+
+
+def body_sizes(body: Body, buffers: Mapping[str, Buffer]) -> tuple[Symbol, ...]:
+    """Return the symbolic sizes that a kernel for ``body`` needs, in order of creation."""
+    found: set[Symbol] = set()
+    for axis in body.axes + body.reduce_axes:
+        if axis.size is not None:
+            found |= {s for s in axis.size.symbols() if s.kind == "size"}
+    for node in body.nodes():
+        found |= {s for e in node.exprs() for s in e.symbols() if s.kind == "size"}
+    for name in body.reads() + body.writes():
+        buffer = buffers[name]
+        for expr in buffer.shape + buffer.strides:
+            found |= {s for s in expr.symbols() if s.kind == "size"}
+    for store in body.stores:
+        found |= {s for e in store.index for s in e.symbols() if s.kind == "size"}
+    return tuple(sorted(found, key=lambda s: s.serial))
+
+
+def argument_buffers(body: Body) -> tuple[str, ...]:
+    """Return the buffers a kernel takes: those it only reads first, then those it writes."""
+    writes = body.writes()
+    return tuple(name for name in body.reads() if name not in writes) + writes
+
+
+def make_signature(body: Body, buffers: Mapping[str, Buffer]) -> tuple[Signature, dict[str, str]]:
+    """Return the signature of a kernel for ``body``, and buffer name to parameter name.
+
+    A buffer that is read and written is ``inout``; so is one that atomics add to.
+    """
+    reads, taken = set(body.reads()), set()  # type: set[str], set[str]
+    added = {store.buffer for store in body.stores if store.mode == "add"}
+    names: dict[str, str] = {}
+    arguments = []
+    for name in argument_buffers(body):
+        buffer = buffers[name]
+        names[name] = identifier(buffer.hint or buffer.name, taken, "x")
+        role: Role = "in"
+        if name in body.writes():
+            role = "inout" if name in reads or name in added else "out"
+        arguments.append(
+            Argument(
+                names[name], buffer.dtype, buffer.shape, buffer.strides, role, buffer.device.type
+            )
+        )
+    sizes = tuple(symbol.name for symbol in body_sizes(body, buffers))
+    return Signature(tuple(arguments), sizes, checks(body)), names
+
+
+def checks(body: Body) -> tuple[str, ...]:
+    """Return the messages of the run-time checks of ``body``, in order."""
+    found = (
+        node.name.removeprefix(CHECK_PREFIX)
+        for node in walk(body.roots)
+        if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
+    )
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,474 @@
+"""Content-addressed store on disk: built kernels, tuning records, edited texts.
+
+An entry is a folder named by the SHA-256 of its kind and key.  It holds ``manifest.json``
+(schema, key, each file's size and SHA-256, time of creation) and the files themselves; there is
+no pickle anywhere.  It is written as a whole: built in a hidden folder beside the entries, then
+renamed.  Reading never raises: whatever is wrong with an entry makes it a miss, and the entry
+is moved aside (quarantined) so that the next build replaces it.
+
+The folder is the user's cache folder for ``fusec``, or ``FUSEC_CACHE_DIR``.  It has to be a real
+folder that belongs to this user and that nobody else can write to; where it is not, or cannot
+be written, one warning says so and a private temporary folder is used until the process ends.
+The hashes protect against damage, not against an attacker who can write to the folder: that is
+what the check of owner and mode is for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import stat
+import tempfile
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+import platformdirs
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+DEFAULT_LIMIT = 2 << 30
+# How often a process looks at the size of the whole store: at its first write, then each so many.
+EVICT_EVERY = 64
+# An unfinished write older than this is left over from a process that died.
+STALE_SECONDS = 3600.0
+QUARANTINE = ".quarantine"
+LOCKS = ".locks"
+KEPT_IN_QUARANTINE = 16
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """Size and hash of one file, as the manifest states them."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry that was read and checked.
+
+    Attributes:
+        kind: The namespace that it lives in, such as ``cpp`` or ``tuning``.
+        digest: Its name: the hash of kind and key.
+        folder: Where its files are.
+        key: The key that it was stored under.
+        files: What it holds.
+        created: Seconds since the epoch.
+    """
+
+    kind: str
+    digest: str
+    folder: Path
+    key: Mapping[str, Any]
+    files: Mapping[str, FileRecord]
+    created: float
+
+    def path(self, name: str) -> Path:
+        """Return the path of one of its files. Raises KeyError for a name that it has not."""
+        self.files[name]
+        return self.folder / name
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return a file's contents."""
+        return self.path(name).read_bytes()
+
+    def read_text(self, name: str) -> str:
+        """Return a file's contents as text."""
+        return self.read_bytes(name).decode()
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """What a store holds.
+
+    Attributes:
+        folder: Where it is.
+        private: Whether it is the temporary folder that ends with the process.
+        entries: Number of entries of each kind.
+        size: Bytes in all.
+        limit: Bytes beyond which the least recently used entries are removed.
+    """
+
+    folder: Path
+    private: bool
+    entries: Mapping[str, int]
+    size: int
+    limit: int
+
+
+class DamagedEntryError(Exception):
+    """An entry that is not as its manifest says; never leaves this module."""
+
+
+def canonical_json(value: object) -> str:
+    """Return JSON that is equal for equal values: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest_of(kind: str, key: Mapping[str, Any]) -> str:
+    """Return the name of the entry that holds ``key``."""
+    text = canonical_json({"schema": SCHEMA, "kind": kind, "key": dict(key)})
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Store:
+    """A store in one folder. Safe to share between threads and between processes.
+
+    Args:
+        folder: Where; the user's cache folder if None.
+        limit: Bytes to stay under; the least recently used entries go first.
+    """
+
+    def __init__(self, folder: Path | None = None, *, limit: int = DEFAULT_LIMIT) -> None:
+        self.limit = limit
+        self.private = False
+        self._lock = threading.Lock()
+        self._puts = itertools.count()
+        wanted = folder if folder is not None else default_folder()
+        problem = prepare_folder(wanted)
+        if problem is None:
+            self.folder = wanted
+        else:
+            self.folder = wanted
+            self._become_private(problem)
+
+    def get(self, kind: str, key: Mapping[str, Any]) -> Entry | None:
+        """Return the entry for ``key`` with every file checked, or None. Never raises OSError."""
+        digest = digest_of(kind, key)
+        folder = self.folder / kind / digest
+        try:
+            entry = read_entry(folder, kind, digest)
+        except FileNotFoundError:
+            # No folder is a plain miss; a folder that lacks a file is damage.
+            if folder.is_dir():
+                self._quarantine(folder)
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, DamagedEntryError):
+            self._quarantine(folder)
+            return None
+        # The time of last use, for eviction; a store that cannot be written still reads.
+        with contextlib.suppress(OSError):
+            os.utime(folder)
+        return entry
+
+    def put(self, kind: str, key: Mapping[str, Any], files: Mapping[str, bytes | Path]) -> Entry:
+        """Store files under a key and return the entry.
+
+        Where another process stored the same key first, its entry is the one returned.
+
+        Args:
+            kind: The namespace: a plain name, not a path.
+            key: What the files depend on; JSON values only.
+            files: Contents, or paths of files to copy, by plain file name.
+        """
+        check_name(kind)
+        contents = {}
+        for name, data in files.items():
+            check_name(name)
+            contents[name] = data.read_bytes() if isinstance(data, Path) else data
+        try:
+            entry = self._put(kind, key, contents)
+        except OSError as error:
+            if self.private:
+                raise
+            self._become_private(f"cannot write to {self.folder}: {error.strerror or error}")
+            entry = self._put(kind, key, contents)
+        if next(self._puts) % EVICT_EVERY == 0:
+            self._evict(keep=entry.folder)
+        return entry
+
+    @contextlib.contextmanager
+    def lock(self, kind: str, key: Mapping[str, Any], *, timeout: float = 60.0) -> Iterator[None]:
+        """Hold a lock on a key, so that two processes do not build the same thing at once.
+
+        It only saves work: where it cannot be had in time, or at all, the body runs without it.
+        """
+        path = self.folder / LOCKS / f"{digest_of(kind, key)}.lock"
+        lock = filelock.FileLock(path, timeout=timeout)
+        held = False
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            lock.acquire()
+            held = True
+        except (OSError, filelock.Timeout, NotImplementedError):
+            pass
+        try:
+            yield
+        finally:
+            if held:
+                with contextlib.suppress(OSError):
+                    lock.release()
+
+    def info(self) -> StoreInfo:
+        """Count what the store holds."""
+        counts: dict[str, int] = {}
+        total = 0
+        for folder in self._entry_folders():
+            counts[folder.parent.name] = counts.get(folder.parent.name, 0) + 1
+            total += folder_size(folder)
+        return StoreInfo(self.folder, self.private, counts, total, self.limit)
+
+    def clear(self, kind: str | None = None) -> int:
+        """Remove every entry, or every entry of one kind; return how many were removed.
+
+        Kernels that are loaded stay usable: a mapped file outlives its name.
+        """
+        removed = 0
+        for folder in list(self._entry_folders()):
+            if kind is None or folder.parent.name == kind:
+                removed += self._remove(folder)
+        if kind is None:
+            for name in (QUARANTINE, LOCKS):
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+        return removed
+
+    def verify(self) -> tuple[str, ...]:
+        """Check every entry, move damaged ones aside, and say what was wrong with each."""
+        problems = []
+        for folder in list(self._entry_folders()):
+            try:
+                read_entry(folder, folder.parent.name, folder.name)
+            except FileNotFoundError as error:
+                # Removed by another process in the meantime, or incomplete.
+                if folder.is_dir():
+                    problems.append(f"{folder.parent.name}/{folder.name}: {error}")
+                    self._quarantine(folder)
+            except (
+                OSError,
+                ValueError,
+                KeyError,
+                TypeError,
+                AttributeError,
+                DamagedEntryError,
+            ) as error:
+                problems.append(f"{folder.parent.name}/{folder.name}: {error}")
+                self._quarantine(folder)
+        return tuple(problems)
+
+    # --- internals ---------------------------------------------------------------------------
+
+    def _put(self, kind: str, key: Mapping[str, Any], contents: Mapping[str, bytes]) -> Entry:
+        digest = digest_of(kind, key)
+        parent = self.folder / kind
+        parent.mkdir(mode=0o700, exist_ok=True)
+        target = parent / digest
+        staging = parent / f".{uuid.uuid4().hex}.tmp"
+        staging.mkdir(mode=0o700)
+        try:
+            manifest = {
+                "schema": SCHEMA,
+                "kind": kind,
+                "key": dict(key),
+                "created": time.time(),
+                "files": {
+                    name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+                    for name, data in contents.items()
+                },
+            }
+            for name, data in contents.items():
+                write_file(staging / name, data)
+            write_file(staging / MANIFEST, canonical_json(manifest).encode())
+            for _ in range(2):
+                try:
+                    staging.rename(target)
+                except OSError:
+                    if not target.is_dir():
+                        raise
+                    # Someone was faster. Their entry counts if it is whole; `get` moves it
+                    # out of the way if it is not.
+                    entry = self.get(kind, key)
+                    if entry is not None:
+                        return entry
+                else:
+                    return read_entry(target, kind, digest)
+            raise FileExistsError(f"{target} can neither be used nor replaced")
+        except DamagedEntryError as error:
+            raise OSError(str(error)) from None
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def _become_private(self, problem: str) -> None:
+        """Go on in a temporary folder, and say so once."""
+        with self._lock:
+            if self.private:
+                return
+            self.folder = Path(tempfile.mkdtemp(prefix="fusec-"))
+            self.private = True
+            atexit.register(remove_if_own, self.folder, os.getpid())
+        warnings.warn(
+            f"fusec cache: {problem}; using a temporary folder, so nothing is kept when this "
+            "process ends. Set FUSEC_CACHE_DIR to a folder of your own to keep it.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+    def _quarantine(self, folder: Path) -> None:
+        """Move a damaged entry aside; if that fails, leave it: it stays a miss."""
+        with contextlib.suppress(OSError):
+            place = self.folder / QUARANTINE
+            place.mkdir(mode=0o700, exist_ok=True)
+            folder.rename(place / f"{folder.name}.{uuid.uuid4().hex}")
+            kept = sorted(place.iterdir(), key=modified)
+            for old in kept[:-KEPT_IN_QUARANTINE]:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def _remove(self, folder: Path) -> bool:
+        # Renamed first, so that no reader ever sees half an entry.
+        try:
+            doomed = folder.parent / f".{uuid.uuid4().hex}.tmp"
+            folder.rename(doomed)
+        except OSError:
+            return False
+        shutil.rmtree(doomed, ignore_errors=True)
+        return True
+
+    def _entry_folders(self) -> Iterator[Path]:
+        for kind in listing(self.folder):
+            if not kind.name.startswith(".") and kind.is_dir():
+                for folder in listing(kind):
+                    if not folder.name.startswith("."):
+                        yield folder
+
+    def _evict(self, keep: Path) -> None:
+        """Remove what dead processes left, then the least recently used beyond the limit."""
+        for kind in listing(self.folder):
+            for folder in listing(kind) if kind.is_dir() else []:
+                stale = time.time() - modified(folder) > STALE_SECONDS
+                if folder.name.startswith(".") and folder.name.endswith(".tmp") and stale:
+                    shutil.rmtree(folder, ignore_errors=True)
+        sizes = {folder: folder_size(folder) for folder in self._entry_folders()}
+        total = sum(sizes.values())
+        if total <= self.limit:
+            return
+        # Go some way below the limit, so that the next write does not have to do it again.
+        for folder in sorted(sizes, key=modified):
+            if total <= self.limit * 4 // 5:
+                break
+            if folder != keep and self._remove(folder):
+                total -= sizes[folder]
+
+
+def default_folder() -> Path:
+    """Return where the store belongs: ``FUSEC_CACHE_DIR``, or the user's cache folder."""
+    chosen = os.environ.get("FUSEC_CACHE_DIR")
+    return Path(chosen).absolute() if chosen else Path(platformdirs.user_cache_dir("fusec"))
+
+
+_stores: dict[Path, Store] = {}
+_stores_lock = threading.Lock()
+
+
+def default_store() -> Store:
+    """Return this process's store for the folder that the environment names now."""
+    folder = default_folder()
+    with _stores_lock:
+        if folder not in _stores:
+            _stores[folder] = Store(folder)
+        return _stores[folder]
+
+
+def prepare_folder(folder: Path) -> str | None:
+    """Make the folder if need be; return what is wrong with it, or None if it may be used."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        return f"cannot use {folder}: {error.strerror or error}"
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{folder} is not a real folder"
+    if status.st_uid != os.geteuid():
+        return f"{folder} belongs to another user"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"{folder} can be written by other users"
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        return f"{folder} cannot be written"
+    return None
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that is not one plain path component, or that the store uses itself."""
+    if not name or name.startswith(".") or "/" in name or "\0" in name or name == MANIFEST:
+        raise ValueError(f"not a plain name: {name!r}")
+
+
+def read_entry(folder: Path, kind: str, digest: str) -> Entry:
+    """Read an entry and check everything that its manifest states."""
+    if not stat.S_ISDIR(folder.lstat().st_mode):
+        raise DamagedEntryError("not a folder")
+    manifest = json.loads(read_own_file(folder / MANIFEST))
+    if manifest["schema"] != SCHEMA or digest_of(manifest["kind"], manifest["key"]) != digest:
+        raise DamagedEntryError("the manifest is of another entry")
+    if manifest["kind"] != kind:
+        raise DamagedEntryError("the entry is of another kind")
+    files = {}
+    for name, record in manifest["files"].items():
+        check_name(name)
+        data = read_own_file(folder / name)
+        found = FileRecord(len(data), hashlib.sha256(data).hexdigest())
+        if found != FileRecord(record["size"], record["sha256"]):
+            raise DamagedEntryError(f"{name} is not what was written")
+        files[name] = found
+    return Entry(kind, digest, folder, manifest["key"], files, float(manifest["created"]))
+
+
+def read_own_file(path: Path) -> bytes:
+    """Read a regular file that belongs to this user; anything else is damage."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise DamagedEntryError(f"{path.name} is not a regular file of this user")
+        return file.read()
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a new file and have it on the disk before the entry gets its name."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def listing(folder: Path) -> list[Path]:
+    """Return a folder's contents, or nothing where it cannot be read."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def folder_size(folder: Path) -> int:
+    """Return the bytes in an entry's files."""
+    total = 0
+    for path in listing(folder):
+        with contextlib.suppress(OSError):
+            total += path.lstat().st_size
+    return total
+
+
+def modified(path: Path) -> float:
+    """Return the time of last change, or 0 for what is gone."""
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def remove_if_own(folder: Path, process: int) -> None:
+    """Remove a temporary folder at exit, except in a forked child, whose parent still uses it."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)

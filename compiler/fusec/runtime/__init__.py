@@ -1,0 +1,1 @@
+"""Build, load and launch kernels."""

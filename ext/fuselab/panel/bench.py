@@ -1,0 +1,164 @@
+"""What the tabs of one panel share: the cell, the worker, and what the user is doing.
+
+Rules that keep it calm whatever thread a callback runs on:
+
+- ``cell.lock`` guards compile, launch and drawing. Only the worker takes it, for as long as it
+  needs; a callback never does.
+- ``state`` guards the panel's own facts and the widgets that show them. It is held for the
+  moment of a change; nobody waits for ``cell.lock`` while holding it.
+- Nothing is printed or displayed. Results are traits that change.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fusec.kernel import Kernel
+from fusec.report import Timing, Verdict
+
+from .worker import Worker
+
+
+class PanelCell(Protocol):
+    """What the panel needs of a fused cell (``fuselab.result.FusedCell``)."""
+
+    @property
+    def name(self) -> str:
+        """The cell's name, for the head line."""
+
+    @property
+    def source(self) -> str:
+        """The cell's own text."""
+
+    @property
+    def kernels(self) -> Mapping[str, Kernel]:
+        """The kernels by name, in the order in which they run."""
+
+    @property
+    def eager(self) -> Timing | None:
+        """Of the whole cell in eager; None where it was not timed."""
+
+    @property
+    def fused(self) -> Timing | None:
+        """Of the whole cell as compiled; None where it was not timed."""
+
+    @property
+    def max_error(self) -> float | None:
+        """Largest difference to eager; None where it was not compared."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """A re-entrant lock round compile, launch and drawing."""
+
+    def refresh(self) -> tuple[Timing | None, Timing | None]:
+        """Time the cell again after a change; return eager and fused."""
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> Any:  # a dict, or a dict and its metadata, as IPython has it
+        """Return the static forms of the result."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A verdict and the text it is about."""
+
+    text: str
+    verdict: Verdict
+
+
+class Bench:
+    """The state of one panel.
+
+    Attributes:
+        cell: The fused cell.
+        state: The lock round everything below.
+        worker: Where work is done.
+        selected: Name of the kernel that is shown; empty where the cell has none.
+        drafts: Kernel name to the text in its editor, where it differs from the text in use.
+        checked: Kernel name to its latest verdict.
+        activity: What the worker does now, in words; empty when it rests.
+        problem: Message and traceback of the latest job that failed in a way that it should
+            not have.
+        note: A line about the latest action, where that is no verdict.
+        after_each: Called by the worker after each job that did not fail.
+    """
+
+    def __init__(self, cell: PanelCell) -> None:
+        self.cell = cell
+        self.state = threading.RLock()
+        self.worker = Worker(f"fuselab-{cell.name}", self._failed, self._busy)
+        self.selected = next(iter(cell.kernels), "")
+        self.drafts: dict[str, str] = {}
+        self.checked: dict[str, Checked] = {}
+        self.activity = ""
+        self.problem: tuple[str, str] | None = None
+        self.note = ""
+        self.after_each: Callable[[], None] = lambda: None
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """The kernel that is shown."""
+        return self.cell.kernels.get(self.selected)
+
+    def draft(self, name: str) -> str:
+        """Return the text in the editor of a kernel: the draft, or else the text in use."""
+        return self.drafts.get(name, self.cell.kernels[name].source)
+
+    def set_draft(self, name: str, text: str) -> None:
+        """Remember what a kernel's editor holds."""
+        with self.state:
+            if name not in self.cell.kernels:
+                return
+            if text == self.cell.kernels[name].source:
+                self.drafts.pop(name, None)
+            else:
+                self.drafts[name] = text
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after each change, with ``state`` held."""
+        self._listeners.append(listener)
+
+    def changed(self) -> None:
+        """Let every part of the panel show what is now the case."""
+        with self.state:
+            for listener in self._listeners:
+                listener()
+
+    def do(self, activity: str, job: Callable[[], None], replaces: str = "") -> None:
+        """Queue a job for the worker and return at once.
+
+        Args:
+            activity: What is shown while it runs: ``Checking gelu``.
+            job: Takes ``cell.lock`` itself, for as long as it needs it.
+            replaces: See ``Worker.submit``.
+        """
+
+        def run() -> None:
+            with self.state:
+                self.activity, self.problem, self.note = activity, None, ""
+                self.changed()
+            job()
+            with self.state:
+                self.changed()
+            self.after_each()
+
+        self.worker.submit(run, replaces)
+
+    def _busy(self, busy: bool) -> None:
+        if not busy:
+            with self.state:
+                self.activity = ""
+                self.changed()
+
+    def _failed(self, error: BaseException) -> None:
+        message = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        with self.state:
+            self.problem = (message, "".join(traceback.format_exception(error)))
+            self.changed()

@@ -1,0 +1,90 @@
+"""The source editor: the one part of the panel with JavaScript of its own.
+
+It is built from ``js/`` into ``static/`` (21 KB of script), which the wheel carries: nothing is
+loaded from the network.  A saved notebook stores the script once for each editor, which is why
+a panel has a single one and makes it late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets as t
+
+from fusec.kernel import Target
+
+STATIC = Path(__file__).parent / "static"
+
+LANGUAGES: dict[Target, str] = {"cpp": "cpp", "triton": "python"}
+
+OnEdit = Callable[[str, str], None]
+
+
+class Editor(anywidget.AnyWidget):
+    """A code editor for one text at a time, with colors and line numbers.
+
+    Attributes:
+        content: ``document`` (a name), ``text`` and ``seen``, the number of the latest edit
+            that the text takes in: a view ignores a text that is older than what was typed.
+        language: ``cpp`` or ``python``.
+        label: The accessible name.
+        mark: The line at fault, from 1; 0 for none.
+        status: A sentence that screen readers speak when it changes.
+    """
+
+    _esm = STATIC / "editor.js"
+    _css = STATIC / "editor.css"
+
+    content = t.Dict(default_value={"document": "", "text": "", "seen": 0}).tag(sync=True)
+    language = t.Unicode("cpp").tag(sync=True)
+    label = t.Unicode("").tag(sync=True)
+    mark = t.Int(0).tag(sync=True)
+    status = t.Unicode("").tag(sync=True)
+
+    def __init__(self, on_edit: OnEdit, on_check: OnEdit, on_keep: OnEdit) -> None:
+        """Make an editor.
+
+        Args:
+            on_edit: Called with the document and its new text after typing.
+            on_check: The same, when the user asks for a check by keyboard.
+            on_keep: The same, for keeping.
+        """
+        super().__init__()
+        self._handlers = {"check": on_check, "keep": on_keep}
+        self._on_edit = on_edit
+        self.on_msg(self._receive)
+
+    @property
+    def document(self) -> str:
+        """The name of the text that is shown."""
+        return str(self.content["document"])
+
+    @property
+    def text(self) -> str:
+        """The text that is shown, as far as it has arrived here."""
+        return str(self.content["text"])
+
+    def load(self, document: str, text: str, target: Target, label: str) -> None:
+        """Show another text; undo starts afresh."""
+        self.mark = 0
+        self.label = label
+        self.language = LANGUAGES[target]
+        self.content = {**self.content, "document": document, "text": text}
+
+    def replace(self, text: str) -> None:
+        """Change the shown text in place; the user can undo it."""
+        self.content = {**self.content, "text": text}
+
+    def _receive(self, _widget: object, message: dict[str, Any], _buffers: object) -> None:
+        kind, document, text = message.get("kind"), message.get("document"), message.get("text")
+        if not isinstance(document, str) or not isinstance(text, str):
+            return
+        if document == self.document:
+            # The echo; views that typed on since then ignore it.
+            self.content = {"document": document, "text": text, "seen": message.get("seen", 0)}
+        self._on_edit(document, text)
+        if kind in self._handlers:
+            self._handlers[kind](document, text)

@@ -1,0 +1,18 @@
+// Builds ../static/editor.{js,css} from this folder: `npm install && npm run build`.
+// Both files are committed, so that installing Fuselab needs no Node.
+import { copyFile } from "node:fs/promises";
+import { build } from "esbuild";
+
+const common = { bundle: true, minify: true, target: "es2022", logLevel: "info" };
+
+await build({
+  ...common,
+  entryPoints: ["editor.js"],
+  outfile: "../static/editor.js",
+  format: "esm",
+  charset: "utf8",
+  banner: { js: "/* Fuselab editor; contains prism-code-editor, see editor.js.LICENSE.txt */" },
+});
+await build({ ...common, entryPoints: ["editor.css"], outfile: "../static/editor.css" });
+// The license asks that its text travels with every copy.
+await copyFile("node_modules/prism-code-editor/LICENSE", "../static/editor.js.LICENSE.txt");

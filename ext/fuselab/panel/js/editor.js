@@ -1,0 +1,165 @@
+// The kernel editor: one widget view over prism-code-editor.
+//
+// Traits, all set by Python and only by Python:
+//   content   {document, text, seen}: what the editor shows
+//   language  "cpp" or "python"
+//   label     accessible name
+//   mark      the line at fault, from 1; 0 for none
+//   status    a sentence that screen readers speak when it changes
+// Messages, all sent because a person did something, never because a view was drawn:
+//   {kind: "edit" | "check" | "keep", document, text, seen}
+//
+// Edits travel as messages rather than as a trait: a trait's changes are held back and merged
+// while the kernel is busy, so a click on a button could overtake the text it is about.
+import { createEditor } from "prism-code-editor";
+import { defaultCommands, editHistory } from "prism-code-editor/commands";
+import { cursorPosition } from "prism-code-editor/cursor";
+import { matchBrackets } from "prism-code-editor/match-brackets";
+import { highlightBracketPairs } from "prism-code-editor/highlight-brackets";
+import "prism-code-editor/prism/languages/cpp";
+import "prism-code-editor/prism/languages/python";
+import "prism-code-editor/languages/clike";
+import "prism-code-editor/languages/python";
+
+const EDIT_DELAY = 150; // ms of quiet before an edit is sent
+
+// The number of the latest edit of each model, whichever view made it. Content that Python sent
+// before it had seen that edit is stale and must not overwrite what was typed since.
+const edits = new WeakMap();
+
+function render({ model, el }) {
+  el.classList.add("fuselab-editor");
+  // JupyterLab would take Enter, Tab and letters for itself.
+  el.dataset.lmSuppressShortcuts = "true";
+  const spoken = document.createElement("div");
+  spoken.className = "fuselab-spoken";
+  spoken.setAttribute("role", "status");
+  el.append(spoken);
+
+  let { document: shown, text, seen } = model.get("content");
+  edits.set(model, Math.max(seen, edits.get(model) ?? 0));
+  const editor = createEditor(
+    el,
+    { value: text, language: model.get("language"), tabSize: 4, insertSpaces: true },
+    defaultCommands(),
+    editHistory(),
+    cursorPosition(),
+    matchBrackets(false),
+    highlightBracketPairs(),
+  );
+  const { textarea } = editor;
+
+  // --- what the person does -----------------------------------------------------------------
+  let timer = 0;
+  const send = (kind) => {
+    clearTimeout(timer);
+    timer = 0;
+    model.send({ kind, document: shown, text: editor.value, seen: edits.get(model) });
+  };
+  editor.on("update", (value) => {
+    paintMark();
+    if (value === text) return;
+    text = value;
+    const number = edits.get(model) + 1;
+    edits.set(model, number);
+    // Local only: a second view follows at once, and saving the notebook saves the edit.
+    model.set("content", { document: shown, text, seen: number });
+    clearTimeout(timer);
+    timer = setTimeout(send, EDIT_DELAY, "edit");
+  });
+  // A click on a button takes the focus first, so the edit is on its way before the click.
+  textarea.addEventListener("blur", () => timer && send("edit"));
+
+  const onKey = (event) => {
+    event.stopPropagation(); // never the notebook's business, except where passed on below
+    if (!(event.ctrlKey || event.metaKey) || event.altKey) return;
+    if (event.key === "Enter") {
+      event.preventDefault();
+      event.stopImmediatePropagation();
+      if (!event.repeat) send(event.shiftKey ? "keep" : "check");
+    } else if (event.key.toLowerCase() === "s" && !event.shiftKey) {
+      // Saving the notebook works here as everywhere in it.
+      event.preventDefault();
+      const { key, code, keyCode, ctrlKey, metaKey } = event;
+      const copy = { key, code, keyCode, ctrlKey, metaKey, bubbles: true, cancelable: true };
+      el.parentElement?.closest(".jp-Notebook")?.dispatchEvent(new KeyboardEvent("keydown", copy));
+    }
+  };
+  textarea.addEventListener("keydown", onKey, true);
+
+  // --- what Python says ---------------------------------------------------------------------
+  const onContent = () => {
+    const content = model.get("content");
+    if (content.document !== shown) {
+      clearTimeout(timer);
+      timer = 0;
+      ({ document: shown, text } = content);
+      edits.set(model, Math.max(content.seen, edits.get(model)));
+      editor.setOptions({ value: text, language: model.get("language") });
+      editor.extensions.history.clear();
+      editor.container.scrollTo(0, 0);
+    } else if (content.seen >= edits.get(model) && content.text !== editor.value) {
+      clearTimeout(timer);
+      timer = 0;
+      replaceText(content.text);
+    }
+  };
+  // Replaces the text so that undo brings the old one back, and leaves the focus where it is.
+  const replaceText = (value) => {
+    text = value;
+    const { selectionStart, selectionEnd } = textarea;
+    const { scrollTop, scrollLeft } = editor.container;
+    textarea.dispatchEvent(new InputEvent("beforeinput", { inputType: "insertReplacementText" }));
+    textarea.value = value;
+    textarea.setSelectionRange(selectionStart, selectionEnd);
+    textarea.dispatchEvent(new InputEvent("input"));
+    editor.container.scrollTo(scrollLeft, scrollTop);
+  };
+  const onLanguage = () => editor.setOptions({ language: model.get("language") });
+  const onLabel = () => {
+    textarea.setAttribute("aria-label", model.get("label"));
+    textarea.setAttribute(
+      "aria-description",
+      "Ctrl+Enter checks, Ctrl+Shift+Enter keeps, Tab indents, Escape leaves the editor",
+    );
+  };
+  const paintMark = () => {
+    const line = model.get("mark");
+    el.querySelector(".fuselab-fault")?.classList.remove("fuselab-fault");
+    textarea.toggleAttribute("aria-invalid", line > 0);
+    const target = editor.lines[line];
+    if (line > 0) target?.classList.add("fuselab-fault");
+    return line > 0 ? target : undefined;
+  };
+  const onMark = () => {
+    const target = paintMark();
+    if (!target) return;
+    // Scrolls the editor alone; scrollIntoView would move the whole notebook.
+    const box = editor.container;
+    const [top, height] = [target.offsetTop, target.offsetHeight];
+    if (top < box.scrollTop || top + height > box.scrollTop + box.clientHeight) {
+      box.scrollTop = top - box.clientHeight / 2;
+    }
+  };
+  const onStatus = () => {
+    spoken.textContent = model.get("status");
+  };
+
+  const listeners = [
+    ["change:content", onContent],
+    ["change:language", onLanguage],
+    ["change:label", onLabel],
+    ["change:mark", onMark],
+    ["change:status", onStatus],
+  ];
+  for (const [name, listener] of listeners) model.on(name, listener);
+  onLabel();
+  paintMark();
+  return () => {
+    if (timer) send("edit");
+    for (const [name, listener] of listeners) model.off(name, listener);
+    editor.remove();
+  };
+}
+
+export default { render };

@@ -1,0 +1,292 @@
+"""The Kernels tab: pick a kernel, read it, edit it, check it, keep it."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+
+from fusec.kernel import Kernel
+from fusec.tunables import set_tunables
+
+from . import text as words
+from .bench import Bench, Checked
+from .controls import Tunables, button
+from .editor import Editor
+from .tuning import TuningTab
+
+LANGUAGE = {"cpp": "C++", "triton": "Triton"}
+SUFFIXES = {"cpp": ".cpp", "triton": ".py"}
+
+
+class KernelsTab:
+    """One kernel at a time: list, source, tunables, actions, verdict."""
+
+    title = "Kernels"
+
+    def __init__(self, bench: Bench, tuning: TuningTab) -> None:
+        self._bench = bench
+        self._tuning = tuning
+        self._filling = False
+        self.editor: Editor | None = None
+        self._label: tuple[object, ...] = ()
+        self.choice = widgets.Dropdown(
+            description="Kernel",
+            layout=widgets.Layout(width="auto", min_width="24em", max_width="100%"),
+            style={"description_width": "initial"},
+        )
+        self.choice.observe(self._choose, "value")
+        self.summary = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", margin="2px 0 2px 8px"))
+        self.place = widgets.Box(layout=widgets.Layout(width="100%"))
+        self.tunables = Tunables(self._set_tunable)
+        self.check = button("Check", "Build, run apart, compare and time (Ctrl+Enter)", "check")
+        self.keep = button("Keep", "Put it in use if it passes (Ctrl+Shift+Enter)", "save")
+        self.revert = button("Revert", "Back to the generated text", "undo")
+        self.tune = button("Tune", "Search the tunables", "sliders")
+        self.export = button("Export", "Write a file that runs without Fuselab", "download")
+        self.check.button_style = "primary"
+        self.check.on_click(lambda _: self.start_check())
+        self.keep.on_click(lambda _: self.start_keep())
+        self.revert.on_click(lambda _: self.start_revert())
+        self.tune.on_click(lambda _: self._tuning.start_or_stop())
+        self.export.on_click(lambda _: self.start_export())
+        self.verdict = widgets.HTML(layout=widgets.Layout(width="100%", min_height="1.6em"))
+        actions = [self.check, self.keep, self.revert, self.tune, self.export]
+        self.widget = widgets.VBox(
+            [
+                widgets.HBox([self.choice, self.summary], layout=widgets.Layout(flex_flow="wrap")),
+                self.place,
+                self.tunables.widget,
+                widgets.HBox(actions, layout=widgets.Layout(flex_flow="wrap")),
+                self.verdict,
+            ]
+        )
+        bench.listen(self.refresh)
+
+    def show(self) -> None:
+        """Make the editor, at the first time that somebody looks."""
+        with self._bench.state:
+            if self.editor is None and self._bench.kernel is not None:
+                self.editor = Editor(self._typed, self._key_check, self._key_keep)
+                self.place.children = [self.editor]
+            self.refresh()
+
+    # --- what the user does; called on any thread, returns at once -------------------------
+
+    def start_check(self) -> None:
+        """Check the text in the editor."""
+        self._bench.do(f"Checking {self._bench.selected}", self._job(self._check), "check")
+
+    def start_keep(self) -> None:
+        """Put the text in the editor in use if it passes."""
+        self._bench.do(f"Keeping {self._bench.selected}", self._job(self._keep), "keep")
+
+    def start_revert(self) -> None:
+        """Go back to the generated text."""
+        self._bench.do(f"Reverting {self._bench.selected}", self._job(self._revert), "revert")
+
+    def start_export(self) -> None:
+        """Write the text in use to a file."""
+        self._bench.do(f"Exporting {self._bench.selected}", self._job(self._export), "export")
+
+    def _choose(self, change: dict[str, Any]) -> None:
+        with self._bench.state:
+            if not self._filling and change["new"]:
+                self._bench.selected = change["new"]
+                self._bench.note = ""
+                self._bench.changed()
+
+    def _typed(self, document: str, text: str) -> None:
+        with self._bench.state:
+            self._bench.set_draft(document, text)
+            self.refresh()
+
+    def _key_check(self, _document: str, _text: str) -> None:
+        self.start_check()
+
+    def _key_keep(self, _document: str, _text: str) -> None:
+        self.start_keep()
+
+    def _set_tunable(self, name: str, value: int) -> None:
+        with self._bench.state:
+            kernel = self._bench.kernel
+            # While the controls are filled they report what the text already says.
+            if kernel is None or self._filling:
+                return
+            text = set_tunables(self._bench.draft(kernel.name), {name: value})
+            self._bench.set_draft(kernel.name, text)
+            self._bench.changed()
+        self.start_check()
+
+    # --- jobs; on the worker's thread -------------------------------------------------------
+
+    def _job(self, work: Any) -> Any:
+        """Bind a job to the kernel that is shown now; its text is read when the job begins."""
+        kernel = self._bench.kernel
+
+        def job() -> None:
+            if kernel is not None:
+                with self._bench.state:
+                    text = self._bench.draft(kernel.name)
+                work(kernel, text)
+
+        return job
+
+    def _check(self, kernel: Kernel, text: str) -> None:
+        with self._bench.cell.lock:
+            verdict = kernel.check(text)
+        with self._bench.state:
+            self._bench.checked[kernel.name] = Checked(text, verdict)
+
+    def _keep(self, kernel: Kernel, text: str) -> None:
+        known = self._bench.checked.get(kernel.name)
+        passed = known.verdict if known and known.text == text and known.verdict.ok else None
+        with self._bench.cell.lock:
+            verdict = kernel.keep(text, verdict=passed)
+            if verdict.ok:
+                self._bench.cell.refresh()
+        with self._bench.state:
+            self._bench.checked[kernel.name] = Checked(text, verdict)
+            if verdict.ok:
+                self._bench.set_draft(kernel.name, self._bench.draft(kernel.name))
+                self._bench.note = f"{kernel.name}: the edit is in use"
+
+    def _revert(self, kernel: Kernel, _text: str) -> None:
+        was_edited = kernel.edited
+        with self._bench.cell.lock:
+            if was_edited:
+                kernel.revert()
+                self._bench.cell.refresh()
+        with self._bench.state:
+            self._bench.drafts.pop(kernel.name, None)
+            self._bench.checked.pop(kernel.name, None)
+            self._bench.note = f"{kernel.name}: back to the generated text"
+
+    def _export(self, kernel: Kernel, text: str) -> None:
+        with self._bench.cell.lock:
+            path = kernel.export(free_path(Path.cwd(), kernel.name, SUFFIXES[kernel.target]))
+            unkept = text != kernel.source
+        with self._bench.state:
+            self._bench.note = f"Written to {path.name}" + (
+                " (the text in use; what you typed since is not kept yet)" if unkept else ""
+            )
+
+    # --- what is shown; with the state held -------------------------------------------------
+
+    def refresh(self) -> None:
+        """Show what is now the case."""
+        with self._bench.state:
+            self._filling = True
+            try:
+                self._show_choice()
+                self._show_source()
+                self._show_verdict()
+            finally:
+                self._filling = False
+
+    def _show_choice(self) -> None:
+        kernels = self._bench.cell.kernels
+        shares = shares_of(list(kernels.values()))
+        options = []
+        for name, kernel in kernels.items():
+            marks = [name, shares.get(name, "")]
+            marks += ["unkept changes"] if name in self._bench.drafts else []
+            marks += ["edited"] if kernel.edited else []
+            options.append((" · ".join(mark for mark in marks if mark), name))
+        if tuple(options) != self.choice.options:
+            self.choice.options = tuple(options)
+        self.choice.value = self._bench.selected or None
+        shown = self._bench.kernel
+        self.summary.value = (
+            escape(f"{LANGUAGE[shown.target]}, {shown.generated.summary}".rstrip(", "))
+            if shown
+            else "Every operator of this cell runs as ATen’s own kernel: nothing to edit."
+        )
+
+    def _show_source(self) -> None:
+        kernel = self._bench.kernel
+        tuning = self._tuning.running
+        for control in (self.check, self.keep, self.revert, self.export):
+            control.disabled = kernel is None or tuning
+        self._tuning.label(self.tune)
+        self.tunables.disabled = tuning
+        if kernel is None:
+            return
+        text = self._bench.draft(kernel.name)
+        self.tunables.show(text)
+        if self.editor is None:
+            return
+        if self.editor.document != kernel.name:
+            self.editor.load(kernel.name, text, kernel.target, f"Source of kernel {kernel.name}")
+        elif self.editor.text != text:
+            self.editor.replace(text)
+
+    def _show_verdict(self) -> None:
+        bench = self._bench
+        checked = bench.checked.get(bench.selected)
+        current = checked is not None and checked.text == self._text()
+        spoken, mark = "", 0
+        if bench.problem:
+            message, details = bench.problem
+            lines = ["That did not work", message]
+            value = words.notice(lines, words.BAD, details)
+            spoken = ". ".join(lines)
+        elif checked is not None:
+            verdict = checked.verdict
+            lines = words.verdict_lines(verdict)
+            if not current:
+                lines[0] += " (the text has changed since)"
+            elif bench.note:
+                lines[0] = f"{bench.note} – {lines[0]}"
+            elif verdict.ok and bench.selected in bench.drafts:
+                lines[0] += " – not in use yet: Keep"
+            color = words.GOOD if verdict.ok else words.BAD
+            value = words.notice(lines, color, verdict.details, faded=not current)
+            spoken = ". ".join(lines) if current else ""
+            mark = verdict.line or 0 if current and not verdict.ok else 0
+        else:
+            value = words.notice([bench.note], words.QUIET) if bench.note else ""
+            spoken = bench.note
+        if bench.activity and not self._tuning.running:
+            value = words.notice([f"{bench.activity} …"], words.QUIET) + (
+                f"<div style='opacity:0.6'>{value}</div>" if value else ""
+            )
+            spoken = bench.activity
+        self.verdict.value = value
+        if self.editor is not None:
+            self.editor.mark = mark
+            self.editor.status = spoken
+
+    def _text(self) -> str:
+        return self._bench.draft(self._bench.selected) if self._bench.kernel else ""
+
+
+def shares_of(kernels: list[Kernel]) -> dict[str, str]:
+    """Say what part of the kernels' time each takes; of their bytes while times are unknown."""
+    times = {
+        k.name: k.last_verdict.timing.median
+        for k in kernels
+        if k.last_verdict and k.last_verdict.timing
+    }
+    if len(times) == len(kernels):
+        total, unit = sum(times.values()), "of the time"
+        values = times
+    else:
+        bytes_moved = {k.name: k.generated.read_bytes + k.generated.written_bytes for k in kernels}
+        if any(k.generated.read_bytes < 0 or k.generated.written_bytes < 0 for k in kernels):
+            return {}
+        values = {name: float(count) for name, count in bytes_moved.items()}
+        total, unit = sum(values.values()), "of the bytes"
+    if len(kernels) < 2 or total <= 0:
+        return {}
+    return {name: f"{value / total:.0%} {unit}" for name, value in values.items()}
+
+
+def free_path(folder: Path, stem: str, suffix: str) -> Path:
+    """Return a file name that is not taken: an export overwrites nothing."""
+    path, number = folder / f"{stem}{suffix}", 2
+    while path.exists():
+        path, number = folder / f"{stem}-{number}{suffix}", number + 1
+    return path

@@ -1,0 +1,78 @@
+"""The Timings tab: eager and fused, how they compare and how they were measured."""
+
+from __future__ import annotations
+
+from html import escape
+
+import ipywidgets as widgets
+
+from fusec.report import Timing
+
+from . import text as words
+from .bench import Bench
+from .controls import button
+from .drawing import Plot, speed_png
+
+
+class TimingsTab:
+    """Time of the whole cell, and of the kernels that were checked alone."""
+
+    title = "Timings"
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._drawn: object = None
+        self.again = button("Measure again", "Time eager and fused again", "refresh")
+        self.again.on_click(lambda _: bench.do("Measuring", self._measure, "measure"))
+        self.plot = Plot("Time of eager and fused, with quartiles")
+        self.table = widgets.HTML(layout=widgets.Layout(overflow="auto"))
+        self.method = widgets.HTML()
+        self.widget = widgets.VBox(
+            [widgets.HBox([self.again, self.method]), self.plot.widget, self.table]
+        )
+        bench.listen(self.refresh)
+
+    def _measure(self) -> None:
+        with self._bench.cell.lock:
+            self._bench.cell.refresh()
+        self.draw()
+
+    def refresh(self) -> None:
+        """Show what is now the case."""
+        cell = self._bench.cell
+        rows: list[list[str]] = []
+        eager = cell.eager
+        if eager:
+            rows.append(["eager, whole cell", words.spread(eager), "", str(eager.samples)])
+        if cell.fused:
+            rows.append(["fused, whole cell", *_row(cell.fused, eager)])
+        for name, kernel in cell.kernels.items():
+            verdict = kernel.last_verdict
+            if verdict and verdict.generated:
+                rows.append([f"{name}, as generated", *_row(verdict.generated, None)])
+            if verdict and verdict.timing:
+                label = f"{name}, as checked last"
+                rows.append([label, *_row(verdict.timing, verdict.generated, "generated")])
+        head = ["What", "Median (quartiles)", "Compared", "Samples"]
+        self.table.value = words.table(head, rows) if rows else "Nothing was timed yet."
+        self.method.value = f"<i>{escape(eager.method)}</i>" if eager else ""
+        self.again.disabled = bool(self._bench.activity)
+
+    def draw(self) -> None:
+        """Draw the figure if the times are others than those drawn; a worker's job."""
+        cell = self._bench.cell
+        key = (cell.eager, cell.fused)
+        if key == self._drawn or not (cell.eager and cell.fused):
+            return
+        self._drawn = key
+        with cell.lock:
+            self.plot.show(speed_png(cell))
+
+
+def _row(timing: Timing, reference: Timing | None, name: str = "eager") -> list[str]:
+    ratio = words.against(timing.median, reference.median) if reference else ""
+    return [
+        words.spread(timing),
+        f"{ratio} than {name}" if "×" in ratio else ratio,
+        str(timing.samples),
+    ]

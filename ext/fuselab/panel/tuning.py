@@ -1,0 +1,228 @@
+"""The Tuning tab: start a search, watch it, stop it, read the winner and its runners-up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from fusec.kernel import Kernel
+from fusec.report import Trial, TuningRun
+
+from . import text as words
+from .bench import Bench
+from .controls import button
+from .drawing import Plot, tuning_png
+
+BUDGETS = (5, 10, 30, 60, 120)
+REDRAW = 0.25  # seconds from one redraw to the next, at the least
+SHARE = 0.2  # the most that drawing may take of the time while a search runs
+ENDINGS = {
+    "finished": "all tried",
+    "budget": "time is up",
+    "stopped": "stopped",
+    "stored": "from an earlier run",
+}
+
+
+class TuningTab:
+    """The search over one kernel's tunables."""
+
+    title = "Tuning"
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._stop = threading.Event()
+        self._kernel = ""  # the kernel whose search is queued or runs
+        self._drawn: TuningRun | None = None
+        self._next_draw = 0.0
+        self.on_start: list[Any] = []
+        self.budget = widgets.Dropdown(
+            description="Budget",
+            options=[(f"{seconds} s", seconds) for seconds in BUDGETS],
+            value=10,
+            layout=widgets.Layout(width="10em"),
+            style={"description_width": "initial"},
+        )
+        self.button = button("Tune", "Search the tunables of the kernel", "sliders")
+        self.button.on_click(lambda _: self.start_or_stop())
+        self.progress = widgets.IntProgress(
+            description="Progress",
+            layout=widgets.Layout(width="14em"),
+            style={"description_width": "initial"},
+        )
+        self.line = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", margin="2px 0 2px 8px"))
+        self.plot = Plot("Median time of each configuration, the best so far, and eager")
+        self.ranking = widgets.HTML(layout=widgets.Layout(overflow="auto"))
+        row = [self.budget, self.button, self.progress, self.line]
+        self.widget = widgets.VBox(
+            [
+                widgets.HBox(row, layout=widgets.Layout(flex_flow="wrap", align_items="center")),
+                self.plot.widget,
+                self.ranking,
+            ]
+        )
+        bench.listen(self.refresh)
+
+    @property
+    def running(self) -> bool:
+        """Whether a search is queued or runs."""
+        return bool(self._kernel)
+
+    def label(self, control: Any) -> None:
+        """Make a button say what it would do now: Tune or Stop."""
+        kernel = self._bench.kernel
+        control.description = "Stop" if self.running else "Tune"
+        control.icon = "stop" if self.running else "sliders"
+        control.button_style = "warning" if self.running else ""
+        control.tooltip = (
+            "End the search and keep the best so far"
+            if self.running
+            else "Search the tunables of the text in use"
+        )
+        control.disabled = not self.running and (kernel is None or not kernel.tunables)
+
+    def start_or_stop(self) -> None:
+        """Begin a search for the shown kernel, or end the one that runs; returns at once."""
+        with self._bench.state:
+            if self.running:
+                self._stop.set()
+                return
+            kernel = self._bench.kernel
+            if kernel is None:
+                return
+            self._kernel = kernel.name
+            self._stop = threading.Event()
+            budget, stop = float(self.budget.value), self._stop
+            self.progress.value = 0
+            self.line.value = "Starting …"
+            self._bench.changed()
+        for listener in self.on_start:
+            listener()
+        self._bench.do(f"Tuning {kernel.name}", lambda: self._tune(kernel, budget, stop))
+
+    # --- the job ----------------------------------------------------------------------------
+
+    def _tune(self, kernel: Kernel, budget: float, stop: threading.Event) -> None:
+        before = kernel.source
+        try:
+            if stop.is_set():
+                return
+            with self._bench.cell.lock:
+                run = kernel.tune(budget=budget, progress=self._progress, stop=stop)
+                self._show(run)
+                self._draw(run)
+                if kernel.source != before:
+                    self._bench.cell.refresh()
+        finally:
+            with self._bench.state:
+                self._kernel = ""
+                if kernel.source != before:
+                    # The verdict was about another text; a draft of the user's own stays.
+                    self._bench.checked.pop(kernel.name, None)
+                    if self._bench.drafts.get(kernel.name) == kernel.source:
+                        self._bench.drafts.pop(kernel.name)
+                    self._bench.note = f"{kernel.name}: the tuned values are in use"
+                self._bench.changed()
+
+    def _progress(self, run: TuningRun) -> None:
+        """Show the run so far: between two measurements, and not often."""
+        now = time.monotonic()
+        if now < self._next_draw:
+            return
+        self._show(run)
+        self._draw(run)
+        spent = time.monotonic() - now
+        self._next_draw = time.monotonic() + max(REDRAW - spent, spent * (1 / SHARE - 1))
+
+    def _draw(self, run: TuningRun) -> None:
+        self._drawn = run
+        self.plot.show(tuning_png(run))
+
+    # --- what is shown ----------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Show what is now the case."""
+        self.label(self.button)
+        kernel = self._bench.kernel
+        if self.running or kernel is None:
+            return
+        if kernel.tuning is not None:
+            self._show(kernel.tuning)
+            return
+        self.progress.value, self.progress.bar_style = 0, ""
+        self.ranking.value = ""
+        if kernel.tunables:
+            names = ", ".join(tunable.name for tunable in kernel.tunables)
+            self.line.value = escape(f"{kernel.name}: not tuned yet ({names})")
+        else:
+            self.line.value = escape(f"{kernel.name} declares no tunables")
+
+    def draw(self) -> None:
+        """Draw the shown kernel's search, if it is another than the one drawn; a worker's job."""
+        kernel = self._bench.kernel
+        run = kernel.tuning if kernel else None
+        if self.running or run is self._drawn:
+            return
+        if run is None:
+            self._drawn = None
+            self.plot.clear()
+        else:
+            with self._bench.cell.lock:
+                self._draw(run)
+
+    def _show(self, run: TuningRun) -> None:
+        with self._bench.state:
+            self.progress.max = max(run.total, len(run.trials), 1)
+            self.progress.value = self.progress.max if run.stopped else len(run.trials)
+            self.progress.bar_style = "success" if run.stopped else "info"
+            self.line.value = escape(progress_line(run))
+            self.ranking.value = ranking_table(run)
+
+
+def progress_line(run: TuningRun) -> str:
+    """Say how far a search is: ``gelu: 12 of 40, best 0.61 ms (GRAIN=4 UNROLL=2)``."""
+    parts = [f"{run.kernel}: {len(run.trials)} of {max(run.total, len(run.trials))}"]
+    best = run.trials[run.best] if run.best is not None else None
+    if best and best.timing:
+        parts.append(f"best {words.seconds(best.timing.median)} ({configuration(best)})")
+    if run.stopped:
+        parts.append(f"{ENDINGS.get(run.stopped, run.stopped)} after {words.digits(run.seconds)} s")
+    return ", ".join(parts)
+
+
+def configuration(trial: Trial) -> str:
+    """Write a configuration: ``GRAIN=4 UNROLL=2``."""
+    return " ".join(f"{name}={value}" for name, value in trial.values)
+
+
+def ranking_table(run: TuningRun, length: int = 5) -> str:
+    """Return the best configurations as an HTML table, with the one that was there first."""
+    timed = [(trial.timing, i) for i, trial in enumerate(run.trials) if trial.timing]
+    if not timed:
+        return ""
+    timed.sort(key=lambda entry: entry[0].median)
+    first = run.trials[0].timing
+    shown = timed[:length] + [entry for entry in timed[length:] if entry[1] == 0]
+    rows = []
+    for timing, index in shown:
+        label = configuration(run.trials[index]) or "(no tunables)"
+        rows.append(
+            [
+                label + (" – at the start" if index == 0 else ""),
+                words.spread(timing),
+                words.against(timing.median, first.median) if first and index else "",
+                words.against(timing.median, run.eager.median) if run.eager else "",
+            ]
+        )
+    failed = len(run.trials) - len(timed)
+    note = f"<div>{failed} of {len(run.trials)} failed</div>" if failed else ""
+    return (
+        words.table(
+            ["Configuration", "Median (quartiles)", "Against the start", "Against eager"], rows
+        )
+        + note
+    )

@@ -1,0 +1,109 @@
+"""The workbench: a head line and the tabs of one fused cell."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from . import text as words
+from .bench import Bench, PanelCell
+from .kernels import KernelsTab
+from .timings import TimingsTab
+from .tuning import TuningTab
+
+STATIC_FORMS = ("text/plain", "text/html")
+
+
+class Workbench(widgets.VBox):
+    """The live panel of a fused cell.
+
+    Showing it, or restoring it from a saved notebook, never compiles or runs anything: only a
+    click or a key does, and what those start runs on the panel's own worker.
+    """
+
+    def __init__(self, cell: PanelCell) -> None:
+        self.bench = Bench(cell)
+        self.head = widgets.HTML()
+        self.tuning = TuningTab(self.bench)
+        self.kernels = KernelsTab(self.bench, self.tuning)
+        self.timings = TimingsTab(self.bench)
+        # A later tab is a class with title, widget and refresh, in a file of its own, and an
+        # entry here; one that draws has draw, too.
+        self.parts = (self.kernels, self.timings, self.tuning)
+        self.tabs = widgets.Tab(
+            children=[part.widget for part in self.parts],
+            titles=[part.title for part in self.parts],
+            selected_index=0,
+        )
+        self.tabs.observe(lambda _: self._draw_later(), "selected_index")
+        self.tuning.on_start.append(lambda: self._open(self.tuning))
+        self.bench.listen(self._show_head)
+        self.bench.after_each = self._draw
+        super().__init__([self.head, self.tabs])
+        self.add_class("fuselab-panel")
+        self._shown = False
+        self.bench.changed()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the worker rests (for scripts and tests); False when time ran out."""
+        return self.bench.worker.wait(timeout)
+
+    def close(self) -> None:
+        """Stop what runs and give everything back."""
+        self.bench.worker.clear()
+        if self.tuning.running:
+            self.tuning.start_or_stop()
+        super().close()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        """Return the live view with the result's static forms beside it.
+
+        A saved notebook then shows the result where there are no widgets.
+        """
+        if not self._shown:
+            self._shown = True
+            self.kernels.show()
+            self._draw_later()
+        bundle: dict[str, Any] = dict(super()._repr_mimebundle_(**kwargs) or {})
+        static = self.bench.cell._repr_mimebundle_()
+        data = static[0] if isinstance(static, tuple) else static
+        bundle.update({form: data[form] for form in STATIC_FORMS if form in data})
+        return bundle
+
+    def _open(self, part: object) -> None:
+        self.tabs.selected_index = [p is part for p in self.parts].index(True)
+
+    def _draw_later(self) -> None:
+        """Let the worker draw the open tab's figure, if it has one and that is out of date."""
+        self.bench.worker.submit(self._draw, "draw")
+
+    def _draw(self) -> None:
+        part = self.parts[self.tabs.selected_index or 0]
+        if isinstance(part, TimingsTab | TuningTab):
+            part.draw()
+
+    def _show_head(self) -> None:
+        self.head.value = f"<div style='margin:0 0 4px'>{head_line(self.bench.cell)}</div>"
+
+
+def head_line(cell: PanelCell) -> str:
+    """Say it all in a line: kernels, times, ratio, error; escaped HTML."""
+    kernels = cell.kernels
+    edited = sum(kernel.edited for kernel in kernels.values())
+    count = f"{len(kernels)} kernel{'' if len(kernels) == 1 else 's'}"
+    parts = [count + (f" ({edited} edited)" if edited else "")]
+    eager, fused = cell.eager, cell.fused
+    if eager:
+        parts.append(f"eager {words.seconds(eager.median)}")
+    if fused:
+        parts.append(f"fused {words.seconds(fused.median)}")
+    texts = [escape(part) for part in parts]
+    if eager and fused:
+        ratio = words.against(fused.median, eager.median)
+        color = words.BAD if "slower" in ratio else words.GOOD
+        texts.append(f"<b style='color:{color}'>{escape(ratio)}</b>")
+    if cell.max_error is not None:
+        texts.append(escape(f"max error {words.error(cell.max_error)}"))
+    return f"<b>{escape(cell.name)}</b> &nbsp; " + " &nbsp;·&nbsp; ".join(texts)

@@ -1,0 +1,486 @@
+"""The panel without a browser: what a click does, what is shown, and on which thread."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+import pytest
+
+from fusec.report import TuningRun
+from fuselab.panel import Workbench, workbench
+from fuselab.panel import text as words
+from fuselab.panel.editor import Editor
+from fuselab.panel.kernels import free_path
+from fuselab.panel.worker import Worker
+from panel_fake import FakeCell
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.fixture
+def cell() -> FakeCell:
+    return FakeCell()
+
+
+@pytest.fixture
+def bench(cell: FakeCell) -> Any:
+    panel = workbench(cell)
+    panel._repr_mimebundle_()
+    assert panel.wait(20)
+    yield panel
+    panel.close()
+
+
+def type_text(panel: Workbench, text: str, kind: str = "edit") -> None:
+    """Do what the browser does after typing."""
+    editor = panel.kernels.editor
+    assert editor is not None
+    seen = editor.content["seen"] + 1
+    message = {"kind": kind, "document": editor.document, "text": text, "seen": seen}
+    editor._handle_custom_msg(message, [])
+
+
+def settle(panel: Workbench) -> None:
+    assert panel.wait(30), "the worker did not come to rest"
+
+
+def verdict(panel: Workbench) -> str:
+    return str(panel.kernels.verdict.value)
+
+
+# --- showing -----------------------------------------------------------------------------
+
+
+def test_showing_runs_nothing(cell, bench):
+    assert cell.host.calls == []
+    assert cell.refreshed == 0
+
+
+def test_bundle_carries_the_static_forms_and_the_view(bench, cell):
+    bundle = bench._repr_mimebundle_()
+    static = cell._repr_mimebundle_()
+    assert bundle["text/html"] == static["text/html"]
+    assert bundle["text/plain"] == static["text/plain"]
+    assert WIDGET_VIEW in bundle
+
+
+def test_editor_is_made_once_and_only_when_shown(cell):
+    panel = workbench(cell)
+    assert panel.kernels.editor is None
+    panel._repr_mimebundle_()
+    editor = panel.kernels.editor
+    panel._repr_mimebundle_()
+    assert isinstance(editor, Editor)
+    assert panel.kernels.editor is editor
+
+
+def test_head_line_says_it_all(bench):
+    head = bench.head.value
+    for fact in ("cell_3", "2 kernels", "eager 9.84 ms", "fused 3.27 ms", "3.0× faster"):
+        assert fact in head
+    assert "2.4e-07" in head
+
+
+def test_cell_without_kernels_has_no_editor():
+    panel = workbench(FakeCell(kernels=False))
+    panel._repr_mimebundle_()
+    assert panel.kernels.editor is None
+    assert "nothing to edit" in panel.kernels.summary.value
+    assert panel.kernels.check.disabled
+    assert panel.kernels.tune.disabled
+
+
+def test_cell_that_was_not_timed(cell):
+    cell.eager = cell.fused = cell.max_error = None
+    panel = workbench(cell)
+    panel._repr_mimebundle_()
+    settle(panel)
+    assert "eager" not in panel.head.value
+
+
+def test_everything_shown_is_escaped(cell):
+    cell.name = "<img src=x onerror=alert(1)>"
+    panel = workbench(cell)
+    panel._repr_mimebundle_()
+    type_text(panel, "static_assert(false)")
+    panel.kernels.check.click()
+    settle(panel)
+    assert "<img" not in panel.head.value
+    assert "<b>not bold" not in verdict(panel)
+    assert "&lt;b&gt;not bold" in verdict(panel)
+
+
+# --- checking ----------------------------------------------------------------------------
+
+
+def test_right_edit_is_checked_then_kept(bench, cell):
+    kernel = cell.kernels["gelu_norm"]
+    edit = kernel.source + "// mine\n"
+    type_text(bench, edit)
+    bench.kernels.check.click()
+    settle(bench)
+    assert "Passed" in verdict(bench)
+    assert "not in use yet" in verdict(bench)
+    assert "generated" in verdict(bench)
+    assert not kernel.edited
+    bench.kernels.keep.click()
+    settle(bench)
+    assert kernel.source == edit
+    assert cell.host.calls.count("check") == 1, "a verdict for this very text is used again"
+    assert cell.refreshed == 1
+    assert "1 edited" in bench.head.value
+    assert "in use" in verdict(bench)
+    assert any("edited" in label for label, _ in bench.kernels.choice.options)
+
+
+def test_wrong_edit_is_refused_with_its_error(bench, cell):
+    type_text(bench, cell.kernels["gelu_norm"].source + "// WRONG\n")
+    bench.kernels.keep.click()
+    settle(bench)
+    assert "wrong result" in verdict(bench)
+    assert "3.1e-01" in verdict(bench)
+    assert not cell.kernels["gelu_norm"].edited
+
+
+def test_edit_that_does_not_compile_marks_its_line(bench, cell):
+    type_text(bench, "// one\n// two\nstatic_assert(false);\n")
+    bench.kernels.check.click()
+    settle(bench)
+    assert "Does not compile" in verdict(bench)
+    assert bench.kernels.editor.mark == 3
+    assert "line 3" in bench.kernels.editor.status
+    type_text(bench, "// one\n")
+    assert bench.kernels.editor.mark == 0
+    assert "changed since" in verdict(bench)
+
+
+def test_empty_edit_is_refused_and_the_kernel_stays(bench, cell):
+    type_text(bench, "")
+    bench.kernels.keep.click()
+    settle(bench)
+    assert "empty" in verdict(bench)
+    assert not cell.kernels["gelu_norm"].edited
+
+
+def test_failure_of_the_checker_is_shown(bench):
+    type_text(bench, "RAISE")
+    bench.kernels.check.click()
+    settle(bench)
+    assert "could not be started" in verdict(bench)
+    assert "Traceback" in verdict(bench)
+    type_text(bench, "// fine again\n")
+    bench.kernels.check.click()
+    settle(bench)
+    assert "Passed" in verdict(bench)
+
+
+def test_keyboard_checks_and_keeps(bench, cell):
+    edit = cell.kernels["gelu_norm"].source + "// by key\n"
+    type_text(bench, edit, "check")
+    settle(bench)
+    assert "Passed" in verdict(bench)
+    type_text(bench, edit, "keep")
+    settle(bench)
+    assert cell.kernels["gelu_norm"].source == edit
+
+
+def test_revert_brings_back_the_generated_text(bench, cell):
+    kernel = cell.kernels["gelu_norm"]
+    type_text(bench, kernel.source + "// mine\n", "keep")
+    settle(bench)
+    type_text(bench, kernel.source + "// and more\n")
+    bench.kernels.revert.click()
+    settle(bench)
+    assert not kernel.edited
+    assert bench.kernels.editor.text == kernel.generated.text
+    assert "generated text" in verdict(bench)
+
+
+def test_draft_survives_looking_at_another_kernel(bench, cell):
+    edit = cell.kernels["gelu_norm"].source + "// draft\n"
+    type_text(bench, edit)
+    bench.kernels.choice.value = "tanh_add"
+    assert bench.kernels.editor.document == "tanh_add"
+    assert bench.kernels.editor.language == "python"
+    bench.kernels.choice.value = "gelu_norm"
+    assert bench.kernels.editor.text == edit
+    assert bench.kernels.editor.language == "cpp"
+
+
+def test_late_edit_of_a_kernel_no_longer_shown_is_not_lost(bench):
+    editor = bench.kernels.editor
+    bench.kernels.choice.value = "tanh_add"
+    shown = editor.text
+    message = {"kind": "edit", "document": "gelu_norm", "text": "// late\n", "seen": 5}
+    editor._handle_custom_msg(message, [])
+    assert editor.text == shown
+    bench.kernels.choice.value = "gelu_norm"
+    assert editor.text == "// late\n"
+
+
+def test_bad_messages_are_ignored(bench, cell):
+    editor = bench.kernels.editor
+    for message in ({}, {"kind": "check"}, {"kind": "check", "document": "no", "text": 3}):
+        editor._handle_custom_msg(message, [])
+    settle(bench)
+    assert cell.host.calls == []
+
+
+def test_export_overwrites_nothing(tmp_path):
+    assert free_path(tmp_path, "gelu", ".cpp").name == "gelu.cpp"
+    (tmp_path / "gelu.cpp").write_text("mine")
+    assert free_path(tmp_path, "gelu", ".cpp").name == "gelu-2.cpp"
+
+
+def test_export_says_where(bench, cell, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def export(path: Path) -> Path:
+        Path(path).write_text(kernel.source)
+        return Path(path)
+
+    kernel = cell.kernels["gelu_norm"]
+    monkeypatch.setattr(kernel, "export", export)
+    bench.kernels.export.click()
+    settle(bench)
+    assert (tmp_path / "gelu_norm.cpp").read_text() == kernel.source
+    assert "Written to gelu_norm.cpp" in verdict(bench)
+
+
+# --- tunables ----------------------------------------------------------------------------
+
+
+def test_slider_changes_the_text_and_checks_it(bench, cell):
+    controls = bench.kernels.tunables.widget.children
+    assert [c.description for c in controls] == ["GRAIN", "UNROLL", "STREAM"]
+    assert isinstance(controls[0], widgets.SelectionSlider)
+    assert isinstance(controls[2], widgets.Dropdown)
+    controls[0].value = 16
+    assert "GRAIN = 16;" in bench.kernels.editor.text
+    settle(bench)
+    assert cell.host.calls == ["check"]
+    assert "Passed" in verdict(bench)
+    assert not cell.kernels["gelu_norm"].edited
+
+
+def test_typing_moves_the_slider_without_a_check(bench, cell):
+    type_text(bench, cell.kernels["gelu_norm"].source.replace("GRAIN = 4", "GRAIN = 3"))
+    control = bench.kernels.tunables.widget.children[0]
+    assert control.value == 3
+    assert control.options == (1, 2, 3, 4, 8, 16)
+    settle(bench)
+    assert cell.host.calls == []
+
+
+# --- tuning ------------------------------------------------------------------------------
+
+
+def test_tuning_shows_progress_plot_and_winner(bench, cell):
+    bench.kernels.tune.click()
+    settle(bench)
+    kernel = cell.kernels["gelu_norm"]
+    assert bench.tabs.titles[bench.tabs.selected_index] == "Tuning"
+    assert bytes(bench.tuning.plot.image.value[:4]) == b"\x89PNG"
+    assert "30 of 30, best" in bench.tuning.line.value
+    assert "GRAIN=8" in bench.tuning.ranking.value
+    assert "1 of 30 failed" in bench.tuning.ranking.value
+    assert "GRAIN = 8;" in kernel.source
+    assert bench.kernels.editor.text == kernel.source
+    assert bench.kernels.tune.description == "Tune"
+    assert cell.refreshed == 1
+
+
+def test_stop_keeps_the_best(cell):
+    cell.host.pause = 0.2
+    panel = workbench(cell)
+    panel._repr_mimebundle_()
+    panel.tuning.button.click()
+    assert panel.tuning.button.description == "Stop"
+    deadline = time.monotonic() + 20
+    while "of 30" not in panel.tuning.line.value and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert panel.kernels.check.disabled
+    panel.tuning.button.click()
+    settle(panel)
+    run = cell.kernels["gelu_norm"].tuning
+    assert isinstance(run, TuningRun)
+    assert run.stopped == "stopped"
+    assert len(run.trials) < 30
+    assert "stopped" in panel.tuning.line.value
+    assert not panel.kernels.check.disabled
+
+
+def test_tuning_redraws_at_most_four_times_a_second(cell, monkeypatch):
+    from fuselab.panel import tuning
+
+    drawn: list[float] = []
+
+    def draw(run: TuningRun) -> bytes:
+        drawn.append(time.monotonic())
+        return b"png"
+
+    monkeypatch.setattr(tuning, "tuning_png", draw)
+    cell.host.pause = 0.12
+    panel = workbench(cell)
+    panel._repr_mimebundle_()
+    settle(panel)
+    panel.tuning.button.click()
+    settle(panel)
+    gaps = [b - a for a, b in itertools.pairwise(drawn[:-1])]  # the last is the result
+    assert drawn
+    assert all(gap >= 0.24 for gap in gaps), gaps
+
+
+def test_edit_of_the_user_survives_tuning(bench, cell):
+    edit = cell.kernels["gelu_norm"].source + "// mine\n"
+    type_text(bench, edit)
+    bench.kernels.tune.click()
+    settle(bench)
+    assert bench.kernels.editor.text == edit
+
+
+def test_failing_search_is_shown(bench, cell, monkeypatch):
+    def fail(**_: Any) -> TuningRun:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(cell.kernels["gelu_norm"], "tune", fail)
+    bench.kernels.tune.click()
+    settle(bench)
+    assert "no space left" in verdict(bench)
+    assert not bench.tuning.running
+
+
+# --- timings -----------------------------------------------------------------------------
+
+
+def test_timings_tab_draws_when_opened(bench):
+    assert not bench.timings.plot.image.value
+    bench.tabs.selected_index = 1
+    settle(bench)
+    assert bytes(bench.timings.plot.image.value[:4]) == b"\x89PNG"
+    assert "eager, whole cell" in bench.timings.table.value
+    assert "interleaved" in bench.timings.method.value
+
+
+def test_measure_again(bench, cell):
+    bench.tabs.selected_index = 1
+    bench.timings.again.click()
+    settle(bench)
+    assert cell.refreshed == 1
+
+
+# --- threads -----------------------------------------------------------------------------
+
+
+def test_callbacks_return_at_once_and_work_runs_on_the_worker(cell, capfd):
+    cell.host.pause = 0.5
+    panel = workbench(cell)
+    panel._repr_mimebundle_()
+    started = time.monotonic()
+    panel.kernels.check.click()
+    panel.kernels.keep.click()
+    assert time.monotonic() - started < 0.2
+    settle(panel)
+    assert cell.host.threads == {"fuselab-cell_3"}
+    assert capfd.readouterr().out == "", "nothing is printed from the worker"
+
+
+def test_callbacks_do_not_wait_for_the_cells_lock(bench, cell):
+    with cell.lock:
+        started = time.monotonic()
+        bench.kernels.check.click()
+        bench.kernels.choice.value = "tanh_add"
+        bench.kernels.tunables.widget.children[0].value = 256
+        assert time.monotonic() - started < 0.5
+        assert cell.host.calls == []
+    settle(bench)
+    assert "check" in cell.host.calls
+
+
+def test_only_the_last_of_several_waiting_checks_runs(cell):
+    cell.host.pause = 0.3
+    panel = workbench(cell)
+    panel._repr_mimebundle_()
+    settle(panel)
+    panel.kernels.check.click()
+    time.sleep(0.1)
+    for value in (1, 2, 8, 16):
+        panel.kernels.tunables.widget.children[0].value = value
+    settle(panel)
+    assert cell.host.calls == ["check", "check"]
+    assert "changed since" not in verdict(panel)
+
+
+def test_panel_leaves_no_thread_behind(bench):
+    bench.kernels.check.click()
+    settle(bench)
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        if not any(thread.name == "fuselab-cell_3" for thread in threading.enumerate()):
+            return
+        time.sleep(0.01)
+    pytest.fail("the worker's thread is still there")
+
+
+def test_worker_goes_on_after_a_job_that_fails():
+    errors: list[BaseException] = []
+    done: list[int] = []
+    worker = Worker("test", errors.append, lambda _: None)
+    worker.submit(lambda: 1 // 0)  # type: ignore[arg-type]
+    worker.submit(lambda: done.append(1))
+    assert worker.wait(5)
+    assert isinstance(errors[0], ZeroDivisionError)
+    assert done == [1]
+
+
+def test_worker_takes_jobs_from_many_threads():
+    done: list[int] = []
+    worker = Worker("test", lambda error: None, lambda _: None)
+
+    def submit() -> None:
+        for i in range(50):
+            worker.submit(lambda i=i: done.append(i))
+
+    threads = [threading.Thread(target=submit) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert worker.wait(10)
+    assert len(done) == 400
+
+
+# --- words -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(1.5, "1.50 s"), (0.00061, "0.610 ms"), (0.0123, "12.3 ms"), (6.1e-5, "61.0 µs"),
+     (0.1234, "123 ms"), (3e-9, "3.00 ns")],
+)  # fmt: skip
+def test_times_are_rounded(value, expected):
+    assert words.seconds(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("time_", "reference", "expected"),
+    [(1.0, 3.0, "3.0× faster"), (2.0, 1.0, "2.0× slower"), (1.0, 1.01, "the same"), (0.0, 1.0, "")],
+)
+def test_comparison(time_, reference, expected):
+    assert words.against(time_, reference) == expected
+
+
+def test_built_editor_is_small_and_loads_nothing():
+    from fuselab.panel.editor import STATIC
+
+    script = (STATIC / "editor.js").read_text()
+    assert len(script) < 40_000
+    assert "http://" not in script
+    assert "https://" not in script
+    assert "import(" not in script
+    assert "@import" not in (STATIC / "editor.css").read_text()

@@ -1,0 +1,1 @@
+"""Tuning: measuring honestly, and searching a kernel's tunables."""

@@ -1,0 +1,307 @@
+"""What happens in the process that is forked for one candidate: guarded runs, then its report.
+
+Everything here runs in a process that is thrown away.  It writes JSON lines to one pipe: the
+addresses of each run before it starts, a fault if there is one, and the result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import linecache
+import mmap
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fusec.verify import faults
+from fusec.verify.guard import GUARD, Area, libc
+from fusec.verify.protocol import Message, poison_byte
+
+_PR_SET_PDEATHSIG = 1
+_ADDRESS_SPACE_SLACK = 4 << 30
+_OUTPUT_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One tensor argument as the parent describes it.
+
+    Attributes:
+        name: Its name in the kernel.
+        dtype: For example ``float32``.
+        kind: ``float``, ``integer`` or ``bool``, for the poison.
+        itemsize: Bytes an element.
+        shape: Sizes.
+        strides: Strides in elements.
+        role: ``in``, ``out`` or ``inout``.
+        offset: Where its bytes start in the data file.
+        nbytes: Bytes from its first to its last element.
+        result: Where its bytes start in a run's part of the result file; -1 for inputs.
+    """
+
+    name: str
+    dtype: str
+    kind: str
+    itemsize: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    role: str
+    offset: int
+    nbytes: int
+    result: int
+
+    @classmethod
+    def read(cls, given: Message) -> Operand:
+        """Make one from its JSON form."""
+        return cls(**{**given, "shape": tuple(given["shape"]), "strides": tuple(given["strides"])})
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether there are bytes between its elements that are not its own."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.itemsize != self.nbytes
+
+    def gaps(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return for each element of its extent whether it lies between its elements."""
+        covered = np.zeros(self.nbytes // self.itemsize, dtype=np.bool_)
+        np.lib.stride_tricks.as_strided(covered, self.shape, self.strides)[...] = True
+        return ~covered
+
+
+def restrict(request: Message) -> None:
+    """Set the limits that hold whatever the kernel does."""
+    libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    seconds = int(request["timeout"] * max(request["threads"])) + 2
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    # Enough for what a run needs; a kernel that allocates without end stops there.
+    with open("/proc/self/statm") as statm:
+        now = int(statm.read().split()[0]) * mmap.PAGESIZE
+    data = sum(a["nbytes"] + 2 * GUARD for a in request["arguments"])
+    limit = now + 2 * data + _ADDRESS_SPACE_SLACK
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    # What it prints goes to a memory file.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_OUTPUT_LIMIT, _OUTPUT_LIMIT))
+    # An ordinary ^C is the notebook's business.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def run(request: Message, data_file: int, result_file: int, report: int) -> None:
+    """Run the candidate as often as ``request`` asks, and report."""
+    try:
+        result = _run(request, data_file, result_file, report)
+    except BaseException as error:
+        result = _describe(error, request.get("file", ""))
+    _say(report, {"result": result})
+
+
+def _run(request: Message, data_file: int, result_file: int, report: int) -> Message:
+    operands = [Operand.read(a) for a in request["arguments"]]
+    total = max(request["data"], 1)
+    with mmap.mmap(data_file, total, mmap.MAP_SHARED, mmap.PROT_READ) as data:
+        source = np.frombuffer(data, dtype=np.uint8).ctypes.data
+        call = _prepare(request, data)
+        seconds: list[float] = []
+        for index, (at_end, threads) in enumerate(request["runs"]):
+            outcome = _guarded(
+                request, operands, source, call, index, at_end, threads, result_file, report
+            )
+            if "problem" in outcome:
+                return outcome
+            seconds.append(outcome["seconds"])
+        return {"seconds": seconds}
+
+
+def _prepare(
+    request: Message, data: mmap.mmap
+) -> Callable[[Sequence[Operand], Sequence[Area], int], int]:
+    sizes = request["sizes"]
+    if request["target"] == "cpp":
+        try:
+            function = ctypes.CDLL(request["library"])[request["entry"]]
+        except (OSError, AttributeError) as error:
+            raise LoadError(str(error)) from error
+        function.restype = ctypes.c_int
+
+        def call_cpp(_: Sequence[Operand], areas: Sequence[Area], threads: int) -> int:
+            pointers = [ctypes.c_void_p(area.start) for area in areas]
+            numbers = [ctypes.c_int64(size) for size in (*sizes, threads)]
+            return int(function(*pointers, *numbers))
+
+        return call_cpp
+
+    start, length = request["text"]
+    launch = load_triton(bytes(data[start : start + length]).decode(), request["file"])
+
+    def call_triton(operands: Sequence[Operand], areas: Sequence[Area], _: int) -> int:
+        tensors = [_as_tensor(o, area) for o, area in zip(operands, areas, strict=True)]
+        launch[request["entry"]](*tensors, *sizes)
+        return 0
+
+    return call_triton
+
+
+def load_triton(text: str, name: str) -> dict[str, Any]:
+    """Execute a Triton kernel file and return its namespace.
+
+    Triton reads a kernel's source back through its file, so there has to be one.
+    """
+    folder = tempfile.mkdtemp(prefix="fusec-check-")
+    path = os.path.join(folder, os.path.basename(name))
+    namespace: dict[str, Any] = {"__name__": "fusec_candidate", "__file__": path}
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        linecache.checkcache(path)
+        linecache.getlines(path)
+        exec(compile(text, path, "exec"), namespace)
+    finally:
+        os.unlink(path)
+        os.rmdir(folder)
+    return namespace
+
+
+def _as_tensor(operand: Operand, area: Area) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, operand.dtype)
+    if not area.nbytes:
+        return torch.empty_strided(operand.shape, operand.strides, dtype=dtype)
+    flat = torch.frombuffer(area.bytes_view(), dtype=dtype)
+    return flat.as_strided(operand.shape, operand.strides)
+
+
+def _guarded(
+    request: Message,
+    operands: Sequence[Operand],
+    source: int,
+    call: Callable[[Sequence[Operand], Sequence[Area], int], int],
+    index: int,
+    at_end: bool,
+    threads: int,
+    result_file: int,
+    report: int,
+) -> Message:
+    areas = [Area.make(o.name, o.nbytes, at_end=at_end) for o in operands]
+    for operand, area in zip(operands, areas, strict=True):
+        if operand.role == "out":
+            area.fill(poison_byte(operand.kind, index))
+        else:
+            area.copy_from(source + operand.offset)
+    _say(
+        report,
+        {"areas": [[a.start, a.nbytes, a.usable] for a in areas], "run": index, "threads": threads},
+    )
+    started = time.perf_counter()
+    code = call(operands, areas, threads)
+    seconds = time.perf_counter() - started
+    if code:
+        return {"problem": "check", "code": code}
+    for operand, area in zip(operands, areas, strict=True):
+        damage = area.margin_damage()
+        if damage is not None:
+            return {"problem": "margin", "name": operand.name, "distance": damage}
+        if operand.role == "in":
+            if not area.equals(source + operand.offset):
+                at = _first_difference(area, source + operand.offset) // operand.itemsize
+                return {"problem": "input", "name": operand.name, "element": at}
+        elif operand.has_gaps:
+            at = _changed_gap(operand, area, source, index)
+            if at >= 0:
+                return {"problem": "gap", "name": operand.name, "element": at}
+    if request["results"]:
+        _write_results(operands, areas, result_file, index * request["results"], request["results"])
+    for area in areas:
+        area.release()
+    return {"seconds": seconds}
+
+
+def _write_results(
+    operands: Sequence[Operand], areas: Sequence[Area], result_file: int, part: int, size: int
+) -> None:
+    # Mapped only now: while the kernel ran, there was nothing here that it could have hit.
+    with mmap.mmap(result_file, size, mmap.MAP_SHARED, offset=part) as results:
+        for operand, area in zip(operands, areas, strict=True):
+            if operand.result >= 0 and area.nbytes:
+                results[operand.result : operand.result + area.nbytes] = area.bytes_view()
+
+
+def _first_difference(area: Area, address: int) -> int:
+    block = 1 << 20
+    for start in range(0, area.nbytes, block):
+        size = min(block, area.nbytes - start)
+        if libc.memcmp(area.start + start, address + start, size):
+            mine = np.frombuffer(ctypes.string_at(area.start + start, size), dtype=np.uint8)
+            other = np.frombuffer(ctypes.string_at(address + start, size), dtype=np.uint8)
+            return start + int(np.argmax(mine != other))
+    return -1
+
+
+def _changed_gap(operand: Operand, area: Area, source: int, index: int) -> int:
+    gaps = operand.gaps()
+    shape = (gaps.size, operand.itemsize)
+    now = np.frombuffer(area.bytes_view(), dtype=np.uint8).reshape(shape)
+    if operand.role == "out":
+        changed = (now != poison_byte(operand.kind, index)).any(axis=1)
+    else:
+        original = ctypes.string_at(source + operand.offset, operand.nbytes)
+        changed = (now != np.frombuffer(original, dtype=np.uint8).reshape(shape)).any(axis=1)
+    changed &= gaps
+    return int(np.argmax(changed)) if changed.any() else -1
+
+
+class LoadError(Exception):
+    """The built library has no such entry point or does not load."""
+
+
+def _describe(error: BaseException, file: str) -> Message:
+    line = None
+    if isinstance(error, SyntaxError):
+        line = error.lineno
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if os.path.basename(frame.f_code.co_filename) == file:
+            line = number
+    cause: BaseException = error
+    while cause.__cause__ is not None and type(cause).__name__ == "InterpreterError":
+        cause = cause.__cause__
+        for frame, number in traceback.walk_tb(cause.__traceback__):
+            if os.path.basename(frame.f_code.co_filename) == file:
+                line = number
+    return {
+        "problem": "exception",
+        "type": type(cause).__name__,
+        "message": str(cause)[:2000],
+        "line": line,
+        "traceback": "".join(traceback.format_exception(error))[-8000:],
+    }
+
+
+def _say(report: int, message: Message) -> None:
+    data = (json.dumps(message) + "\n").encode()
+    while data:
+        data = data[os.write(report, data) :]
+
+
+def main(request: Message, data_file: int, result_file: int, report: int, log: int) -> None:
+    """Be the child: restrict, run, report, and never return."""
+    status = 70
+    try:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        restrict(request)
+        faults.install(report)
+        run(request, data_file, result_file, report)
+        status = 0
+    finally:
+        sys.stdout.flush()
+        os._exit(status)

@@ -1,0 +1,376 @@
+"""How far results are from eager's, and whether that is far enough to be wrong.
+
+The rule is that of ``torch._dynamo.utils.same``, made stricter.  An output passes if every
+element is close to eager's, or if it is about as close to a float64 run as eager is.  The
+second half is what lets a fused half-precision kernel be *better* than eager, and what stops
+one that computes in a lower precision than it should.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fusec.report import OutputError
+
+# torch.testing's own tolerances, but for float64, where they would let float32 pass.  The
+# absolute ones are for values around 1 and shrink with the output, so that a softmax over a
+# million elements may not be all zeros.
+_TOLERANCE = {
+    torch.float64: (1e-10, 1e-10),
+    torch.float32: (1.3e-6, 1e-5),
+    torch.float16: (1e-3, 1e-5),
+    torch.bfloat16: (1.6e-2, 1e-5),
+    torch.complex128: (1e-10, 1e-10),
+    torch.complex64: (1.3e-6, 1e-5),
+}
+_TOLERANCE_DEFAULT = (5e-2, 1e-3)
+
+# How much further from float64 than eager: of the root mean square over the output (few
+# elements say little about it), and of the largest error.
+_RMSE_FACTOR = 3.0
+_RMSE_FACTOR_SMALL = 8.0
+_SMALL = 1000
+_WORST_FACTOR = 10.0
+
+# Elements held in float64 at once: few enough to stay in the cache, and for torch not to use
+# threads, whose start costs more than the work where cores are shared.
+_CHUNK = 30_000
+
+
+def compare_outputs(
+    names: Sequence[str],
+    actual: Sequence[torch.Tensor],
+    eager: Sequence[torch.Tensor],
+    float64: Sequence[torch.Tensor | None] | None = None,
+) -> tuple[OutputError, ...]:
+    """Return how far each output is from the references.
+
+    Args:
+        names: The outputs' names.
+        actual: What is to be judged.
+        eager: The same from eager, in the outputs' own dtypes.
+        float64: The same from a run in float64; None, or None for single outputs, where there
+            is none (random numbers).
+    """
+    references = float64 if float64 is not None else [None] * len(names)
+    return tuple(
+        compare_output(name, mine, plain, exact)
+        for name, mine, plain, exact in zip(names, actual, eager, references, strict=True)
+    )
+
+
+def mismatch(actual: torch.Tensor, eager: torch.Tensor) -> str:
+    """Return in words how dtype or shape differ from eager's; empty where they agree."""
+    if actual.dtype != eager.dtype:
+        return f"is {_dtype(actual)} where eager gives {_dtype(eager)}"
+    if actual.shape != eager.shape:
+        return f"has shape {tuple(actual.shape)} where eager gives {tuple(eager.shape)}"
+    return ""
+
+
+def layout_note(actual: torch.Tensor, eager: torch.Tensor) -> str:
+    """Return in words how the strides differ where that can be seen; empty where they agree."""
+    if actual.shape != eager.shape:
+        return ""
+    for size, mine, plain in zip(actual.shape, actual.stride(), eager.stride(), strict=True):
+        if size > 1 and mine != plain and eager.numel():
+            return f"has strides {actual.stride()} where eager gives {eager.stride()}"
+    return ""
+
+
+def signed_zero_differences(actual: torch.Tensor, eager: torch.Tensor) -> int:
+    """Return at how many places one is +0 and the other -0."""
+    if not actual.is_floating_point() or actual.shape != eager.shape:
+        return 0
+    count = 0
+    for mine, plain in _chunks(actual.detach(), eager.detach()):
+        zeros = (mine == 0) & (plain == 0)
+        count += int((zeros & (torch.signbit(mine) != torch.signbit(plain))).sum())
+    return count
+
+
+def compare_output(
+    name: str, actual: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor | None = None
+) -> OutputError:
+    """Return how far one output is from the references."""
+    actual, eager = actual.detach(), eager.detach()
+    if mismatch(actual, eager):
+        return OutputError(
+            name=name,
+            dtype=_dtype(actual),
+            shape=tuple(actual.shape),
+            against_eager=math.nan,
+            against_float64=None,
+            eager_against_float64=None,
+            allowed=0.0,
+            worst=(),
+            ok=False,
+        )
+    if float64 is not None:
+        float64 = float64.detach()
+        if float64.shape != eager.shape:
+            float64 = None
+    if eager.is_floating_point() or eager.is_complex():
+        return _compare_floats(name, actual, eager, float64)
+    return _compare_exact(name, actual, eager, float64)
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _compare_exact(
+    name: str, actual: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor | None
+) -> OutputError:
+    """Integers and bools: equal, or eager itself is off (a comparison of rounded halves)."""
+    if float64 is not None and float64.dtype != eager.dtype:
+        float64 = None
+    worst, bad = 0.0, False
+    at: tuple[int, ...] = ()
+    dtype = _dtype(eager)
+    if eager.dtype is torch.bool:
+        # A kernel can leave bytes in a bool that are neither 0 nor 1.
+        actual, eager = actual.view(torch.uint8), eager.view(torch.uint8)
+        float64 = None if float64 is None else float64.view(torch.uint8)
+    for start, (mine, plain, exact) in _blocks(actual, eager, float64):
+        wrong = mine != plain
+        if not bool(wrong.any()):
+            continue
+        gap = torch.where(wrong, (mine.double() - plain.double()).abs().clamp(min=1.0), 0.0)
+        if exact is not None:
+            excused = wrong & (mine == exact)
+            wrong = wrong & ~excused
+        block_bad = bool(wrong.any())
+        rank = torch.where(wrong, gap, -1.0) if block_bad else gap
+        place = int(rank.reshape(-1).argmax())
+        figure = float(gap.reshape(-1)[place])
+        if (block_bad, figure) > (bad, worst):
+            worst, at, bad = figure, _index(place, mine.shape, start), block_bad
+    return OutputError(
+        name=name,
+        dtype=dtype,
+        shape=tuple(actual.shape),
+        against_eager=worst,
+        against_float64=None,
+        eager_against_float64=None,
+        allowed=0.0,
+        worst=at,
+        ok=not bad,
+    )
+
+
+@dataclass
+class _Sums:
+    """What one pass over an output gathers."""
+
+    count: int = 0
+    square: float = 0.0
+    square_eager: float = 0.0
+    worst: float = 0.0
+    worst_eager: float = 0.0
+    magnitude: float = 0.0
+
+
+def _compare_floats(
+    name: str, actual: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor | None
+) -> OutputError:
+    dtype = eager.dtype
+    shape = tuple(eager.shape)
+    if eager.is_complex():
+        actual, eager = torch.view_as_real(actual), torch.view_as_real(eager)
+        if float64 is not None:
+            float64 = torch.view_as_real(float64) if float64.is_complex() else None
+    relative, absolute = _TOLERANCE.get(dtype, _TOLERANCE_DEFAULT)
+    epsilon = torch.finfo(eager.dtype).eps
+    sums = _gather(actual, eager, float64)
+    scale = math.sqrt(sums.magnitude / sums.count) if sums.count else 0.0
+    if float64 is not None:
+        absolute = min(absolute, absolute * scale)
+    bound = math.inf
+    rmse_ok = False
+    if float64 is not None:
+        factor = _RMSE_FACTOR_SMALL if sums.count < _SMALL else _RMSE_FACTOR
+        # Both figures have a floor: eager may hit a value exactly by luck.
+        floor = epsilon * scale
+        rmse = math.sqrt(sums.square / sums.count) if sums.count else 0.0
+        rmse_eager = math.sqrt(sums.square_eager / sums.count) if sums.count else 0.0
+        rmse_ok = rmse <= factor * rmse_eager + floor
+        bound = _WORST_FACTOR * sums.worst_eager + 4 * floor
+    judge = _Judge(relative, absolute, epsilon, bound if rmse_ok else -1.0, dtype)
+    for start, (mine, plain, exact) in _blocks(actual, eager, float64):
+        judge.look(start, mine, plain, exact)
+    worst = judge.at[: len(shape)]
+    return OutputError(
+        name=name,
+        dtype=str(dtype).removeprefix("torch."),
+        shape=shape,
+        against_eager=judge.gap,
+        against_float64=sums.worst if float64 is not None else None,
+        eager_against_float64=sums.worst_eager if float64 is not None else None,
+        allowed=judge.allowed,
+        worst=worst,
+        ok=judge.ok,
+    )
+
+
+def _gather(actual: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor | None) -> _Sums:
+    sums = _Sums()
+    for _, (mine, plain, exact) in _blocks(actual, eager, float64):
+        b = plain.double()
+        a = c = b
+        if exact is not None:
+            a, c = mine.double(), exact.double()
+        count = b.numel()
+        if not math.isfinite(float((a + b + c).sum())):
+            # There may be infinities or NaN; they are compared by position, not counted here.
+            usable = b.isfinite() & c.isfinite() & a.isfinite()
+            a, b, c = (torch.where(usable, t, 0.0) for t in (a, b, c))
+            count = int(usable.sum())
+        if exact is not None:
+            error, error_eager = a - c, b - c
+            sums.square += _square(error)
+            sums.square_eager += _square(error_eager)
+            sums.worst = max(sums.worst, _largest(error))
+            sums.worst_eager = max(sums.worst_eager, _largest(error_eager))
+        sums.count += count
+        sums.magnitude += _square(b)
+    return sums
+
+
+def _square(block: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(block)) ** 2
+
+
+def _largest(block: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(block, math.inf))
+
+
+class _Judge:
+    """Decides element by element, and remembers the worst one."""
+
+    def __init__(
+        self,
+        relative: float,
+        absolute: float,
+        epsilon: float,
+        bound: float,
+        dtype: torch.dtype,
+    ) -> None:
+        self.relative = relative
+        self.absolute = absolute
+        self.epsilon = epsilon
+        # Largest allowed distance to float64; negative where that rule is out.
+        self.bound = bound
+        self.half = dtype in (torch.float16, torch.bfloat16)
+        self.ok = True
+        self.gap = 0.0
+        self.allowed = absolute
+        self.at: tuple[int, ...] = ()
+        self._rank = -1.0
+
+    def look(
+        self,
+        start: tuple[int, ...],
+        mine: torch.Tensor,
+        plain: torch.Tensor,
+        exact: torch.Tensor | None,
+    ) -> None:
+        """Judge one block that starts at index ``start``."""
+        a, b = mine.double(), plain.double()
+        if self.ok and self._all_close(start, a, b):
+            return
+        both = a.isfinite() & b.isfinite()
+        equal = (a == b) | (a.isnan() & b.isnan())
+        gap = torch.where(both, (a - b).abs(), math.inf).masked_fill(equal, 0.0)
+        allowed = self.absolute + self.relative * torch.where(b.isfinite(), b.abs(), 0.0)
+        passes = gap <= allowed
+        if exact is not None:
+            c = exact.double()
+            near = torch.full_like(gap, self.bound)
+            if self.bound >= 0:
+                near = near + 4 * self.epsilon * c.abs()
+            by_float64 = both & c.isfinite() & ((a - c).abs() <= near)
+            allowed = torch.where(by_float64, torch.maximum(allowed, gap), allowed)
+            passes |= by_float64
+            if self.half:
+                # Eager overflowed on the way to a finite value; float64 shows that it did.
+                overflowed = ~b.isfinite() & a.isfinite() & c.isfinite()
+                close = (a - c).abs() <= self.absolute + 4 * self.relative * c.abs()
+                passes |= overflowed & close
+        # The worst element is the one most over its limit or, where all pass, the furthest off.
+        fine = bool(passes.all())
+        rank = torch.where(passes, -1.0, gap / allowed.clamp(min=1e-300))
+        if fine:
+            rank = torch.where(gap.isfinite(), gap, 0.0)
+        flat = rank.reshape(-1)
+        place = int(flat.argmax())
+        if (not fine, float(flat[place])) > (not self.ok, self._rank):
+            self._rank = float(flat[place])
+            self.at = _index(place, gap.shape, start)
+            self.allowed = float(allowed.reshape(-1)[place])
+        self.ok = self.ok and fine
+        largest = float(torch.where(both | equal, gap, 0.0).max())
+        if bool((~both & ~equal & ~passes).any()):
+            largest = math.nan
+        if math.isnan(largest) or (not math.isnan(self.gap) and largest > self.gap):
+            self.gap = largest
+
+    def _all_close(self, start: tuple[int, ...], a: torch.Tensor, b: torch.Tensor) -> bool:
+        """Whether a block is all finite and close, which is the usual case; note its worst."""
+        gap = (a - b).abs_()
+        allowed = b.abs().mul_(self.relative).add_(self.absolute)
+        if not bool((gap <= allowed).all()) or not bool(allowed.isfinite().all()):
+            return False
+        flat = gap.reshape(-1)
+        place = int(flat.argmax())
+        figure = float(flat[place])
+        if figure > self._rank:
+            self._rank = self.gap = figure
+            self.at = _index(place, gap.shape, start)
+            self.allowed = float(allowed.reshape(-1)[place])
+        return True
+
+
+Block = tuple[tuple[int, ...], tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]
+
+
+def _blocks(
+    actual: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor | None
+) -> Iterator[Block]:
+    """Yield parts of the tensors, small enough to be held in float64, with their first index."""
+    todo = [((0,) * eager.dim(), (actual, eager, float64))]
+    while todo:
+        start, (mine, plain, exact) = todo.pop()
+        if plain.numel() == 0:
+            continue
+        if plain.numel() <= _CHUNK:
+            yield start, (mine, plain, exact)
+            continue
+        dim = max(range(plain.dim()), key=lambda d: (plain.shape[d] > 1, -d))
+        size = plain.shape[dim]
+        step = max(1, min(size // 2, size * _CHUNK // plain.numel()))
+        for first in reversed(range(0, size, step)):
+            length = min(step, size - first)
+            at = (*start[:dim], start[dim] + first, *start[dim + 1 :])
+            parts = [t.narrow(dim, first, length) for t in (mine, plain)]
+            last = None if exact is None else exact.narrow(dim, first, length)
+            todo.append((at, (parts[0], parts[1], last)))
+
+
+def _chunks(
+    actual: torch.Tensor, eager: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    for _, (mine, plain, _) in _blocks(actual, eager, None):
+        yield mine, plain
+
+
+def _index(flat: int, shape: Sequence[int], start: tuple[int, ...]) -> tuple[int, ...]:
+    index = []
+    for size in reversed(shape):
+        index.append(flat % size)
+        flat //= size
+    return tuple(first + i for first, i in zip(start, reversed(index), strict=True))

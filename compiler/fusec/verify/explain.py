@@ -1,0 +1,263 @@
+"""From what a worker reports to one sentence that tells the user what went wrong."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fusec.kernel import Argument, Signature
+from fusec.verify.guard import GUARD, PAGE
+from fusec.verify.protocol import Message, poison_byte
+
+# Two runs of a correct kernel may add in another order; this much of the largest value is
+# order, more is a mistake.
+_REORDER = {torch.float16: 2e-2, torch.bfloat16: 8e-2, torch.float64: 1e-9}
+_REORDER_DEFAULT = 1e-3
+
+_TEXT_ERRORS = (
+    "SyntaxError",
+    "IndentationError",
+    "TabError",
+    "NameError",
+    "CompilationError",
+    "UnsupportedLanguageConstruct",
+    "ImportError",
+    "ModuleNotFoundError",
+    "KeyError",
+    "LoadError",
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Where and why a run ended."""
+
+    stage: str
+    reason: str
+    line: int | None = None
+    details: str = ""
+
+
+@dataclass
+class Run:
+    """The outputs of one run, and whether they differ from the first run's."""
+
+    index: int
+    outputs: tuple[torch.Tensor, ...]
+    differs: bool = False
+
+
+def kind(dtype: torch.dtype) -> str:
+    """Return which poison a dtype takes."""
+    if dtype is torch.bool:
+        return "bool"
+    return "float" if dtype.is_floating_point or dtype.is_complex else "integer"
+
+
+def finding(
+    reply: Message, signature: Signature, shapes: Sequence[tuple[int, ...]]
+) -> Finding | None:
+    """Return what is wrong, or None where every run came to its end."""
+    fault = placed = result = None
+    for report in reply["reports"]:
+        fault = report.get("fault", fault)
+        result = report.get("result", result)
+        placed = report if "areas" in report else placed
+    if fault is not None:
+        return _fault(fault, placed, signature)
+    if reply["timeout"]:
+        return _timeout(reply, placed)
+    if result is None:
+        return _ended(reply["status"], placed)
+    if "problem" in result:
+        return _problem(result, signature, shapes)
+    return None
+
+
+def _timeout(reply: Message, placed: Message | None) -> Finding:
+    if placed is None:
+        return Finding("timeout", f"did not start within {reply['seconds']:.1f} s")
+    limit = f"did not finish within {reply['seconds']:.1f} s"
+    if placed["run"]:
+        # An earlier run came to its end, so it may just be slow.
+        plural = "thread" if placed["threads"] == 1 else "threads"
+        return Finding(
+            "timeout", f"{limit} (in run {placed['run'] + 1}, {placed['threads']} {plural})"
+        )
+    return Finding("timeout", f"{limit}: an endless loop?")
+
+
+def _ended(status: int, placed: Message | None) -> Finding:
+    when = "" if placed else " while it was loaded"
+    if status >= 0:
+        return Finding("crash", f"ended its own process{when} (exit status {status})")
+    if -status == signal.SIGABRT:
+        return Finding("crash", f"aborted{when} (abort() or a failed assertion)")
+    if -status == signal.SIGXCPU:
+        return Finding("timeout", "used too much processor time")
+    if -status == signal.SIGSEGV:
+        return Finding("bounds", f"memory out of bounds{when}, or a stack overflow")
+    name = signal.Signals(-status).name
+    return Finding("crash", f"was ended by {name}{when}")
+
+
+def _fault(fault: Message, placed: Message | None, signature: Signature) -> Finding:
+    number, address = fault["signal"], fault["address"]
+    details = f"{signal.Signals(number).name} at address {address:#x}"
+    if number == signal.SIGFPE:
+        return Finding("crash", "divides an integer by zero", details=details)
+    if number == signal.SIGILL:
+        return Finding("crash", "reached an instruction that this processor lacks", details=details)
+    if "write" not in fault:
+        action = "reads or writes"
+    else:
+        action = "writes" if fault["write"] else "reads"
+    kernel_code = 128
+    if number == signal.SIGBUS or (number == signal.SIGSEGV and fault["code"] == kernel_code):
+        return Finding(
+            "crash",
+            "needs an argument aligned beyond its element size; arguments may be views",
+            details=details,
+        )
+    if address < PAGE:
+        return Finding("bounds", f"{action} through a null pointer", details=details)
+    for argument, (start, nbytes, usable) in zip(
+        signature.arguments, placed["areas"] if placed else (), strict=False
+    ):
+        slack = usable - nbytes
+        if not start - slack - GUARD <= address < start + nbytes + slack + GUARD:
+            continue
+        itemsize = argument.dtype.itemsize
+        if nbytes == 0:
+            where = f"{action} `{argument.name}`, which is empty"
+        elif address >= start + nbytes:
+            past = (address - start - nbytes) // itemsize
+            where = f"{action} past the end of `{argument.name}` ({_elements(past + 1)})"
+        elif address < start:
+            before = -(-(start - address) // itemsize)
+            where = f"{action} before the start of `{argument.name}` ({_elements(before)})"
+        else:
+            where = f"{action} `{argument.name}` in a way that it may not"
+        return Finding("bounds", where, details=details)
+    return Finding(
+        "bounds", f"{action} memory out of bounds, far from every argument", details=details
+    )
+
+
+def _elements(count: int) -> str:
+    return "by 1 element" if count == 1 else f"by {count} elements"
+
+
+def _problem(result: Message, signature: Signature, shapes: Sequence[tuple[int, ...]]) -> Finding:
+    problem = result["problem"]
+    if problem == "check":
+        code = result["code"]
+        checks = signature.checks
+        if 1 <= code <= len(checks):
+            return Finding("wrong", f"refuses inputs that are right: {checks[code - 1]}")
+        return Finding("wrong", f"returned {code}; a kernel returns 0 when all is well")
+    if problem == "exception":
+        stage = "compile" if result["type"] in _TEXT_ERRORS else "crash"
+        message = result["message"].strip().partition("\n")[0]
+        reason = f"{result['type']}: {message}" if message else result["type"]
+        if result["type"] == "LoadError":
+            reason = f"cannot be loaded: {message}"
+        return Finding(stage, reason, result["line"], result["traceback"])
+    name = result["name"]
+    index = next(i for i, a in enumerate(signature.arguments) if a.name == name)
+    argument = signature.arguments[index]
+    if problem == "margin":
+        distance = result["distance"]
+        itemsize = argument.dtype.itemsize
+        if distance >= 0:
+            return Finding(
+                "bounds",
+                f"writes past the end of `{name}` ({_elements(distance // itemsize + 1)})",
+            )
+        return Finding(
+            "bounds",
+            f"writes before the start of `{name}` ({_elements(-(distance // itemsize))})",
+        )
+    if problem == "input":
+        where = f"element {result['element']} in memory" if shapes[index] else "its value"
+        return Finding("wrong", f"changes its input `{name}` ({where})")
+    return Finding("bounds", f"writes between the elements of `{name}`, which is a view")
+
+
+def compare_runs(signature: Signature, runs: Sequence[Run]) -> Finding | None:
+    """Hold the runs against each other; mark those that differ in their last bits only."""
+    written = [a for a in signature.arguments if a.role != "in"]
+    notes = []
+    for other in runs[1:]:
+        for argument, first, second in zip(written, runs[0].outputs, other.outputs, strict=True):
+            if same_bits(first, second):
+                continue
+            other.differs = True
+            problem = _difference(argument, first, second, other.index)
+            if problem is not None:
+                return problem
+            notes.append(f"`{argument.name}` differs in its last bits between two runs")
+    if notes:
+        return Finding("passed", "", details="\n".join(dict.fromkeys(notes)))
+    return None
+
+
+def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors of one shape hold the same bits, NaN or not."""
+    return torch.equal(_bits(first), _bits(second))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.view(sizes[tensor.element_size()])
+
+
+def _difference(
+    argument: Argument, first: torch.Tensor, second: torch.Tensor, index: int
+) -> Finding | None:
+    """Return why the difference of two runs is a mistake, or None if it is only rounding."""
+    a, b = _bits(first), _bits(second)
+    if argument.role == "out" and index % 2:
+        untouched = (a == _poison(argument, a, 0)) & (b == _poison(argument, b, index))
+        if untouched.any():
+            where = _place(untouched)
+            reason = f"leaves part of `{argument.name}` unwritten (first at {where})"
+            return Finding("wrong", reason)
+    where = _place(a != b)
+    reason = (
+        f"two runs on the same inputs disagree in `{argument.name}` (first at {where}): "
+        "it reads memory that nothing wrote, or its threads race"
+    )
+    if not (first.is_floating_point() or first.is_complex()):
+        return Finding("wrong", reason)
+    if not torch.equal(first.isfinite(), second.isfinite()):
+        return Finding("wrong", reason)
+    scale = first.abs().nan_to_num(0.0, 0.0, 0.0).amax().item() if first.numel() else 0.0
+    gap = (first - second).abs().nan_to_num(0.0, 0.0, 0.0).amax().item()
+    if gap > scale * _REORDER.get(first.dtype, _REORDER_DEFAULT):
+        return Finding("wrong", reason)
+    return None
+
+
+def _poison(argument: Argument, like: torch.Tensor, index: int) -> Any:
+    byte = poison_byte(kind(argument.dtype), index)
+    value = int.from_bytes(bytes([byte]) * like.element_size(), "little", signed=False)
+    bits = 8 * like.element_size()
+    if like.dtype is not torch.uint8 and value >= 1 << (bits - 1):
+        value -= 1 << bits
+    return value
+
+
+def _place(mask: torch.Tensor) -> str:
+    flat = int(mask.reshape(-1).to(torch.uint8).argmax())
+    index = []
+    for size in reversed(mask.shape):
+        index.append(flat % size)
+        flat //= size
+    return f"[{', '.join(str(i) for i in reversed(index))}]" if index else "its only element"

@@ -1,0 +1,117 @@
+"""Memory for a kernel's arguments in which every step outside is seen.
+
+An argument lies in an anonymous mapping right against a region that may not be touched: at its
+end to catch reads and writes past the end, or at its start to catch those before it.  What is
+left of the page on the other side holds a pattern that is looked at after the run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from dataclasses import dataclass
+
+from fusec.verify.protocol import MARGIN
+
+PAGE = mmap.PAGESIZE
+# Untouchable address space on each side.  It costs no memory, and a kernel that is off by a
+# row or two still lands in it, so that the report can name the argument.
+GUARD = 64 << 20
+
+_PROT_NONE = 0
+_MAP_NORESERVE = 0x4000
+_FAILED = ctypes.c_void_p(-1).value
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+
+def round_up(size: int) -> int:
+    """Return ``size`` rounded up to whole pages."""
+    return -(-size // PAGE) * PAGE
+
+
+@dataclass(frozen=True)
+class Area:
+    """One argument's memory between two untouchable regions.
+
+    Attributes:
+        name: The argument.
+        base: Start of the lower untouchable region.
+        usable: Bytes between the two regions, whole pages.
+        start: Address of the argument's first byte.
+        nbytes: Its size.
+    """
+
+    name: str
+    base: int
+    usable: int
+    start: int
+    nbytes: int
+
+    @classmethod
+    def make(cls, name: str, nbytes: int, *, at_end: bool) -> Area:
+        """Map an area; the argument ends (or starts) exactly at an untouchable region."""
+        usable = round_up(nbytes)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        base = libc.mmap(None, usable + 2 * GUARD, _PROT_NONE, flags, -1, 0)
+        if base is None or base == _FAILED:
+            raise MemoryError(f"no address space for {name}")
+        first = base + GUARD
+        if usable and libc.mprotect(first, usable, mmap.PROT_READ | mmap.PROT_WRITE):
+            raise MemoryError(f"no memory for {name}")
+        slack = usable - nbytes
+        start = first + slack if at_end else first
+        ctypes.memset(first if at_end else first + nbytes, MARGIN, slack)
+        return cls(name, base, usable, start, nbytes)
+
+    def release(self) -> None:
+        """Give the memory back."""
+        libc.munmap(self.base, self.usable + 2 * GUARD)
+
+    def fill(self, byte: int) -> None:
+        """Set every byte of the argument."""
+        ctypes.memset(self.start, byte, self.nbytes)
+
+    def copy_from(self, address: int) -> None:
+        """Copy the argument's bytes from ``address``."""
+        ctypes.memmove(self.start, address, self.nbytes)
+
+    def bytes_view(self) -> memoryview:
+        """Return the argument's bytes, writable, without a copy."""
+        return memoryview((ctypes.c_ubyte * self.nbytes).from_address(self.start)).cast("B")
+
+    def equals(self, address: int) -> bool:
+        """Whether the argument's bytes are those at ``address``."""
+        return self.nbytes == 0 or libc.memcmp(self.start, address, self.nbytes) == 0
+
+    def margin_damage(self) -> int | None:
+        """Return where the pattern beside the argument was overwritten.
+
+        The figure is a distance in bytes: positive past the end, negative before the start;
+        None where it is whole.
+        """
+        first = self.base + GUARD
+        before = self.start - first
+        for address, size in (
+            (first, before),
+            (self.start + self.nbytes, self.usable - before - self.nbytes),
+        ):
+            content = ctypes.string_at(address, size)
+            for offset, byte in enumerate(content):
+                if byte != MARGIN:
+                    end = self.start + self.nbytes
+                    at = address + offset
+                    return at - end if at >= end else at - self.start
+        return None

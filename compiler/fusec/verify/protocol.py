@@ -1,0 +1,58 @@
+"""What the sandbox and its worker say to each other.
+
+Messages are JSON objects, one a datagram, over a Unix socket pair; raw tensor bytes travel in
+memory files whose descriptors accompany the message.  Nothing is pickled, so a kernel that
+scribbles over the worker's memory can at worst garble a JSON object.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import socket
+from typing import Any
+
+# A datagram holds descriptions only: texts and tensors are in the memory files.
+MAX_MESSAGE = 160_000
+MAX_DESCRIPTORS = 8
+
+# Poison for what a kernel must overwrite.  Two runs get different ones, so that a result
+# which depends on memory that nothing wrote shows as a difference.  All-ones is NaN in every
+# floating-point format; a bool other than 0 and 1 would be undefined behavior in itself.
+POISON_FLOAT = (0xFF, 0xAB)
+POISON_INTEGER = (0xAB, 0x54)
+POISON_BOOL = (1, 0)
+
+# Filled into the rest of the page beside an argument, and looked at afterwards.
+MARGIN = 0xC7
+
+Message = dict[str, Any]
+
+
+def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+    """Send one message and the descriptors that go with it."""
+    data = json.dumps(message).encode()
+    if len(data) > MAX_MESSAGE:
+        raise ValueError(f"a message of {len(data)} bytes is too long")
+    socket.send_fds(sock, [data], list(descriptors))
+
+
+def receive(sock: socket.socket) -> tuple[Message | None, tuple[int, ...]]:
+    """Return the next message and its descriptors; None when the other side is gone."""
+    # socket.recv_fds does not set close-on-exec.
+    room = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)
+    data, ancillary, _, _ = sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
+    descriptors = array.array("i")
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            usable = len(content) - len(content) % descriptors.itemsize
+            descriptors.frombytes(content[:usable])
+    if not data:
+        return None, ()
+    return json.loads(data), tuple(descriptors)
+
+
+def poison_byte(kind: str, index: int) -> int:
+    """Return the poison of run ``index`` for an element ``kind``: float, integer or bool."""
+    table = {"float": POISON_FLOAT, "integer": POISON_INTEGER, "bool": POISON_BOOL}
+    return table[kind][index % 2]

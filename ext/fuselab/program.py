@@ -1,0 +1,239 @@
+"""A planned cell, ready to run in a notebook's namespace, again and again."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any, Protocol, cast
+
+import torch
+
+from fuselab.cell import (
+    UNBOUND,
+    CellPlan,
+    Segment,
+    function_code,
+    wants_sentinel,
+)
+
+_MISSING = object()
+
+
+class Compiled(Protocol):
+    """What a compiler makes of a function: something to call in its place."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run; the first call compiles."""
+
+
+Compiler = Callable[[Callable[..., Any]], Compiled]
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """One way to compile a fused segment; which one fits depends on what the notebook has.
+
+    Attributes:
+        guard: Names whose first read is checked, because the notebook did not have them.
+        parameters: Local names that start with the notebook's value (``--out`` only).
+        sentinel: Whether the last parameter is ``UNBOUND``.
+        run: The compiled function.
+    """
+
+    guard: frozenset[str]
+    parameters: tuple[str, ...]
+    sentinel: bool
+    run: Compiled
+
+
+class CellProgram:
+    """A cell's compiled functions, kept between runs.
+
+    Attributes:
+        plan: What runs, in order.
+        namespace: The notebook's.
+        functions: The compiled functions so far, in the order they were first needed.
+    """
+
+    def __init__(self, plan: CellPlan, namespace: dict[str, Any], compiler: Compiler) -> None:
+        self.plan = plan
+        self.namespace = namespace
+        self.functions: list[Compiled] = []
+        self._compiler = compiler
+        self._variants: dict[int, list[_Variant]] = {}
+        self._plain: dict[int, tuple[CodeType, CodeType | None]] = {}
+        self._defined: dict[str, _Defined] = {}
+
+    def run(self) -> Any:
+        """Run the whole cell; return the value of its last expression.
+
+        Whatever an exception interrupts, the names assigned before it have landed.
+        """
+        kept = {name: self.namespace.get(name, _MISSING) for name in self.plan.carried}
+        value = None
+        try:
+            for index, segment in enumerate(self.plan.segments):
+                if segment.kind == "plain":
+                    value = self._run_plain(index, segment)
+                else:
+                    value = self._run_fused(index, segment)
+        finally:
+            for name, old in kept.items():
+                _put(self.namespace, name, old)
+        for name in self.plan.defines:
+            self._compile_definition(name)
+        return value
+
+    def _run_plain(self, index: int, segment: Segment) -> Any:
+        if index not in self._plain:
+            # Compiled once, so that re-run definitions keep their code objects: TorchDynamo
+            # knows a function by its code.
+            flags, file = self.plan.flags, self.plan.filename
+            module = ast.Module(list(segment.statements), [])
+            body = compile(module, file, "exec", flags, dont_inherit=True)
+            last = None
+            if segment.value is not None:
+                last = compile(ast.Expression(segment.value), file, "eval", flags, True)
+            self._plain[index] = body, last
+        body, last = self._plain[index]
+        exec(body, self.namespace)
+        return eval(last, self.namespace) if last is not None else None
+
+    def _run_fused(self, index: int, segment: Segment) -> Any:
+        landing = set(segment.assigns) - set(self.plan.locals_of(segment))
+        missing = frozenset(name for name in landing if name not in self.namespace)
+        variant = self._variant(index, segment, missing)
+        arguments = [self.namespace[name] for name in variant.parameters]
+        if variant.sentinel:
+            arguments.append(UNBOUND)
+        with seeded(self.namespace, missing, landing), natural_errors():
+            return variant.run(*arguments)
+
+    def _variant(self, index: int, segment: Segment, missing: frozenset[str]) -> _Variant:
+        local = self.plan.locals_of(segment)
+        parameters = tuple(n for n in local if n in segment.unsure and n in self.namespace)
+        guard = missing & frozenset(segment.unsure)
+        known = self._variants.setdefault(index, [])
+        for variant in known:
+            # More checks than needed do no harm; a second compilation would.
+            if guard <= variant.guard and parameters == variant.parameters:
+                return variant
+        code = function_code(self.plan, segment, guard=guard, parameters=parameters)
+        function = FunctionType(code, self.namespace, self.plan.name)
+        variant = _Variant(guard, parameters, wants_sentinel(code), self._compiler(function))
+        known.append(variant)
+        self.functions.append(variant.run)
+        return variant
+
+    def _compile_definition(self, name: str) -> None:
+        value = self.namespace.get(name)
+        if isinstance(value, FunctionType) and not _is_special(value):
+            self.namespace[name] = self._wrapper(name, value)
+        elif isinstance(value, type) and issubclass(value, torch.nn.Module):
+            forward = value.__dict__.get("forward")
+            if isinstance(forward, FunctionType) and not _is_special(forward):
+                value.forward = self._wrapper(f"{name}.forward", forward)
+
+    def _wrapper(self, name: str, function: FunctionType) -> FunctionType:
+        old = self._defined.get(name)
+        if old is not None and old.same(function):
+            return old.wrapper
+        compiled = self._compiler(function)
+        wrapper = compiled_function(function, compiled)
+        self._defined[name] = _Defined(function, wrapper)
+        self.functions.append(compiled)
+        return wrapper
+
+
+@dataclass(frozen=True)
+class _Defined:
+    """A function that the cell defined, and the compiled one that landed in its place."""
+
+    function: FunctionType
+    wrapper: FunctionType
+
+    def same(self, other: FunctionType) -> bool:
+        """Return whether ``other`` is the same definition, run again with the same values."""
+        mine = self.function
+        return (
+            other.__code__ is mine.__code__
+            and _identical(other.__defaults__, mine.__defaults__)
+            and _identical(
+                tuple((other.__kwdefaults__ or {}).values()),
+                tuple((mine.__kwdefaults__ or {}).values()),
+            )
+            and not other.__closure__
+            and not mine.__closure__
+        )
+
+
+def _identical(one: tuple[Any, ...] | None, two: tuple[Any, ...] | None) -> bool:
+    one, two = one or (), two or ()
+    return len(one) == len(two) and all(
+        a is b or (type(a) is type(b) and isinstance(a, (int, float, str)) and a == b)
+        for a, b in zip(one, two, strict=True)
+    )
+
+
+def _is_special(function: FunctionType) -> bool:
+    """Return whether calling it does not compute: coroutines and generators run later."""
+    return (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    )
+
+
+def compiled_function(function: Callable[..., Any], compiled: Compiled) -> FunctionType:
+    """Return a real function with ``function``'s name, signature and docstring.
+
+    Attributes of the result: ``__wrapped__`` the plain function, ``fused`` the compiled one.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return compiled(*args, **kwargs)
+
+    # What TorchDynamo inlines when another fused cell calls it (and it calls itself).
+    wrapper._torchdynamo_inline = function  # type: ignore[attr-defined]
+    wrapper.fused = compiled  # type: ignore[attr-defined]
+    return cast(FunctionType, wrapper)
+
+
+@contextmanager
+def seeded(
+    namespace: MutableMapping[str, Any], missing: frozenset[str], names: set[str]
+) -> Iterator[None]:
+    """Let every name in ``missing`` exist while a fused function runs; see ``fuselab.cell``."""
+    for name in missing:
+        namespace[name] = UNBOUND
+    try:
+        yield
+    finally:
+        for name in names:
+            if namespace.get(name) is UNBOUND:
+                del namespace[name]
+
+
+@contextmanager
+def natural_errors() -> Iterator[None]:
+    """Let a statement that fails under TorchDynamo's trace fail as it does in eager.
+
+    A mistake such as two shapes that do not fit shows up on fake tensors first, as an error of
+    the compiler.  Suppressed, the function runs as it stands up to the same statement, which
+    then raises the error that the user knows, after all that stands before it.
+    """
+    with torch._dynamo.config.patch(suppress_errors=True):
+        yield
+
+
+def _put(namespace: MutableMapping[str, Any], name: str, value: Any) -> None:
+    if value is _MISSING:
+        namespace.pop(name, None)
+    else:
+        namespace[name] = value

@@ -1,7 +1,7 @@
 """Run the tests: first those that may share the machine, then, alone, those that may not.
 
 A test marked `serial` (or `timing`) measures time, so nothing may run beside it. Both runs
-always happen, and the last line counts them together, in the form pytest itself uses.
+happen even if tests fail, and the last line counts them together, in the form pytest itself uses.
 Arguments go to pytest: `python tests/run.py -k softmax`.
 """
 
@@ -28,11 +28,12 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         shared = Path(folder, "shared.xml")
         alone = Path(folder, "alone.xml")
-        codes = [
-            run(["-n", str(workers), "-m", "not serial and not timing"], shared, arguments),
-            run(["-m", "serial or timing"], alone, arguments),
-        ]
-        if pytest.ExitCode.INTERRUPTED in codes:
+        try:
+            codes = [
+                run(["-n", str(workers), "-m", "not serial and not timing"], shared, arguments),
+                run(["-m", "serial or timing"], alone, arguments),
+            ]
+        except KeyboardInterrupt:
             return int(pytest.ExitCode.INTERRUPTED)
         totals = add(count(shared), count(alone))
     print(summary(totals, time.monotonic() - started))
@@ -43,12 +44,12 @@ def run(selection: list[str], report: Path, arguments: list[str]) -> int:
     """Run pytest on one half of the tests, with its JUnit report in `report`."""
     command = [sys.executable, "-m", "pytest", *selection, f"--junitxml={report}", *arguments]
     process = subprocess.Popen(command, cwd=ROOT)
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            # The terminal sent it to pytest as well, which stops its workers and reports.
-            continue
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        # The terminal sent it to pytest as well, which stops its workers and reports.
+        process.wait()
+        raise
 
 
 def count(report: Path) -> dict[str, int]:

@@ -156,8 +156,13 @@ time.sleep(100)"""
     path = tmp_path / "small.ipynb"
     nbformat.write(new_notebook(cells=[fused_cell(), new_code_cell(endless)]), path)
     out = tmp_path / "out"
+    # A shell starts a background job with Ctrl-C ignored, and these tests may be part of one.
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from fuselab.demo import main; sys.exit(main(sys.argv[1:]))"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-m", "fuselab.demo", "--notebook", path, "--output", out],
+        [sys.executable, "-c", program, "--notebook", path, "--output", out],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,0 +1,1 @@
+"""C++ with OpenMP: the emitter and the maths that its kernels use."""

@@ -1,0 +1,199 @@
+"""The scalar maths of generated C++ kernels, as text that a kernel file carries with it.
+
+A generated kernel stands alone, so it cannot include a header of ours.  Instead it holds the few
+functions it uses: their declarations at the top, so that the kernel itself comes first, and
+their definitions at the bottom.  ``helper_sources`` returns both for the helpers asked for and
+all that those need.
+
+The functions are written for a compiler's vectorizer: one scalar in, one scalar out, no branch,
+no table, no call, so that a ``#pragma omp simd`` loop over them becomes vector code of whatever
+width the machine has.  They need no ``-ffast-math``; they do need ``-fno-math-errno`` and
+``-fno-trapping-math`` (a condition becomes a select), and they say ``fma`` where they mean it,
+so ``-ffp-contract=off`` leaves their results alone.  The few that a vectorizer cannot take
+(``lgamma``, ``fmod``...) are calls of the C library; ``is_vectorized`` tells them apart.
+
+In a kernel every function is called ``fx_NAME``, overloaded by type: ``fx_exp(x)``.  The name of
+a helper is NAME, or NAME and a type (``exp.f32``, ``exp.f64``) for only that overload, which
+keeps a kernel short and quick to build.  Types are ``f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 bool
+bf16 f16``; the half types are storage: ``fx_bf16`` and ``fx_f16`` are structs of 16 bits, with
+``fx_to_float`` out of them and ``fx_to_bf16``, ``fx_to_f16`` into them.
+
+Results, unless a helper's text says otherwise: float32 within 2 units in the last place of the
+exact value, float64 within 3; NaN for NaN; infinities, signed zeros, subnormal arguments and
+results, overflow as in C99.  ``tests/bench/mathlib_accuracy.py`` measures it over every float32.
+
+The texts are in the ``.h`` files beside this one.  A helper starts at a line ``//@ name: NAME``;
+further ``//@`` lines give what it ``needs`` (names, by spaces), its measured ``accuracy``, the
+``method``, ``vector: no`` for one that does not vectorize, and ``place: top`` for text that has
+to precede the kernel (types, macros).  A name that starts with ``_`` is not for kernels to use.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+
+FAMILIES = ("base", "exp_log", "hyperbolic", "erf", "trig", "power", "special", "half", "integer")
+MARK = "//@ "
+# The head of a function, up to its body; one may have several lines.
+HEAD = re.compile(r"^(?:template <[^\n]*>\n)?FX_INLINE [^{;]*?(?=\n?\s*\{)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Helper:
+    """One helper as its file states it.
+
+    Attributes:
+        name: ``NAME.TYPE``, or ``NAME`` where there is only one.
+        needs: Helpers that its text uses.
+        accuracy: The largest error measured, in words.
+        method: How it computes, in words.
+        vectorizes: Whether a loop over it becomes vector code.
+        top: Whether its text has to precede the kernel.
+        text: C++.
+        family: The file that it is in, without the suffix.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    accuracy: str
+    method: str
+    vectorizes: bool
+    top: bool
+    text: str
+    family: str
+
+    @property
+    def public(self) -> bool:
+        """Whether kernels may ask for it."""
+        return not self.name.startswith("_")
+
+    @property
+    def declarations(self) -> str:
+        """What has to precede the kernel: the text itself, or its functions' declarations."""
+        if self.top:
+            return self.text
+        return "".join(f"{' '.join(head.split())};\n" for head in HEAD.findall(self.text))
+
+
+@dataclass(frozen=True)
+class HelperText:
+    """C++ text of some helpers.
+
+    Attributes:
+        declarations: For the top of a kernel file, after ``<stdint.h>``; empty if there are none.
+        definitions: For its bottom.
+    """
+
+    declarations: str
+    definitions: str
+
+
+def helper_sources(names: Iterable[str]) -> HelperText:
+    """Return the text of helpers and of all that they need.
+
+    The order depends on the set of names only: what is needed comes first.
+
+    Args:
+        names: ``exp.f32`` for one overload, ``exp`` for all of them.
+
+    Raises:
+        KeyError: There is no such helper; see ``available``.
+    """
+    ordered: dict[str, Helper] = {}
+
+    def add(name: str) -> None:
+        for helper in expand(name):
+            if helper.name not in ordered:
+                for need in helper.needs:
+                    add(need)
+                ordered[helper.name] = helper
+
+    for name in sorted(set(names)):
+        add(name)
+    if ordered:
+        add("_inline")
+        # Every declaration uses the macro.
+        ordered = {"_inline": ordered.pop("_inline"), **ordered}
+    return HelperText(
+        "".join(helper.declarations for helper in ordered.values()),
+        "\n".join(definition(helper) for helper in ordered.values() if not helper.top),
+    )
+
+
+def available() -> frozenset[str]:
+    """Return every name that ``helper_sources`` takes: the overloads and the names of all."""
+    public = [helper.name for helper in library().values() if helper.public]
+    return frozenset(public) | frozenset(name.partition(".")[0] for name in public)
+
+
+def is_vectorized(name: str) -> bool:
+    """Say whether a loop over a helper becomes vector code."""
+    return all(helper.vectorizes for helper in expand(name))
+
+
+def expand(name: str) -> tuple[Helper, ...]:
+    """Return the helper of a name, or all overloads of a name without a type.
+
+    Raises:
+        KeyError: There is no such helper.
+    """
+    helpers = library()
+    if name in helpers:
+        return (helpers[name],)
+    overloads = tuple(h for h in helpers.values() if h.name.startswith(f"{name}."))
+    if not overloads:
+        raise KeyError(f"no C++ helper {name!r}")
+    return overloads
+
+
+def definition(helper: Helper) -> str:
+    """Return a helper's text with what a reader wants to know above it."""
+    notes = [note for note in (helper.method, helper.accuracy) if note]
+    title = f"// {helper.name}: {'; '.join(notes)}\n" if notes else ""
+    return title + helper.text
+
+
+@functools.cache
+def library() -> dict[str, Helper]:
+    """Read every helper, by name, in the order of the files."""
+    helpers: dict[str, Helper] = {}
+    for family in FAMILIES:
+        source = files(__name__).joinpath(f"{family}.h").read_text(encoding="utf-8")
+        for helper in parse(source, family):
+            if helper.name in helpers:
+                raise ValueError(f"{family}.h: {helper.name} is there twice")
+            helpers[helper.name] = helper
+    return helpers
+
+
+def parse(source: str, family: str) -> list[Helper]:
+    """Split a file into its helpers; what precedes the first one is for readers of the file."""
+    blocks: list[tuple[dict[str, str], list[str]]] = []
+    for line in source.splitlines():
+        if line.startswith(f"{MARK}name:"):
+            blocks.append(({}, []))
+        if not blocks:
+            continue
+        fields, text = blocks[-1]
+        if line.startswith(MARK):
+            name, _, value = line.removeprefix(MARK).partition(":")
+            fields[name.strip()] = value.strip()
+        else:
+            text.append(line)
+    return [
+        Helper(
+            name=fields.pop("name"),
+            needs=tuple(fields.pop("needs", "").split()),
+            accuracy=fields.pop("accuracy", ""),
+            method=fields.pop("method", ""),
+            vectorizes=fields.pop("vector", "yes") == "yes",
+            top=fields.pop("place", "") == "top",
+            text="\n".join(text).strip("\n") + "\n",
+            family=family,
+        )
+        for fields, text in blocks
+    ]

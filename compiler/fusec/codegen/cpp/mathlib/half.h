@@ -1,0 +1,71 @@
+// Half-precision numbers: storage types, with conversions in integer operations, because g++
+// has no vector code for its own _Float16 before it has a machine with half arithmetic.
+
+//@ name: _bf16
+//@ place: top
+struct fx_bf16 {
+    uint16_t bits;
+};
+
+//@ name: _f16
+//@ place: top
+struct fx_f16 {
+    uint16_t bits;
+};
+
+//@ name: to_float.bf16
+//@ needs: _bf16 _bits.f32
+//@ accuracy: exact
+FX_INLINE float fx_to_float(fx_bf16 x) { return fx_from_bits((uint32_t)x.bits << 16); }
+
+//@ name: to_bf16.f32
+//@ needs: _bf16 _bits.f32
+//@ accuracy: exact rounding
+//@ method: to nearest, ties to even; one quiet NaN for all
+FX_INLINE fx_bf16 fx_to_bf16(float x)
+{
+    uint32_t bits = fx_bits(x);
+    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    return fx_bf16{(uint16_t)(x != x ? 0x7fc0u : rounded)};
+}
+
+//@ name: to_float.f16
+//@ needs: _f16 _bits.f32
+//@ accuracy: exact
+FX_INLINE float fx_to_float(fx_f16 x)
+{
+#if defined(__clang__) || defined(__aarch64__)
+    return (float)__builtin_bit_cast(_Float16, x.bits);
+#else
+    uint32_t sign = (uint32_t)(x.bits & 0x8000u) << 16;
+    uint32_t shifted = (uint32_t)(x.bits & 0x7fffu) << 13;
+    uint32_t normal = shifted + (112u << 23);
+    // A subnormal is its mantissa on top of 2^-14, less 2^-14.
+    float small = fx_from_bits(shifted + (113u << 23)) - 0x1p-14f;
+    uint32_t bits = shifted < (1u << 23) ? fx_bits(small) : normal;
+    bits = shifted >= (31u << 23) ? normal + (112u << 23) : bits;
+    return fx_from_bits(bits | sign);
+#endif
+}
+
+//@ name: to_f16.f32
+//@ needs: _f16 _bits.f32
+//@ accuracy: exact rounding
+//@ method: to nearest, ties to even
+FX_INLINE fx_f16 fx_to_f16(float x)
+{
+#if defined(__clang__) || defined(__aarch64__)
+    return fx_f16{__builtin_bit_cast(uint16_t, (_Float16)x)};
+#else
+    uint32_t bits = fx_bits(x);
+    uint32_t sign = (bits >> 16) & 0x8000u;
+    bits &= 0x7fffffffu;
+    uint32_t normal = (bits - (112u << 23) + 0xfffu + ((bits >> 13) & 1u)) >> 13;
+    // Adding 1/2 leaves a subnormal half, rounded, in the low bits.
+    uint32_t small = fx_bits(fx_from_bits(bits) + 0.5f) - (126u << 23);
+    uint32_t half = bits < (113u << 23) ? small : normal;
+    half = bits >= (143u << 23) ? 0x7c00u : half;
+    half = bits > (255u << 23) ? 0x7e00u : half;
+    return fx_f16{(uint16_t)(half | sign)};
+#endif
+}

@@ -10,6 +10,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# In a container one is root, which Jupyter wants confirmed.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 INSTALLED := $(VENV)/.installed
 
 help: ## Show this list
@@ -19,7 +21,7 @@ demo: $(INSTALLED) ## Run notebooks/quickstart.ipynb; leave it, its HTML and its
 	@$(BIN)/python -m fuselab.demo
 
 lab: $(INSTALLED) ## Open the quickstart in JupyterLab
-	@$(BIN)/jupyter lab notebooks/quickstart.ipynb
+	@$(BIN)/jupyter lab $(AS_ROOT) notebooks/quickstart.ipynb
 
 test: $(INSTALLED) ## Run the tests (ARGS="-k name" to choose)
 	@$(BIN)/python tests/run.py $(ARGS)

@@ -246,15 +246,16 @@ class Program:
     """A whole graph at loop level.
 
     Attributes:
-        inputs: Names of the graph's inputs in order: buffers, or symbolic sizes.
-        sizes: Input name to its symbol, for the inputs that are integers.
+        inputs: Names of the graph's inputs in order: buffers, or integers.
+        sizes: Symbolic size to where its value is found at run time: an integer input's name and
+            None, or a tensor input's name and one of its dimensions.
         buffers: Every buffer by name, inputs included.
         steps: In an order that respects the data flow.
         outputs: What the graph returns: ``TensorRef``, ``Expr``, or a plain value (None...).
     """
 
     inputs: tuple[str, ...]
-    sizes: Mapping[str, Symbol]
+    sizes: Mapping[Symbol, tuple[str, int | None]]
     buffers: Mapping[str, Buffer]
     steps: tuple[Step, ...]
     outputs: tuple[object, ...]

@@ -146,7 +146,10 @@ class _Evaluator:
         # the others take one dimension: move the reduced ones last and flatten them
         rest = [d for d in range(len(shape)) if d not in dims]
         flat = value.permute(*rest, *dims).reshape([shape[d] for d in rest] + [-1])
-        if kind == "prod":
+        if flat.shape[-1] == 0 and kind in ("max", "min", "argmax", "argmin"):
+            # nothing is ever stored from here; any value of the right shape will do
+            result = torch.zeros(flat.shape[:-1], dtype=self.real(node.dtype), device=flat.device)
+        elif kind == "prod":
             result = flat.prod(-1, dtype=flat.dtype)
         elif kind in ("max", "min"):
             result = flat.amax(-1) if kind == "max" else flat.amin(-1)
@@ -217,11 +220,12 @@ def run_program(
     """
     sizes: dict[Symbol, int] = {}
     tensors: dict[str, torch.Tensor] = {}
-    for name, value in zip(program.inputs, inputs, strict=True):
-        if name in program.sizes:
-            assert isinstance(value, int)
-            sizes[program.sizes[name]] = value
-        elif isinstance(value, torch.Tensor):
+    given = dict(zip(program.inputs, inputs, strict=True))
+    for symbol, (name, dim) in program.sizes.items():
+        value = given[name]
+        sizes[symbol] = value.shape[dim] if isinstance(value, torch.Tensor) else value  # type: ignore[index,assignment]
+    for name, value in given.items():
+        if isinstance(value, torch.Tensor):
             raised = precision if precision and value.is_floating_point() else value.dtype
             tensors[name] = value.to(raised)
 

@@ -1,0 +1,1 @@
+"""FX graph to simpler FX graph: which operators are decomposed, and into what."""

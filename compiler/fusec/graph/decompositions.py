@@ -1,0 +1,72 @@
+"""The decomposition table: torch's own, less what has a better lowering of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+aten = torch.ops.aten
+
+# Lowered as a whole: decomposing would hide the row structure, or round in between.
+_KEPT = (
+    aten.var,
+    aten.var_mean,
+    aten.std,
+    aten.std_mean,
+    aten.logsumexp,
+    aten.silu,
+    aten.masked_fill,
+    aten.floor_divide,
+    aten.tril,
+    aten.triu,
+    aten.bernoulli,
+    aten.baddbmm,
+    aten.scaled_dot_product_attention,
+    aten._scaled_dot_product_flash_attention_for_cpu,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward,
+    aten.zeros,
+    aten.ones,
+    aten.zeros_like,
+    aten.ones_like,
+    aten.full_like,
+    aten.unbind,
+    aten.split,
+    aten.new_zeros,
+    aten.new_ones,
+)
+
+# Not core, but best taken apart.
+_ADDED = (
+    aten.native_layer_norm_backward,
+    aten.native_group_norm_backward,
+    aten.native_batch_norm,
+    aten.native_batch_norm_backward,
+    aten._native_batch_norm_legit,
+    aten._native_batch_norm_legit_functional,
+    aten._native_batch_norm_legit_no_training,
+    aten.embedding_dense_backward,
+    aten.std.correction,
+    aten.std_mean.correction,
+    aten.mse_loss,
+    aten.addmv,
+    aten.linspace,
+)
+
+
+@lru_cache(maxsize=1)
+def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
+    """Return the operators that are decomposed during tracing."""
+    table = dict(core_aten_decompositions())
+    table.update(get_decompositions([op for op in _ADDED if not _is_kept(op)]))
+    return {op: rule for op, rule in table.items() if not _is_kept(op)}
+
+
+def _is_kept(op: object) -> bool:
+    packet = getattr(op, "overloadpacket", op)
+    overload = getattr(op, "_overloadname", "default")
+    if packet in (aten.var, aten.var_mean, aten.std, aten.std_mean):
+        return overload == "correction"  # the others decompose into this overload
+    return packet in _KEPT

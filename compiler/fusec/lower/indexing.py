@@ -1,0 +1,122 @@
+"""Reading at computed positions: index, gather, embedding, index_select."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fusec.ir import ops
+from fusec.ir.index import Expr
+from fusec.ir.node import Node
+from fusec.lower.registry import Lowering, aten, register
+from fusec.lower.values import (
+    Index,
+    NotLowered,
+    TensorValue,
+    broadcast_index,
+    normalize_dim,
+)
+
+
+@register(aten.embedding.default)
+def embedding(
+    lowering: Lowering,
+    weight: TensorValue,
+    indices: TensorValue,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> TensorValue:
+    """Return weight[indices]."""
+
+    def value(index: Index) -> Node:
+        row = indices.at(index[: indices.ndim])
+        return weight.at(
+            (ops.checked_index(row, weight.shape[0], wrap=False), *index[indices.ndim :])
+        )
+
+    _require_rows(weight.shape[0], lowering)
+    return lowering.pointwise(value)
+
+
+def _require_rows(size: Expr, lowering: Lowering) -> None:
+    if size.constant == 0 and any(s.constant == 0 for s in lowering.meta().shape) is False:
+        raise NotLowered("an index into a dimension of size 0")
+
+
+@register(aten.gather.default)
+def gather(
+    lowering: Lowering,
+    x: TensorValue,
+    dim: int,
+    indices: TensorValue,
+    *,
+    sparse_grad: bool = False,
+) -> TensorValue:
+    """Return x with its positions along a dimension taken from ``indices``."""
+    dim = normalize_dim(dim, x.ndim)
+    if x.ndim == 0:
+        return lowering.pointwise(lambda index: x.at(()))
+    if indices.ndim == 0:
+        raise NotLowered("gather with a 0-d index")
+    _require_rows(x.shape[dim], lowering)
+
+    def value(index: Index) -> Node:
+        row = ops.checked_index(indices.at(index), x.shape[dim], wrap=False)
+        return x.at((*index[:dim], row, *index[dim + 1 :]))
+
+    return lowering.pointwise(value)
+
+
+@register(aten.index_select.default)
+def index_select(
+    lowering: Lowering, x: TensorValue, dim: int, indices: TensorValue
+) -> TensorValue:
+    """Return the slices of x that ``indices`` (1-d or 0-d) names."""
+    dim = normalize_dim(dim, x.ndim)
+    if x.ndim == 0:
+        return lowering.pointwise(lambda index: x.at(()))
+    _require_rows(x.shape[dim], lowering)
+
+    def value(index: Index) -> Node:
+        at = indices.at((index[dim],) if indices.ndim else ())
+        row = ops.checked_index(at, x.shape[dim], wrap=False)
+        return x.at((*index[:dim], row, *index[dim + 1 :]))
+
+    return lowering.pointwise(value)
+
+
+@register(aten.index.Tensor, aten._unsafe_index.Tensor)
+def index(
+    lowering: Lowering, x: TensorValue, indices: Sequence[TensorValue | None]
+) -> TensorValue:
+    """Return x[indices], as NumPy's advanced indexing does it."""
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    if any(i.dtype in (torch.bool, torch.uint8) for _, i in given):
+        raise NotLowered("an index by a mask has a size that depends on data")
+    dims = [d for d, _ in given]
+    if not dims:
+        return lowering.pointwise(lambda at: x.at(at))
+    depth = max(i.ndim for _, i in given)
+    # adjacent index tensors put their dimensions where they stand, others at the front
+    adjacent = dims == list(range(dims[0], dims[-1] + 1))
+    first = dims[0] if adjacent else 0
+    for d in dims:
+        _require_rows(x.shape[d], lowering)
+
+    def value(at: Index) -> Node:
+        inner = at[first : first + depth]
+        rest = iter(at[:first] + at[first + depth :])
+        place: list[Expr] = []
+        lookup = dict(given)
+        for d in range(x.ndim):
+            if d in lookup:
+                tensor = lookup[d]
+                node = tensor.at(broadcast_index(inner, tensor.shape))
+                place.append(ops.checked_index(node, x.shape[d]))
+            else:
+                place.append(next(rest))
+        return x.at(tuple(place))
+
+    return lowering.pointwise(value)

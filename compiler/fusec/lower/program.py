@@ -1,0 +1,318 @@
+"""The driver: walks an FX graph, asks the registry, and collects a ``Program``."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import fx
+
+from fusec.ir.body import Buffer, Program
+from fusec.ir.index import Expr
+from fusec.ir.node import Recorder, recording, source_line
+from fusec.lower import (  # noqa: F401  (importing a family registers it)
+    factories,
+    indexing,
+    matmul,
+    normalization,
+    pointwise,
+    reductions,
+    views,
+)
+from fusec.lower.registry import find_rule
+from fusec.lower.sizes import SizeTable
+from fusec.lower.values import SUPPORTED_DTYPES, Lowering, NotLowered, ResultMeta, TensorValue
+from fusec.report import SourceLine
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n\s+(?P<text>.*))?')
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+class GraphNotLowered(Exception):
+    """A whole graph that must run in eager; the message is the reason."""
+
+
+def user_line(stack_trace: str | None) -> SourceLine | None:
+    """Return the innermost line of a stack trace that is not torch's own."""
+    found = None
+    for match in _FRAME.finditer(stack_trace or ""):
+        if not match["file"].startswith(_TORCH):
+            text = (match["text"] or "").strip()
+            found = SourceLine(match["file"], int(match["line"]), text)
+    return found
+
+
+class _Driver:
+    def __init__(
+        self, module: fx.GraphModule, emulate_rounding: bool, recorder: Recorder
+    ) -> None:
+        self.module = module
+        self.sizes = SizeTable()
+        self.lowering = Lowering(recorder, emulate_rounding)
+        self.values: dict[fx.Node, object] = {}
+        self.inputs: list[str] = []
+        self.bindings: dict[str, tuple[str, int | None]] = {}
+        self.outputs: tuple[object, ...] = ()
+        self.notes: list[str] = []
+
+    # -- metadata ---------------------------------------------------------------------------
+
+    def tensor_meta(self, value: object) -> ResultMeta | None:
+        if not isinstance(value, torch.Tensor):
+            return None
+        if value.layout != torch.strided:
+            raise GraphNotLowered(f"{value.layout} tensors")
+        return ResultMeta(
+            tuple(self.sizes.convert(s) for s in value.shape),
+            value.dtype,
+            value.device,
+            tuple(self.sizes.convert(s) for s in value.stride()),
+            self.sizes.convert(value.storage_offset()),
+        )
+
+    # -- nodes ------------------------------------------------------------------------------
+
+    def placeholder(self, node: fx.Node) -> None:
+        value = node.meta.get("val")
+        name = node.name
+        self.inputs.append(name)
+        if isinstance(value, torch.SymInt):
+            expr = self.sizes.convert(value)
+            if expr.constant is None:
+                (symbol,) = expr.symbols() if len(expr.symbols()) == 1 else (None,)
+                if symbol is not None and expr == Expr.of(symbol):
+                    self.bindings.setdefault(symbol.name, (name, None))
+            self.values[node] = expr
+            return
+        if not isinstance(value, torch.Tensor):
+            self.values[node] = value
+            return
+        meta = self.tensor_meta(value)
+        assert meta is not None
+        for dim, size in enumerate(meta.shape):
+            symbols = size.symbols()
+            if len(symbols) == 1 and size == Expr.of(next(iter(symbols))):
+                self.bindings.setdefault(next(iter(symbols)).name, (name, dim))
+        hint = _readable(node)
+        buffer = Buffer(name, meta.shape, meta.strides, meta.dtype, meta.device, hint)
+        self.lowering.buffers[name] = buffer
+        self.lowering.storage_offsets[name] = meta.offset
+        self.values[node] = self.lowering.from_buffer(buffer)
+
+    def argument(self, value: object) -> object:
+        if isinstance(value, fx.Node):
+            return self.values[value]
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.argument(v) for v in value)
+        if isinstance(value, dict):
+            return {k: self.argument(v) for k, v in value.items()}
+        return value
+
+    def call(self, node: fx.Node) -> None:
+        target = node.target
+        args = tuple(self.argument(a) for a in node.args)
+        kwargs = {k: self.argument(v) for k, v in node.kwargs.items()}
+        value = node.meta.get("val")
+        if target is operator.getitem:
+            self.values[node] = args[0][args[1]]  # type: ignore[index]
+            return
+        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+            self.values[node] = self.sizes.convert(value)
+            return
+        if isinstance(value, (torch.SymBool, torch.SymFloat, bool, float)) or (
+            value is None and not isinstance(target, torch._ops.OpOverload)
+        ):
+            raise GraphNotLowered(f"{target} computes on Python values")
+        lowering = self.lowering
+        several = isinstance(value, (tuple, list))
+        metas = value if several else (value,)
+        lowering.results = tuple(self.tensor_meta(v) for v in metas)  # type: ignore[union-attr]
+        lowering.result = lowering.results[0] if lowering.results else None
+        lowering.label = _label(target)
+        lowering.hint = _readable(node)
+        lowering.where = user_line(node.meta.get("stack_trace"))
+        with source_line(lowering.where):
+            self.values[node] = self.lower_call(target, args, kwargs, several)
+
+    def lower_call(
+        self, target: object, args: tuple[object, ...], kwargs: dict[str, object], several: bool
+    ) -> object:
+        lowering = self.lowering
+        rule = find_rule(target)
+        before = (len(lowering.steps), dict(lowering.buffers))
+        try:
+            if rule is None:
+                raise NotLowered(f"{_label(target)} runs as ATen's own kernel")
+            _require_supported(args, kwargs, lowering.results)
+            return rule(lowering, *args, **kwargs)
+        except NotLowered as reason:
+            del lowering.steps[before[0] :]
+            lowering.buffers = before[1]
+            if not callable(target):
+                raise GraphNotLowered(f"{target} cannot be called") from None
+            if isinstance(target, torch._ops.HigherOrderOperator):
+                raise GraphNotLowered(f"{target} has no lowering") from None
+            results = lowering.extern(
+                target, args, kwargs, str(reason), self.mutated(target, args, kwargs)
+            )
+            return results if several else results[0]
+
+    def mutated(
+        self, target: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[str, ...]:
+        """Return the buffers that an operator writes to, from its schema."""
+        if not isinstance(target, torch._ops.OpOverload):
+            return ()
+        names: list[str] = []
+        schema = target._schema.arguments
+        for position, argument in enumerate(schema):
+            given = args[position] if position < len(args) else kwargs.get(argument.name)
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for value in given if isinstance(given, (list, tuple)) else (given,):
+                    if isinstance(value, TensorValue):
+                        if value.ref is None:
+                            raise GraphNotLowered(f"{target} writes to a computed value")
+                        names.append(value.ref.buffer)
+        return tuple(dict.fromkeys(names))
+
+    def output(self, node: fx.Node) -> None:
+        values = node.args[0]
+        assert isinstance(values, (tuple, list))
+        results: list[object] = []
+        for value in values:
+            placed = self.argument(value)
+            if isinstance(placed, TensorValue):
+                self.lowering.label = "output"
+                self.lowering.hint = _readable(value) if isinstance(value, fx.Node) else ""
+                placed = self.lowering.realize(placed).ref
+            results.append(placed)
+        self.outputs = tuple(results)
+
+    def run(self) -> Program:
+        with recording(self.lowering.recorder):
+            for node in self.module.graph.nodes:
+                if node.op == "placeholder":
+                    self.placeholder(node)
+                elif node.op == "call_function":
+                    self.call(node)
+                elif node.op == "get_attr":
+                    self.constant(node)
+                elif node.op == "output":
+                    self.output(node)
+                else:
+                    raise GraphNotLowered(f"{node.op} {node.target}")
+        sizes = {}
+        for name, symbol in self.sizes.symbols.items():
+            if name not in self.bindings:
+                raise GraphNotLowered(f"size {name} is not a size of any input")
+            sizes[symbol] = self.bindings[name]
+        return Program(
+            tuple(self.inputs),
+            sizes,
+            dict(self.lowering.buffers),
+            tuple(self.lowering.steps),
+            self.outputs,
+            tuple(self.notes),
+        )
+
+    def constant(self, node: fx.Node) -> None:
+        """A tensor that the graph owns becomes an extern 'call' that returns it."""
+        value = self.module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            raise GraphNotLowered(f"{node.target} is a {type(value).__name__}")
+        tensor = value
+        self.lowering.results = (self.tensor_meta(tensor),)
+        self.lowering.label, self.lowering.hint = "constant", _readable(node)
+        (self.values[node],) = self.lowering.extern(
+            _Constant(tensor), (), {}, "a tensor that the graph owns"
+        )
+
+
+class _Constant:
+    """Returns a tensor that the graph holds."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __call__(self) -> torch.Tensor:
+        return self.tensor
+
+    def __repr__(self) -> str:
+        return f"constant{list(self.tensor.shape)}"
+
+
+def _require_supported(
+    args: Sequence[object], kwargs: dict[str, object], results: Sequence[ResultMeta | None]
+) -> None:
+    def visit(value: object) -> None:
+        if isinstance(value, TensorValue):
+            if value.dtype not in SUPPORTED_DTYPES:
+                raise NotLowered(f"{value.dtype} has no kernels")
+            if value.device.type not in ("cpu", "cuda"):
+                raise NotLowered(f"no kernels for {value.device}")
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                visit(item)
+        elif isinstance(value, complex):
+            raise NotLowered("complex numbers have no kernels")
+
+    visit(tuple(args))
+    visit(tuple(kwargs.values()))
+    for meta in results:
+        if meta is not None and meta.dtype not in SUPPORTED_DTYPES:
+            raise NotLowered(f"{meta.dtype} has no kernels")
+
+
+def _label(target: object) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name.split("::")[-1].strip("_")
+    return getattr(target, "__name__", str(target))
+
+
+def _readable(node: fx.Node) -> str:
+    """Return a name for people: the user's variable where torch kept it."""
+    desc = node.meta.get("desc")
+    name = re.sub(r"_(\d+)$", "", node.name)
+    if node.op == "placeholder":
+        fqn = getattr(getattr(desc, "wrapped", desc), "fqn", None)
+        if isinstance(fqn, str):
+            return _local_name(fqn)
+        hint = node.meta.get("fusec_name")
+        return hint if isinstance(hint, str) else node.name
+    # a user's assignment names the node that TorchDynamo traced; this is (a part of) that node
+    origins = node.meta.get("from_node")
+    traced = getattr(origins[-1], "name", None) if origins else None
+    return re.sub(r"_(\d+)$", "", traced) if isinstance(traced, str) else name
+
+
+def _local_name(source: str) -> str:
+    words = re.findall(r"[A-Za-z_]\w*", source)
+    words = [w for w in words if w not in ("L", "self", "_parameters", "_buffers", "_modules")]
+    return "_".join(words) if words else "x"
+
+
+def lower_graph(
+    module: fx.GraphModule,
+    *,
+    emulate_rounding: bool = False,
+    recorder: Recorder | None = None,
+) -> Program:
+    """Lower an ATen-level graph, whose nodes carry fake tensors in ``meta["val"]``.
+
+    Args:
+        module: A functionalized, decomposed graph.
+        recorder: Where nodes are interned; pass one to go on with the program's values.
+        emulate_rounding: Round half-precision intermediate values wherever eager does.
+
+    Raises:
+        GraphNotLowered: The graph has something that cannot even be an extern call.
+    """
+    try:
+        return _Driver(module, emulate_rounding, recorder or Recorder()).run()
+    except NotLowered as reason:  # a size or shape outside any operator
+        raise GraphNotLowered(str(reason)) from None

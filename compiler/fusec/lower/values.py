@@ -1,0 +1,320 @@
+"""What lowering hands from operator to operator: tensors as functions of an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from fusec.ir import ops
+from fusec.ir.body import Body, Buffer, Compute, Extern, Step, Store, TensorRef, new_axes
+from fusec.ir.index import Expr, IntLike, Symbol, contiguous_strides, product
+from fusec.ir.node import Node, Recorder
+from fusec.report import SourceLine
+
+Index = tuple[Expr, ...]
+Shape = tuple[Expr, ...]
+Element = Callable[[Index], Node]
+
+# What kernels can hold in registers; anything else stays with ATen.
+SUPPORTED_DTYPES = frozenset(
+    {
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    }
+)
+
+
+class NotLowered(Exception):
+    """An operator (or this use of it) has no loop-level form; it becomes an extern call.
+
+    The message is the reason that the user is shown.
+    """
+
+
+@dataclass(frozen=True)
+class TensorValue:
+    """A tensor of the graph being lowered.
+
+    Attributes:
+        shape: Sizes.
+        dtype: Element type as torch sees it.
+        device: Where it lives.
+        at: The element at an index, as a node of ``dtype``.
+        ref: Where it lies in memory, or None for what exists only as a function.
+    """
+
+    shape: Shape
+    dtype: torch.dtype
+    device: torch.device
+    at: Element
+    ref: TensorRef | None = None
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def numel(self) -> Expr:
+        """The number of elements."""
+        return product(self.shape)
+
+    def compute(self, index: Index) -> Node:
+        """Return the element at ``index`` in the type it is computed in."""
+        return ops.cast(self.at(index), ops.compute_dtype(self.dtype))
+
+
+@dataclass(frozen=True)
+class ResultMeta:
+    """What torch's fake tensors say an operator's result looks like.
+
+    Attributes:
+        shape: Sizes.
+        dtype: Element type.
+        device: Where it lives.
+        strides: In elements.
+        offset: First element in its storage.
+    """
+
+    shape: Shape
+    dtype: torch.dtype
+    device: torch.device
+    strides: tuple[Expr, ...]
+    offset: Expr
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the strides address every element of a gapless block exactly once."""
+        dims = [
+            (stride, size)
+            for stride, size in zip(self.strides, self.shape, strict=True)
+            if size.constant != 1
+        ]
+        if any(size.constant == 0 for _, size in dims):
+            return True
+        expected = Expr.of(1)
+        remaining = list(dims)
+        while remaining:
+            match = next((d for d in remaining if d[0] == expected), None)
+            if match is None:
+                return False
+            remaining.remove(match)
+            expected = expected * match[1]
+        return True
+
+
+@dataclass
+class Lowering:
+    """The state of lowering one graph: what has been emitted so far.
+
+    Attributes:
+        recorder: Interns the nodes.
+        emulate_rounding: Keep eager's roundings of half-precision intermediate values.
+        buffers: By name.
+        steps: In order.
+        result: What the operator being lowered must yield (its first tensor result).
+        results: The same for all results of an operator that has several.
+        label: The operator's name.
+        hint: The user's name for the result, where known.
+        where: The user's line.
+        storage_offsets: Buffer to the first element that torch's fake tensor has for it, where
+            that is not 0 (inputs that are views).
+        relaid: Buffers whose strides differ from torch's fake tensor (it had gaps).
+    """
+
+    recorder: Recorder
+    emulate_rounding: bool = False
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    result: ResultMeta | None = None
+    results: tuple[ResultMeta | None, ...] = ()
+    label: str = ""
+    hint: str = ""
+    where: SourceLine | None = None
+    storage_offsets: dict[str, Expr] = field(default_factory=dict)
+    relaid: dict[str, bool] = field(default_factory=dict)
+
+    # -- making values ----------------------------------------------------------------------
+
+    def meta(self, number: int = 0) -> ResultMeta:
+        """Return what the ``number``-th result must look like."""
+        meta = self.results[number] if self.results else self.result
+        assert meta is not None
+        return meta
+
+    def new_buffer(self, meta: ResultMeta, prefix: str = "buf") -> Buffer:
+        """Add a buffer laid out like ``meta`` (dense; row-major where eager's has gaps)."""
+        strides = meta.strides if meta.is_dense else contiguous_strides(meta.shape)
+        name = f"{prefix}{len(self.buffers)}"
+        hint = self.hint or self.label
+        buffer = Buffer(name, meta.shape, strides, meta.dtype, meta.device, hint)
+        self.buffers[name] = buffer
+        self.relaid[name] = strides != meta.strides
+        return buffer
+
+    def from_buffer(self, buffer: Buffer) -> TensorValue:
+        """Return a buffer as a value."""
+
+        def at(index: Index) -> Node:
+            return ops.load(buffer.name, _zero_ones(index, buffer.shape), buffer.dtype)
+
+        ref = TensorRef(buffer.name, buffer.shape, buffer.strides, Expr.of(0), buffer.dtype)
+        return TensorValue(buffer.shape, buffer.dtype, buffer.device, at, ref)
+
+    def round(self, node: Node, dtype: torch.dtype) -> Node:
+        """Return a computed value in the type of its result, as eager stores it."""
+        implicit = not self.emulate_rounding and ops.compute_dtype(dtype) == node.dtype
+        return ops.cast(node, dtype, implicit=implicit)
+
+    def pointwise(self, element: Element, number: int = 0) -> TensorValue:
+        """Emit a computation of every element of the ``number``-th result on its own.
+
+        Args:
+            element: Index to value; rounded to the result's dtype here.
+            number: Which result of the operator it is.
+        """
+        meta = self.meta(number)
+        buffer = self.new_buffer(meta)
+        axes = new_axes(meta.shape)
+        index = tuple(Expr.of(axis) for axis in axes)
+        value = self.round(element(index), meta.dtype)
+        self.emit(Body(axes, (), (Store(buffer.name, index, value),)))
+        return self.from_buffer(buffer)
+
+    def emit(self, body: Body) -> None:
+        """Append a computation."""
+        self.steps.append(Compute(f"op{len(self.steps)}", body, self.label))
+
+    def lazy(self, element: Element, meta: ResultMeta | None = None) -> TensorValue:
+        """Return a value that exists only as a function (constants, positions, flips)."""
+        meta = meta or self.meta()
+        return TensorValue(meta.shape, meta.dtype, meta.device, element)
+
+    def realize(self, value: TensorValue) -> TensorValue:
+        """Return ``value`` with a place in memory, computing it there if it has none."""
+        if value.ref is not None:
+            return value
+        meta = ResultMeta(
+            value.shape,
+            value.dtype,
+            value.device,
+            contiguous_strides(value.shape),
+            Expr.of(0),
+        )
+        buffer = self.new_buffer(meta)
+        axes = new_axes(value.shape)
+        index = tuple(Expr.of(axis) for axis in axes)
+        self.emit(Body(axes, (), (Store(buffer.name, index, value.at(index)),)))
+        return self.from_buffer(buffer)
+
+    def extern(
+        self,
+        target: Callable[..., object],
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        reason: str,
+        mutates: tuple[str, ...] = (),
+    ) -> tuple[TensorValue | None, ...]:
+        """Emit a call of an ATen operator; return its tensor results in order."""
+        outputs: list[str] = []
+        values: list[TensorValue | None] = []
+        metas = self.results or (self.result,)
+        placed_args = tuple(self.place(a) for a in args)
+        placed_kwargs = {k: self.place(v) for k, v in kwargs.items()}
+        for meta in metas:
+            if meta is None:
+                outputs.append("")
+                values.append(None)
+                continue
+            name = f"buf{len(self.buffers)}"
+            # an extern result lies as eager lays it, gaps and all
+            buffer = Buffer(
+                name, meta.shape, meta.strides, meta.dtype, meta.device, self.hint or self.label
+            )
+            self.buffers[name] = buffer
+            self.storage_offsets[name] = meta.offset
+            outputs.append(name)
+            values.append(self.from_buffer(buffer))
+        self.steps.append(
+            Extern(
+                f"op{len(self.steps)}",
+                target,
+                placed_args,
+                placed_kwargs,
+                tuple(outputs),
+                reason,
+                mutates,
+                self.where,
+            )
+        )
+        return tuple(values)
+
+    def place(self, value: object) -> object:
+        """Return an operator's argument as an extern call takes it."""
+        if isinstance(value, TensorValue):
+            return self.realize(value).ref
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.place(item) for item in value)
+        return value
+
+
+def _zero_ones(index: Index, shape: Shape) -> Index:
+    """Return ``index`` with 0 for every dimension of size 1, whatever was asked."""
+    return tuple(
+        Expr.of(0) if size.constant == 1 else i for i, size in zip(index, shape, strict=True)
+    )
+
+
+def broadcast_index(index: Index, shape: Shape) -> Index:
+    """Return the index into ``shape`` that ``index`` of a broadcast result reads."""
+    tail = index[len(index) - len(shape) :]
+    return tuple(
+        Expr.of(0) if size.constant == 1 else i for i, size in zip(tail, shape, strict=True)
+    )
+
+
+def normalize_dim(dim: int, ndim: int) -> int:
+    """Return ``dim`` counted from the front; a 0-d tensor counts as having one dimension."""
+    return dim % max(ndim, 1)
+
+
+def normalize_dims(dims: object, ndim: int) -> tuple[int, ...]:
+    """Return the reduced dimensions: None, an empty list and all mean all."""
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
+        return tuple(range(ndim))
+    if isinstance(dims, int):
+        dims = (dims,)
+    assert isinstance(dims, (list, tuple))
+    return tuple(sorted({normalize_dim(int(d), ndim) for d in dims} & set(range(ndim))))
+
+
+def exprs(values: Sequence[IntLike]) -> Shape:
+    """Return sizes or indices as expressions."""
+    return tuple(Expr.of(v) for v in values)
+
+
+__all__ = [
+    "SUPPORTED_DTYPES",
+    "Element",
+    "Index",
+    "Lowering",
+    "NotLowered",
+    "ResultMeta",
+    "Shape",
+    "Symbol",
+    "TensorValue",
+    "broadcast_index",
+    "exprs",
+    "normalize_dim",
+    "normalize_dims",
+]

@@ -1,0 +1,354 @@
+"""Aligning two computations: one iteration space for both, if there is one.
+
+``merge(first, second)`` moves the loops of one computation onto those of the other and replaces
+what it loads of the other's results by the values themselves.  It answers with the merged body, or
+with the reason why none exists.  Everything here is about legality; whether it pays is for
+``choices``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fusec.ir.body import Body, Store, axis_sizes
+from fusec.ir.index import Expr, Symbol, flatten, product, unflatten
+from fusec.ir.node import Load, Node, Reduce, rewrite
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why two computations have no common kernel."""
+
+    reason: str
+
+
+Mapped = Mapping[Symbol, Expr]
+
+
+def merge(first: Body, second: Body) -> Body | Refusal:
+    """Return one body that does what ``first`` and then ``second`` do.
+
+    ``second`` may read what ``first`` writes, never the other way round.
+    """
+    refusal: Refusal | None = None
+    for target, moving in ((second, first), (first, second)):
+        space = _common_space(target, moving, first, second)
+        if isinstance(space, Refusal):
+            refusal = refusal or space
+            continue
+        axes, reduce_axes, mapping = space
+        moved = moving.moved(axes, reduce_axes, mapping)
+        placed = Body(axes, reduce_axes, target.stores)
+        early, late = (moved, placed) if moving is first else (placed, moved)
+        joined = _join(early, late, axes, reduce_axes)
+        if not isinstance(joined, Refusal):
+            return joined
+        refusal = joined
+    assert refusal is not None
+    return refusal
+
+
+def _common_space(
+    target: Body, moving: Body, first: Body, second: Body
+) -> tuple[tuple[Symbol, ...], tuple[Symbol, ...], dict[Symbol, Expr]] | Refusal:
+    """Return axes, reduce_axes and where ``moving``'s axes go, all in terms of ``target``."""
+    solved = _match_accesses(target, moving, first, second)
+    outer_t, inner_t = target.axes, target.reduce_axes
+    if moving.reduce_axes and not inner_t:
+        split = _split_pointwise(target, moving, solved)
+        if isinstance(split, Refusal):
+            return split
+        outer_t, inner_t = split
+    mapping: dict[Symbol, Expr] = {}
+    if not moving.reduce_axes and inner_t:
+        # a pointwise body next to a reduction: its axes cover rows and their elements, or rows
+        whole = outer_t + inner_t
+        refusal = _complete(mapping, moving.axes, whole, solved)
+        if refusal is not None:
+            mapping = {}
+            refusal = _complete(mapping, moving.axes, outer_t, solved)
+        if refusal is not None:
+            return refusal
+        return outer_t, inner_t, mapping
+    refusal = _complete(mapping, moving.axes, outer_t, solved)
+    if refusal is not None:
+        return refusal
+    refusal = _complete(mapping, moving.reduce_axes, inner_t, solved)
+    if refusal is not None:
+        return Refusal(f"they reduce over different dimensions ({refusal.reason})")
+    return outer_t, inner_t, mapping
+
+
+def _match_accesses(target: Body, moving: Body, first: Body, second: Body) -> dict[Symbol, Expr]:
+    """Return where axes of ``moving`` must go for common buffers to be accessed alike."""
+    solved: dict[Symbol, Expr] = {}
+    own = set(moving.axes) | set(moving.reduce_axes)
+    for left, right in _access_pairs(target, moving, first):
+        trial: dict[Symbol, Expr] = {}
+        for mine, theirs in zip(right, left, strict=True):
+            symbol = _lone_symbol(mine)
+            if symbol is not None and symbol in own:
+                trial.setdefault(symbol, theirs)
+        for symbol, place in trial.items():
+            if any(s.kind == "indirect" for s in place.symbols()):
+                continue
+            solved.setdefault(symbol, place)
+    return solved
+
+
+def _access_pairs(
+    target: Body, moving: Body, first: Body
+) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
+    """Return pairs (target's index, moving's index) of one buffer: dependencies before reads."""
+    target_loads = {}
+    for load in target.loads():
+        target_loads.setdefault(load.buffer, load.index)
+    moving_loads = {}
+    for load in moving.loads():
+        moving_loads.setdefault(load.buffer, load.index)
+    pairs = []
+    if moving is first:
+        for store in moving.stores:
+            if store.buffer in target_loads:
+                pairs.append((target_loads[store.buffer], store.index))
+    else:
+        for store in target.stores:
+            if store.buffer in moving_loads:
+                pairs.append((store.index, moving_loads[store.buffer]))
+    pairs += [
+        (target_loads[name], index)
+        for name, index in moving_loads.items()
+        if name in target_loads
+    ]
+    return pairs
+
+
+def _lone_symbol(expr: Expr) -> Symbol | None:
+    if len(expr.terms) != 1:
+        return None
+    ((monomial, c),) = expr.terms.items()
+    if c == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
+        return monomial[0]
+    return None
+
+
+def _split_pointwise(
+    target: Body, moving: Body, solved: Mapped
+) -> tuple[tuple[Symbol, ...], tuple[Symbol, ...]] | Refusal:
+    """Divide a pointwise body's axes into the rows and the elements of a reduction."""
+    rows: set[Symbol] = set()
+    for axis in moving.axes:
+        if axis in solved:
+            rows |= solved[axis].symbols()
+    elements: set[Symbol] = set()
+    for axis in moving.reduce_axes:
+        if axis in solved:
+            elements |= solved[axis].symbols()
+    if rows & elements:
+        return Refusal("rows and elements of the reduction are mixed in one dimension")
+    rest = [a for a in target.axes if a not in rows and a not in elements]
+    sizes = product(axis_sizes(moving.axes))
+    row_axes = tuple(a for a in target.axes if a in rows)
+    if product(axis_sizes(row_axes)) == sizes:
+        inner = tuple(a for a in target.axes if a not in rows)
+        outer = row_axes
+    elif elements:
+        inner = tuple(a for a in target.axes if a in elements)
+        outer = tuple(a for a in target.axes if a not in elements)
+    else:
+        count = product(axis_sizes(moving.reduce_axes))
+        inner_list: list[Symbol] = []
+        while rest and product(axis_sizes(tuple(inner_list))) != count:
+            inner_list.insert(0, rest.pop())
+        inner = tuple(inner_list)
+        outer = tuple(a for a in target.axes if a not in inner)
+    if product(axis_sizes(outer)) != sizes:
+        return Refusal(
+            f"one runs over {_text(target.axes)}, the other over {_text(moving.axes)} rows of "
+            f"{_text(moving.reduce_axes)}"
+        )
+    if not inner or all(a.size == 1 for a in inner):
+        return outer + inner, moving.reduce_axes  # only rows: keep the reduction's own axes
+    return outer, inner
+
+
+def _text(axes: tuple[Symbol, ...]) -> str:
+    return " x ".join(str(a.size) for a in axes) or "1"
+
+
+def _complete(
+    mapping: dict[Symbol, Expr],
+    axes: tuple[Symbol, ...],
+    onto: tuple[Symbol, ...],
+    solved: Mapped,
+) -> Refusal | None:
+    """Extend ``mapping`` so that ``axes`` cover ``onto`` one to one; or say why not."""
+    sizes, onto_sizes = axis_sizes(axes), axis_sizes(onto)
+    if product(sizes) != product(onto_sizes):
+        return Refusal(f"one runs over {_text(axes)}, the other over {_text(onto)}")
+    if all(a in onto for a in axes):  # the very same loops
+        mapping.update({a: Expr.of(a) for a in axes})
+        return None
+    allowed = set(onto)
+    matched = {a: solved[a] for a in axes if a in solved and solved[a].symbols() <= allowed}
+    if _is_bijection(matched, axes, onto):
+        mapping.update(matched)
+        for axis in axes:
+            mapping.setdefault(axis, Expr.of(0))
+        return None
+    conflict = any(
+        a in matched and a.size != 1 and matched[a] != expected
+        for a, expected in zip(
+            axes, unflatten(flatten(_exprs(onto), onto_sizes), sizes), strict=True
+        )
+    )
+    if conflict:
+        return Refusal("they visit the elements in an order that has no common loop")
+    position = flatten(_exprs(onto), onto_sizes)
+    mapping.update(zip(axes, unflatten(position, sizes), strict=True))
+    return None
+
+
+def _exprs(axes: tuple[Symbol, ...]) -> tuple[Expr, ...]:
+    return tuple(Expr.of(a) for a in axes)
+
+
+def _is_bijection(mapping: Mapped, axes: tuple[Symbol, ...], onto: tuple[Symbol, ...]) -> bool:
+    """Whether ``mapping`` sends the non-trivial axes to all of ``onto``, each exactly once."""
+    wide = [a for a in axes if a.size != 1]
+    if any(a not in mapping for a in wide):
+        return False
+    places = [_lone_symbol(mapping[a]) for a in wide]
+    if all(p is not None for p in places):
+        # a permutation: distinct axes of the same extents
+        same = all(p.size == a.size for p, a in zip(places, wide, strict=True) if p is not None)
+        return same and len(set(places)) == len(wide) == len([a for a in onto if a.size != 1])
+    # a reshape: the row-major position agrees
+    position = flatten([mapping.get(a, Expr.of(0)) for a in axes], axis_sizes(axes))
+    return position == flatten(_exprs(onto), axis_sizes(onto))
+
+
+def _join(
+    early: Body, late: Body, axes: tuple[Symbol, ...], reduce_axes: tuple[Symbol, ...]
+) -> Body | Refusal:
+    """Put ``late`` after ``early`` in one space, its loads of early's results replaced."""
+    written = {store.buffer: store for store in early.stores}
+    if set(late.writes()) & (set(early.reads()) | set(written)):
+        # the later one overwrites what the earlier one reads: safe only at the same element
+        refusal = _check_overwrites(early, late)
+        if refusal is not None:
+            return refusal
+    failure: list[Refusal] = []
+
+    def swap(node: Node) -> Node | None:
+        if not isinstance(node, Load) or node.buffer not in written:
+            return None
+        store = written[node.buffer]
+        value = _value_at(store, node, axes + reduce_axes)
+        if isinstance(value, Refusal):
+            failure.append(value)
+            return None
+        return value
+
+    values = rewrite(late.roots, {}, swap)
+    if failure:
+        return failure[0]
+    stores = tuple(
+        Store(s.buffer, s.index, v, s.mode) for s, v in zip(late.stores, values, strict=True)
+    )
+    joined = Body(axes, reduce_axes, early.stores + stores)
+    return _check_levels(joined) or joined
+
+
+def _value_at(store: Store, load: Load, axes: tuple[Symbol, ...]) -> Node | Refusal:
+    """Return the value that ``load`` of a stored buffer yields, without going through memory."""
+    from fusec.ir import ops
+
+    if store.mode != "set":
+        return Refusal("its elements are summed up by several threads")
+    value: Node | None = None
+    if _same_place(store.index, load.index):
+        value = store.value
+    else:
+        value = _reindexed(store, load, axes)
+        if value is None:
+            return Refusal(
+                "it reads other elements than the ones computed at the same point of the loop"
+            )
+    if load.mask is not None:
+        value = ops.masked(load.mask, value, load.other)
+    return value
+
+
+def _same_place(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> bool:
+    return left == right
+
+
+def _reindexed(store: Store, load: Load, axes: tuple[Symbol, ...]) -> Node | None:
+    """Return the stored expression at another index; None where that takes a reduction."""
+    from fusec.ir.node import walk
+
+    if any(isinstance(node, Reduce) for node in walk((store.value,))):
+        return None
+    mapping: dict[Symbol, Expr] = {}
+    for stored, wanted in zip(store.index, load.index, strict=True):
+        symbol = _lone_symbol(stored)
+        if symbol is not None:
+            if mapping.setdefault(symbol, wanted) != wanted:
+                return None
+        elif stored.constant is None:
+            return None
+        elif stored != wanted:
+            return None
+    from fusec.ir.node import free_axes
+
+    if not free_axes((store.value,))[store.value] <= set(mapping):
+        return None
+    return rewrite((store.value,), mapping)[0]
+
+
+def _check_overwrites(early: Body, late: Body) -> Refusal | None:
+    for store in late.stores:
+        for load in early.loads():
+            if load.buffer == store.buffer and load.index != store.index:
+                return Refusal(f"{store.buffer} is overwritten while other elements are needed")
+        if any(s.buffer == store.buffer for s in early.stores):
+            return Refusal(f"both write {store.buffer}")
+    return None
+
+
+def _check_levels(body: Body) -> Refusal | None:
+    """Refuse what the passes over a row cannot express."""
+    reduced = set(body.reduce_axes)
+    for node in body.nodes():
+        if isinstance(node, Reduce) and set(node.axes) != {
+            a for a in reduced if a.size != 1 or a in node.axes
+        }:
+            extra = reduced - set(node.axes)
+            if any(a.size != 1 for a in extra):
+                return Refusal("one reduces over only a part of what the other does")
+    return None
+
+
+def inline_producer(consumer: Body, producer: Body) -> Body | Refusal:
+    """Return ``consumer`` with the loads of a pointwise producer's result computed in place."""
+    (store,) = producer.stores
+    failure: list[Refusal] = []
+
+    def swap(node: Node) -> Node | None:
+        if not isinstance(node, Load) or node.buffer != store.buffer:
+            return None
+        value = _value_at(store, node, producer.axes)
+        if isinstance(value, Refusal):
+            failure.append(value)
+            return None
+        return value
+
+    values = rewrite(consumer.roots, {}, swap)
+    if failure:
+        return failure[0]
+    stores = tuple(
+        Store(s.buffer, s.index, v, s.mode) for s, v in zip(consumer.stores, values, strict=True)
+    )
+    return Body(consumer.axes, consumer.reduce_axes, stores)

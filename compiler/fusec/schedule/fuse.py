@@ -1,0 +1,249 @@
+"""Fusion: pairs of computations become one kernel, the pair that saves most bytes first."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from fusec.ir.body import Body, Compute, Extern, Program, Step
+from fusec.report import FusionDecision
+from fusec.schedule import choices
+from fusec.schedule.align import Refusal, merge
+
+# A buffer with more readers than this offers only neighboring readers as pairs, so that the
+# number of pairs stays linear in the size of the graph.
+MAX_PAIRED_READERS = 8
+
+
+class _Groups:
+    """The steps under fusion, with who depends on whom as bit sets over step positions."""
+
+    def __init__(self, program: Program, steps: tuple[Step, ...]) -> None:
+        self.program = program
+        self.steps: list[Step | None] = list(steps)
+        self.version = [0] * len(steps)
+        self.position = {step.name: n for n, step in enumerate(steps)}
+        self.before = [0] * len(steps)  # bit k: step k must run earlier
+        self.after = [0] * len(steps)
+        self.kept = program.output_buffers() | set(program.inputs)
+        self.readers: dict[str, set[int]] = {}
+        self.writer: dict[str, int] = {}
+        self._link()
+
+    def _link(self) -> None:
+        last_write: dict[str, int] = {}
+        reads_since: dict[str, list[int]] = {}
+        for n, step in enumerate(self.steps):
+            assert step is not None
+            direct = 0
+            for name in step.reads():
+                self.readers.setdefault(name, set()).add(n)
+                if name in last_write:
+                    direct |= 1 << last_write[name]
+            for name in step.writes():
+                if name in last_write:
+                    direct |= 1 << last_write[name]
+                for reader in reads_since.get(name, ()):
+                    direct |= 1 << reader
+                last_write[name] = n
+                reads_since[name] = []
+                self.writer[name] = n
+            for name in step.reads():
+                reads_since.setdefault(name, []).append(n)
+            direct &= ~(1 << n)
+            total = direct
+            for k in _bits(direct):
+                total |= self.before[k]
+            self.before[n] = total
+            for k in _bits(total):
+                self.after[k] |= 1 << n
+
+    def compute(self, n: int) -> Compute | None:
+        step = self.steps[n]
+        return step if isinstance(step, Compute) else None
+
+    def pairs_of(self, n: int) -> set[tuple[int, int]]:
+        """Return candidate pairs with step ``n``: its producers, consumers and co-readers."""
+        step = self.compute(n)
+        if step is None:
+            return set()
+        found: set[tuple[int, int]] = set()
+        for name in step.writes():
+            found |= {(n, r) for r in self.readers.get(name, ()) if r != n}
+        for name in step.reads():
+            if name in self.writer and self.writer[name] != n:
+                found.add((self.writer[name], n))
+            others = sorted(self.readers.get(name, ()))
+            if len(others) > MAX_PAIRED_READERS:
+                at = others.index(n) if n in others else 0
+                others = others[max(at - 2, 0) : at + 3]
+            found |= {(min(n, r), max(n, r)) for r in others if r != n}
+        return {
+            self.ordered(a, b)
+            for a, b in found
+            if self.compute(a) is not None and self.compute(b) is not None
+        }
+
+    def ordered(self, a: int, b: int) -> tuple[int, int]:
+        """Return the pair with the one that must run first in front."""
+        return (b, a) if self.before[a] >> b & 1 else (a, b)
+
+    def saved_bytes(self, a: int, b: int) -> int:
+        """Return the memory traffic that one kernel for both would save."""
+        first, second = self.compute(a), self.compute(b)
+        assert first is not None
+        assert second is not None
+        saved = 0
+        reads = set(second.reads())
+        for name in first.writes():
+            if name in reads:
+                size = choices.buffer_bytes(self.program.buffers[name])
+                saved += size
+                if name not in self.kept and self.readers.get(name, set()) <= {a, b}:
+                    saved += size
+        for name in set(first.reads()) & reads:
+            saved += choices.buffer_bytes(self.program.buffers[name])
+        return saved
+
+    def blocked(self, a: int, b: int) -> bool:
+        """Whether a step must run between the two."""
+        return bool(self.after[a] & self.before[b] & ~(1 << a) & ~(1 << b))
+
+    def replace(self, a: int, b: int, body: Body) -> int:
+        """Put one step in place of two; return its position."""
+        first, second = self.compute(a), self.compute(b)
+        assert first is not None
+        assert second is not None
+        gone: set[str] = set()
+        for name in first.writes():
+            if name not in self.kept and self.readers.get(name, set()) <= {a, b}:
+                gone.add(name)
+        stores = tuple(s for s in body.stores if s.buffer not in gone)
+        fused = Compute(
+            first.name,
+            Body(body.axes, body.reduce_axes, stores),
+            _join_labels(first.label, second.label),
+        )
+        for name in first.reads() + second.reads():
+            self.readers.get(name, set()).discard(a)
+            self.readers.get(name, set()).discard(b)
+        keep, drop = a, b
+        self.steps[keep], self.steps[drop] = fused, None
+        self.version[keep] += 1
+        self.version[drop] += 1
+        for name in fused.reads():
+            self.readers.setdefault(name, set()).add(keep)
+        for name in fused.writes():
+            self.writer[name] = keep
+        both = (1 << keep) | (1 << drop)
+        before = (self.before[a] | self.before[b]) & ~both
+        after = (self.after[a] | self.after[b]) & ~both
+        self.before[keep], self.after[keep] = before, after
+        self.before[drop] = self.after[drop] = 0
+        for k in _bits(after):
+            self.before[k] = (self.before[k] | before | 1 << keep) & ~(1 << drop)
+        for k in _bits(before):
+            self.after[k] = (self.after[k] | after | 1 << keep) & ~(1 << drop)
+        return keep
+
+    def in_order(self) -> tuple[Step, ...]:
+        """Return the remaining steps in an order that respects the dependencies."""
+        done = 0
+        order: list[Step] = []
+        alive = [n for n, step in enumerate(self.steps) if step is not None]
+        mask = sum(1 << n for n in alive)
+        waiting = list(alive)
+        while waiting:
+            rest = []
+            for n in waiting:
+                if self.before[n] & mask & ~done:
+                    rest.append(n)
+                else:
+                    step = self.steps[n]
+                    assert step is not None
+                    order.append(step)
+                    done |= 1 << n
+            assert len(rest) < len(waiting), "fusion made a cycle"
+            waiting = rest
+        return tuple(order)
+
+
+def _bits(mask: int) -> Iterable[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _join_labels(first: str, second: str) -> str:
+    words = list(dict.fromkeys([*first.split(" + "), *second.split(" + ")]))
+    return " + ".join(word for word in words if word)
+
+
+def fuse(program: Program, steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], list[FusionDecision]]:
+    """Return the steps after fusion, and every decision with its reason."""
+    groups = _Groups(program, steps)
+    mutated = {name for s in steps if isinstance(s, Extern) for name in s.mutates}
+    decisions: list[FusionDecision] = []
+    refused: dict[tuple[str, str], FusionDecision] = {}
+    heap: list[tuple[int, int, int, int, int]] = []
+
+    def push(pairs: set[tuple[int, int]]) -> None:
+        for a, b in pairs:
+            saved = groups.saved_bytes(a, b)
+            if saved > 0:
+                heapq.heappush(heap, (-saved, a, b, groups.version[a], groups.version[b]))
+
+    everything: set[tuple[int, int]] = set()
+    for n in range(len(steps)):
+        everything |= groups.pairs_of(n)
+    push(everything)
+    while heap:
+        negative, a, b, version_a, version_b = heapq.heappop(heap)
+        if groups.version[a] != version_a or groups.version[b] != version_b:
+            continue
+        first, second = groups.compute(a), groups.compute(b)
+        assert first is not None
+        assert second is not None
+        outcome = _try(groups, a, b, mutated)
+        if isinstance(outcome, Refusal):
+            refused[(first.name, second.name)] = FusionDecision(
+                first.name, second.name, False, outcome.reason, -negative
+            )
+            continue
+        decisions.append(
+            FusionDecision(
+                first.name, second.name, True, f"saves {-negative:,} bytes", -negative
+            )
+        )
+        keep = groups.replace(a, b, outcome)
+        push(groups.pairs_of(keep))
+    alive = {step.name for step in groups.steps if step is not None}
+    decisions += [d for (x, y), d in refused.items() if x in alive and y in alive]
+    return groups.in_order(), decisions
+
+
+def _try(groups: _Groups, a: int, b: int, mutated: set[str]) -> Body | Refusal:
+    first, second = groups.compute(a), groups.compute(b)
+    assert first is not None
+    assert second is not None
+    touched = set(first.reads() + first.writes() + second.reads() + second.writes())
+    if mutated & touched:
+        return Refusal("an extern call changes one of their tensors in place")
+    if groups.blocked(a, b):
+        return Refusal("another step must run between them")
+    devices = {groups.program.buffers[name].device for name in touched}
+    if len(devices) > 1 and any(
+        groups.program.buffers[name].elements.constant != 1
+        for name in touched
+        if groups.program.buffers[name].device.type == "cpu"
+    ):
+        return Refusal("they run on different devices")
+    bodies = (first.body, second.body)
+    if any(a.size == 0 for body in bodies for a in body.axes + body.reduce_axes):
+        return Refusal("one of them has nothing to do")
+    merged = merge(first.body, second.body)
+    if isinstance(merged, Refusal):
+        return merged
+    too_large = choices.too_large(merged)
+    return Refusal(too_large) if too_large is not None else merged

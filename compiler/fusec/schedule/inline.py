@@ -1,0 +1,129 @@
+"""Inlining: pointwise results that are better computed where they are read."""
+
+from __future__ import annotations
+
+from fusec.ir.body import Body, Compute, Extern, Program, Step
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.node import Load
+from fusec.report import FusionDecision
+from fusec.schedule import choices
+from fusec.schedule.align import Refusal, inline_producer
+
+
+def inline_pointwise(
+    program: Program,
+) -> tuple[tuple[Step, ...], list[FusionDecision]]:
+    """Return the steps with cheap pointwise producers computed at their consumers."""
+    steps: dict[str, Step] = {step.name: step for step in program.steps}
+    readers: dict[str, list[str]] = {}
+    for step in program.steps:
+        for name in step.reads():
+            readers.setdefault(name, []).append(step.name)
+    kept = program.output_buffers() | set(program.inputs)
+    mutated = {name for s in program.steps if isinstance(s, Extern) for name in s.mutates}
+    decisions: list[FusionDecision] = []
+    for original in program.steps:
+        step = steps.get(original.name)
+        if not isinstance(step, Compute):
+            continue
+        body = step.body
+        if len(body.stores) != 1 or body.has_reduction or body.stores[0].mode != "set":
+            continue
+        name = body.stores[0].buffer
+        users = readers.get(name, [])
+        if name in kept or not users or mutated & ({name} | set(body.reads())):
+            continue
+        consumers = [steps[user] for user in users]
+        computes = [c for c in consumers if isinstance(c, Compute)]
+        if len(computes) != len(consumers):
+            continue
+        reason = choices.may_recompute(body, len(users), _expansion(body, computes, program))
+        if reason is not None:
+            decisions += [FusionDecision(step.name, c.name, False, reason) for c in computes]
+            continue
+        merged = _inlined(body, computes)
+        if isinstance(merged, Refusal):
+            decisions += [
+                FusionDecision(step.name, c.name, False, merged.reason) for c in computes
+            ]
+            continue
+        saved = 2 * choices.buffer_bytes(program.buffers[name])
+        for consumer, fused in zip(computes, merged, strict=True):
+            label = _join_labels(step.label, consumer.label)
+            steps[consumer.name] = Compute(consumer.name, fused, label)
+            decisions.append(
+                FusionDecision(
+                    step.name, consumer.name, True, "computed where it is read", saved
+                )
+            )
+            for read in body.reads():
+                if consumer.name not in readers.setdefault(read, []):
+                    readers[read].append(consumer.name)
+        for read in body.reads():
+            readers[read] = [user for user in readers[read] if user != step.name]
+        del steps[step.name]
+    return tuple(steps[s.name] for s in program.steps if s.name in steps), decisions
+
+
+def _inlined(producer: Body, consumers: list[Compute]) -> list[Body] | Refusal:
+    results = []
+    for consumer in consumers:
+        fused = inline_producer(consumer.body, producer)
+        if isinstance(fused, Refusal):
+            return fused
+        too_large = choices.too_large(fused)
+        if too_large is not None:
+            return Refusal(too_large)
+        results.append(fused)
+    return results
+
+
+def _expansion(producer: Body, consumers: list[Compute], program: Program) -> float:
+    """Return how often the busiest consumer would compute an element of the producer.
+
+    Values that do not depend on the innermost loop are computed outside of it, so a row vector
+    read by all elements of a row costs nothing.
+    """
+    buffer = program.buffers[producer.stores[0].buffer]
+    own = max(choices.estimate(buffer.elements), 1)
+    worst = 1.0
+    for consumer in consumers:
+        body = consumer.body
+        loads = [node for node in body.loads() if node.buffer == buffer.name]
+        for load in loads:
+            visited = _visited_axes(load, body)
+            worst = max(worst, choices.points(visited) / own)
+        worst = max(worst, float(len(loads)) if len(loads) > 2 else 1.0)
+    return worst
+
+
+def _visited_axes(load: Load, body: Body) -> tuple[Symbol, ...]:
+    """Return the loops that a load is inside of, once it is hoisted out of the innermost."""
+    used: set[Symbol] = set()
+    for expr in load.index:
+        used |= _loop_symbols(expr)
+    loops = body.axes + body.reduce_axes
+    depth = max((n + 1 for n, axis in enumerate(loops) if axis in used), default=0)
+    return loops[:depth]
+
+
+def _loop_symbols(expr: Expr) -> set[Symbol]:
+    found: set[Symbol] = set()
+    for symbol in expr.symbols():
+        if symbol.kind == "axis":
+            found.add(symbol)
+        elif symbol.kind == "indirect":
+            from fusec.ir.node import Node, free_axes
+
+            payload = symbol.payload
+            assert isinstance(payload, Node)
+            found |= free_axes((payload,))[payload]
+    return found
+
+
+def _join_labels(first: str, second: str) -> str:
+    words = list(dict.fromkeys([*first.split(" + "), *second.split(" + ")]))
+    return " + ".join(word for word in words if word)
+
+
+__all__ = ["inline_pointwise"]

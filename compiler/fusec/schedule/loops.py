@@ -1,0 +1,139 @@
+"""Loop structure: drop the loops that run once, order by stride, join what is one in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fusec.ir.body import Body, Buffer
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.node import IndexValue, Load, Reduce
+from fusec.schedule import choices
+
+
+def arrange_loops(body: Body, buffers: Mapping[str, Buffer]) -> Body:
+    """Return an equal body with as few loops as memory allows, slowest first."""
+    body = _drop_unit_loops(body)
+    body = _order_by_stride(body, buffers)
+    return _join_loops(body, buffers)
+
+
+def _drop_unit_loops(body: Body) -> Body:
+    units = {a: Expr.of(0) for a in body.axes + body.reduce_axes if a.size == 1}
+    if not units:
+        return body
+    axes = tuple(a for a in body.axes if a not in units)
+    reduce_axes = tuple(a for a in body.reduce_axes if a not in units)
+    if body.reduce_axes and not reduce_axes:
+        # a reduction over one element: keep a loop for it to run over
+        last = body.reduce_axes[-1]
+        reduce_axes = (last,)
+        del units[last]
+    return body.moved(axes, reduce_axes, units)
+
+
+def _accesses(body: Body, buffers: Mapping[str, Buffer]) -> list[tuple[Expr, int]]:
+    """Return every access as (element offset, bytes of the buffer)."""
+    found: list[tuple[Expr, int]] = []
+    for store in body.stores:
+        buffer = buffers[store.buffer]
+        found.append((buffer.offset(store.index), choices.buffer_bytes(buffer)))
+    for load in body.loads():
+        buffer = buffers[load.buffer]
+        found.append((buffer.offset(load.index), choices.buffer_bytes(buffer)))
+    return found
+
+
+def _stride_of(offset: Expr, axis: Symbol) -> int | None:
+    """Return the step in memory that one step of ``axis`` makes; None where it is irregular."""
+    if axis not in offset.symbols():
+        return 0
+    if not offset.is_affine_in(axis):
+        return None
+    return choices.estimate(offset.coefficient(axis))
+
+
+def _order_by_stride(body: Body, buffers: Mapping[str, Buffer]) -> Body:
+    """Order the loops so that the innermost one steps through memory in small steps.
+
+    Every access votes with its bytes; what is written counts twice, since a scattered write costs
+    more than a scattered read.
+    """
+    if len(body.axes) < 2 and len(body.reduce_axes) < 2:
+        return body
+    written = len(body.stores)
+    weighted = [
+        (offset, size * (2 if n < written else 1))
+        for n, (offset, size) in enumerate(_accesses(body, buffers))
+    ]
+
+    def score(axis: Symbol) -> float:
+        total = weight = 0.0
+        for offset, size in weighted:
+            stride = _stride_of(offset, axis)
+            if stride == 0:
+                continue
+            total += size * (1 << 40 if stride is None else abs(stride))
+            weight += size
+        return total / weight if weight else float(1 << 50)
+
+    axes = tuple(sorted(body.axes, key=score, reverse=True))
+    reduce_axes = body.reduce_axes
+    if not any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in body.nodes()):
+        reduce_axes = tuple(sorted(body.reduce_axes, key=score, reverse=True))
+    if axes == body.axes and reduce_axes == body.reduce_axes:
+        return body
+    return Body(axes, reduce_axes, body.stores)
+
+
+def _join_loops(body: Body, buffers: Mapping[str, Buffer]) -> Body:
+    """Join neighboring loops that every access steps through as if they were one."""
+    changed = True
+    while changed:
+        changed = False
+        for group in (body.axes, body.reduce_axes):
+            for outer, inner in zip(group, group[1:], strict=False):
+                if _joinable(body, buffers, outer, inner):
+                    body = _joined(body, outer, inner)
+                    changed = True
+                    break
+            if changed:
+                break
+    return body
+
+
+def _joinable(
+    body: Body, buffers: Mapping[str, Buffer], outer: Symbol, inner: Symbol
+) -> bool:
+    assert inner.size is not None
+    exprs = [buffers[s.buffer].offset(s.index) for s in body.stores]
+    for node in body.nodes():
+        if isinstance(node, Load):
+            exprs.append(buffers[node.buffer].offset(node.index))
+        elif isinstance(node, IndexValue):
+            exprs.append(node.expr)
+        elif isinstance(node, Reduce) and (outer in node.axes) != (inner in node.axes):
+            return False
+    for expr in exprs:
+        symbols = expr.symbols()
+        if outer not in symbols and inner not in symbols:
+            continue
+        if not (expr.is_affine_in(outer) and expr.is_affine_in(inner)):
+            return False
+        if expr.coefficient(outer) != expr.coefficient(inner) * inner.size:
+            return False
+    return True
+
+
+def _joined(body: Body, outer: Symbol, inner: Symbol) -> Body:
+    assert outer.size is not None
+    assert inner.size is not None
+    both = Symbol(outer.name, "axis", outer.size * inner.size)
+    place = Expr.of(both)
+    mapping = {outer: place // inner.size, inner: place % inner.size}
+
+    def replace(axes: tuple[Symbol, ...]) -> tuple[Symbol, ...]:
+        return tuple(both if a is outer else a for a in axes if a is not inner)
+
+    return body.moved(replace(body.axes), replace(body.reduce_axes), mapping)
+
+

@@ -1,0 +1,82 @@
+"""The schedule of a program: its kernels in order, and why they are what they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fusec.ir.body import Compute, Program
+from fusec.ir.printer import format_program
+from fusec.report import FusionDecision
+from fusec.schedule.fuse import fuse
+from fusec.schedule.inline import inline_pointwise
+from fusec.schedule.loops import arrange_loops
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A scheduled program.
+
+    Attributes:
+        program: Its steps are kernels now: fused, loops arranged, dead buffers gone.
+        decisions: Every fusion made or refused, with its reason.
+    """
+
+    program: Program
+    decisions: tuple[FusionDecision, ...]
+
+    def __str__(self) -> str:
+        lines = [format_program(self.program), "", "decisions:"]
+        for d in self.decisions:
+            sign = "+" if d.fused else "-"
+            lines.append(f"  {sign} {d.producer} -> {d.consumer}: {d.reason}")
+        return "\n".join(lines)
+
+
+def drop_dead(program: Program) -> Program:
+    """Remove computations and stores that nobody reads."""
+    needed = set(program.output_buffers()) | set(program.inputs)
+    kept = []
+    for step in reversed(program.steps):
+        if isinstance(step, Compute):
+            stores = tuple(s for s in step.body.stores if s.buffer in needed)
+            if not stores:
+                continue
+            if len(stores) != len(step.body.stores):
+                step = replace(step, body=replace(step.body, stores=stores))
+        elif not (set(step.writes()) & needed or step.mutates or not step.outputs):
+            if _is_pure(step.target):
+                continue
+        needed |= set(step.reads())
+        kept.append(step)
+    return replace(program, steps=tuple(reversed(kept)))
+
+
+def _is_pure(target: object) -> bool:
+    """Whether an extern call may be left out when its result is unused."""
+    schema = getattr(target, "_schema", None)
+    tags = getattr(target, "tags", ())
+    if schema is None:
+        return False
+    import torch
+
+    random = torch.Tag.nondeterministic_seeded in tags
+    return not schema.is_mutable and not random
+
+
+def schedule_program(program: Program) -> Schedule:
+    """Fuse and arrange ``program``; must run within the recorder that lowered it."""
+    program = drop_dead(program)
+    steps, inlined = inline_pointwise(program)
+    steps, fused = fuse(program, steps)
+    arranged = tuple(
+        replace(step, body=arrange_loops(step.body, program.buffers))
+        if isinstance(step, Compute)
+        else step
+        for step in steps
+    )
+    used = set(program.inputs) | program.output_buffers()
+    for step in arranged:
+        used |= set(step.reads()) | set(step.writes())
+    buffers = {name: buffer for name, buffer in program.buffers.items() if name in used}
+    scheduled = replace(program, steps=arranged, buffers=buffers)
+    return Schedule(scheduled, tuple(inlined + fused))

@@ -1,0 +1,213 @@
+"""Data to matplotlib figures: pure functions, no pyplot, no global state.
+
+White background and dark text whatever the notebook's theme; every axis says its unit.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fusec.report import Timing, TuningRun
+from fuselab.words import against, digits
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+EAGER = "#8a8a8a"
+FUSED = "#2f6db5"
+EDITED = "#c8641b"
+FAILED = "#c0392b"
+_TEXT = "#1a1a1a"
+# A palette for kernels that stays apart in gray and for color-blind readers (Okabe and Ito).
+_KERNELS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#666666")
+_SMALL = 8
+_MOST_KERNELS = 7
+
+
+def speed_figure(
+    eager: Timing | None,
+    fused: Timing | None,
+    kernels: Mapping[str, Timing] | None = None,
+    *,
+    title: str = "",
+    others: Mapping[str, Timing] | None = None,
+) -> Figure:
+    """Draw eager against fused, with quartiles, and each kernel's share of the time.
+
+    Args:
+        eager: The whole cell in eager.
+        fused: The whole cell as compiled.
+        kernels: Each kernel alone.
+        title: Above the bars; the cell's name.
+        others: More bars, such as ``{"inductor": timing}``.
+    """
+    bars = [("eager", eager, EAGER), *((n, t, _TEXT) for n, t in (others or {}).items())]
+    bars.append(("fused", fused, FUSED))
+    present = [(name, timing, color) for name, timing, color in bars if timing is not None]
+    figure = _figure(0.9 + 0.34 * len(present) + (0.75 if kernels else 0.0))
+    if kernels:
+        heights = [len(present) + 0.6, 1.0]
+        axes, shares = figure.subplots(2, 1, height_ratios=heights)
+        _shares(shares, kernels)
+    else:
+        axes = figure.subplots()
+    _bars(axes, present, reference=eager)
+    axes.set_title(title, fontsize=_SMALL + 1, loc="left", color=_TEXT)
+    return figure
+
+
+def edit_figure(verdict_times: Sequence[tuple[str, Timing | None]], *, title: str = "") -> Figure:
+    """Draw an edited kernel beside the generated one: ``[("generated", t), ("edited", t)]``."""
+    colors = {"edited": EDITED, "eager": EAGER}
+    present = [(n, t, colors.get(n, FUSED)) for n, t in verdict_times if t is not None]
+    figure = _figure(0.9 + 0.34 * len(present))
+    axes = figure.subplots()
+    _bars(axes, present, reference=present[0][1] if present else None)
+    axes.set_title(title, fontsize=_SMALL + 1, loc="left", color=_TEXT)
+    return figure
+
+
+def tuning_figure(run: TuningRun, *, title: str = "") -> Figure:
+    """Draw every configuration's median and quartiles, eager's line, and the best so far."""
+    figure = _figure(2.5)
+    axes = figure.subplots()
+    done = [(i, t.timing) for i, t in enumerate(run.trials, 1) if t.timing is not None]
+    failed = [i for i, t in enumerate(run.trials, 1) if t.timing is None]
+    highest = max((timing.high for _, timing in done), default=0.0)
+    lowest = min((timing.low for _, timing in done), default=0.0)
+    scale, unit = _unit(highest)
+    for i, timing in done:
+        best = run.best is not None and i == run.best + 1
+        _point(axes, i, timing, scale, color=EDITED if best else FUSED, best=best)
+    if run.best is not None and run.trials[run.best].timing is not None:
+        best_timing = run.trials[run.best].timing
+        assert best_timing is not None
+        label = f"best: {config_text(run.trials[run.best].values)}"
+        label += f", {digits(best_timing.median * scale)} {unit}"
+        axes.plot([], [], "o", color=EDITED, markersize=6, label=label)
+    if failed:
+        top = highest * scale if highest else 1.0
+        axes.plot(failed, [top] * len(failed), "x", color=FAILED, markersize=5, label="failed")
+    if run.eager is not None:
+        # Far above every configuration, eager's line would press them all into one.
+        if not done or run.eager.median < 8 * highest:
+            axes.axhline(run.eager.median * scale, color=EAGER, linestyle="--", linewidth=1.2)
+            axes.plot([], [], "--", color=EAGER, label=_eager_label(run.eager, scale, unit))
+        else:
+            axes.plot([], [], " ", label=_eager_label(run.eager, scale, unit) + ", off the top")
+    if lowest > 0 and highest / lowest > 20:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0.0)
+    width = max(run.total, len(run.trials), 1)
+    axes.set_xlim(0.3, width + 0.7)
+    axes.set_xlabel(f"configuration, in the order tried ({len(run.trials)} of {run.total})")
+    axes.set_ylabel(f"time a call ({unit})")
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(fontsize=_SMALL - 1, frameon=False, loc="best")
+    axes.set_title(title or run.kernel, fontsize=_SMALL + 1, loc="left", color=_TEXT)
+    axes.grid(axis="y", color="#e4e4e4", linewidth=0.6)
+    axes.set_axisbelow(True)
+    _plain(axes)
+    return figure
+
+
+def figure_png(figure: Figure, dpi: int = 130) -> bytes:
+    """Write a figure as PNG."""
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=dpi)
+    return data.getvalue()
+
+
+def config_text(values: Sequence[tuple[str, int]]) -> str:
+    """Write a configuration: ``GRAIN=4 UNROLL=2``."""
+    return " ".join(f"{name}={value}" for name, value in values) or "as generated"
+
+
+def _figure(height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(6.4, height), layout="constrained", facecolor="white")
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    if seconds >= 1.0:
+        return 1.0, "s"
+    return (1e3, "ms") if seconds >= 1e-4 else (1e6, "µs")
+
+
+def _eager_label(eager: Timing, scale: float, unit: str) -> str:
+    return f"eager: {digits(eager.median * scale)} {unit}"
+
+
+def _bars(axes: Axes, bars: Sequence[tuple[str, Timing, str]], *, reference: Timing | None) -> None:
+    longest = max((timing.high for _, timing, _ in bars), default=1.0)
+    scale, unit = _unit(longest)
+    for row, (_, timing, color) in enumerate(bars):
+        median = timing.median * scale
+        spread = [
+            [max(0.0, median - timing.low * scale)],
+            [max(0.0, timing.high * scale - median)],
+        ]
+        axes.barh(row, median, height=0.62, color=color, xerr=spread, ecolor="#222222", capsize=2.5)
+        text = f"{digits(median)} {unit}"
+        if reference is not None and timing is not reference:
+            text += f"  {against(timing.median, reference.median)}"
+        axes.annotate(
+            text,
+            (max(median, timing.high * scale), row),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=_SMALL,
+            color=_TEXT,
+        )
+    axes.set_yticks(range(len(bars)), [name for name, _, _ in bars])
+    axes.invert_yaxis()
+    axes.set_xlim(0, longest * scale * 1.32 or 1.0)
+    axes.set_xlabel(f"time a call ({unit}): median, quartiles")
+    _plain(axes)
+
+
+def _shares(axes: Axes, kernels: Mapping[str, Timing]) -> None:
+    ordered = sorted(kernels.items(), key=lambda item: -item[1].median)
+    shown = [(name, timing.median) for name, timing in ordered[:_MOST_KERNELS]]
+    rest = math.fsum(timing.median for _, timing in ordered[_MOST_KERNELS:])
+    if rest:
+        shown.append((f"{len(ordered) - _MOST_KERNELS} more", rest))
+    total = math.fsum(value for _, value in shown) or 1.0
+    left = 0.0
+    for index, (name, value) in enumerate(shown):
+        share = 100 * value / total
+        color = _KERNELS[index % len(_KERNELS)]
+        label = f"{name} {share:.0f}%"
+        axes.barh(0, share, left=left, height=0.6, color=color, label=label, edgecolor="white")
+        left += share
+    axes.set_yticks([0], ["kernels"])
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("share of the kernels' time, each alone (%)")
+    axes.legend(
+        fontsize=_SMALL - 1, frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0.0, 1.9)
+    )
+    _plain(axes)
+
+
+def _point(axes: Axes, x: int, timing: Timing, scale: float, *, color: str, best: bool) -> None:
+    median = timing.median * scale
+    spread = [[max(0.0, median - timing.low * scale)], [max(0.0, timing.high * scale - median)]]
+    axes.errorbar(
+        x, median, yerr=spread, fmt="o", markersize=6 if best else 4, color=color,
+        elinewidth=1.0, capsize=2, zorder=3 if best else 2,
+    )  # fmt: skip
+
+
+def _plain(axes: Axes) -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(labelsize=_SMALL, colors=_TEXT)
+    axes.xaxis.label.set_fontsize(_SMALL)
+    axes.yaxis.label.set_fontsize(_SMALL)

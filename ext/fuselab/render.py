@@ -1,0 +1,372 @@
+"""Snapshots to text and HTML: pure functions, a Jinja template a kind of result.
+
+The HTML survives an untrusted notebook, where JupyterLab strips ``<style>``, ``<script>`` and
+inline ``<svg>``: all looks are literal inline styles, and every box sets its own background
+*and* its own text color, so that it reads the same in a light and in a dark theme.
+"""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from fusec.report import (
+    ExternCall,
+    FusionDecision,
+    GraphBreak,
+    Guard,
+    SourceLine,
+    Timing,
+    TuningRun,
+    Verdict,
+)
+from fuselab import words
+
+HEAD_LINES = 12
+# A notebook with many long kernels stays a notebook; the files are where --save puts them.
+MOST_LINES = 400
+MOST_ROWS = 60
+
+
+@dataclass(frozen=True)
+class KernelView:
+    """A kernel as a result shows it.
+
+    Attributes:
+        name: What the user types after ``%%kernel``.
+        target: ``cpp`` or ``triton``.
+        state: ``generated``, ``tuned`` or ``edited``.
+        summary: A few words on what it computes.
+        lines: The cell lines it computes: ``lines 3-5``.
+        moved: Bytes it must read and write; -1 where unknown.
+        time: Of the kernel alone.
+        source: The text in use.
+        origins: Kernel line to cell lines, both 1-based; empty for an edited text.
+    """
+
+    name: str
+    target: str
+    state: str
+    summary: str
+    lines: str
+    moved: int
+    time: Timing | None
+    source: str = field(repr=False)
+    origins: Mapping[int, tuple[SourceLine, ...]] = field(default_factory=dict, repr=False)
+
+    @property
+    def head(self) -> list[str]:
+        """The first lines of the source."""
+        return self.source.splitlines()[:HEAD_LINES]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Everything that the static forms of a result show, frozen at one moment."""
+
+    name: str
+    filename: str
+    kernels: tuple[KernelView, ...]
+    graphs: int
+    eager: Timing | None
+    fused: Timing | None
+    others: Mapping[str, Timing]
+    verdict: Verdict | None
+    breaks: tuple[GraphBreak, ...]
+    externs: tuple[ExternCall, ...]
+    fallbacks: tuple[str, ...]
+    guards: tuple[Guard, ...]
+    recompiles: tuple[str, ...]
+    fusions: tuple[FusionDecision, ...]
+    stages: tuple[tuple[str, float], ...]
+    plan: str
+    notes: tuple[str, ...]
+    device: str
+    pending: tuple[str, ...] = ()
+
+    @property
+    def max_error(self) -> float | None:
+        """Largest error against eager over all outputs; None where nothing was compared."""
+        return self.verdict.max_error if self.verdict and self.verdict.outputs else None
+
+    @property
+    def headline(self) -> str:
+        """What a reader wants to know first, in one line."""
+        parts = [words.count(len(self.kernels), "kernel")]
+        if self.externs:
+            parts.append(words.count(len(self.externs), "extern call"))
+        if self.breaks:
+            parts.append(words.count(len(self.breaks), "graph break"))
+        if self.eager and self.fused:
+            faster = words.against(self.fused.median, self.eager.median)
+            eager, fused = words.duration(self.eager.median), words.duration(self.fused.median)
+            parts.append(f"eager {eager}, fused {fused} ({faster})")
+        if self.verdict is not None:
+            word = "checked" if self.verdict.ok else "WRONG"
+            found = f", {words.error_line(self.verdict)}" if self.verdict.outputs else ""
+            parts.append(f"{word}{found}" if self.verdict.ok else f"{word}: {self.verdict.reason}")
+        return "; ".join(parts)
+
+
+def summary_text(summary: Summary) -> str:
+    """Write a result for a terminal."""
+    lines = [f"{summary.name}: {summary.headline}"]
+    for name, timing in summary.others.items():
+        lines.append(f"  {name}: {words.spread(timing)}")
+    if summary.kernels:
+        rows = [("kernel", "target", "time", "moves", "what")]
+        for kernel in summary.kernels:
+            what = ", ".join(part for part in (kernel.summary, kernel.lines) if part)
+            rows.append(
+                (
+                    kernel.name + ("" if kernel.state == "generated" else f" ({kernel.state})"),
+                    kernel.target,
+                    words.duration(kernel.time.median) if kernel.time else "–",
+                    words.size(kernel.moved),
+                    what,
+                )
+            )
+        lines += [f"  {line}" for line in columns(rows)]
+    for call in summary.externs:
+        lines.append(f"  extern  {_located(call.name, call.where, summary)}: {call.reason}")
+    for item in summary.breaks:
+        hint = f" – {item.hint}" if item.hint else ""
+        lines.append(f"  break   {_located(item.reason, item.where, summary)}{hint}")
+    lines += [f"  eager   {reason}" for reason in summary.fallbacks]
+    if summary.pending:
+        lines.append(f"  compiled at the first call: {', '.join(summary.pending)}")
+    for note in summary.notes:
+        lines += textwrap.wrap(note, 96, initial_indent="  note    ", subsequent_indent=" " * 10)
+    for kernel in summary.kernels[:1]:
+        lines += ["", f"{kernel.name} ({kernel.target}, {kernel.state}), first lines:"]
+        lines += [f"{i:4d}  {line}".rstrip() for i, line in enumerate(kernel.head, 1)]
+        if len(kernel.source.splitlines()) > HEAD_LINES:
+            lines.append("      ...")
+    return "\n".join(lines)
+
+
+def summary_json(summary: Summary) -> dict[str, Any]:
+    """Return a result as data (``application/vnd.fuselab.result+json``)."""
+    worst = words.worst(summary.verdict.outputs) if summary.verdict else None
+    return {
+        "name": summary.name,
+        "kernels": [
+            {"name": k.name, "target": k.target, "state": k.state, "head": k.head}
+            for k in summary.kernels
+        ],
+        "eager_ms": summary.eager.milliseconds if summary.eager else None,
+        "fused_ms": summary.fused.milliseconds if summary.fused else None,
+        "others_ms": {name: timing.milliseconds for name, timing in summary.others.items()},
+        "max_error": summary.max_error,
+        "error_of": worst.name if worst else None,
+        "ok": summary.verdict.ok if summary.verdict else None,
+        "breaks": [f"{_located(b.reason, b.where, summary)}" for b in summary.breaks],
+        "externs": [f"{_located(e.name, e.where, summary)}: {e.reason}" for e in summary.externs],
+        "fallbacks": list(summary.fallbacks),
+        "notes": list(summary.notes),
+    }
+
+
+def _located(text: str, place: SourceLine | None, summary: Summary) -> str:
+    spot = words.where(place, summary.filename)
+    return f"{text} ({spot})" if spot else text
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lay out rows of text in columns, all but the last one padded."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+# --- HTML ------------------------------------------------------------------------------------
+
+
+class Style:
+    """Literal looks, by role; the templates name them."""
+
+    box = (
+        "background:#ffffff;color:#1a1a1a;border:1px solid #d0d0d0;border-radius:4px;"
+        "padding:8px 12px;font:13px/1.45 system-ui,-apple-system,'Segoe UI',sans-serif;"
+        "max-width:1100px;overflow-x:auto;text-align:left"
+    )
+    table = (
+        "border-collapse:collapse;background:#ffffff;color:#1a1a1a;font-size:12px;margin:6px 0;"
+        "font-variant-numeric:tabular-nums;width:auto"
+    )
+    th = (
+        "background:#f2f4f7;color:#1a1a1a;text-align:left;font-weight:600;padding:2px 12px 2px 6px;"
+        "border-bottom:1px solid #d0d0d0;white-space:nowrap"
+    )
+    td = (
+        "background:#ffffff;color:#1a1a1a;text-align:left;padding:2px 12px 2px 6px;"
+        "vertical-align:top"
+    )
+    number = (
+        "background:#ffffff;color:#1a1a1a;text-align:right;padding:2px 12px 2px 6px;"
+        "white-space:nowrap;vertical-align:top"
+    )
+    best = (
+        "background:#fdf1e7;color:#1a1a1a;text-align:right;padding:2px 12px 2px 6px;"
+        "white-space:nowrap;font-weight:600"
+    )
+    quiet = "background:#ffffff;color:#5a5a5a"
+    code = (
+        "background:#fafafa;color:#1a1a1a;border:1px solid #e4e4e4;padding:4px 0;margin:4px 0;"
+        "font:12px/1.4 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-x:auto;"
+        "max-height:32em;overflow-y:auto;white-space:pre"
+    )
+    code_line = "background:#fafafa;color:#1a1a1a;display:block;padding:0 8px;min-height:1.4em"
+    code_bad = "background:#fbe3e0;color:#1a1a1a;display:block;padding:0 8px;min-height:1.4em"
+    gutter = (
+        "background:#fafafa;color:#8a8a8a;display:inline-block;width:3.5em;text-align:right;"
+        "padding-right:1em;user-select:none"
+    )
+    origin = (
+        "background:#fafafa;color:#2f6db5;display:inline-block;width:4.5em;text-align:left;"
+        "user-select:none"
+    )
+    mono = (
+        "background:#ffffff;color:#1a1a1a;font:12px ui-monospace,Menlo,Consolas,monospace;"
+        "white-space:pre-wrap"
+    )
+    summary = "background:#ffffff;color:#1a1a1a;cursor:pointer;padding:2px 0"
+    good = "background:#e8f4ea;color:#1d5c2b;padding:1px 6px;border-radius:3px"
+    bad = "background:#fbe3e0;color:#8a1c10;padding:1px 6px;border-radius:3px;font-weight:600"
+    warn = "background:#fff5dc;color:#5f4300;padding:1px 6px;border-radius:3px"
+
+
+def summary_html(summary: Summary) -> str:
+    """Write a result as static HTML."""
+    return _rendered(
+        "result.html.j2",
+        s=summary,
+        where=lambda place: words.where(place, summary.filename),
+        sources={k.name: source_lines(k, summary.filename) for k in summary.kernels},
+        most_rows=MOST_ROWS,
+    )
+
+
+def edit_html(**values: Any) -> str:
+    """Write the outcome of an edit as static HTML."""
+    return _rendered("edit.html.j2", **values)
+
+
+def tuning_html(run: TuningRun, rows: Sequence[Mapping[str, Any]], note: str) -> str:
+    """Write a tuning run as static HTML."""
+    return _rendered("tuning.html.j2", run=run, rows=rows, note=note)
+
+
+def kernels_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Write a plain table as static HTML."""
+    return _rendered("table.html.j2", head=head, rows=rows)
+
+
+@dataclass(frozen=True)
+class CodeLine:
+    """One line of a kernel, ready for a template.
+
+    Attributes:
+        number: 1-based.
+        html: The highlighted text, safe to insert.
+        origin: The cell lines it computes: ``3-5``.
+        title: Those lines' text.
+        bad: Whether the compiler complains about it.
+    """
+
+    number: int
+    html: Any
+    origin: str = ""
+    title: str = ""
+    bad: bool = False
+
+
+def source_lines(kernel: KernelView, filename: str) -> list[CodeLine]:
+    """Return a kernel's source as highlighted lines with the cell lines they come from."""
+    lines = []
+    for number, html in enumerate(highlight(kernel.source, kernel.target), 1):
+        if number > MOST_LINES:
+            break
+        places = kernel.origins.get(number, ())
+        origin = words.lines_of(places, filename).removeprefix("lines ").removeprefix("line ")
+        title = "; ".join(str(place) for place in places)
+        lines.append(CodeLine(number, html, origin, title))
+    return lines
+
+
+def marked_lines(text: str, target: str, bad: int | None, around: int = 3) -> list[CodeLine]:
+    """Return the lines near the one at fault."""
+    if bad is None:
+        return []
+    lines = highlight(text, target)
+    first, last = max(1, bad - around), min(len(lines), bad + around)
+    return [CodeLine(i, lines[i - 1], bad=i == bad) for i in range(first, last + 1)]
+
+
+def highlight(text: str, target: str) -> list[Any]:
+    """Return source text as safe HTML lines with inline colors."""
+    import pygments  # type: ignore[import-untyped]
+    from markupsafe import Markup
+    from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
+    from pygments.lexers import CppLexer, PythonLexer  # type: ignore[import-untyped]
+
+    lexer = CppLexer(stripnl=False) if target == "cpp" else PythonLexer(stripnl=False)
+    formatter = HtmlFormatter(nowrap=True, noclasses=True, style=_style(), nobackground=True)
+    html = pygments.highlight(text, lexer, formatter)
+    count = len(text.splitlines())
+    # pygments escapes the text and closes its spans at each line's end.
+    return [Markup(line) for line in html.split("\n")[:count]]
+
+
+@functools.cache
+def _style() -> Any:
+    """Return colors that read well on #fafafa: at least 4.5:1 each."""
+    from pygments.style import Style as Base  # type: ignore[import-untyped]
+    from pygments.token import (  # type: ignore[import-untyped]
+        Comment,
+        Keyword,
+        Name,
+        Number,
+        Operator,
+        String,
+    )
+
+    class Light(Base):  # type: ignore[misc]
+        background_color = "#fafafa"
+        styles: ClassVar[dict[Any, str]] = {
+            Comment: "italic #5c6a5c",
+            Comment.Preproc: "noitalic #7a3e9d",
+            Keyword: "#0b4fa8",
+            Keyword.Type: "#7a3e9d",
+            Name.Function: "#6b4500",
+            Name.Decorator: "#7a3e9d",
+            Number: "#a5300c",
+            String: "#1d6b2f",
+            Operator: "#333333",
+        }
+
+    return Light
+
+
+@functools.cache
+def _environment() -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("fuselab", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.globals.update(style=Style, words=words)
+    return environment
+
+
+def _rendered(template: str, **values: Any) -> str:
+    return str(_environment().get_template(template).render(**values))

@@ -1,0 +1,404 @@
+"""The result of a fused cell: what a notebook shows, a terminal prints and the panel works on.
+
+The object is static for a reader: text/plain, text/html, image/png and JSON.  The workbench,
+a live widget, is a second object made from it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fusec.report import ExternCall, FusionDecision, GraphBreak, Guard, Timing, Verdict
+from fusec.tunables import read_tunables, set_tunables
+from fuselab import render, words
+from fuselab.render import KernelView, Summary
+
+if TYPE_CHECKING:
+    from fusec.kernel import Kernel
+    from fuselab.cell import CellPlan
+
+MIME = "application/vnd.fuselab.result+json"
+
+
+class FusedCell:
+    """A fused cell, or a function or module fused without one.
+
+    Attributes:
+        name: ``cell_3``, or what ``--name`` said.
+        source: The code as the user wrote it.
+        filename: What tracebacks and kernel comments call it.
+        plan: How the cell is run; None for a function.
+        lock: Round compile, launch and drawing; re-entrant.
+        eager: Of all graphs in eager, on the inputs of their latest call; None until timed.
+        fused: Of the same graphs as compiled; None until timed.
+        others: Other compilers on the same graphs, by name.
+        verdict: Of all graphs' outputs against eager and float64; None until checked.
+        kernel_times: Of each kernel alone.
+        notes: What the user should know, a line each.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        functions: Callable[[], Sequence[Any]],
+        *,
+        filename: str = "",
+        plan: CellPlan | None = None,
+        lock: threading.RLock | None = None,
+        pending: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.filename = filename
+        self.plan = plan
+        self.lock = lock if lock is not None else threading.RLock()
+        self.eager: Timing | None = None
+        self.fused: Timing | None = None
+        self.others: dict[str, Timing] = {}
+        self.verdict: Verdict | None = None
+        self.kernel_times: dict[str, Timing] = {}
+        self.notes: list[str] = []
+        self._functions = functions
+        self._pending = tuple(pending)
+        self._measured: tuple[Any, ...] = ()
+        self._checked: tuple[Any, ...] = ()
+
+    # --- what was compiled -------------------------------------------------------------------
+
+    @property
+    def functions(self) -> tuple[Any, ...]:
+        """The compiled functions (``fusec.CompiledFunction``), in the order they first ran."""
+        return tuple(self._functions())
+
+    @property
+    def graphs(self) -> tuple[Any, ...]:
+        """Every graph compiled so far, in order of first run."""
+        return tuple(self._each("graphs"))
+
+    @property
+    def kernels(self) -> dict[str, Kernel]:
+        """The kernels by the name that ``%%kernel`` takes, in the order in which they run."""
+        found: dict[str, Kernel] = {}
+        for function in self.functions:
+            for name, kernel in dict(getattr(function, "kernels", {})).items():
+                found[_unused(name, found)] = kernel
+        return found
+
+    @property
+    def breaks(self) -> tuple[GraphBreak, ...]:
+        """Where capture stopped and Python ran in between."""
+        return tuple(self._each("breaks"))
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """What must hold for the compiled code to be used again."""
+        return tuple(dict.fromkeys(self._each("guards")))
+
+    @property
+    def recompiles(self) -> tuple[str, ...]:
+        """Why graphs were compiled more than once."""
+        return tuple(self._each("recompiles"))
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """What runs in eager, and why."""
+        return tuple(self._each("fallbacks"))
+
+    @property
+    def externs(self) -> tuple[ExternCall, ...]:
+        """Operators that run as ATen's own kernels, and why."""
+        return tuple(call for graph in self.graphs for call in graph.externs)
+
+    @property
+    def fusions(self) -> tuple[FusionDecision, ...]:
+        """Which computations share a kernel, which do not, and why."""
+        return tuple(decision for graph in self.graphs for decision in graph.fusions)
+
+    @property
+    def max_error(self) -> float | None:
+        """Largest difference to eager; None where it was not compared."""
+        return self.summary().max_error
+
+    def _each(self, attribute: str) -> Iterator[Any]:
+        for function in self.functions:
+            yield from getattr(function, attribute, ())
+
+    # --- measuring and checking: on graphs, never by running the user's Python again ----------
+
+    def measure(self, seconds: float = 0.3) -> tuple[Timing | None, Timing | None]:
+        """Time every graph against eager, interleaved, on the inputs of its latest call.
+
+        Args:
+            seconds: For each graph.
+
+        Returns:
+            Eager and fused, each summed over the graphs; None where there is no graph.
+        """
+        with self.lock:
+            graphs = self.graphs
+            pairs = []
+            times: dict[str, Timing] = {}
+            for graph in graphs:
+                with self._reported(f"{graph.name} could not be timed"):
+                    pairs.append(graph.measure(seconds=seconds))
+                    # Which kernel costs how much is one launch away; a tenth will do.
+                    if len(graph.kernels) > 0:
+                        times.update(graph.kernel_timings(seconds / 3))
+            complete = len(pairs) == len(graphs) and bool(pairs)
+            self.eager = _sum([pair[0] for pair in pairs]) if complete else None
+            self.fused = _sum([pair[1] for pair in pairs]) if complete else None
+            self.kernel_times = times
+            self._measured = self._state()
+            return self.eager, self.fused
+
+    refresh = measure
+
+    def check(self) -> Verdict | None:
+        """Compare every graph's outputs with eager and float64, on real and on random inputs."""
+        with self.lock:
+            verdicts = []
+            for graph in self.graphs:
+                with self._reported(f"{graph.name} could not be checked"):
+                    verdicts.append(graph.verify())
+            self.verdict = _join(verdicts)
+            self._checked = self._state()
+            return self.verdict
+
+    def update(self, *, timed: bool = True, checked: bool = True, seconds: float = 0.3) -> None:
+        """Measure and check what has changed since the last time, and nothing else."""
+        if checked and self._checked != self._state():
+            self.check()
+        if timed and self._measured != self._state():
+            self.measure(seconds)
+
+    def compare(self, compiler: str, seconds: float = 0.3) -> Timing | None:
+        """Time another compiler of ``torch.compile`` on the same graphs and inputs."""
+        with self.lock:
+            times = []
+            for graph in self.graphs:
+                with self._reported(f"{graph.name} could not be compared with {compiler}"):
+                    times.append(graph.compare(compiler, seconds=seconds))
+            total = _sum(times) if len(times) == len(self.graphs) else None
+            if total is not None:
+                self.others[compiler] = total
+            return total
+
+    def _state(self) -> tuple[Any, ...]:
+        """Return what timings and verdicts depend on: the graphs and the texts in use."""
+        texts = tuple(kernel.source for kernel in self.kernels.values())
+        return (*(id(graph) for graph in self.graphs), *texts)
+
+    @contextlib.contextmanager
+    def _reported(self, what: str) -> Iterator[None]:
+        # The cell itself has run; that a figure about it is missing must not undo that.
+        try:
+            yield
+        except Exception as error:
+            message = str(error).partition("\n")[0]
+            note = f"{what}: {type(error).__name__}: {message}"
+            if note not in self.notes:
+                self.notes.append(note)
+
+    # --- forms -------------------------------------------------------------------------------
+
+    def summary(self) -> Summary:
+        """Freeze what there is to show."""
+        with self.lock:
+            graphs = self.graphs
+            stages: dict[str, float] = {}
+            for graph in graphs:
+                for stage in graph.stages:
+                    stages[stage.name] = stages.get(stage.name, 0.0) + stage.seconds
+            return Summary(
+                name=self.name,
+                filename=self.filename,
+                kernels=tuple(self._view(name, k) for name, k in self.kernels.items()),
+                graphs=len(graphs),
+                eager=self.eager,
+                fused=self.fused,
+                others=dict(self.others),
+                verdict=self.verdict,
+                breaks=self.breaks,
+                externs=self.externs,
+                fallbacks=self.fallbacks,
+                guards=self.guards,
+                recompiles=self.recompiles,
+                fusions=self.fusions,
+                stages=tuple(stages.items()),
+                plan=str(self.plan) if self.plan else "",
+                notes=(*(self.plan.notes if self.plan else ()), *self.notes),
+                device=_device(),
+                pending=self._pending if not graphs else (),
+            )
+
+    def _view(self, name: str, kernel: Kernel) -> KernelView:
+        generated = kernel.generated
+        places = {place for lines in generated.origins.values() for place in lines}
+        known = generated.read_bytes >= 0 and generated.written_bytes >= 0
+        state = kernel_state(kernel)
+        return KernelView(
+            name=name,
+            target=kernel.target,
+            state=state,
+            summary=generated.summary,
+            lines=words.lines_of(places, self.filename),
+            moved=generated.read_bytes + generated.written_bytes if known else -1,
+            time=self.kernel_times.get(kernel.name),
+            source=kernel.source,
+            # A tuned text has other numbers in the same lines; an edited one has other lines.
+            origins=generated.origins if state != "edited" else {},
+        )
+
+    def text(self) -> str:
+        """The result for a terminal."""
+        return render.summary_text(self.summary())
+
+    def html(self) -> str:
+        """The result as static HTML."""
+        return render.summary_html(self.summary())
+
+    def png(self) -> bytes | None:
+        """The plot of eager against fused; None where nothing was timed."""
+        if self.eager is None or self.fused is None:
+            return None
+        from fuselab import plots
+
+        with self.lock:
+            figure = plots.speed_figure(
+                self.eager, self.fused, self.kernel_times, title=self.name, others=self.others
+            )
+            return plots.figure_png(figure)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        """Return every static form at once; frontends pick the one they can show."""
+        with self.lock:
+            summary = self.summary()
+            bundle: dict[str, Any] = {
+                "text/plain": render.summary_text(summary),
+                "text/html": render.summary_html(summary),
+                MIME: render.summary_json(summary),
+            }
+            png = self.png()
+        if png is not None:
+            encoded = base64.b64encode(png).decode()
+            bundle["image/png"] = encoded
+            # Frontends show HTML where they can and leave the picture out: so it goes in.
+            bundle["text/html"] += picture(encoded, f"{self.name}: eager against fused")
+        return bundle
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.kernels) or "no kernels"
+        return f"<FusedCell {self.name}: {names}>"
+
+    # --- doing -------------------------------------------------------------------------------
+
+    def workbench(self) -> Any:
+        """Return the live panel: source, editor, Check, Keep, Revert, Tune, plots."""
+        from fuselab.panel import workbench
+
+        return workbench(self)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write stages, kernels and report as files; return the folder.
+
+        The layout: ``report.txt``, ``report.html``, ``report.json``, ``speed.png``, the cell
+        itself, ``kernels/NAME.cpp`` or ``.py``, and ``GRAPH/01-capture.txt`` ... a graph each.
+        """
+        root = Path(folder).expanduser() / _file_name(self.name)
+        with self.lock:
+            (root / "kernels").mkdir(parents=True, exist_ok=True)
+            (root / "cell.py").write_text(self.source, encoding="utf-8")
+            (root / "report.txt").write_text(self.text() + "\n", encoding="utf-8")
+            page = f"<!doctype html><meta charset='utf-8'><title>{_file_name(self.name)}</title>"
+            bundle = self._repr_mimebundle_()
+            (root / "report.html").write_text(page + bundle["text/html"], encoding="utf-8")
+            report = json.dumps(bundle[MIME], indent=2, ensure_ascii=False)
+            (root / "report.json").write_text(report + "\n", encoding="utf-8")
+            if "image/png" in bundle:
+                (root / "speed.png").write_bytes(base64.b64decode(bundle["image/png"]))
+            for name, kernel in self.kernels.items():
+                suffix = ".cpp" if kernel.target == "cpp" else ".py"
+                path = root / "kernels" / (_file_name(name) + suffix)
+                path.write_text(kernel.source, encoding="utf-8")
+            taken: dict[str, Any] = {}
+            for graph in self.graphs:
+                place = root / _unused(_file_name(graph.name), taken)
+                taken[place.name] = graph
+                place.mkdir(exist_ok=True)
+                for number, stage in enumerate(graph.stages, 1):
+                    path = place / f"{number:02d}-{_file_name(stage.name)}.txt"
+                    path.write_text(stage.text, encoding="utf-8")
+        return root
+
+
+def kernel_state(kernel: Kernel) -> str:
+    """Return ``generated``, ``tuned`` (other values of its tunables) or ``edited``."""
+    if not kernel.edited:
+        return "generated"
+    same = _without_values(kernel.source) == _without_values(kernel.generated.text)
+    return "tuned" if same else "edited"
+
+
+def picture(encoded: str, alt: str) -> str:
+    """Return an ``<img>`` with its data inside; JupyterLab keeps it in untrusted notebooks."""
+    look = "background:#ffffff;max-width:100%;width:640px;display:block;margin-top:6px"
+    return f'<img alt="{alt}" style="{look}" src="data:image/png;base64,{encoded}">'
+
+
+def _without_values(text: str) -> str:
+    return set_tunables(text, dict.fromkeys((t.name for t in read_tunables(text)), 0))
+
+
+def _sum(timings: Sequence[Timing]) -> Timing | None:
+    """Return the time of graphs that run one after another."""
+    if len(timings) <= 1:
+        return timings[0] if timings else None
+    return Timing(
+        median=sum(t.median for t in timings),
+        low=sum(t.low for t in timings),
+        high=sum(t.high for t in timings),
+        samples=min(t.samples for t in timings),
+        method=f"{timings[0].method}; sum over {len(timings)} graphs",
+    )
+
+
+def _join(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """Return one verdict for all graphs: the first that failed speaks for them."""
+    if not verdicts:
+        return None
+    first = next((verdict for verdict in verdicts if not verdict.ok), verdicts[0])
+    return Verdict(
+        ok=first.ok,
+        stage=first.stage,
+        reason=first.reason,
+        outputs=tuple(output for verdict in verdicts for output in verdict.outputs),
+        seconds=sum(verdict.seconds for verdict in verdicts),
+        details="\n".join(verdict.details for verdict in verdicts if verdict.details),
+    )
+
+
+def _unused(name: str, taken: Mapping[str, Any]) -> str:
+    candidate, number = name, 2
+    while candidate in taken:
+        candidate = f"{name}_{number}"
+        number += 1
+    return candidate
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", name).strip("._") or "unnamed"
+
+
+def _device() -> str:
+    import fusec
+
+    describe = getattr(fusec, "device_summary", None)
+    return str(describe()) if describe is not None else ""

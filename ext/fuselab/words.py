@@ -1,0 +1,155 @@
+"""Figures as words: times, errors, ratios, sizes; for a terminal and for HTML alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from fusec.report import OutputError, SourceLine, Timing, Verdict
+
+REFUSALS = {
+    "empty": "Refused: nothing to check",
+    "signature": "Refused: another signature",
+    "compile": "Refused: does not compile",
+    "crash": "Refused: it crashed",
+    "bounds": "Refused: out of bounds",
+    "timeout": "Refused: it did not end",
+    "wrong": "Refused: wrong result",
+}
+
+
+def digits(value: float) -> str:
+    """Write a number with three significant digits and no exponent."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    places = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{places}f}"
+
+
+def duration(seconds: float) -> str:
+    """Write a time with three digits and the unit that suits it."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if seconds * factor >= (1.0 if unit == "s" else 0.0995):
+            return f"{digits(seconds * factor)} {unit}"
+    return f"{digits(seconds * 1e9)} ns"
+
+
+def spread(timing: Timing) -> str:
+    """Write a timing with its quartiles: ``0.610 ms (0.600 to 0.640)``."""
+    scale, unit = (1e3, "ms") if timing.median >= 1e-4 else (1e6, "µs")
+    low, median, high = (digits(v * scale) for v in (timing.low, timing.median, timing.high))
+    return f"{median} {unit} ({low} to {high})"
+
+
+def error(value: float | None) -> str:
+    """Write an error with two digits; 0 is the same to the last bit."""
+    if value is None:
+        return "–"
+    if math.isnan(value):
+        return "NaN"
+    return "0" if value == 0 else f"{value:.1e}"
+
+
+def ratio(value: float) -> str:
+    """Write a ratio: two decimals below 2, one below 100."""
+    return f"{value:.2f}" if value < 2 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def against(time: float, reference: float) -> str:
+    """Say how ``time`` compares with ``reference``: ``3.0× faster``."""
+    if time <= 0 or reference <= 0:
+        return ""
+    speedup = reference / time
+    if 0.98 < speedup < 1.02:
+        return "the same"
+    return f"{ratio(speedup)}× faster" if speedup > 1 else f"{ratio(1 / speedup)}× slower"
+
+
+def size(count: int) -> str:
+    """Write a number of bytes."""
+    if count < 0:
+        return "–"
+    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= factor:
+            return f"{digits(count / factor)} {unit}"
+    return f"{count} B"
+
+
+def rate(count: int, seconds: float) -> str:
+    """Write a memory rate in decimal gigabytes a second, as vendors do."""
+    return f"{digits(count / seconds / 1e9)} GB/s" if count > 0 and seconds > 0 else ""
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Write ``1 kernel``, ``2 kernels``, ``no kernel``."""
+    if number == 0:
+        return f"no {noun}"
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def lines_of(places: Iterable[SourceLine], file: str = "") -> str:
+    """Write cell lines as ranges: ``lines 3-5, 8``; those of other files are left out."""
+    numbers = sorted({place.line for place in places if not file or place.file == file})
+    if not numbers:
+        return ""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+    return f"line {text}" if len(numbers) == 1 else f"lines {text}"
+
+
+def where(place: SourceLine | None, file: str = "") -> str:
+    """Write a place in the user's code; the file only where it is not the cell itself."""
+    if place is None:
+        return ""
+    return str(place) if place.file == file or not place.file else f"{place.file} {place}"
+
+
+def worst(outputs: Sequence[OutputError]) -> OutputError | None:
+    """Return the output whose error is the largest share of what is allowed."""
+
+    def badness(output: OutputError) -> tuple[bool, float]:
+        if math.isnan(output.against_eager):
+            return (not output.ok, math.inf)
+        return (not output.ok, output.against_eager / max(output.allowed, 1e-300))
+
+    return max(outputs, key=badness, default=None)
+
+
+def error_line(verdict: Verdict) -> str:
+    """Say how far the worst output is from eager and from float64; empty where nothing ran."""
+    output = worst(verdict.outputs)
+    if output is None:
+        return ""
+    text = f"error against eager {error(output.against_eager)} (allowed {error(output.allowed)})"
+    if output.against_float64 is not None:
+        text += f", against float64 {error(output.against_float64)}"
+        if output.eager_against_float64 is not None:
+            text += f" (eager's own {error(output.eager_against_float64)})"
+    if len(verdict.outputs) > 1:
+        text += f"; worst of {len(verdict.outputs)} outputs: {output.name}"
+    return text
+
+
+def time_line(verdict: Verdict) -> str:
+    """Say how fast the checked kernel and its graph are; empty where nothing was timed."""
+    parts = []
+    if verdict.timing:
+        part = f"kernel {duration(verdict.timing.median)}"
+        if verdict.generated:
+            faster = against(verdict.timing.median, verdict.generated.median)
+            part += f", generated {duration(verdict.generated.median)} ({faster})"
+        parts.append(part)
+    if verdict.graph:
+        part = f"whole graph {duration(verdict.graph.median)}"
+        if verdict.eager:
+            faster = against(verdict.graph.median, verdict.eager.median)
+            part += f", eager {duration(verdict.eager.median)} ({faster})"
+        parts.append(part)
+    if verdict.seconds:
+        parts.append(f"checked in {duration(verdict.seconds)}")
+    return "; ".join(parts)

@@ -1,0 +1,157 @@
+"""From a body to the text of a C++ kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fusec.codegen.cpp.dtypes import C_TYPES
+from fusec.codegen.cpp.loops import cost
+from fusec.codegen.cpp.pointwise import write_pointwise
+from fusec.codegen.cpp.rows import write_rows
+from fusec.codegen.cpp.scope import Kernel, Scope
+from fusec.codegen.cpp.support import helper_texts
+from fusec.codegen.cpp.writer import Writer
+from fusec.codegen.naming import body_sizes, identifier, make_signature
+from fusec.ir.body import Body, Buffer, axis_sizes
+from fusec.ir.index import Expr, product
+from fusec.kernel import Argument, KernelSource
+
+_RESERVED = {"threads", "failed", "GRAIN", "INFINITY", "NAN", "at_most", "div_floor", "mod_floor"}
+
+
+def emit_cpp(
+    name: str, body: Body, buffers: Mapping[str, Buffer], *, label: str = ""
+) -> KernelSource:
+    """Write a kernel for ``body``.
+
+    Args:
+        name: The kernel's name; its C++ function is called the same.
+        body: What it computes.
+        buffers: Every buffer that the body names.
+        label: A few words on what it is, for its head.
+
+    Raises:
+        UnsupportedNode: A value has a type or an operation that has no C++.
+    """
+    signature, names = make_signature(body, buffers)
+    taken = {argument.name for argument in signature.arguments} | _RESERVED
+    size_names = {}
+    for symbol in body_sizes(body, buffers):
+        size_names[symbol] = identifier(symbol.name, taken, "n")
+    entry = identifier(name, set(), "kernel")
+    kernel = Kernel(body, buffers, names, signature, size_names)
+    scope = Scope(kernel)
+    scope.taken = taken | {entry}
+
+    code = Writer(1)
+    if kernel.checked:
+        code.line("int failed = 0; // the number of a check that failed")
+    if body.has_reduction or body.reduce_axes:
+        write_rows(kernel, scope, code)
+    else:
+        write_pointwise(kernel, scope, code)
+    code.line("return failed;" if kernel.checked else "return 0;")
+
+    for argument in signature.arguments:
+        if C_TYPES[argument.dtype].startswith("fx_"):
+            kernel.use(f"to_float.{C_TYPES[argument.dtype].removeprefix('fx_')}")
+    file = Writer()
+    summary = summarize(body)
+    _write_head(file, kernel, label or name, summary)
+    helpers = helper_texts(kernel.helpers)
+    if any("INFINITY" in line.text for line in code.lines):
+        file.line("#define INFINITY __builtin_inff()")
+    if any("NAN" in line.text for line in code.lines):
+        file.line('#define NAN __builtin_nanf("")')
+    if helpers.declarations:
+        file.line()
+        file.line("// Defined below the kernel.")
+        file.lines_of(helpers.declarations.rstrip("\n").splitlines())
+    for kind, dtype in sorted(kernel.reductions, key=str):
+        c_type = C_TYPES[dtype]
+        file.directive(
+            f"omp declare reduction(nan_{kind} : {c_type} : "
+            f"omp_out = fx_{kind}imum(omp_out, omp_in)) "
+            f"initializer(omp_priv = {'-' if kind == 'max' else ''}INFINITY)"
+        )
+    file.line()
+    file.lines_of(kernel.tunables.values())
+    if kernel.tunables:
+        file.line()
+    _write_parameters(file, kernel, entry)
+    file.line("{")
+    file.lines.extend(code.lines)
+    file.line("}")
+    if helpers.definitions:
+        file.line()
+        file.lines_of(helpers.definitions.rstrip("\n").splitlines())
+    return KernelSource(
+        name=name,
+        target="cpp",
+        entry=entry,
+        text=file.text,
+        signature=signature,
+        origins=file.origins(),
+        read_bytes=_bytes(a for a in signature.arguments if a.role != "out"),
+        written_bytes=_bytes(a for a in signature.arguments if a.role != "in"),
+        operations=_operations(body),
+        summary=summary,
+    )
+
+
+def summarize(body: Body) -> str:
+    """Return ``pointwise over 4096 x 1024`` or so."""
+
+    def sizes(axes: tuple[object, ...], extents: tuple[Expr, ...]) -> str:
+        return " x ".join(str(e) for e in extents) if axes else "one point"
+
+    outer, inner = body.sizes()
+    if not body.has_reduction and not body.reduce_axes:
+        return f"pointwise over {sizes(body.axes, outer)}"
+    kinds = dict.fromkeys(n.kind for n in body.nodes() if hasattr(n, "kind"))
+    what = ", ".join(kinds) or "row stores"
+    where = f" for each of {sizes(body.axes, outer)}" if body.axes else ""
+    return f"{what} over {sizes(body.reduce_axes, inner)}{where}"
+
+
+def _write_head(file: Writer, kernel: Kernel, label: str, summary: str) -> None:
+    file.line(f"// {label}: {summary}.")
+    for argument in kernel.signature.arguments:
+        shape = " x ".join(str(s) for s in argument.shape) or "scalar"
+        verb = {"in": "reads", "out": "writes", "inout": "updates"}[argument.role]
+        dtype = str(argument.dtype).removeprefix("torch.")
+        file.line(f"//   {verb} {argument.name}: {shape} {dtype}")
+    for source in kernel.body.origins():
+        file.line(f"// {source}")
+    file.line("#include <stdint.h>")
+
+
+def _write_parameters(file: Writer, kernel: Kernel, entry: str) -> None:
+    parameters = []
+    for argument in kernel.signature.arguments:
+        const = "const " if argument.role == "in" else ""
+        # What is read and written through one parameter is promised nothing.
+        restrict = " __restrict__" if argument.role != "inout" else ""
+        parameters.append(f"{const}{C_TYPES[argument.dtype]}*{restrict} {argument.name}")
+    parameters += [f"int64_t {name}" for name in kernel.size_names.values()]
+    parameters.append("int64_t threads")
+    file.line(f'extern "C" int {entry}({", ".join(parameters)})')
+
+
+def _bytes(arguments: object) -> int:
+    total = 0
+    for argument in arguments:  # type: ignore[attr-defined]
+        assert isinstance(argument, Argument)
+        count = product(argument.shape).constant
+        if count is None:
+            return -1
+        total += count * argument.dtype.itemsize
+    return total
+
+
+def _operations(body: Body) -> int:
+    points = product(axis_sizes(body.axes + body.reduce_axes)).constant
+    return -1 if points is None else points * cost(body.nodes())
+
+
+__all__ = ["emit_cpp"]

@@ -1,0 +1,335 @@
+"""What a kernel is made of while it is written: its names, its helpers, its open loops."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from fusec.codegen.cpp import choices
+from fusec.codegen.cpp.dtypes import C_TYPES, HALVES, literal
+from fusec.codegen.cpp.expressions import (
+    ATOM,
+    CHOICE,
+    EQUAL,
+    LAZY,
+    OR,
+    SUM,
+    Expression,
+    UnsupportedNode,
+    cast_expression,
+    cast_node,
+    const_expression,
+    op_expression,
+)
+from fusec.codegen.cpp.writer import Writer
+from fusec.codegen.naming import identifier
+from fusec.ir.body import Body, Buffer, Store
+from fusec.ir.index import Expr, Symbol, lower_bound
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, free_axes
+from fusec.ir.ops import CHECK_PREFIX
+from fusec.kernel import Signature
+
+_WORDS = {
+    "mul": "product",
+    "add": "total",
+    "sub": "difference",
+    "truediv": "quotient",
+    "neg": "negated",
+    "maximum": "larger",
+    "minimum": "smaller",
+    "where": "chosen",
+    "logical_and": "both",
+    "logical_or": "either",
+    "logical_not": "negation",
+    "lt": "is_less",
+    "le": "is_less",
+    "gt": "is_greater",
+    "ge": "is_greater",
+    "eq": "is_equal",
+    "ne": "differs",
+    "exp": "exponential",
+    "sqrt": "root",
+}
+_ASSIGNED = re.compile(r"^(?:return\s+)?([A-Za-z_]\w*)\s*(?::[^=]+)?=[^=]")
+
+
+@dataclass
+class Kernel:
+    """The kernel being written.
+
+    Attributes:
+        body: What it computes.
+        buffers: Every buffer of the program by name.
+        names: Buffer name to parameter name.
+        signature: Its parameters and checks.
+        helpers: Names of the helper functions that the text calls so far.
+        free: Node to the axes that its value depends on.
+        users: Node to the nodes that have it as an argument.
+        updated: Buffers that are read and written.
+    """
+
+    body: Body
+    buffers: Mapping[str, Buffer]
+    names: Mapping[str, str]
+    signature: Signature
+    size_names: Mapping[Symbol, str]
+    helpers: set[str] = field(default_factory=set)
+    reductions: set[tuple[str, torch.dtype]] = field(default_factory=set)
+    tunables: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.free = free_axes(self.body.roots)
+        self.users: dict[Node, list[Node]] = {}
+        for node in self.body.nodes():
+            for arg in node.args:
+                self.users.setdefault(arg, []).append(node)
+        written = set(self.body.writes())
+        self.updated = frozenset(name for name in self.body.reads() if name in written)
+        self.check_numbers = {text: n for n, text in enumerate(self.signature.checks, 1)}
+
+    def use(self, helper: str) -> None:
+        """Note that the text calls a helper."""
+        self.helpers.add(helper)
+
+    @property
+    def checked(self) -> bool:
+        """Whether the kernel can fail."""
+        return bool(self.signature.checks)
+
+    def extent(self, axis: Symbol) -> str:
+        """Return an axis's extent as text."""
+        return "1" if axis.size is None else self.index_text(axis.size, {})
+
+    def index_text(self, expr: Expr, texts: Mapping[Symbol, str]) -> str:
+        """Return an index expression as text; ``texts`` names axes and loaded indices."""
+
+        def name(symbol: Symbol) -> str:
+            return self.size_names[symbol] if symbol.kind == "size" else texts[symbol]
+
+        text = expr.render(name, "/", ("div_floor", "mod_floor"))
+        for helper in ("div_floor", "mod_floor"):
+            if f"{helper}(" in text:
+                self.use(helper)
+        return text
+
+
+class Scope:
+    """An open block of the kernel: the values and the names that are known in it."""
+
+    def __init__(self, kernel: Kernel, outer: Scope | None = None) -> None:
+        self.kernel = kernel
+        self.values: dict[Node, Expression] = dict(outer.values) if outer else {}
+        self.valid: dict[Node, str] = dict(outer.valid) if outer else {}
+        self.axes: dict[Symbol, str] = dict(outer.axes) if outer else {}
+        self.taken: set[str] = set(outer.taken) if outer else set()
+
+    def name(self, text: str) -> str:
+        """Return a name that is free here, and take it."""
+        return identifier(text, self.taken, "value")
+
+    def bind(self, axis: Symbol, name: str | None = None) -> str:
+        """Name the loop variable of ``axis``."""
+        self.axes[axis] = name or self.name(axis.name)
+        return self.axes[axis]
+
+    def index(self, expr: Expr) -> str:
+        """Return an index expression as text."""
+        texts = dict(self.axes)
+        for symbol in expr.symbols():
+            if symbol.kind == "indirect" and isinstance(symbol.payload, Node):
+                texts[symbol] = self.values[symbol.payload].within(ATOM)
+        return self.kernel.index_text(expr, texts)
+
+    def element(self, buffer: str, index: tuple[Expr, ...]) -> str:
+        """Return ``x[i * 4 + j]``."""
+        offset = self.kernel.buffers[buffer].offset(index)
+        return f"{self.kernel.names[buffer]}[{self.index(offset)}]"
+
+    # -- values ---------------------------------------------------------------------------
+
+    def compute(
+        self,
+        nodes: Sequence[Node],
+        writer: Writer,
+        *,
+        ends: Collection[Node] = (),
+        stores: Sequence[Store] = (),
+        later: Collection[Node] = (),
+    ) -> None:
+        """Write what computes ``nodes`` (arguments first) that are not known yet.
+
+        A value that is used once is written into its user, where that reads well.
+
+        Args:
+            nodes: What to compute.
+            writer: Where to.
+            ends: Reductions that take a value where they are written.
+            stores: Stores that do.
+            later: Nodes that will use the values further on: what they use gets a name.
+        """
+        group = {node for node in nodes if node not in self.values}
+        stored = Counter(store.value for store in stores)
+        for node in nodes:
+            if node not in group:
+                continue
+            users = self.kernel.users.get(node, [])
+            here = [user for user in users if user in group or user in ends]
+            count = len(here) + stored[node]
+            if any(user in later for user in users):
+                count = 2
+            self._compute(node, writer, here[0] if here else None, count)
+
+    def _compute(self, node: Node, writer: Writer, user: Node | None, uses: int) -> None:
+        if isinstance(node, Const):
+            self.values[node] = const_expression(node)
+            return
+        if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX):
+            self._check(node, writer)
+            return
+        expression = self.expression(node)
+        if uses <= 1 and self._may_inline(node, expression, user):
+            self.values[node] = expression
+            return
+        if expression.level == ATOM and expression.text in self.taken:
+            self.values[node] = expression  # a name already
+            return
+        name = self.name(self._word(node))
+        writer.line(f"const {C_TYPES[node.dtype]} {name} = {expression.text};", node.source)
+        self.values[node] = Expression(name)
+
+    def _may_inline(self, node: Node, expression: Expression, user: Node | None) -> bool:
+        if len(expression.text) > choices.INLINE_WIDTH or isinstance(user, Load | IndexValue):
+            return False
+        lazy = isinstance(user, Op) and user.name in LAZY and node in user.args[1:]
+        check = isinstance(user, Op) and user.name.startswith(CHECK_PREFIX)
+        if expression.reads:
+            # Every read comes before every write; and a read under a condition, which must not
+            # happen where the condition fails, does not become a vector read.
+            masked = isinstance(node, Load) and node.mask is not None
+            if self.kernel.updated or masked or lazy or check:
+                return False
+        if lazy and expression.level == CHOICE:
+            return False
+        if user is not None and user.source != node.source:
+            return isinstance(node, Load | Cast | IndexValue)
+        return True
+
+    def _word(self, node: Node) -> str:
+        if isinstance(node, Load):
+            return f"{self.kernel.names[node.buffer]}_val"
+        if isinstance(node, IndexValue):
+            return "position"
+        source = node.source
+        users = self.kernel.users.get(node, [])
+        if source is not None and all(user.source != source for user in users):
+            assigned = _ASSIGNED.match(source.text)
+            if assigned:
+                return f"{assigned[1]}_val"
+        if isinstance(node, Cast):
+            inner = self.values[node.args[0]].text
+            stem = inner if inner.isidentifier() else "value"
+            return f"{stem}_{_TYPE_WORDS.get(node.dtype, 'cast')}"
+        if isinstance(node, Op):
+            return _WORDS.get(node.name, f"{node.name}_val")
+        return "value"
+
+    def _check(self, node: Op, writer: Writer) -> None:
+        """Write a run-time check: the value is 0 where it fails, which is a safe index."""
+        condition, value = (self.values[arg] for arg in node.args)
+        number = self.kernel.check_numbers[node.name.removeprefix(CHECK_PREFIX)]
+        valid = self.name("valid")
+        writer.line(f"const bool {valid} = {condition.text};", node.source)
+        writer.line(f"if (!{valid}) failed = {number};", node.source)
+        self.valid[node] = valid
+        self.values[node] = value
+        if node.dtype == torch.int64:  # it may be an index
+            safe = self.name("checked")
+            writer.line(f"const int64_t {safe} = {valid} ? {value.within(OR)} : 0;", node.source)
+            self.values[node] = Expression(safe)
+
+    def expression(self, node: Node) -> Expression:
+        """Return the text that computes one node from its arguments' texts.
+
+        Raises:
+            UnsupportedNode: It has no C++.
+        """
+        if node.dtype not in C_TYPES:
+            raise UnsupportedNode(f"{node.dtype} has no C++")
+        kernel = self.kernel
+        if isinstance(node, Const):
+            return const_expression(node)
+        if isinstance(node, IndexValue):
+            text = self.index(node.expr)
+            level = ATOM if text.isidentifier() or text.isdigit() else SUM
+            return cast_expression(torch.int64, node.dtype, Expression(text, level), kernel.use)
+        if isinstance(node, Load):
+            return self._load(node)
+        if isinstance(node, Cast):
+            return cast_node(node, self.values[node.args[0]], kernel.use)
+        assert isinstance(node, Op), node
+        return op_expression(node, tuple(self.values[arg] for arg in node.args), kernel.use)
+
+    def _load(self, node: Load) -> Expression:
+        buffer = self.kernel.buffers[node.buffer]
+        text = self.element(node.buffer, node.index)
+        conditions = []
+        if node.mask is not None:
+            conditions.append(self.values[node.mask].within(EQUAL))
+        for expr in node.index:
+            for symbol in sorted(expr.symbols(), key=lambda s: s.serial):
+                payload = symbol.payload
+                if isinstance(payload, Node) and payload in self.valid and _may_be_empty(symbol):
+                    conditions.append(self.valid[payload])
+        self._use_type(buffer.dtype)
+        if not conditions:
+            return Expression(text, ATOM, True)
+        other = literal(node.other, node.dtype)
+        return Expression(f"{' && '.join(conditions)} ? {text} : {other}", CHOICE, True)
+
+    def _use_type(self, dtype: torch.dtype) -> None:
+        if dtype in HALVES:
+            self.kernel.use("to_float.bf16" if dtype == torch.bfloat16 else "to_float.f16")
+
+    def store(self, store: Store, writer: Writer) -> None:
+        """Write a store; its value is known."""
+        target = self.element(store.buffer, store.index)
+        value = self.values[store.value]
+        dtype = self.kernel.buffers[store.buffer].dtype
+        source = store.value.source
+        self._use_type(dtype)
+        if store.mode == "set":
+            writer.line(f"{target} = {value.text};", source)
+            return
+        total = op_expression(
+            Op("add", (store.value, store.value), dtype),
+            (Expression(target, ATOM, True), value),
+            self.kernel.use,
+        )
+        if dtype.is_floating_point and dtype not in HALVES:
+            writer.line(f"{target} += {value.text};", source)
+        else:
+            writer.line(f"{target} = {total.text};", source)
+
+
+_TYPE_WORDS = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.bool: "bool",
+    torch.int64: "i64",
+    torch.int32: "i32",
+}
+
+
+def _may_be_empty(symbol: Symbol) -> bool:
+    """Whether a checked index may have no valid value at all, the dimension being empty."""
+    low = None if symbol.size is None else lower_bound(symbol.size)
+    return low is None or low < 1
+
+
+__all__ = ["Kernel", "Scope"]

@@ -1,0 +1,79 @@
+"""The small functions of a kernel file that are not maths: wrapping integers, index division.
+
+``mathlib`` has the maths; ``helper_texts`` returns the text of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fusec.codegen.cpp.mathlib import HelperText, available, helper_sources
+
+_WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
+
+_OWN = {
+    "div_floor": """\
+// Division of positions as Python has it: rounds down. The divisor is positive.
+{inline} int64_t div_floor(int64_t x, int64_t y)
+{{
+    return x / y - (x % y < 0);
+}}
+""",
+    "mod_floor": """\
+// Remainder of positions as Python has it: never negative. The divisor is positive.
+{inline} int64_t mod_floor(int64_t x, int64_t y)
+{{
+    const int64_t rest = x % y;
+    return rest < 0 ? rest + y : rest;
+}}
+""",
+    "at_most": """\
+{inline} int64_t at_most(int64_t x, int64_t limit)
+{{
+    return x < limit ? x : limit;
+}}
+""",
+}
+_INLINE = "static inline"
+
+
+def own_name(operation: str, bits: int) -> str:
+    """Return the helper for ``operation`` (add, sub, mul) that wraps around at ``bits``."""
+    return f"wrap_{operation}.i{bits}"
+
+
+def _own_text(name: str) -> str:
+    stem, _, kind = name.partition(".")
+    if stem in _WRAPPING:
+        bits = kind.removeprefix("i")
+        signed, unsigned = f"int{bits}_t", f"uint{bits}_t"
+        return (
+            f"// Wraps around where it overflows, as eager does.\n"
+            f"{_INLINE} {signed} {stem}({signed} x, {signed} y)\n{{\n"
+            f"    return ({signed})(({unsigned})x {_WRAPPING[stem]} ({unsigned})y);\n}}\n"
+        )
+    return _OWN[stem].format(inline=_INLINE)
+
+
+def helper_name(operation: str, kind: str) -> str | None:
+    """Return the maths helper for an operation on a type (``f32``, ``i64``), if there is one."""
+    for name in (f"{operation}.{kind}", f"{operation}.int" if kind[0] in "iu" else ""):
+        if name in available():
+            return name
+    return None
+
+
+def helper_texts(names: Iterable[str]) -> HelperText:
+    """Return declarations and definitions of all helpers that a kernel uses."""
+    wanted = sorted(set(names))
+    known = available()
+    library = helper_sources(name for name in wanted if name in known)
+    own = [_own_text(name) for name in wanted if name not in known]
+    heads = [
+        next(line for line in text.splitlines() if not line.startswith("//")) + ";\n"
+        for text in own
+    ]
+    return HelperText(
+        library.declarations + "".join(heads),
+        "\n".join(text for text in [library.definitions, *own] if text),
+    )

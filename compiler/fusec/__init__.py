@@ -1,3 +1,51 @@
-"""fusec: a fusion compiler for PyTorch whose every stage can be read."""
+"""fusec: a fusion compiler for PyTorch whose every stage can be read and whose kernels can be edited.
+
+``fusec.compile(function)`` or ``torch.compile(function, backend="fusec")``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fusec.api import CompiledFunction, compile, device_summary  # noqa: A004
+    from fusec.errors import FusecError
+    from fusec.kernel import Kernel
+    from fusec.options import Options
+    from fusec.runtime.graph import CompiledGraph
+
+# Imported when first used: the worker that runs candidate kernels must stay small and quick.
+_HOMES = {
+    "CompiledFunction": "fusec.api",
+    "CompiledGraph": "fusec.runtime.graph",
+    "FusecError": "fusec.errors",
+    "Kernel": "fusec.kernel",
+    "Options": "fusec.options",
+    "compile": "fusec.api",
+    "device_summary": "fusec.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fusec' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+__all__ = [
+    "CompiledFunction",
+    "CompiledGraph",
+    "FusecError",
+    "Kernel",
+    "Options",
+    "__version__",
+    "compile",
+    "device_summary",
+]

@@ -6,6 +6,7 @@ read them.  Nothing here computes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -80,12 +81,18 @@ class Stage:
     Attributes:
         name: ``capture``, ``decompose``, ``lower``, ``schedule``, ``emit``, ``build`` ...
         seconds: Wall-clock time.
-        text: The stage's result in readable form.
+        content: The stage's result as text, or a function that writes it when it is asked for,
+            so that a compilation nobody looks at pays nothing for it.
     """
 
     name: str
     seconds: float
-    text: str = field(repr=False)
+    content: str | Callable[[], str] = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """The stage's result in readable form."""
+        return self.content if isinstance(self.content, str) else self.content()
 
 
 @dataclass(frozen=True)

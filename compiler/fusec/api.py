@@ -1,0 +1,145 @@
+"""The Python face of the compiler: ``fusec.compile`` and what it returns."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+from torch import nn
+
+from fusec.capture.backend import Backend
+from fusec.capture.breaks import (
+    break_marker,
+    breaks_since,
+    describe_guards,
+    describe_recompile,
+)
+from fusec.kernel import Kernel
+from fusec.options import Options
+from fusec.report import GraphBreak, Guard
+from fusec.runtime.graph import CompiledGraph
+
+
+class CompiledFunction:
+    """A compiled function or module: call it as the original.
+
+    Attributes:
+        function: The original.
+        options: How it is compiled.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+        self.function = function
+        self.options = options
+        self._backend = Backend(options)
+        self._breaks: dict[GraphBreak, None] = {}
+        self._guards: dict[str, Guard] = {}
+        self._recompiles: list[str] = []
+        optimize = torch._dynamo.optimize(  # type: ignore[attr-defined]
+            self._backend,
+            dynamic=options.dynamic,
+            guard_export_fn=self._export_guards,
+            guard_fail_fn=self._guard_failed,
+        )
+        self._optimized = optimize(function)
+        if not isinstance(function, nn.Module):
+            functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run; the first call with new kinds of inputs compiles."""
+        backend = self._backend
+        backend.clock = time.perf_counter()
+        marker, compiled = break_marker(), len(backend.graphs)
+        try:
+            return self._optimized(*args, **kwargs)
+        finally:
+            if len(backend.graphs) != compiled or break_marker() != marker:
+                self._breaks.update(dict.fromkeys(breaks_since(marker)))
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Bind like a function, so that a method can be decorated."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def _export_guards(self, guards: Any) -> None:
+        for guard in describe_guards(guards):
+            self._guards.setdefault(guard.text, guard)
+
+    def _guard_failed(self, failure: Any) -> None:
+        self._recompiles.append(describe_recompile(failure))
+
+    # -- what became of it ------------------------------------------------------------------
+
+    @property
+    def graphs(self) -> tuple[CompiledGraph, ...]:
+        """Every graph compiled so far, in order of first run."""
+        return tuple(self._backend.graphs)
+
+    @property
+    def kernels(self) -> dict[str, Kernel]:
+        """Every kernel by name."""
+        return {k.name: k for graph in self.graphs for k in graph.kernels}
+
+    @property
+    def breaks(self) -> tuple[GraphBreak, ...]:
+        """Every place where capture stopped and Python ran."""
+        return tuple(self._breaks)
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """What must stay true for the compiled code to be used again."""
+        return tuple(self._guards.values())
+
+    @property
+    def recompiles(self) -> tuple[str, ...]:
+        """Why it was compiled again, each time."""
+        return tuple(self._recompiles)
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """The graphs that run in eager, with the reasons."""
+        return tuple(f"{g.name}: {g.fallback}" for g in self.graphs if g.fallback)
+
+    def __repr__(self) -> str:
+        name = getattr(self.function, "__qualname__", type(self.function).__name__)
+        return f"<fusec.CompiledFunction {name}: {len(self.graphs)} graphs>"
+
+
+@overload
+def compile(
+    function: Callable[..., Any], **options: Any
+) -> CompiledFunction: ...
+@overload
+def compile(
+    function: None = None, **options: Any
+) -> Callable[[Callable[..., Any]], CompiledFunction]: ...
+def compile(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Compile a function or a module; also a decorator, with or without options.
+
+    Args:
+        function: What to compile; None when used as ``@fusec.compile(target="cpp")``.
+        **options: Fields of ``fusec.Options``.
+
+    Returns:
+        A ``CompiledFunction``.
+
+    Raises:
+        BadOption: An option that does not exist or a value that it does not take.
+    """
+    chosen = Options.from_mapping(options)
+    if function is None:
+        return lambda given: CompiledFunction(given, chosen)
+    return CompiledFunction(function, chosen)
+
+
+def device_summary() -> str:
+    """Return what this process computes on, in a few words."""
+    threads = torch.get_num_threads()
+    level = torch.backends.cpu.get_cpu_capability()
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return f"{threads} CPU thread{'s' if threads != 1 else ''} ({level}), {gpu}"
+
+
+__all__ = ["CompiledFunction", "compile", "device_summary"]

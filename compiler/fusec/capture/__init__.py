@@ -1,0 +1,1 @@
+"""Function to FX graph: TorchDynamo and AOTAutograd, and what the user sees of them."""

@@ -1,0 +1,209 @@
+"""The TorchDynamo backend: every captured graph goes through AOTAutograd and our pipeline."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from fusec.errors import FusecError
+from fusec.graph.decompositions import decomposition_table
+from fusec.lower.program import GraphNotLowered
+from fusec.options import Options
+from fusec.pipeline import Compilation, run_stages
+from fusec.report import Stage
+from fusec.runtime.graph import CompiledGraph
+from fusec.runtime.part import CompiledPart
+
+_STRICT = "FUSEC_STRICT"
+
+
+def strict() -> bool:
+    """Whether a failure inside the compiler is raised instead of running in eager (tests)."""
+    return os.environ.get(_STRICT, "") not in ("", "0")
+
+
+class Backend:
+    """One user's compiler: what ``torch.compile(backend=...)`` calls for each captured graph.
+
+    Attributes:
+        options: How to compile.
+        graphs: Every graph compiled so far, in order.
+        clock: When the work that is not the compiler's ended; capture is timed from there.
+    """
+
+    # TorchDynamo compares backends by this when a function is compiled twice.
+    _torchdynamo_orig_callable = None
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.graphs: list[CompiledGraph] = []
+        self.clock = time.perf_counter()
+        self._taken: set[str] = set()
+        self._lock = threading.RLock()
+
+    def __call__(
+        self, module: fx.GraphModule, example_inputs: Sequence[Any], **_: object
+    ) -> Callable[..., Any]:
+        """Compile one captured graph; what cannot be compiled runs in eager, with the reason."""
+        with self._lock:
+            started = time.perf_counter()
+            graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
+            self.graphs.append(graph)
+            stages = [
+                Stage(
+                    "capture",
+                    max(started - self.clock, 0.0),
+                    lambda: str(module.print_readable(print_output=False)),
+                )
+            ]
+            compiler = _GraphCompiler(self, graph, stages, _input_names(module))
+            try:
+                graph.compiled = compiler.compile(module, example_inputs)
+            finally:
+                graph.stages = tuple(stages)
+                self.clock = time.perf_counter()
+            return graph
+
+
+class _GraphCompiler:
+    """Compiles the parts of one captured graph."""
+
+    def __init__(
+        self, backend: Backend, graph: CompiledGraph, stages: list[Stage], names: dict[int, str]
+    ) -> None:
+        self.backend = backend
+        self.graph = graph
+        self.stages = stages
+        self.names = names
+        self.entered = 0.0
+
+    def compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        self.entered = time.perf_counter()
+        return aot_autograd(  # type: ignore[no-any-return]
+            fw_compiler=self._compiler("forward"),
+            bw_compiler=self._compiler("backward"),
+            inference_compiler=self._compiler("inference"),
+            decompositions=decomposition_table(),
+            partition_fn=min_cut_rematerialization_partition,
+            keep_inference_input_mutations=False,
+        )(module, inputs)
+
+    def _compiler(self, kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+        def compile_part(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+            self.stages.append(
+                Stage(
+                    "decompose" if kind != "backward" else "decompose backward",
+                    time.perf_counter() - self.entered,
+                    lambda: str(module.print_readable(print_output=False)),
+                )
+            )
+            result = self._part(kind, module)
+            self.entered = time.perf_counter()
+            return result
+
+        return compile_part
+
+    def _part(self, kind: str, module: fx.GraphModule) -> Any:
+        if kind != "backward":
+            _name_inputs(module, self.names)
+        state = Compilation(module, self.backend.options, self.backend._taken)
+        try:
+            self.stages += run_stages(state)
+            part = CompiledPart(kind, state, self.graph, self.backend.options.keep_inputs)
+            self.graph.parts.append(part)
+            started = time.perf_counter()
+            part.build()
+            self.stages.append(Stage("build", time.perf_counter() - started, ""))
+        except GraphNotLowered as reason:
+            return self._fall_back(kind, module, str(reason))
+        except FusecError as error:
+            if strict():
+                raise
+            return self._fall_back(kind, module, str(error))
+        except Exception as error:
+            # A defect of the compiler must never become the user's: eager is always right.
+            if strict():
+                raise
+            return self._fall_back(kind, module, f"{type(error).__name__}: {error}")
+        return part
+
+    def _fall_back(self, kind: str, module: fx.GraphModule, reason: str) -> Any:
+        self.graph.parts = [p for p in self.graph.parts if p.kind != kind]
+        self.graph.fallback = f"{kind} runs in eager: {reason}"
+
+        def run(inputs: list[Any]) -> Any:
+            arguments = list(inputs)
+            inputs.clear()
+            return module(*arguments)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+
+# -- names --------------------------------------------------------------------------------
+
+_PLUMBING = frozenset("L G self _parameters _buffers _modules _orig_mod forward".split())
+
+
+def _input_names(module: fx.GraphModule) -> dict[int, str]:
+    """Return the user's own name of each graph input, by position."""
+    names: dict[int, str] = {}
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for position, node in enumerate(placeholders):
+        source = getattr(node.meta.get("grapharg"), "source", None)
+        name = getattr(source, "name", None)
+        text = name() if callable(name) else name
+        names[position] = _plain_name(text) if isinstance(text, str) else node.name
+    return names
+
+
+def _plain_name(source: str) -> str:
+    """Return ``mlp_weight`` for ``L['self']._modules['mlp']._parameters['weight']``."""
+    words = [w for w in re.findall(r"[A-Za-z_]\w*", source) if w not in _PLUMBING]
+    return "_".join(words[-2:]) if words else "x"
+
+
+def _name_inputs(module: fx.GraphModule, names: dict[int, str]) -> None:
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for position, node in enumerate(placeholders):
+        desc = node.meta.get("desc")
+        number = getattr(desc, "idx", position if len(placeholders) == len(names) else None)
+        if number in names:
+            node.meta["fusec_name"] = names[number]
+
+
+def fusec_backend(
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: dict[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """The entry point for ``torch.compile(model, backend="fusec", options={...})``.
+
+    Args:
+        module: The captured graph.
+        example_inputs: Its inputs.
+        options: Fields of ``fusec.Options``.
+        mode: None or ``default``; others are refused.
+
+    Raises:
+        BadOption: An option or mode that does not exist.
+    """
+    if mode not in (None, "default"):
+        from fusec.errors import BadOption
+
+        raise BadOption("mode", mode, ("default",))
+    return Backend(Options.from_mapping(options))(module, example_inputs)
+
+
+__all__ = ["Backend", "fusec_backend", "strict"]
+

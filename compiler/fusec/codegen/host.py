@@ -1,0 +1,215 @@
+"""The host program: the Python function that allocates, launches, calls and returns.
+
+It is straight-line source text, one line a step, so that a person can read what a call does and so
+that a call costs little more than its launches.  Kernels are looked up by name in the function's
+globals, which is how an edited kernel takes the place of a generated one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fusec.codegen.naming import argument_buffers, body_sizes, identifier
+from fusec.ir.body import Buffer, Compute, Extern, Program, Step, TensorRef
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.printer import dtype_name
+
+
+@dataclass(frozen=True)
+class HostProgram:
+    """A host program as text.
+
+    Attributes:
+        text: Source of ``def run(...)``: what a call executes.
+        traced: The same function, launching through ``launch(name, tensors, sizes)``, so that a
+            kernel's own inputs can be caught.
+        constants: Names in the text that stand for Python objects (operators, tensors).
+    """
+
+    text: str
+    traced: str
+    constants: Mapping[str, object]
+
+
+class _Writer:
+    def __init__(self, program: Program, targets: Mapping[str, str], traced: bool) -> None:
+        self.program = program
+        self.targets = targets
+        self.traced = traced
+        self.taken: set[str] = {"run", "threads", "failed", "launch", "empty", "expect"}
+        self.constants: dict[str, object] = {}
+        self.lines: list[str] = []
+        self.names: dict[str, str] = {}
+        self.sizes: dict[Symbol, str] = {}
+
+    # -- expressions ------------------------------------------------------------------------
+
+    def expr(self, expr: Expr) -> str:
+        return expr.render(lambda symbol: self.sizes[symbol])
+
+    def tuple(self, values: Sequence[Expr]) -> str:
+        inner = ", ".join(self.expr(v) for v in values)
+        return f"({inner},)" if len(values) == 1 else f"({inner})"
+
+    def constant(self, value: object, hint: str) -> str:
+        for name, known in self.constants.items():
+            if known is value:
+                return name
+        name = identifier(hint, self.taken, "value")
+        self.constants[name] = value
+        return name
+
+    def value(self, value: object) -> str:
+        if isinstance(value, TensorRef):
+            return self.ref(value)
+        if isinstance(value, Expr):
+            return self.expr(value)
+        if isinstance(value, tuple):
+            inner = ", ".join(self.value(v) for v in value)
+            return f"({inner},)" if len(value) == 1 else f"({inner})"
+        if isinstance(value, list):
+            return "[" + ", ".join(self.value(v) for v in value) + "]"
+        if value is None or isinstance(value, (bool, int, str)):
+            return repr(value)
+        if isinstance(value, float) and value == value and abs(value) != float("inf"):
+            return repr(value)
+        return self.constant(value, str(value))
+
+    def ref(self, ref: TensorRef) -> str:
+        name = self.names[ref.buffer]
+        buffer = self.program.buffers[ref.buffer]
+        whole = ref.shape == buffer.shape and ref.offset == 0
+        if whole and ref.strides == buffer.strides and ref.dtype == buffer.dtype:
+            return name
+        offset = self.expr(ref.offset)
+        if ref.buffer in self.program.inputs:  # an input may itself start inside its storage
+            offset = f"{name}.storage_offset() + {offset}"
+        return f"{name}.as_strided({self.tuple(ref.shape)}, {self.tuple(ref.strides)}, {offset})"
+
+    # -- steps ------------------------------------------------------------------------------
+
+    def allocate(self, buffer: Buffer) -> None:
+        name = self.names[buffer.name]
+        shape, strides = self.tuple(buffer.shape), self.tuple(buffer.strides)
+        if buffer.device.type == "cpu":
+            self.lines.append(f"{name} = empty_cpu({shape}, {strides}, {dtype_name(buffer.dtype)})")
+        else:
+            device = self.constant(buffer.device, str(buffer.device))
+            self.lines.append(
+                f"{name} = empty({shape}, {strides}, dtype={dtype_name(buffer.dtype)}, "
+                f"device={device})"
+            )
+
+    def compute(self, step: Compute) -> None:
+        buffers = argument_buffers(step.body)
+        for name in step.writes():
+            if name not in self.names:
+                self.bind(name)
+                self.allocate(self.program.buffers[name])
+        sizes = [self.sizes[s] for s in body_sizes(step.body, self.program.buffers)]
+        names = [self.names[name] for name in buffers]
+        if self.traced:
+            self.lines.append(
+                f"launch({step.name!r}, [{', '.join(names)}], [{', '.join(sizes)}])"
+            )
+        elif self.targets[step.name] == "cpp":
+            arguments = [f"{name}.data_ptr()" for name in names] + sizes + ["threads()"]
+            self.lines.append(f"status = {step.name}({', '.join(arguments)})")
+            self.lines.append(f"if status: failed({step.name!r}, status)")
+        else:
+            self.lines.append(f"{step.name}({', '.join(names + sizes)})")
+
+    def extern(self, step: Extern) -> None:
+        function = self.constant(step.target, str(step.target).replace(".", "_"))
+        arguments = [self.value(a) for a in step.args]
+        arguments += [f"{k}={self.value(v)}" for k, v in step.kwargs.items()]
+        call = f"{function}({', '.join(arguments)})"
+        if len(step.outputs) == 1 and step.outputs[0]:
+            target = self.bind(step.outputs[0])
+            self.lines.append(f"{target} = {call}")
+        elif not any(step.outputs):
+            self.lines.append(call)
+        else:
+            targets = [self.bind(name) if name else "_" for name in step.outputs]
+            self.lines.append(f"{', '.join(targets)} = {call}")
+        for name in step.outputs:
+            if name:
+                target, buffer = self.names[name], self.program.buffers[name]
+                self.lines.append(f"{target} = expect({target}, {self.tuple(buffer.strides)})")
+
+    def bind(self, name: str) -> str:
+        buffer = self.program.buffers[name]
+        self.names[name] = identifier(buffer.hint or name, self.taken, "buf")
+        return self.names[name]
+
+    def free(self, step: Step, last: Mapping[str, str]) -> None:
+        gone = [
+            self.names[name]
+            for name in dict.fromkeys((*step.reads(), *step.writes()))
+            if last.get(name) == step.name and name in self.names
+        ]
+        if gone:
+            self.lines.append(f"del {', '.join(gone)}")
+
+    def run(self) -> str:
+        program = self.program
+        for name in program.inputs:
+            if name in program.buffers:
+                self.bind(name)
+            else:
+                self.names[name] = identifier(name, self.taken, "n")
+        parameters = ", ".join(self.names[name] for name in program.inputs)
+        for symbol, (source, dim) in program.sizes.items():
+            text = self.names[source] if dim is None else f"{self.names[source]}.size({dim})"
+            self.sizes[symbol] = identifier(symbol.name, self.taken, "s")
+            self.lines.append(f"{self.sizes[symbol]} = {text}")
+        last: dict[str, str] = {}
+        for step in program.steps:
+            for name in (*step.reads(), *step.writes()):
+                last[name] = step.name
+        for name in program.output_buffers():
+            last.pop(name, None)
+        for step in program.steps:
+            if isinstance(step, Compute):
+                self.compute(step)
+            else:
+                self.extern(step)
+            self.free(step, last)
+        outputs = ", ".join(self.value(v) for v in program.outputs)
+        self.lines.append(f"return [{outputs}]")
+        body = "\n".join(f"    {line}" for line in self.lines)
+        return f"def run({parameters}):\n{body}\n"
+
+
+def emit_host(program: Program, targets: Mapping[str, str]) -> HostProgram:
+    """Write the host program of a scheduled program whose steps have their final names.
+
+    Args:
+        program: The program.
+        targets: Kernel name to ``cpp`` (called with pointers) or ``triton`` (with tensors).
+    """
+    plain = _Writer(program, targets, traced=False)
+    text = plain.run()
+    traced = _Writer(program, targets, traced=True)
+    traced_text = traced.run()
+    return HostProgram(text, traced_text, {**traced.constants, **plain.constants})
+
+
+DTYPES = {
+    dtype_name(dtype): dtype
+    for dtype in (
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    )
+}

@@ -1,0 +1,158 @@
+"""The pipeline: every stage of a graph's compilation, in order, in one list.
+
+``capture`` and ``decompose`` happen before, in torch's own hands (TorchDynamo and AOTAutograd);
+``capture/backend.py`` reports them.  Everything that wants to see or time a stage (printing, the
+panel, saved reports, verification) is an observer of ``run_stages``.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import fx
+
+from fusec.codegen.host import HostProgram, emit_host
+from fusec.ir.body import Compute, Program
+from fusec.ir.node import Recorder, recording
+from fusec.ir.printer import format_program
+from fusec.kernel import KernelSource
+from fusec.lower import lower_graph
+from fusec.options import Options
+from fusec.report import Stage
+from fusec.schedule import Schedule, schedule_program
+
+
+@dataclass
+class Compilation:
+    """What the stages pass on, each adding its own result.
+
+    Attributes:
+        module: The ATen-level graph.
+        options: How to compile.
+        taken: Kernel names in use; new ones are added.
+        recorder: Interns the nodes of all stages.
+        program: After ``lower``.
+        schedule: After ``schedule``.
+        kernels: After ``emit``: by name, in order.
+        host: After ``emit``.
+    """
+
+    module: fx.GraphModule
+    options: Options
+    taken: set[str]
+    recorder: Recorder = field(default_factory=Recorder)
+    program: Program | None = None
+    schedule: Schedule | None = None
+    kernels: dict[str, KernelSource] = field(default_factory=dict)
+    host: HostProgram | None = None
+
+    @property
+    def scheduled(self) -> Program:
+        """The program as it will run."""
+        assert self.schedule is not None
+        return self.schedule.program
+
+
+def lower(state: Compilation) -> Callable[[], str]:
+    """Turn the graph into a loop-level program."""
+    program = state.program = lower_graph(
+        state.module,
+        emulate_rounding=state.options.emulate_rounding,
+        recorder=state.recorder,
+    )
+    return lambda: format_program(program)
+
+
+def schedule(state: Compilation) -> Callable[[], str]:
+    """Decide which computations share a kernel and how its loops run."""
+    assert state.program is not None
+    result = state.schedule = schedule_program(state.program)
+    return lambda: str(result)
+
+
+def emit(state: Compilation) -> Callable[[], str]:
+    """Write the kernels and the host program."""
+    program = state.scheduled
+    steps = []
+    for step in program.steps:
+        if isinstance(step, Compute):
+            name = kernel_name(step.label, state.options.name, state.taken)
+            step = replace(step, name=name)
+            state.kernels[name] = emit_kernel(step, program, state.options)
+        steps.append(step)
+    program = replace(program, steps=tuple(steps))
+    state.schedule = replace(state.schedule, program=program)  # type: ignore[type-var]
+    targets = {name: kernel.target for name, kernel in state.kernels.items()}
+    state.host = emit_host(program, targets)
+    texts = [state.host.text] + [kernel.text for kernel in state.kernels.values()]
+    return lambda: "\n\n".join(texts)
+
+
+def emit_kernel(step: Compute, program: Program, options: Options) -> KernelSource:
+    """Write one kernel for the device that its tensors are on."""
+    device = program.buffers[step.writes()[0]].device
+    if device.type == "cuda" or options.target == "triton":
+        from fusec.codegen.triton.emit import emit_triton
+
+        return emit_triton(step.name, step.body, program.buffers, label=step.label)
+    from fusec.codegen.cpp.emit import emit_cpp
+
+    return emit_cpp(step.name, step.body, program.buffers, label=step.label)
+
+
+STAGES: tuple[tuple[str, Callable[[Compilation], Callable[[], str]]], ...] = (
+    ("lower", lower),
+    ("schedule", schedule),
+    ("emit", emit),
+)
+
+Observer = Callable[[Stage], None]
+
+
+def run_stages(state: Compilation, observe: Observer | None = None) -> list[Stage]:
+    """Run all stages on ``state``; return what each yielded and how long it took."""
+    done = []
+    with recording(state.recorder):
+        for name, function in STAGES:
+            started = time.perf_counter()
+            text = function(state)
+            done.append(Stage(name, time.perf_counter() - started, text))
+            if observe is not None:
+                observe(done[-1])
+    return done
+
+
+# -- names --------------------------------------------------------------------------------
+
+_PLAIN_WORDS = frozenset(
+    "add sub mul div neg where clone to_copy convert_element_type expand view permute copy "
+    "full alias maximum minimum output exp sum rsub unsqueeze pow sqrt rsqrt reciprocal".split()
+)
+
+
+def kernel_name(label: str, prefix: str, taken: set[str]) -> str:
+    """Return a name that says what a kernel does, valid in every target language, and free.
+
+    Args:
+        label: The operators, joined by ``+``.
+        prefix: The user's name for the cell or function; may be empty.
+        taken: Names in use; the result is added.
+    """
+    words = [w.strip().removeprefix("native_") for w in label.split("+")]
+    telling = [w for w in words if w and w not in _PLAIN_WORDS]
+    chosen = telling[-3:] if telling else [w for w in words if w][-3:]
+    name = "_".join(([prefix] if prefix else []) + (chosen or ["kernel"]))
+    name = re.sub(r"\W+", "_", name)[:48].strip("_")
+    if not name or name[0].isdigit():
+        name = f"kernel_{name}"
+    if hasattr(torch, name) or name in ("main", "run", "launch"):
+        name = f"{name}_kernel"  # never shadow a function that a standalone file may use
+    candidate, number = name, 2
+    while candidate in taken:
+        candidate, number = f"{name}_{number}", number + 1
+    taken.add(candidate)
+    return candidate

@@ -1,0 +1,338 @@
+"""A compiled graph: what TorchDynamo captured in one piece, with all that can be asked of it."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusec.errors import FusecError
+from fusec.ir.interpret import run_body
+from fusec.kernel import Kernel, Runnable
+from fusec.report import ExternCall, FusionDecision, Stage, Timing, TuningRun, Verdict
+from fusec.runtime import cpp_build
+from fusec.runtime.part import CompiledPart, build_runnable
+from fusec.tune.measure import interleave
+from fusec.verify.inputs import fresh_inputs
+
+
+class NoInputs(FusecError):
+    """Checking and timing need the inputs of a call, and there are none."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} has not run with its inputs kept",
+            "call it once, compiled with keep_inputs=True",
+        )
+
+
+class CompiledGraph:
+    """One captured graph and its compiled parts.
+
+    Attributes:
+        name: For people: ``graph 0``.
+        eager: The captured graph itself; running it is running eager.
+        parts: The compiled parts: one for inference, or forward and backward.
+        stages: What each stage of the compilation yielded, with its time.
+        fallback: Why the graph runs in eager, or an empty string.
+    """
+
+    def __init__(self, name: str, eager: fx.GraphModule, keep: bool) -> None:
+        self.name = name
+        self.eager = eager
+        self.keep = keep
+        self.parts: list[CompiledPart] = []
+        self.stages: tuple[Stage, ...] = ()
+        self.fallback = ""
+        self.compiled: Callable[..., Any] | None = None
+        self.last_inputs: tuple[Any, ...] | None = None
+        self.lock = threading.RLock()
+
+    # -- what it is -------------------------------------------------------------------------
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Every kernel, in order of launch, forward before backward."""
+        return tuple(k for part in self.parts for k in part.kernels.values())
+
+    @property
+    def externs(self) -> tuple[ExternCall, ...]:
+        """Every operator that runs as ATen's own kernel."""
+        return tuple(e for part in self.parts for e in part.externs)
+
+    @property
+    def fusions(self) -> tuple[FusionDecision, ...]:
+        """Every fusion made or refused."""
+        return tuple(
+            d for p in self.parts if p.state.schedule for d in p.state.schedule.decisions
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of how it runs."""
+        return tuple(dict.fromkeys(n for part in self.parts for n in part.notes))
+
+    @property
+    def seconds(self) -> float:
+        """How long it took to compile, capture included."""
+        return sum(stage.seconds for stage in self.stages)
+
+    def __repr__(self) -> str:
+        what = f"{len(self.kernels)} kernels, {len(self.externs)} extern calls"
+        return f"<CompiledGraph {self.name}: {self.fallback or what}>"
+
+    # -- running ----------------------------------------------------------------------------
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run the compiled graph, as TorchDynamo calls it."""
+        if self.keep:
+            self.last_inputs = inputs
+        assert self.compiled is not None
+        return self.compiled(*inputs)
+
+    def _inputs(self) -> tuple[Any, ...]:
+        if self.last_inputs is None:
+            raise NoInputs(self.name)
+        return self.last_inputs
+
+    def _run_fused(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        assert self.compiled is not None
+        keep, self.keep = self.keep, False
+        try:
+            return _tensors(self.compiled(*inputs))
+        finally:
+            self.keep = keep
+
+    def _run_eager(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        return _tensors(self.eager(*inputs))
+
+    def _run_float64(self) -> Callable[[Sequence[Any]], list[torch.Tensor]] | None:
+        from torch._dynamo.debug_utils import cast_to_fp64
+
+        try:
+            module, _ = cast_to_fp64(copy.deepcopy(self.eager), ())
+        except (RuntimeError, TypeError, AttributeError):
+            return None
+
+        def run(inputs: Sequence[Any]) -> list[torch.Tensor]:
+            raised = [
+                t.to(torch.float64) if isinstance(t, torch.Tensor) and t.is_floating_point() else t
+                for t in inputs
+            ]
+            return _tensors(module(*raised))
+
+        return run
+
+    # -- measuring and checking -------------------------------------------------------------
+
+    def measure(self, seconds: float = 0.3) -> tuple[Timing, Timing]:
+        """Return (eager, fused) timings on the inputs of the last call, interleaved.
+
+        Inputs that the graph updates in place are updated further: only the cost counts here, and
+        it is done on copies.
+
+        Raises:
+            NoInputs: The graph has not run with its inputs kept.
+        """
+        with self.lock:
+            inputs = self._copies()
+            device = next((t.device.type for t in inputs if isinstance(t, torch.Tensor)), "cpu")
+            keep, self.keep = self.keep, False
+            try:
+                assert self.compiled is not None
+                compiled, eager = self.compiled, self.eager
+                timings = interleave(
+                    {"eager": lambda: eager(*inputs), "fused": lambda: compiled(*inputs)},
+                    seconds=seconds,
+                    device=device,
+                    flush_l2=device == "cuda",
+                )
+            finally:
+                self.keep = keep
+            return timings["eager"], timings["fused"]
+
+    def _copies(self) -> list[Any]:
+        return [
+            t.detach().clone().requires_grad_(t.requires_grad)
+            if isinstance(t, torch.Tensor)
+            else t
+            for t in self._inputs()
+        ]
+
+    def kernel_timings(self, seconds: float = 0.2) -> dict[str, Timing]:
+        """Return the time of each kernel alone, on its own inputs of the last call."""
+        with self.lock:
+            calls: dict[str, Callable[[], object]] = {}
+            device = "cpu"
+            for part in self.parts:
+                if part.last_inputs is None:
+                    continue
+                for name, kernel in part.kernels.items():
+                    tensors, sizes = part.kernel_inputs(name, part.last_inputs)
+                    runnable = kernel.runnable()
+                    device = tensors[0].device.type if tensors else device
+                    calls[name] = lambda r=runnable, t=tensors, s=sizes: r(t, s)  # type: ignore[misc]
+            if not calls:
+                return {}
+            return interleave(calls, seconds=seconds, device=device, flush_l2=device == "cuda")
+
+    def verify(self, *, timed: bool = False) -> Verdict:
+        """Compare all outputs with eager and float64, on the real inputs and on fresh ones.
+
+        Raises:
+            NoInputs: The graph has not run with its inputs kept.
+        """
+        from fusec.verify.check import check_graph
+
+        with self.lock:
+            real = self._copies()
+            verdict = self._check_graph(check_graph, real, timed)
+            if not verdict.ok:
+                return verdict
+            fresh = _with_tensors(real, fresh_inputs(_tensors(real)))
+            second = self._check_graph(check_graph, fresh, False)
+            if not second.ok:
+                return replace(second, reason=f"on fresh random inputs: {second.reason}")
+            return replace(verdict, seconds=verdict.seconds + second.seconds)
+
+    def _check_graph(
+        self, check_graph: Callable[..., Verdict], inputs: list[Any], timed: bool
+    ) -> Verdict:
+        tensors = _tensors(inputs)
+        float64 = self._run_float64()
+
+        def placed(run: Callable[[Sequence[Any]], list[torch.Tensor]]) -> Callable[..., Any]:
+            return lambda given: run(_with_tensors(inputs, given))
+
+        return check_graph(
+            placed(self._run_fused),
+            placed(self._run_eager),
+            placed(float64) if float64 is not None else None,
+            tensors,
+            timed=timed,
+        )
+
+    # -- KernelHost -------------------------------------------------------------------------
+
+    def build(self, kernel: Kernel, text: str) -> Runnable:
+        """Build ``text`` in place of a kernel's source and launch it from now on."""
+        runnable = build_runnable(kernel, text)
+        part = self._part_of(kernel)
+        if part is not None:
+            part.link(kernel.name, runnable)
+        return runnable
+
+    def _part_of(self, kernel: Kernel) -> CompiledPart | None:
+        return next((p for p in self.parts if p.kernels.get(kernel.name) is kernel), None)
+
+    def check(self, kernel: Kernel, text: str, *, timed: bool = True) -> Verdict:
+        """Check ``text`` for a kernel: guarded worker first, then within the whole graph."""
+        from fusec.verify.check import Case, check_graph, check_kernel
+
+        with self.lock:
+            part = self._part_of(kernel)
+            if part is None or part.last_inputs is None:
+                raise NoInputs(self.name)
+            tensors, sizes = part.kernel_inputs(kernel.name, part.last_inputs)
+            verdict = check_kernel(
+                kernel,
+                text,
+                cases=[Case(tuple(tensors), tuple(sizes), "on the real inputs")],
+                build=lambda t: _library(kernel, t),
+                interpret=lambda t, s, p: interpret_kernel(part, kernel, t, s, p),
+                prepare=lambda t: build_runnable(kernel, t),
+                generated=build_runnable(kernel, kernel.generated.text),
+                timed=timed,
+            )
+            if not verdict.ok or part.kind == "backward":
+                return verdict
+            before = kernel.runnable()
+            part.link(kernel.name, build_runnable(kernel, text))
+            try:
+                whole = self._check_graph(check_graph, self._copies(), timed)
+            finally:
+                part.link(kernel.name, before)
+            seconds = verdict.seconds + whole.seconds
+            if not whole.ok:
+                return replace(whole, timing=verdict.timing, seconds=seconds)
+            return replace(
+                verdict,
+                outputs=whole.outputs,
+                graph=whole.graph or whole.timing,
+                eager=whole.eager,
+                seconds=seconds,
+            )
+
+    def tune(
+        self,
+        kernel: Kernel,
+        *,
+        budget: float,
+        progress: Callable[[TuningRun], None] | None,
+        stop: threading.Event | None,
+    ) -> TuningRun:
+        """Search a kernel's tunables on the inputs of the last call; see ``fusec.tune``."""
+        from fusec.tune.run import tune_in_graph
+
+        with self.lock:
+            part = self._part_of(kernel)
+            if part is None or part.last_inputs is None:
+                raise NoInputs(self.name)
+            tensors, sizes = part.kernel_inputs(kernel.name, part.last_inputs)
+            return tune_in_graph(
+                self, kernel, tensors, sizes, budget=budget, progress=progress, stop=stop
+            )
+
+
+def _library(kernel: Kernel, text: str) -> Path | None:
+    if kernel.target != "cpp":
+        return None
+    kind = "cpp" if text == kernel.generated.text else "edits-cpp"
+    return cpp_build.build(text, kind=kind)
+
+
+def interpret_kernel(
+    part: CompiledPart,
+    kernel: Kernel,
+    tensors: Sequence[torch.Tensor],
+    sizes: Sequence[int],
+    precision: torch.dtype | None,
+) -> list[torch.Tensor]:
+    """Run a kernel's loop-level IR by eager operators; return what it writes."""
+    from fusec.codegen.naming import argument_buffers, body_sizes
+
+    program = part.state.scheduled
+    names = argument_buffers(kernel.body)
+    symbols = body_sizes(kernel.body, program.buffers)
+    given: dict[str, torch.Tensor] = {}
+    for name, tensor in zip(names, tensors, strict=True):
+        raised = precision if precision and tensor.is_floating_point() else tensor.dtype
+        copy_ = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=raised, device=tensor.device
+        )
+        given[name] = copy_.copy_(tensor)
+    run_body(kernel.body, given, dict(zip(symbols, sizes, strict=True)), precision)
+    return [
+        given[name]
+        for name, argument in zip(names, kernel.signature.arguments, strict=True)
+        if argument.role != "in"
+    ]
+
+
+def _tensors(values: object) -> list[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return [values]
+    if isinstance(values, (list, tuple)):
+        return [v for v in values if isinstance(v, torch.Tensor)]
+    return []
+
+
+def _with_tensors(pattern: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
+    given = iter(tensors)
+    return [next(given) if isinstance(v, torch.Tensor) else v for v in pattern]

@@ -1,0 +1,72 @@
+"""Launching: built kernels as callables, and the names that a host program uses."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fusec.errors import FusecError
+from fusec.kernel import Signature
+from fusec.runtime.cpp_build import load
+
+empty_cpu = torch._C._dynamo.guards._empty_strided_cpu
+
+
+class KernelCheckFailed(FusecError, IndexError):
+    """A check inside a kernel failed: an index out of range, an integer division by zero."""
+
+
+def raise_check(name: str, status: int, checks: Sequence[str]) -> None:
+    """Raise what a kernel's non-zero status stands for."""
+    if not 1 <= status <= len(checks):
+        raise FusecError(f"kernel {name} failed with status {status}")
+    message = checks[status - 1]
+    if "ZeroDivision" in message:
+        raise RuntimeError("ZeroDivisionError")  # as ATen words it
+    raise KernelCheckFailed(message, f"in kernel {name}")
+
+
+class CppRunnable:
+    """A built C++ kernel.
+
+    Attributes:
+        function: The ctypes function itself, for host programs: pointers, sizes, threads.
+    """
+
+    def __init__(self, path: Path, entry: str, signature: Signature, name: str) -> None:
+        argtypes = [ctypes.c_void_p] * len(signature.arguments)
+        argtypes += [ctypes.c_int64] * (len(signature.sizes) + 1)  # type: ignore[list-item]
+        self.function: Callable[..., Any] = load(path, entry, argtypes=argtypes)
+        self.name = name
+        self.checks = signature.checks
+
+    def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
+        """Run once on torch's own number of threads."""
+        status = self.function(
+            *[t.data_ptr() for t in tensors], *sizes, torch.get_num_threads()
+        )
+        if status:
+            raise_check(self.name, status, self.checks)
+
+
+def expect(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """Return an extern call's result laid out as the kernels after it were told.
+
+    torch's fake tensors predict the layout; where a real operator disagrees, it is copied.
+    """
+    actual = tensor.stride()
+    if actual == strides:
+        return tensor
+    if all(
+        size == 1 or a == b
+        for size, a, b in zip(tensor.shape, actual, strides, strict=True)
+    ):
+        return tensor
+    laid = torch.empty_strided(
+        tensor.shape, strides, dtype=tensor.dtype, device=tensor.device
+    )
+    return laid.copy_(tensor)

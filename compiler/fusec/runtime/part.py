@@ -1,0 +1,156 @@
+"""A compiled part: one ATen-level graph (forward or backward) as a callable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fusec.codegen.host import DTYPES
+from fusec.ir.body import Compute, Extern
+from fusec.kernel import Kernel, KernelHost, Runnable
+from fusec.pipeline import Compilation
+from fusec.report import ExternCall
+from fusec.runtime import cpp_build
+from fusec.runtime.launch import CppRunnable, empty_cpu, expect, raise_check
+
+# Above this many elements a kernel's programs take minutes in Triton's interpreter.
+INTERPRETER_ELEMENTS = 1 << 18
+
+
+class CompiledPart:
+    """The kernels and the host program of one ATen-level graph.
+
+    Attributes:
+        kind: ``forward``, ``backward`` or ``inference``.
+        state: What the pipeline's stages yielded.
+        kernels: By name, in order of launch.
+        externs: The operators that run as ATen's own kernels, with reasons.
+        notes: What the user should know of how it runs.
+        last_inputs: Inputs of the latest call, where they are kept.
+    """
+
+    def __init__(self, kind: str, state: Compilation, host: KernelHost, keep: bool) -> None:
+        self.kind = kind
+        self.state = state
+        self.keep = keep
+        self.last_inputs: tuple[object, ...] | None = None
+        self.notes: list[str] = []
+        program = state.scheduled
+        bodies = {s.name: s.body for s in program.steps if isinstance(s, Compute)}
+        self.kernels = {
+            name: Kernel(source, bodies[name], host) for name, source in state.kernels.items()
+        }
+        self.externs = tuple(
+            ExternCall(str(s.target), s.reason, s.where)
+            for s in program.steps
+            if isinstance(s, Extern) and s.reason != "a tensor that the graph owns"
+        )
+        self._namespace: dict[str, Any] = {}
+        self._run: Callable[..., list[Any]] | None = None
+
+    # -- building ---------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Build all kernels side by side and link the host program to them.
+
+        Raises:
+            CompileError: A kernel does not compile.
+            CompilerNotFound: There is no C++ compiler.
+        """
+        texts = [k.source for k in self.kernels.values() if k.target == "cpp"]
+        if texts:
+            cpp_build.build_many(texts)  # loading below finds them in the store
+        assert self.state.host is not None
+        self._namespace = {
+            **DTYPES,
+            **self.state.host.constants,
+            "empty_cpu": empty_cpu,
+            "empty": torch.empty_strided,
+            "expect": expect,
+            "threads": torch.get_num_threads,
+            "failed": self._failed,
+        }
+        for name, kernel in self.kernels.items():
+            self.link(name, kernel.runnable())
+        code = compile(self.state.host.text, f"<host program of {self._label()}>", "exec")
+        exec(code, self._namespace)
+        self._run = self._namespace["run"]
+
+    def _label(self) -> str:
+        return next(iter(self.kernels), self.kind)
+
+    def link(self, name: str, runnable: Runnable) -> None:
+        """Make the host program launch ``runnable`` as kernel ``name``."""
+        if isinstance(runnable, CppRunnable) and self.kernels[name].target == "cpp":
+            self._namespace[name] = runnable.function
+        else:
+            count = len(self.kernels[name].signature.arguments)
+            self._namespace[name] = lambda *args: runnable(args[:count], args[count:])
+
+    def _failed(self, name: str, status: int) -> None:
+        raise_check(name, status, self.kernels[name].signature.checks)
+
+    # -- running ----------------------------------------------------------------------------
+
+    _boxed_call = True  # AOTAutograd hands its arguments over in a list that may be emptied
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        """Run on a list of inputs, which is emptied."""
+        if self.keep:
+            self.last_inputs = tuple(inputs)
+        assert self._run is not None
+        arguments = tuple(inputs)
+        inputs.clear()
+        return self._run(*arguments)
+
+    def trace(
+        self,
+        inputs: Sequence[object],
+        launch: Callable[[str, list[torch.Tensor], list[int]], None],
+    ) -> list[Any]:
+        """Run the host program with ``launch`` in place of every kernel launch."""
+        assert self.state.host is not None
+        namespace = {**self._namespace, "launch": launch}
+        exec(compile(self.state.host.traced, "<traced host program>", "exec"), namespace)
+        run: Callable[..., list[Any]] = namespace["run"]
+        return run(*inputs)
+
+    def kernel_inputs(
+        self, name: str, inputs: Sequence[object]
+    ) -> tuple[list[torch.Tensor], list[int]]:
+        """Return the tensors (as they are before the launch) and sizes that a kernel gets."""
+        caught: list[tuple[list[torch.Tensor], list[int]]] = []
+
+        def launch(kernel: str, tensors: list[torch.Tensor], sizes: list[int]) -> None:
+            if kernel == name and not caught:
+                caught.append(([_copy(t) for t in tensors], list(sizes)))
+            self.kernels[kernel].runnable()(tensors, sizes)
+
+        self.trace(inputs, launch)
+        return caught[0]
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    copy = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return copy.copy_(tensor)
+
+
+def build_runnable(kernel: Kernel, text: str) -> Runnable:
+    """Build ``text`` as ``kernel``.
+
+    Raises:
+        CompileError: It does not compile; the diagnostics carry the lines.
+    """
+    signature, generated = kernel.signature, kernel.generated
+    if kernel.target == "cpp":
+        kind = "cpp" if text == generated.text else "edits-cpp"
+        path: Path = cpp_build.build(text, kind=kind)
+        return CppRunnable(path, generated.entry, signature, kernel.name)
+    from fusec.runtime.triton_build import build_triton
+
+    return build_triton(text, signature, generated.entry)

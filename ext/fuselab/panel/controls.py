@@ -12,9 +12,8 @@ from fusec.tunables import Tunable, read_tunables
 
 def button(text: str, tooltip: str, icon: str = "") -> Any:
     """Return a button as wide as its text."""
-    return widgets.Button(
-        description=text, tooltip=tooltip, icon=icon, layout=widgets.Layout(width="auto")
-    )
+    layout = widgets.Layout(width="auto", flex="0 0 auto")
+    return widgets.Button(description=text, tooltip=tooltip, icon=icon, layout=layout)
 
 
 class Tunables:

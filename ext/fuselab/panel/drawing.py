@@ -1,32 +1,30 @@
-"""From data to a picture in the panel: a Figure made by ``fuselab.plots``, written as PNG.
+"""Figures of ``fuselab.plots`` in the panel, as PNG.
 
 No pyplot: it keeps global state that callbacks on several threads corrupt.
 """
 
 from __future__ import annotations
 
-import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as widgets
 
 from fusec.report import TuningRun
+from fuselab import plots
 
 from .bench import PanelCell
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-DPI = 144  # sharp on a high-density screen; the layout below sets the size
-
 
 class Plot:
-    """An image that takes no room while it is empty."""
+    """An image that takes no room while it is empty.
 
-    def __init__(self, tooltip: str) -> None:
+    The table beside it says the same in text: an Image has no alternative text, and JupyterLab
+    cannot show one that has a tooltip.
+    """
+
+    def __init__(self) -> None:
         self.image = widgets.Image(
             format="png",
-            tooltip=tooltip,
             layout=widgets.Layout(width="100%", max_width="720px", display="none"),
         )
         self.image.add_class("fuselab-plot")
@@ -46,40 +44,22 @@ class Plot:
         self.image.layout.display = "none"
 
 
-def png(figure: Figure) -> bytes:
-    """Write a figure as PNG."""
-    data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=DPI)
-    return data.getvalue()
+def preload() -> None:
+    """Load matplotlib now: the first figure must not hold up a search that has begun."""
+    import matplotlib.figure  # noqa: F401
 
 
 def speed_png(cell: PanelCell) -> bytes:
-    """Draw eager and fused."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.0, 1.7), layout="constrained")
-    axes = figure.subplots()
-    bars = [(n, t) for n, t in (("fused", cell.fused), ("eager", cell.eager)) if t]
-    for i, (_, timing) in enumerate(bars):
-        ms = timing.milliseconds
-        error = [[ms - timing.low * 1e3], [timing.high * 1e3 - ms]]
-        axes.barh(i, ms, xerr=error, color="#4c78a8" if i == 0 else "#9a9a9a", capsize=3)
-    axes.set_yticks(range(len(bars)), [name for name, _ in bars])
-    axes.set_xlabel("time per call (ms), median and quartiles")
-    return png(figure)
+    """Draw eager and fused, and the kernels' shares where all were timed alone."""
+    timings = {
+        name: kernel.last_verdict.timing
+        for name, kernel in cell.kernels.items()
+        if kernel.last_verdict and kernel.last_verdict.timing
+    }
+    complete = timings if len(timings) == len(cell.kernels) > 1 else None
+    return plots.figure_png(plots.speed_figure(cell.eager, cell.fused, complete))
 
 
 def tuning_png(run: TuningRun) -> bytes:
     """Draw a search so far."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.0, 2.6), layout="constrained")
-    axes = figure.subplots()
-    done = [(i + 1, t.timing) for i, t in enumerate(run.trials) if t.timing]
-    axes.plot([i for i, _ in done], [t.milliseconds for _, t in done], "o", ms=4)
-    if run.eager:
-        axes.axhline(run.eager.milliseconds, color="#9a9a9a", ls="--", label="eager")
-        axes.legend()
-    axes.set_xlabel("configuration, in the order tried")
-    axes.set_ylabel("time per call (ms)")
-    return png(figure)
+    return plots.figure_png(plots.tuning_figure(run))

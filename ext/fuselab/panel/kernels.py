@@ -11,7 +11,7 @@ import ipywidgets as widgets
 from fusec.kernel import Kernel
 from fusec.tunables import set_tunables
 
-from . import text as words
+from . import markup
 from .bench import Bench, Checked
 from .controls import Tunables, button
 from .editor import Editor
@@ -54,12 +54,13 @@ class KernelsTab:
         self.export.on_click(lambda _: self.start_export())
         self.verdict = widgets.HTML(layout=widgets.Layout(width="100%", min_height="1.6em"))
         actions = [self.check, self.keep, self.revert, self.tune, self.export]
+        row = {"flex_flow": "wrap", "align_items": "center"}
         self.widget = widgets.VBox(
             [
-                widgets.HBox([self.choice, self.summary], layout=widgets.Layout(flex_flow="wrap")),
+                widgets.HBox([self.choice, self.summary], layout=row),
                 self.place,
                 self.tunables.widget,
-                widgets.HBox(actions, layout=widgets.Layout(flex_flow="wrap")),
+                widgets.HBox(actions, layout=row),
                 self.verdict,
             ]
         )
@@ -231,26 +232,26 @@ class KernelsTab:
         if bench.problem:
             message, details = bench.problem
             lines = ["That did not work", message]
-            value = words.notice(lines, words.BAD, details)
+            value = markup.notice(lines, markup.BAD, details)
             spoken = ". ".join(lines)
         elif checked is not None:
             verdict = checked.verdict
-            lines = words.verdict_lines(verdict)
+            lines = markup.verdict_lines(verdict)
             if not current:
                 lines[0] += " (the text has changed since)"
             elif bench.note:
                 lines[0] = f"{bench.note} – {lines[0]}"
             elif verdict.ok and bench.selected in bench.drafts:
                 lines[0] += " – not in use yet: Keep"
-            color = words.GOOD if verdict.ok else words.BAD
-            value = words.notice(lines, color, verdict.details, faded=not current)
+            color = markup.GOOD if verdict.ok else markup.BAD
+            value = markup.notice(lines, color, verdict.details, faded=not current)
             spoken = ". ".join(lines) if current else ""
             mark = verdict.line or 0 if current and not verdict.ok else 0
         else:
-            value = words.notice([bench.note], words.QUIET) if bench.note else ""
+            value = markup.notice([bench.note], markup.QUIET) if bench.note else ""
             spoken = bench.note
         if bench.activity and not self._tuning.running:
-            value = words.notice([f"{bench.activity} …"], words.QUIET) + (
+            value = markup.notice([f"{bench.activity} …"], markup.QUIET) + (
                 f"<div style='opacity:0.6'>{value}</div>" if value else ""
             )
             spoken = bench.activity

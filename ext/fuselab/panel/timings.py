@@ -7,8 +7,9 @@ from html import escape
 import ipywidgets as widgets
 
 from fusec.report import Timing
+from fuselab import words
 
-from . import text as words
+from . import markup
 from .bench import Bench
 from .controls import button
 from .drawing import Plot, speed_png
@@ -24,11 +25,15 @@ class TimingsTab:
         self._drawn: object = None
         self.again = button("Measure again", "Time eager and fused again", "refresh")
         self.again.on_click(lambda _: bench.do("Measuring", self._measure, "measure"))
-        self.plot = Plot("Time of eager and fused, with quartiles")
+        self.plot = Plot()
         self.table = widgets.HTML(layout=widgets.Layout(overflow="auto"))
         self.method = widgets.HTML()
         self.widget = widgets.VBox(
-            [widgets.HBox([self.again, self.method]), self.plot.widget, self.table]
+            [
+                widgets.HBox([self.again, self.method], layout={"align_items": "center"}),
+                self.plot.widget,
+                self.table,
+            ]
         )
         bench.listen(self.refresh)
 
@@ -54,14 +59,14 @@ class TimingsTab:
                 label = f"{name}, as checked last"
                 rows.append([label, *_row(verdict.timing, verdict.generated, "generated")])
         head = ["What", "Median (quartiles)", "Compared", "Samples"]
-        self.table.value = words.table(head, rows) if rows else "Nothing was timed yet."
+        self.table.value = markup.table(head, rows) if rows else "Nothing was timed yet."
         self.method.value = f"<i>{escape(eager.method)}</i>" if eager else ""
         self.again.disabled = bool(self._bench.activity)
 
     def draw(self) -> None:
         """Draw the figure if the times are others than those drawn; a worker's job."""
         cell = self._bench.cell
-        key = (cell.eager, cell.fused)
+        key = (cell.eager, cell.fused, *(k.last_verdict for k in cell.kernels.values()))
         if key == self._drawn or not (cell.eager and cell.fused):
             return
         self._drawn = key

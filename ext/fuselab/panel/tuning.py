@@ -10,12 +10,14 @@ from typing import Any
 import ipywidgets as widgets
 
 from fusec.kernel import Kernel
-from fusec.report import Trial, TuningRun
+from fusec.report import TuningRun
+from fuselab import words
+from fuselab.plots import config_text
 
-from . import text as words
+from . import markup
 from .bench import Bench
 from .controls import button
-from .drawing import Plot, tuning_png
+from .drawing import Plot, preload, tuning_png
 
 BUDGETS = (5, 10, 30, 60, 120)
 REDRAW = 0.25  # seconds from one redraw to the next, at the least
@@ -55,7 +57,7 @@ class TuningTab:
             style={"description_width": "initial"},
         )
         self.line = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", margin="2px 0 2px 8px"))
-        self.plot = Plot("Median time of each configuration, the best so far, and eager")
+        self.plot = Plot()
         self.ranking = widgets.HTML(layout=widgets.Layout(overflow="auto"))
         row = [self.budget, self.button, self.progress, self.line]
         self.widget = widgets.VBox(
@@ -111,6 +113,7 @@ class TuningTab:
         try:
             if stop.is_set():
                 return
+            preload()
             with self._bench.cell.lock:
                 run = kernel.tune(budget=budget, progress=self._progress, stop=stop)
                 self._show(run)
@@ -188,15 +191,10 @@ def progress_line(run: TuningRun) -> str:
     parts = [f"{run.kernel}: {len(run.trials)} of {max(run.total, len(run.trials))}"]
     best = run.trials[run.best] if run.best is not None else None
     if best and best.timing:
-        parts.append(f"best {words.seconds(best.timing.median)} ({configuration(best)})")
+        parts.append(f"best {words.duration(best.timing.median)} ({config_text(best.values)})")
     if run.stopped:
-        parts.append(f"{ENDINGS.get(run.stopped, run.stopped)} after {words.digits(run.seconds)} s")
+        parts.append(f"{ENDINGS.get(run.stopped, run.stopped)} after {run.seconds:.1f} s")
     return ", ".join(parts)
-
-
-def configuration(trial: Trial) -> str:
-    """Write a configuration: ``GRAIN=4 UNROLL=2``."""
-    return " ".join(f"{name}={value}" for name, value in trial.values)
 
 
 def ranking_table(run: TuningRun, length: int = 5) -> str:
@@ -209,7 +207,7 @@ def ranking_table(run: TuningRun, length: int = 5) -> str:
     shown = timed[:length] + [entry for entry in timed[length:] if entry[1] == 0]
     rows = []
     for timing, index in shown:
-        label = configuration(run.trials[index]) or "(no tunables)"
+        label = config_text(run.trials[index].values)
         rows.append(
             [
                 label + (" – at the start" if index == 0 else ""),
@@ -221,7 +219,7 @@ def ranking_table(run: TuningRun, length: int = 5) -> str:
     failed = len(run.trials) - len(timed)
     note = f"<div>{failed} of {len(run.trials)} failed</div>" if failed else ""
     return (
-        words.table(
+        markup.table(
             ["Configuration", "Median (quartiles)", "Against the start", "Against eager"], rows
         )
         + note

@@ -7,7 +7,9 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from . import text as words
+from fuselab import words
+
+from . import markup
 from .bench import Bench, PanelCell
 from .kernels import KernelsTab
 from .timings import TimingsTab
@@ -96,13 +98,13 @@ def head_line(cell: PanelCell) -> str:
     parts = [count + (f" ({edited} edited)" if edited else "")]
     eager, fused = cell.eager, cell.fused
     if eager:
-        parts.append(f"eager {words.seconds(eager.median)}")
+        parts.append(f"eager {words.duration(eager.median)}")
     if fused:
-        parts.append(f"fused {words.seconds(fused.median)}")
+        parts.append(f"fused {words.duration(fused.median)}")
     texts = [escape(part) for part in parts]
     if eager and fused:
         ratio = words.against(fused.median, eager.median)
-        color = words.BAD if "slower" in ratio else words.GOOD
+        color = markup.BAD if "slower" in ratio else markup.GOOD
         texts.append(f"<b style='color:{color}'>{escape(ratio)}</b>")
     if cell.max_error is not None:
         texts.append(escape(f"max error {words.error(cell.max_error)}"))

@@ -27,6 +27,13 @@ const EDIT_DELAY = 150; // ms of quiet before an edit is sent
 // before it had seen that edit is stale and must not overwrite what was typed since.
 const edits = new WeakMap();
 
+// A slider of ipywidgets has a label beside it that its handle does not know of.
+document.addEventListener("focusin", ({ target }) => {
+  const slider = target.closest?.(".fuselab-panel .widget-slider");
+  const label = slider?.querySelector(".widget-label")?.textContent;
+  if (label && target.matches(".noUi-handle")) target.setAttribute("aria-label", label);
+});
+
 function render({ model, el }) {
   el.classList.add("fuselab-editor");
   // JupyterLab would take Enter, Tab and letters for itself.

@@ -1,0 +1,48 @@
+"""Fixtures of the browser tests: one JupyterLab and one Chromium for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
+playwright_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+
+from lab import CHROMIUM_ARGS, Lab, Notebook, start_lab  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[playwright_api.Browser]:
+    """Start Debian's own Chromium; Playwright's is never downloaded."""
+    with playwright_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session", params=["Light", "Dark"])
+def lab(
+    request: pytest.FixtureRequest, chromium: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lab]:
+    """Start JupyterLab in one theme; every test runs in both."""
+    with start_lab(tmp_path_factory.mktemp("lab"), f"JupyterLab {request.param}") as lab:
+        lab.theme = request.param.lower()
+        yield lab
+
+
+@pytest.fixture
+def open_notebook(browser: playwright_api.Browser, lab: Lab) -> Iterator[Callable[..., Notebook]]:
+    """Open notebooks given as lists of cells; at the end, nothing may have wanted another host."""
+    opened: list[Notebook] = []
+
+    def open_(name: str, cells: list[str], **size: int) -> Notebook:
+        lab.write(name, cells)
+        notebook = Notebook(browser, lab, **size)
+        opened.append(notebook)
+        notebook.open(name)
+        return notebook
+
+    yield open_
+    for notebook in opened:
+        notebook.close()

@@ -1,0 +1,271 @@
+"""JupyterLab in a subprocess, and a page in Chromium that drives it as a person would."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import nbformat
+from playwright.sync_api import Browser, Locator, Page, Route, expect
+
+ROOT = Path(__file__).resolve().parents[2]
+SCREENSHOTS = ROOT / "build" / "screenshots"
+KERNEL = "fuselab-test"
+SECOND = 1000  # Playwright counts milliseconds
+
+CHROMIUM_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--no-first-run",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+class Lab:
+    """A running JupyterLab server.
+
+    Attributes:
+        folder: The folder it serves.
+        url: Its address, without the token.
+        token: What a browser must show.
+    """
+
+    def __init__(self, folder: Path, url: str, token: str) -> None:
+        self.folder = folder
+        self.url = url
+        self.token = token
+
+    def write(self, name: str, cells: list[str]) -> None:
+        """Write a notebook of code cells."""
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+        # A notebook that names no kernel opens a dialog.
+        notebook.metadata["kernelspec"] = {
+            "name": KERNEL,
+            "display_name": KERNEL,
+            "language": "python",
+        }
+        nbformat.write(notebook, self.folder / name)
+
+
+@contextmanager
+def start_lab(base: Path, theme: str) -> Iterator[Lab]:
+    """Run JupyterLab on this machine's loopback with settings of its own.
+
+    Args:
+        base: An empty folder for everything that Jupyter writes.
+        theme: ``JupyterLab Light`` or ``JupyterLab Dark``.
+    """
+    folders = {
+        name: base / name for name in ("notebooks", "config", "data", "runtime", "home", "settings")
+    }
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    spec = folders["data"] / "kernels" / KERNEL
+    spec.mkdir(parents=True)
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec.joinpath("kernel.json").write_text(
+        json.dumps({"argv": command, "display_name": KERNEL, "language": "python"})
+    )
+    themes = folders["settings"] / "@jupyterlab" / "apputils-extension"
+    themes.mkdir(parents=True)
+    themes.joinpath("themes.jupyterlab-settings").write_text(json.dumps({"theme": theme}))
+    notification = themes / "notification.jupyterlab-settings"
+    notification.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
+    port, token = _free_port(), secrets.token_hex(16)
+    environment = {
+        **os.environ,
+        "HOME": str(folders["home"]),
+        "IPYTHONDIR": str(base / "ipython"),
+        "JUPYTER_CONFIG_DIR": str(folders["config"]),
+        "JUPYTER_DATA_DIR": str(folders["data"]),
+        "JUPYTER_RUNTIME_DIR": str(folders["runtime"]),
+        "JUPYTERLAB_SETTINGS_DIR": str(folders["settings"]),
+        "JUPYTERLAB_WORKSPACES_DIR": str(base / "workspaces"),
+        "JUPYTER_TOKEN": token,
+        # The notebooks use the tests' fakes.
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
+    }
+    arguments = [
+        f"--ServerApp.port={port}",
+        "--ServerApp.port_retries=0",
+        "--ServerApp.ip=127.0.0.1",
+        "--ServerApp.open_browser=False",
+        "--ServerApp.allow_root=True",
+        f"--ServerApp.root_dir={folders['notebooks']}",
+        "--LabApp.news_url=",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        "--LabApp.extension_manager=readonly",
+    ]
+    log_path = base / "jupyter.log"
+    url = f"http://127.0.0.1:{port}"
+    with log_path.open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *arguments],
+            cwd=folders["notebooks"],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            _wait_for(f"{url}/api?token={token}", process, log_path)
+            yield Lab(folders["notebooks"], url, token)
+        finally:
+            process.terminate()
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise RuntimeError(f"JupyterLab did not start:\n{log.read_text()[-4000:]}")
+
+
+class Notebook:
+    """An open notebook in a page.
+
+    Attributes:
+        page: The browser page.
+        strangers: Addresses on other hosts that something wanted; all were blocked.
+        errors: Uncaught errors of scripts.
+    """
+
+    def __init__(self, browser: Browser, lab: Lab, width: int = 1280, height: int = 1000) -> None:
+        self.lab = lab
+        self.strangers: list[str] = []
+        self.errors: list[str] = []
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, reduced_motion="reduce"
+        )
+        context.route("**/*", self._route)
+        context.route_web_socket(
+            lambda url: not self._is_own(url), lambda ws: self.strangers.append(ws.url)
+        )
+        self.page: Page = context.new_page()
+        self.page.set_default_timeout(20 * SECOND)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def open(self, name: str) -> None:
+        """Open a notebook alone on the page, and wait until its kernel can take a cell."""
+        self.page.goto(
+            f"{self.lab.url}/lab/tree/{name}?token={self.lab.token}&reset", timeout=40 * SECOND
+        )
+        # A cell that is run before this is dropped without a word.
+        expect(self.page.locator(".jp-NotebookPanel-toolbar")).to_be_visible(timeout=40 * SECOND)
+        idle = self.page.locator(".jp-StatusBar-Widget", has_text=re.compile(r"\| Idle"))
+        expect(idle.first).to_be_visible(timeout=60 * SECOND)
+        # Room for the notebook: without the file browser.
+        if self.page.locator("#jp-left-stack").is_visible():
+            self.page.keyboard.press("Control+b")
+
+    def run(self, index: int) -> Locator:
+        """Run a cell with the keyboard; return its output area."""
+        cell = self.page.locator(".jp-Notebook .jp-Cell").nth(index)
+        cell.locator(".cm-content").click()
+        self.page.keyboard.press("Control+Enter")
+        return cell.locator(".jp-OutputArea-output")
+
+    def shoot(self, name: str, of: Locator | None = None) -> Path:
+        """Save a screenshot under ``build/screenshots``."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        path = SCREENSHOTS / f"{name}.png"
+        (of or self.page).screenshot(path=path)
+        return path
+
+    def close(self) -> None:
+        """Close the page; whatever wanted another host fails the test."""
+        broken = self.page.locator(".jupyter-widgets-error-widget").count()
+        self.page.context.close()
+        assert broken == 0, "a widget could not be shown"
+        assert self.strangers == [], "something wanted another host"
+        assert self.errors == []
+
+    def _is_own(self, url: str) -> bool:
+        own = urlparse(self.lab.url)
+        other = urlparse(url)
+        if other.scheme in ("data", "blob", "about"):
+            return True
+        return (other.hostname, other.port) == (own.hostname, own.port)
+
+    def _route(self, route: Route) -> None:
+        if self._is_own(route.request.url):
+            route.continue_()
+        else:
+            self.strangers.append(route.request.url)
+            route.abort()
+
+
+class Panel:
+    """The parts of a workbench on the page, found as a person or a screen reader finds them."""
+
+    def __init__(self, output: Locator) -> None:
+        self.root = output.locator(".fuselab-panel")
+        self.editor = self.root.locator(".fuselab-editor textarea")
+        self.fault = self.root.locator(".fuselab-fault")
+
+    def button(self, name: str) -> Locator:
+        """Return the visible button with this name."""
+        # An icon is a letter in a font of its own, and part of the name.
+        pattern = re.compile(rf"^\W*{re.escape(name)}$")
+        return self.root.get_by_role("button", name=pattern).locator("visible=true")
+
+    def tab(self, name: str) -> Locator:
+        """Return a tab by its title."""
+        return self.root.get_by_role("tab", name=name)
+
+    def type_at_end_of(self, line: str, text: str) -> None:
+        """Put the cursor at the end of the line that holds ``line``, and type."""
+        value = self.editor.input_value()
+        end = value.index("\n", value.index(line))
+        self.editor.focus()
+        self.editor.evaluate("(area, end) => area.setSelectionRange(end, end)", end)
+        self.editor.page.keyboard.type(text)
+
+    def says(self, text: str | re.Pattern[str], timeout: float = 30) -> None:
+        """Wait until the panel shows a text."""
+        shown = self.root.get_by_text(text).locator("visible=true")
+        expect(shown.first).to_be_visible(timeout=timeout * SECOND)
+
+
+def overflowing(root: Locator) -> Any:
+    """Return the texts in ``root`` that are cut off sideways by a box that does not scroll."""
+    return root.evaluate(
+        """root => [...root.querySelectorAll('*')].filter(e => {
+            const style = getComputedStyle(e);
+            return e.checkVisibility() && e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0
+                && style.overflowX === 'hidden' && !e.closest('.fuselab-editor');
+        }).map(e => e.className + ': ' + e.textContent.slice(0, 60))"""
+    )

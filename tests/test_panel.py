@@ -95,7 +95,7 @@ def test_cell_without_kernels_has_no_editor():
 
 
 def test_cell_that_was_not_timed(cell):
-    cell.eager = cell.fused = cell.max_error = None
+    cell.eager = cell.fused = cell.error = None
     panel = workbench(cell)
     panel._repr_mimebundle_()
     settle(panel)
@@ -112,6 +112,30 @@ def test_everything_shown_is_escaped(cell):
     assert "<img" not in panel.head.value
     assert "<b>not bold" not in verdict(panel)
     assert "&lt;b&gt;not bold" in verdict(panel)
+
+
+def test_cell_has_one_panel_which_keeps_what_was_typed(bench, cell):
+    type_text(bench, "// typed\n")
+    again = workbench(cell)
+    assert again is bench
+    cell.eager = None
+    assert "eager" not in str(again._repr_mimebundle_()["text/html"])
+    assert "eager 9.84" not in again.head.value, "shown again, it shows what is now the case"
+    assert again.kernels.editor.text == "// typed\n"
+    editor = again.kernels.editor
+    bench.close()
+    assert editor.comm is None
+    assert workbench(cell) is not bench
+
+
+def test_cell_compiled_again_has_other_kernels(bench, cell):
+    type_text(bench, "RAISE")
+    bench.kernels.check.click()
+    settle(bench)
+    cell.kernels = {"tanh_add": cell.kernels["tanh_add"]}
+    bench._repr_mimebundle_()
+    assert bench.kernels.choice.value == "tanh_add"
+    assert bench.kernels.editor.document == "tanh_add"
 
 
 # --- checking ----------------------------------------------------------------------------
@@ -390,15 +414,49 @@ def test_callbacks_return_at_once_and_work_runs_on_the_worker(cell, capfd):
 
 
 def test_callbacks_do_not_wait_for_the_cells_lock(bench, cell):
-    with cell.lock:
-        started = time.monotonic()
-        bench.kernels.check.click()
-        bench.kernels.choice.value = "tanh_add"
-        bench.kernels.tunables.widget.children[0].value = 256
-        assert time.monotonic() - started < 0.5
-        assert cell.host.calls == []
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with cell.lock:
+            held.set()
+            release.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    started = time.monotonic()
+    bench.kernels.check.click()
+    bench.kernels.choice.value = "tanh_add"
+    type_text(bench, "XBLOCK = 512  # tunable: 256 512\n")
+    bench.kernels.tunables.widget.children[0].value = 256
+    bench.tuning.button.click()
+    bench.tuning.button.click()
+    bench.tabs.selected_index = 1
+    bench.timings.again.click()
+    took = time.monotonic() - started
+    release.set()
+    thread.join()
+    assert took < 3, "it waited for the lock"
     settle(bench)
     assert "check" in cell.host.calls
+    assert "tune" not in cell.host.calls, "stopped before it began"
+
+
+def test_a_cell_gets_its_turn_while_another_is_tuned(cell):
+    cell.host.pause = 0.8
+    panel = workbench(cell)
+    panel._repr_mimebundle_()
+    settle(panel)
+    panel.tuning.button.click()
+    while not cell.host.calls:
+        time.sleep(0.01)
+    started = time.monotonic()
+    with cell.lock:
+        waited = time.monotonic() - started
+    panel.tuning.button.click()
+    settle(panel)
+    assert waited < 3
+    assert cell.kernels["gelu_norm"].tuning.stopped == "stopped"
 
 
 def test_only_the_last_of_several_waiting_checks_runs(cell):

@@ -6,6 +6,7 @@ Rules that keep it calm whatever thread a callback runs on:
   needs; a callback never does.
 - ``state`` guards the panel's own facts and the widgets that show them. It is held for the
   moment of a change; nobody waits for ``cell.lock`` while holding it.
+- What callbacks need of the cell is in ``facts``, because the cell may take its lock to answer.
 - Nothing is printed or displayed. Results are traits that change.
 """
 
@@ -14,7 +15,6 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,8 +52,16 @@ class PanelCell(Protocol):
         """Largest difference to eager; None where it was not compared."""
 
     @property
-    def lock(self) -> AbstractContextManager[Any]:
-        """A re-entrant lock round compile, launch and drawing."""
+    def others(self) -> Mapping[str, Timing]:
+        """Of the whole cell with other compilers, by name."""
+
+    @property
+    def kernel_times(self) -> Mapping[str, Timing]:
+        """Of each kernel alone, by ``Kernel.name``, where it was timed."""
+
+    @property
+    def lock(self) -> threading.RLock:
+        """A re-entrant lock round compile, launch and drawing; panels share it."""
 
     def refresh(self) -> tuple[Timing | None, Timing | None]:
         """Time the cell again after a change; return eager and fused."""
@@ -72,6 +80,18 @@ class Checked:
     verdict: Verdict
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What there is to show of a cell, read while its lock was held."""
+
+    kernels: Mapping[str, Kernel]
+    eager: Timing | None
+    fused: Timing | None
+    others: Mapping[str, Timing]
+    kernel_times: Mapping[str, Timing]
+    max_error: float | None
+
+
 class Bench:
     """The state of one panel.
 
@@ -79,6 +99,7 @@ class Bench:
         cell: The fused cell.
         state: The lock round everything below.
         worker: Where work is done.
+        facts: The cell as it was after the latest job.
         selected: Name of the kernel that is shown; empty where the cell has none.
         drafts: Kernel name to the text in its editor, where it differs from the text in use.
         checked: Kernel name to its latest verdict.
@@ -93,7 +114,8 @@ class Bench:
         self.cell = cell
         self.state = threading.RLock()
         self.worker = Worker(f"fuselab-{cell.name}", self._failed, self._busy)
-        self.selected = next(iter(cell.kernels), "")
+        self.facts = Facts({}, None, None, {}, {}, None)
+        self.selected = ""
         self.drafts: dict[str, str] = {}
         self.checked: dict[str, Checked] = {}
         self.activity = ""
@@ -101,22 +123,45 @@ class Bench:
         self.note = ""
         self.after_each: Callable[[], None] = lambda: None
         self._listeners: list[Callable[[], None]] = []
+        self.look()
+
+    def look(self) -> None:
+        """Read the cell again; waits for its lock, so a callback must not do it."""
+        cell = self.cell
+        with cell.lock:
+            facts = Facts(
+                dict(cell.kernels),
+                cell.eager,
+                cell.fused,
+                dict(cell.others),
+                dict(cell.kernel_times),
+                cell.max_error,
+            )
+        with self.state:
+            before, self.facts = self.facts, facts
+            for name in list(self.checked):
+                # A cell that was compiled again has other kernels under the same names.
+                if facts.kernels.get(name) is not before.kernels.get(name):
+                    del self.checked[name]
+            if self.selected not in facts.kernels:
+                self.selected = next(iter(facts.kernels), "")
 
     @property
     def kernel(self) -> Kernel | None:
         """The kernel that is shown."""
-        return self.cell.kernels.get(self.selected)
+        return self.facts.kernels.get(self.selected)
 
     def draft(self, name: str) -> str:
         """Return the text in the editor of a kernel: the draft, or else the text in use."""
-        return self.drafts.get(name, self.cell.kernels[name].source)
+        return self.drafts.get(name, self.facts.kernels[name].source)
 
     def set_draft(self, name: str, text: str) -> None:
         """Remember what a kernel's editor holds."""
         with self.state:
-            if name not in self.cell.kernels:
+            kernel = self.facts.kernels.get(name)
+            if kernel is None:
                 return
-            if text == self.cell.kernels[name].source:
+            if text == kernel.source:
                 self.drafts.pop(name, None)
             else:
                 self.drafts[name] = text
@@ -144,8 +189,10 @@ class Bench:
             with self.state:
                 self.activity, self.problem, self.note = activity, None, ""
                 self.changed()
-            job()
-            with self.state:
+            try:
+                job()
+            finally:
+                self.look()
                 self.changed()
             self.after_each()
 

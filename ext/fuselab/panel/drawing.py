@@ -12,7 +12,7 @@ import ipywidgets as widgets
 from fusec.report import TuningRun
 from fuselab import plots
 
-from .bench import PanelCell
+from .bench import Facts
 
 
 class Plot:
@@ -49,15 +49,12 @@ def preload() -> None:
     import matplotlib.figure  # noqa: F401
 
 
-def speed_png(cell: PanelCell) -> bytes:
-    """Draw eager and fused, and the kernels' shares where all were timed alone."""
-    timings = {
-        name: kernel.last_verdict.timing
-        for name, kernel in cell.kernels.items()
-        if kernel.last_verdict and kernel.last_verdict.timing
-    }
-    complete = timings if len(timings) == len(cell.kernels) > 1 else None
-    return plots.figure_png(plots.speed_figure(cell.eager, cell.fused, complete))
+def speed_png(facts: Facts) -> bytes:
+    """Draw eager and fused, and each kernel's share of the time."""
+    figure = plots.speed_figure(
+        facts.eager, facts.fused, facts.kernel_times or None, others=facts.others
+    )
+    return plots.figure_png(figure)
 
 
 def tuning_png(run: TuningRun) -> bytes:

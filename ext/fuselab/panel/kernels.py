@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,17 @@ from typing import Any
 import ipywidgets as widgets
 
 from fusec.kernel import Kernel
+from fusec.report import Timing
 from fusec.tunables import set_tunables
+from fuselab.result import kernel_state
 
 from . import markup
 from .bench import Bench, Checked
 from .controls import Tunables, button
 from .editor import Editor
 from .tuning import TuningTab
+
+Work = Callable[[str, Kernel, str], None]  # a kernel's name, the kernel, its draft
 
 LANGUAGE = {"cpp": "C++", "triton": "Triton"}
 SUFFIXES = {"cpp": ".cpp", "triton": ".py"}
@@ -78,19 +83,34 @@ class KernelsTab:
 
     def start_check(self) -> None:
         """Check the text in the editor."""
-        self._bench.do(f"Checking {self._bench.selected}", self._job(self._check), "check")
+        self._start("Checking", self._check)
 
     def start_keep(self) -> None:
         """Put the text in the editor in use if it passes."""
-        self._bench.do(f"Keeping {self._bench.selected}", self._job(self._keep), "keep")
+        self._start("Keeping", self._keep)
 
     def start_revert(self) -> None:
         """Go back to the generated text."""
-        self._bench.do(f"Reverting {self._bench.selected}", self._job(self._revert), "revert")
+        self._start("Reverting", self._revert)
 
     def start_export(self) -> None:
         """Write the text in use to a file."""
-        self._bench.do(f"Exporting {self._bench.selected}", self._job(self._export), "export")
+        self._start("Exporting", self._export)
+
+    def _start(self, activity: str, work: Work) -> None:
+        """Queue a job for the kernel that is shown now; its text is read when the job begins."""
+        bench = self._bench
+        with bench.state:
+            name, kernel = bench.selected, bench.kernel
+        if kernel is None:
+            return
+
+        def job() -> None:
+            with bench.state:
+                text = bench.draft(name)
+            work(name, kernel, text)
+
+        bench.do(f"{activity} {name}", job, replaces=activity)
 
     def _choose(self, change: dict[str, Any]) -> None:
         with self._bench.state:
@@ -116,63 +136,50 @@ class KernelsTab:
             # While the controls are filled they report what the text already says.
             if kernel is None or self._filling:
                 return
-            text = set_tunables(self._bench.draft(kernel.name), {name: value})
-            self._bench.set_draft(kernel.name, text)
+            text = set_tunables(self._bench.draft(self._bench.selected), {name: value})
+            self._bench.set_draft(self._bench.selected, text)
             self._bench.changed()
         self.start_check()
 
     # --- jobs; on the worker's thread -------------------------------------------------------
 
-    def _job(self, work: Any) -> Any:
-        """Bind a job to the kernel that is shown now; its text is read when the job begins."""
-        kernel = self._bench.kernel
-
-        def job() -> None:
-            if kernel is not None:
-                with self._bench.state:
-                    text = self._bench.draft(kernel.name)
-                work(kernel, text)
-
-        return job
-
-    def _check(self, kernel: Kernel, text: str) -> None:
+    def _check(self, name: str, kernel: Kernel, text: str) -> None:
         with self._bench.cell.lock:
             verdict = kernel.check(text)
         with self._bench.state:
-            self._bench.checked[kernel.name] = Checked(text, verdict)
+            self._bench.checked[name] = Checked(text, verdict)
 
-    def _keep(self, kernel: Kernel, text: str) -> None:
-        known = self._bench.checked.get(kernel.name)
+    def _keep(self, name: str, kernel: Kernel, text: str) -> None:
+        known = self._bench.checked.get(name)
         passed = known.verdict if known and known.text == text and known.verdict.ok else None
         with self._bench.cell.lock:
             verdict = kernel.keep(text, verdict=passed)
             if verdict.ok:
                 self._bench.cell.refresh()
         with self._bench.state:
-            self._bench.checked[kernel.name] = Checked(text, verdict)
+            self._bench.checked[name] = Checked(text, verdict)
             if verdict.ok:
-                self._bench.set_draft(kernel.name, self._bench.draft(kernel.name))
-                self._bench.note = f"{kernel.name}: the edit is in use"
+                # The user may have typed on meanwhile: only what is in use is no draft.
+                self._bench.set_draft(name, self._bench.draft(name))
+                self._bench.note = f"{name}: the edit is in use"
 
-    def _revert(self, kernel: Kernel, _text: str) -> None:
-        was_edited = kernel.edited
-        with self._bench.cell.lock:
-            if was_edited:
+    def _revert(self, name: str, kernel: Kernel, _text: str) -> None:
+        if kernel.edited:
+            with self._bench.cell.lock:
                 kernel.revert()
                 self._bench.cell.refresh()
         with self._bench.state:
-            self._bench.drafts.pop(kernel.name, None)
-            self._bench.checked.pop(kernel.name, None)
-            self._bench.note = f"{kernel.name}: back to the generated text"
+            self._bench.drafts.pop(name, None)
+            self._bench.checked.pop(name, None)
+            self._bench.note = f"{name}: back to the generated text"
 
-    def _export(self, kernel: Kernel, text: str) -> None:
+    def _export(self, name: str, kernel: Kernel, text: str) -> None:
         with self._bench.cell.lock:
-            path = kernel.export(free_path(Path.cwd(), kernel.name, SUFFIXES[kernel.target]))
-            unkept = text != kernel.source
+            path = kernel.export(free_path(Path.cwd(), name, SUFFIXES[kernel.target]))
         with self._bench.state:
-            self._bench.note = f"Written to {path.name}" + (
-                " (the text in use; what you typed since is not kept yet)" if unkept else ""
-            )
+            self._bench.note = f"Written to {path.name}"
+            if text != kernel.source:
+                self._bench.note += " (the text in use; what you typed since is not kept yet)"
 
     # --- what is shown; with the state held -------------------------------------------------
 
@@ -188,13 +195,13 @@ class KernelsTab:
                 self._filling = False
 
     def _show_choice(self) -> None:
-        kernels = self._bench.cell.kernels
-        shares = shares_of(list(kernels.values()))
+        facts = self._bench.facts
+        shares = shares_of(facts.kernels, facts.kernel_times)
         options = []
-        for name, kernel in kernels.items():
+        for name, kernel in facts.kernels.items():
             marks = [name, shares.get(name, "")]
+            marks += [kernel_state(kernel)] if kernel.edited else []
             marks += ["unkept changes"] if name in self._bench.drafts else []
-            marks += ["edited"] if kernel.edited else []
             options.append((" · ".join(mark for mark in marks if mark), name))
         if tuple(options) != self.choice.options:
             self.choice.options = tuple(options)
@@ -215,12 +222,12 @@ class KernelsTab:
         self.tunables.disabled = tuning
         if kernel is None:
             return
-        text = self._bench.draft(kernel.name)
+        name, text = self._bench.selected, self._text()
         self.tunables.show(text)
         if self.editor is None:
             return
-        if self.editor.document != kernel.name:
-            self.editor.load(kernel.name, text, kernel.target, f"Source of kernel {kernel.name}")
+        if self.editor.document != name:
+            self.editor.load(name, text, kernel.target, f"Source of kernel {name}")
         elif self.editor.text != text:
             self.editor.replace(text)
 
@@ -264,25 +271,21 @@ class KernelsTab:
         return self._bench.draft(self._bench.selected) if self._bench.kernel else ""
 
 
-def shares_of(kernels: list[Kernel]) -> dict[str, str]:
+def shares_of(kernels: Mapping[str, Kernel], times: Mapping[str, Timing]) -> dict[str, str]:
     """Say what part of the kernels' time each takes; of their bytes while times are unknown."""
-    times = {
-        k.name: k.last_verdict.timing.median
-        for k in kernels
-        if k.last_verdict and k.last_verdict.timing
-    }
-    if len(times) == len(kernels):
-        total, unit = sum(times.values()), "of the time"
-        values = times
-    else:
-        bytes_moved = {k.name: k.generated.read_bytes + k.generated.written_bytes for k in kernels}
-        if any(k.generated.read_bytes < 0 or k.generated.written_bytes < 0 for k in kernels):
-            return {}
-        values = {name: float(count) for name, count in bytes_moved.items()}
-        total, unit = sum(values.values()), "of the bytes"
-    if len(kernels) < 2 or total <= 0:
+    if len(kernels) < 2:
         return {}
-    return {name: f"{value / total:.0%} {unit}" for name, value in values.items()}
+    if all(kernel.name in times for kernel in kernels.values()):
+        unit = "of the time"
+        values = {name: times[kernel.name].median for name, kernel in kernels.items()}
+    else:
+        unit = "of the bytes"
+        pairs = {n: (k.generated.read_bytes, k.generated.written_bytes) for n, k in kernels.items()}
+        if any(min(pair) < 0 for pair in pairs.values()):
+            return {}
+        values = {name: float(sum(pair)) for name, pair in pairs.items()}
+    total = sum(values.values())
+    return {name: f"{value / total:.0%} {unit}" for name, value in values.items()} if total else {}
 
 
 def free_path(folder: Path, stem: str, suffix: str) -> Path:

@@ -40,21 +40,22 @@ class TimingsTab:
     def _measure(self) -> None:
         with self._bench.cell.lock:
             self._bench.cell.refresh()
-        self.draw()
 
     def refresh(self) -> None:
         """Show what is now the case."""
-        cell = self._bench.cell
+        facts = self._bench.facts
         rows: list[list[str]] = []
-        eager = cell.eager
+        eager = facts.eager
         if eager:
             rows.append(["eager, whole cell", words.spread(eager), "", str(eager.samples)])
-        if cell.fused:
-            rows.append(["fused, whole cell", *_row(cell.fused, eager)])
-        for name, kernel in cell.kernels.items():
+        for name, timing in facts.others.items():
+            rows.append([f"{name}, whole cell", *_row(timing, eager)])
+        if facts.fused:
+            rows.append(["fused, whole cell", *_row(facts.fused, eager)])
+        for name, kernel in facts.kernels.items():
+            if kernel.name in facts.kernel_times:
+                rows.append([f"{name}, alone", *_row(facts.kernel_times[kernel.name], None)])
             verdict = kernel.last_verdict
-            if verdict and verdict.generated:
-                rows.append([f"{name}, as generated", *_row(verdict.generated, None)])
             if verdict and verdict.timing:
                 label = f"{name}, as checked last"
                 rows.append([label, *_row(verdict.timing, verdict.generated, "generated")])
@@ -65,13 +66,12 @@ class TimingsTab:
 
     def draw(self) -> None:
         """Draw the figure if the times are others than those drawn; a worker's job."""
-        cell = self._bench.cell
-        key = (cell.eager, cell.fused, *(k.last_verdict for k in cell.kernels.values()))
-        if key == self._drawn or not (cell.eager and cell.fused):
+        facts = self._bench.facts
+        if facts == self._drawn or not (facts.eager and facts.fused):
             return
-        self._drawn = key
-        with cell.lock:
-            self.plot.show(speed_png(cell))
+        self._drawn = facts
+        with self._bench.cell.lock:
+            self.plot.show(speed_png(facts))
 
 
 def _row(timing: Timing, reference: Timing | None, name: str = "eager") -> list[str]:

@@ -38,7 +38,7 @@ class TuningTab:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._stop = threading.Event()
-        self._kernel = ""  # the kernel whose search is queued or runs
+        self._kernel = ""  # name of the kernel whose search is queued or runs
         self._drawn: TuningRun | None = None
         self._next_draw = 0.0
         self.on_start: list[Any] = []
@@ -96,7 +96,7 @@ class TuningTab:
             kernel = self._bench.kernel
             if kernel is None:
                 return
-            self._kernel = kernel.name
+            name = self._kernel = self._bench.selected
             self._stop = threading.Event()
             budget, stop = float(self.budget.value), self._stop
             self.progress.value = 0
@@ -104,11 +104,11 @@ class TuningTab:
             self._bench.changed()
         for listener in self.on_start:
             listener()
-        self._bench.do(f"Tuning {kernel.name}", lambda: self._tune(kernel, budget, stop))
+        self._bench.do(f"Tuning {name}", lambda: self._tune(name, kernel, budget, stop))
 
     # --- the job ----------------------------------------------------------------------------
 
-    def _tune(self, kernel: Kernel, budget: float, stop: threading.Event) -> None:
+    def _tune(self, name: str, kernel: Kernel, budget: float, stop: threading.Event) -> None:
         before = kernel.source
         try:
             if stop.is_set():
@@ -125,14 +125,14 @@ class TuningTab:
                 self._kernel = ""
                 if kernel.source != before:
                     # The verdict was about another text; a draft of the user's own stays.
-                    self._bench.checked.pop(kernel.name, None)
-                    if self._bench.drafts.get(kernel.name) == kernel.source:
-                        self._bench.drafts.pop(kernel.name)
-                    self._bench.note = f"{kernel.name}: the tuned values are in use"
-                self._bench.changed()
+                    self._bench.checked.pop(name, None)
+                    if self._bench.drafts.get(name) == kernel.source:
+                        self._bench.drafts.pop(name)
+                    self._bench.note = f"{name}: the tuned values are in use"
 
     def _progress(self, run: TuningRun) -> None:
         """Show the run so far: between two measurements, and not often."""
+        self._let_others_in()
         now = time.monotonic()
         if now < self._next_draw:
             return
@@ -140,6 +140,15 @@ class TuningTab:
         self._draw(run)
         spent = time.monotonic() - now
         self._next_draw = time.monotonic() + max(REDRAW - spent, spent * (1 / SHARE - 1))
+
+    def _let_others_in(self) -> None:
+        """Give a cell that waits for the lock its turn before the next measurement."""
+        lock = self._bench.cell.lock
+        lock.release()
+        try:
+            time.sleep(0.001)  # without it this thread would have the lock back first
+        finally:
+            lock.acquire()
 
     def _draw(self, run: TuningRun) -> None:
         self._drawn = run
@@ -160,9 +169,9 @@ class TuningTab:
         self.ranking.value = ""
         if kernel.tunables:
             names = ", ".join(tunable.name for tunable in kernel.tunables)
-            self.line.value = escape(f"{kernel.name}: not tuned yet ({names})")
+            self.line.value = escape(f"{self._bench.selected}: not tuned yet ({names})")
         else:
-            self.line.value = escape(f"{kernel.name} declares no tunables")
+            self.line.value = escape(f"{self._bench.selected} declares no tunables")
 
     def draw(self) -> None:
         """Draw the shown kernel's search, if it is another than the one drawn; a worker's job."""

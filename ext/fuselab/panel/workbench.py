@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from html import escape
 from typing import Any
 
 import ipywidgets as widgets
 
 from fuselab import words
+from fuselab.result import kernel_state
 
 from . import markup
-from .bench import Bench, PanelCell
+from .bench import Bench, Facts, PanelCell
 from .kernels import KernelsTab
 from .timings import TimingsTab
 from .tuning import TuningTab
@@ -45,18 +47,24 @@ class Workbench(widgets.VBox):
         self.bench.after_each = self._draw
         super().__init__([self.head, self.tabs])
         self.add_class("fuselab-panel")
-        self._shown = False
         self.bench.changed()
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self.comm is None
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the worker rests (for scripts and tests); False when time ran out."""
         return self.bench.worker.wait(timeout)
 
     def close(self) -> None:
-        """Stop what runs and give everything back."""
+        """Stop what runs and let go of the cell; ipywidgets keeps a widget until it is closed."""
         self.bench.worker.clear()
         if self.tuning.running:
             self.tuning.start_or_stop()
+        for widget in _below(self):
+            widget.close()
         super().close()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
@@ -64,10 +72,10 @@ class Workbench(widgets.VBox):
 
         A saved notebook then shows the result where there are no widgets.
         """
-        if not self._shown:
-            self._shown = True
-            self.kernels.show()
-            self._draw_later()
+        self.bench.look()
+        self.bench.changed()
+        self.kernels.show()
+        self._draw_later()
         bundle: dict[str, Any] = dict(super()._repr_mimebundle_(**kwargs) or {})
         static = self.bench.cell._repr_mimebundle_()
         data = static[0] if isinstance(static, tuple) else static
@@ -87,16 +95,25 @@ class Workbench(widgets.VBox):
             part.draw()
 
     def _show_head(self) -> None:
-        self.head.value = f"<div style='margin:0 0 4px'>{head_line(self.bench.cell)}</div>"
+        self.head.value = (
+            f"<div style='margin:0 0 4px'>{head_line(self.bench.cell.name, self.bench.facts)}</div>"
+        )
 
 
-def head_line(cell: PanelCell) -> str:
+def _below(box: Any) -> Iterator[Any]:
+    """Yield every widget in a box, the innermost first."""
+    for child in getattr(box, "children", ()):
+        yield from _below(child)
+        yield child
+
+
+def head_line(name: str, facts: Facts) -> str:
     """Say it all in a line: kernels, times, ratio, error; escaped HTML."""
-    kernels = cell.kernels
-    edited = sum(kernel.edited for kernel in kernels.values())
-    count = f"{len(kernels)} kernel{'' if len(kernels) == 1 else 's'}"
-    parts = [count + (f" ({edited} edited)" if edited else "")]
-    eager, fused = cell.eager, cell.fused
+    states = [kernel_state(kernel) for kernel in facts.kernels.values()]
+    changed = [f"{states.count(state)} {state}" for state in ("edited", "tuned") if state in states]
+    kernels = words.count(len(states), "kernel")
+    parts = [f"{kernels} ({', '.join(changed)})" if changed else kernels]
+    eager, fused = facts.eager, facts.fused
     if eager:
         parts.append(f"eager {words.duration(eager.median)}")
     if fused:
@@ -106,6 +123,6 @@ def head_line(cell: PanelCell) -> str:
         ratio = words.against(fused.median, eager.median)
         color = markup.BAD if "slower" in ratio else markup.GOOD
         texts.append(f"<b style='color:{color}'>{escape(ratio)}</b>")
-    if cell.max_error is not None:
-        texts.append(escape(f"max error {words.error(cell.max_error)}"))
-    return f"<b>{escape(cell.name)}</b> &nbsp; " + " &nbsp;·&nbsp; ".join(texts)
+    if facts.max_error is not None:
+        texts.append(escape(f"max error {words.error(facts.max_error)}"))
+    return f"<b>{escape(name)}</b> &nbsp; " + " &nbsp;·&nbsp; ".join(texts)

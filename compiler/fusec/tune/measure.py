@@ -136,12 +136,12 @@ def interleave_series(
     }
 
 
-def judge(candidate: Series, base: Series, *, confidence: float = 0.95) -> tuple[Judgment, float]:
+def judge(candidate: Series, base: Series, *, confidence: float = 0.99) -> tuple[Judgment, float]:
     """Say whether ``candidate`` is faster than ``base``, from one interleaved measurement.
 
     The ratio of the two blocks of a round is free of what slowed both.  The median ratio's
     bootstrap interval decides: ``SAME`` where it lies within 2 %, ``FASTER`` or ``SLOWER``
-    where it lies clear of 1 and the median is more than 2 % off, else ``UNCLEAR``.
+    where it lies more than 1 % and the median more than 2 % off, else ``UNCLEAR``.
 
     Returns:
         The judgment, and the median of candidate / base.
@@ -153,9 +153,9 @@ def judge(candidate: Series, base: Series, *, confidence: float = 0.95) -> tuple
     low, high = bootstrap(ratios, confidence=confidence)
     if low > 1 - _INDIFFERENT and high < 1 + _INDIFFERENT:
         return "SAME", middle
-    if high < 1 and middle < 1 - _INDIFFERENT:
+    if high < 1 - _INDIFFERENT / 2 and middle < 1 - _INDIFFERENT:
         return "FASTER", middle
-    if low > 1 and middle > 1 + _INDIFFERENT:
+    if low > 1 + _INDIFFERENT / 2 and middle > 1 + _INDIFFERENT:
         return "SLOWER", middle
     return "UNCLEAR", middle
 
@@ -209,12 +209,14 @@ def _warm_up(clock: _Clock, call: Call, prepare: Call | None, deadline: float) -
             break
     if prepare is not None or not clock.groups:
         return 1
-    # A second look in a group: the first calls may have been the slow ones.
+    # Longer looks, the best of which counts: a block that is shorter than another's because
+    # something disturbed its warm-up would be disturbed less often from then on.
+    for _ in range(3):
+        calls = min(_MAX_CALLS, max(1, math.ceil(_BLOCK / max(best, 1e-9))))
+        if calls == 1 or time.perf_counter() > deadline:
+            break
+        best = min(best, clock.block(call, None, calls))
     calls = min(_MAX_CALLS, max(1, math.ceil(_BLOCK / max(best, 1e-9))))
-    if calls > 1:
-        calls = min(
-            _MAX_CALLS, max(1, math.ceil(_BLOCK / max(clock.block(call, None, calls), 1e-9)))
-        )
     return calls
 
 

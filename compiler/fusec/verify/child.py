@@ -13,6 +13,7 @@ import mmap
 import os
 import resource
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -26,7 +27,7 @@ import torch
 
 from fusec.verify import faults
 from fusec.verify.guard import GUARD, Area, libc
-from fusec.verify.protocol import Message, poison_byte
+from fusec.verify.protocol import Message, poison_byte, receive
 
 _PR_SET_PDEATHSIG = 1
 _ADDRESS_SPACE_SLACK = 4 << 30
@@ -78,17 +79,17 @@ class Operand:
         return ~covered
 
 
-def restrict(request: Message) -> None:
+def restrict(body: Message) -> None:
     """Set the limits that hold whatever the kernel does."""
-    libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    seconds = int(request["timeout"] * max(request["threads"])) + 2
+    cases = body["cases"]
+    seconds = int(body["timeout"] * len(cases) * body["threads"]) + 2
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     # Enough for what a run needs; a kernel that allocates without end stops there.
     with open("/proc/self/statm") as statm:
         now = int(statm.read().split()[0]) * mmap.PAGESIZE
-    data = sum(a["nbytes"] + 2 * GUARD for a in request["arguments"])
-    limit = now + 2 * data + _ADDRESS_SPACE_SLACK
+    data = max(sum(a["nbytes"] + 2 * GUARD for a in case["arguments"]) for case in cases)
+    limit = now + 3 * data + _ADDRESS_SPACE_SLACK
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     # What it prints goes to a memory file.
     resource.setrlimit(resource.RLIMIT_FSIZE, (_OUTPUT_LIMIT, _OUTPUT_LIMIT))
@@ -96,56 +97,97 @@ def restrict(request: Message) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def run(request: Message, data_file: int, result_file: int, report: int) -> None:
-    """Run the candidate as often as ``request`` asks, and report."""
-    try:
-        result = _run(request, data_file, result_file, report)
-    except BaseException as error:
-        result = _describe(error, request.get("file", ""))
-    _say(report, {"result": result})
+Call = Callable[[Sequence[Operand], Sequence[Area], Sequence[int], int], int]
 
 
-def _run(request: Message, data_file: int, result_file: int, report: int) -> Message:
-    operands = [Operand.read(a) for a in request["arguments"]]
-    total = max(request["data"], 1)
-    with mmap.mmap(data_file, total, mmap.MAP_SHARED, mmap.PROT_READ) as data:
+def run(place: tuple[int, int], data_file: int, result_file: int, report: int) -> None:
+    """Run the candidate on all cases, as often as the request's body asks, and report."""
+    start, length = place
+    with mmap.mmap(data_file, start + length, mmap.MAP_SHARED, mmap.PROT_READ) as data:
+        body = json.loads(data[start : start + length])
+        restrict(body)
+        faults.install(report)
         source = np.frombuffer(data, dtype=np.uint8).ctypes.data
-        call = _prepare(request, data)
-        seconds: list[float] = []
-        for index, (at_end, threads) in enumerate(request["runs"]):
-            outcome = _guarded(
-                request, operands, source, call, index, at_end, threads, result_file, report
-            )
-            if "problem" in outcome:
-                return outcome
-            seconds.append(outcome["seconds"])
-        return {"seconds": seconds}
-
-
-def _prepare(
-    request: Message, data: mmap.mmap
-) -> Callable[[Sequence[Operand], Sequence[Area], int], int]:
-    sizes = request["sizes"]
-    if request["target"] == "cpp":
         try:
-            function = ctypes.CDLL(request["library"])[request["entry"]]
+            call = _prepare(body)
+            for index, case in enumerate(body["cases"]):
+                outcome = _run_case(body["runs"], index, case, source, call, result_file, report)
+                if "problem" in outcome:
+                    _say(report, {"result": outcome})
+                    return
+                _say(report, {"done": outcome})
+        except BaseException as error:
+            _say(report, {"result": _describe(error, body["file"])})
+
+
+def _run_case(
+    plan: Sequence[tuple[bool, int]],
+    index: int,
+    case: Message,
+    source: int,
+    call: Call,
+    result_file: int,
+    report: int,
+) -> Message:
+    operands = [Operand.read(a) for a in case["arguments"]]
+    first: list[Area] = []
+    seconds = 0.0
+    same = []
+    for run_index, (at_end, threads) in enumerate(plan):
+        areas = [Area.make(o.name, o.nbytes, at_end=at_end) for o in operands]
+        placed = [[a.start, a.nbytes, a.usable] for a in areas]
+        _say(report, {"areas": placed, "case": index, "run": run_index, "threads": threads})
+        outcome = _guarded(operands, areas, source, case["sizes"], call, run_index, threads)
+        if "problem" in outcome:
+            return outcome
+        seconds = seconds or outcome["seconds"]
+        # The parent need not look at what is bit for bit what the first run wrote.
+        same.append(
+            bool(first)
+            and all(
+                operand.role == "in" or area.equals(other.start)
+                for operand, area, other in zip(operands, areas, first, strict=True)
+            )
+        )
+        size = case["results"]
+        if size and not same[-1]:
+            _write_results(operands, areas, result_file, case["base"] + run_index * size, size)
+        if not first:
+            first = areas
+        else:
+            _release(areas)
+    _release(first)
+    return {"seconds": seconds, "same": same}
+
+
+def _release(areas: Sequence[Area]) -> None:
+    for area in areas:
+        area.release()
+
+
+def _prepare(body: Message) -> Call:
+    if body["target"] == "cpp":
+        try:
+            function = ctypes.CDLL(body["library"])[body["entry"]]
         except (OSError, AttributeError) as error:
             raise LoadError(str(error)) from error
         function.restype = ctypes.c_int
 
-        def call_cpp(_: Sequence[Operand], areas: Sequence[Area], threads: int) -> int:
+        def call_cpp(
+            _: Sequence[Operand], areas: Sequence[Area], sizes: Sequence[int], threads: int
+        ) -> int:
             pointers = [ctypes.c_void_p(area.start) for area in areas]
             numbers = [ctypes.c_int64(size) for size in (*sizes, threads)]
             return int(function(*pointers, *numbers))
 
         return call_cpp
 
-    start, length = request["text"]
-    launch = load_triton(bytes(data[start : start + length]).decode(), request["file"])
+    launch = load_triton(body["text"], body["file"])[body["entry"]]
 
-    def call_triton(operands: Sequence[Operand], areas: Sequence[Area], _: int) -> int:
-        tensors = [_as_tensor(o, area) for o, area in zip(operands, areas, strict=True)]
-        launch[request["entry"]](*tensors, *sizes)
+    def call_triton(
+        operands: Sequence[Operand], areas: Sequence[Area], sizes: Sequence[int], _: int
+    ) -> int:
+        launch(*(_as_tensor(o, area) for o, area in zip(operands, areas, strict=True)), *sizes)
         return 0
 
     return call_triton
@@ -180,28 +222,21 @@ def _as_tensor(operand: Operand, area: Area) -> torch.Tensor:
 
 
 def _guarded(
-    request: Message,
     operands: Sequence[Operand],
+    areas: Sequence[Area],
     source: int,
-    call: Callable[[Sequence[Operand], Sequence[Area], int], int],
+    sizes: Sequence[int],
+    call: Call,
     index: int,
-    at_end: bool,
     threads: int,
-    result_file: int,
-    report: int,
 ) -> Message:
-    areas = [Area.make(o.name, o.nbytes, at_end=at_end) for o in operands]
     for operand, area in zip(operands, areas, strict=True):
         if operand.role == "out":
             area.fill(poison_byte(operand.kind, index))
         else:
             area.copy_from(source + operand.offset)
-    _say(
-        report,
-        {"areas": [[a.start, a.nbytes, a.usable] for a in areas], "run": index, "threads": threads},
-    )
     started = time.perf_counter()
-    code = call(operands, areas, threads)
+    code = call(operands, areas, sizes, threads)
     seconds = time.perf_counter() - started
     if code:
         return {"problem": "check", "code": code}
@@ -217,10 +252,6 @@ def _guarded(
             at = _changed_gap(operand, area, source, index)
             if at >= 0:
                 return {"problem": "gap", "name": operand.name, "element": at}
-    if request["results"]:
-        _write_results(operands, areas, result_file, index * request["results"], request["results"])
-    for area in areas:
-        area.release()
     return {"seconds": seconds}
 
 
@@ -290,18 +321,21 @@ def _say(report: int, message: Message) -> None:
         data = data[os.write(report, data) :]
 
 
-def main(request: Message, data_file: int, result_file: int, report: int, log: int) -> None:
-    """Be the child: restrict, run, report, and never return."""
+def main(sock: socket.socket, report: int, log: int, parent: int) -> None:
+    """Be the child: wait for a request, restrict, run, report, and never return."""
     status = 70
     try:
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        restrict(request)
-        faults.install(report)
-        run(request, data_file, result_file, report)
-        status = 0
+        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if os.getppid() == parent:
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, 0)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            request, descriptors = receive(sock)
+            if request is not None:
+                data_file, result_file = descriptors
+                run(request["body"], data_file, result_file, report)
+                status = 0
     finally:
         sys.stdout.flush()
         os._exit(status)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fusec.report import OutputError
+from fusec.report import OutputError, Timing
 
 # torch.testing's own tolerances, but for float64, where they would let float32 pass.  The
 # absolute ones are for values around 1 and shrink with the output, so that a softmax over a
@@ -94,9 +94,18 @@ def signed_zero_differences(actual: torch.Tensor, eager: torch.Tensor) -> int:
 
 
 def compare_output(
-    name: str, actual: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor | None = None
+    name: str,
+    actual: torch.Tensor,
+    eager: torch.Tensor,
+    float64: torch.Tensor | None = None,
+    *,
+    strict: bool = False,
 ) -> OutputError:
-    """Return how far one output is from the references."""
+    """Return how far one output is from the references.
+
+    With ``strict``, the tolerance shrinks with the output's magnitude though there is no
+    float64 run to fall back on; who fails is then to be compared again with one.
+    """
     actual, eager = actual.detach(), eager.detach()
     if mismatch(actual, eager):
         return OutputError(
@@ -115,8 +124,38 @@ def compare_output(
         if float64.shape != eager.shape:
             float64 = None
     if eager.is_floating_point() or eager.is_complex():
-        return _compare_floats(name, actual, eager, float64)
+        return _compare_floats(name, actual, eager, float64, strict)
     return _compare_exact(name, actual, eager, float64)
+
+
+def describe(figure: OutputError, dtype: torch.dtype | None = None) -> str:
+    """Return in one line how a wrong output differs from eager's."""
+    where = f" at {list(figure.worst)}" if figure.worst else ""
+    if math.isnan(figure.against_eager):
+        if not figure.worst and figure.shape:
+            expected = f", not {str(dtype).removeprefix('torch.')}" if dtype else ""
+            return f"`{figure.name}` is {figure.dtype} of shape {figure.shape}{expected}"
+        return f"`{figure.name}` is NaN or infinite where eager's is not, or the reverse{where}"
+    text = f"`{figure.name}` differs from eager by {figure.against_eager:.3g}{where}"
+    if figure.eager_against_float64 is not None and figure.against_float64 is not None:
+        return (
+            f"{text}; against float64 it is off by {figure.against_float64:.3g}, "
+            f"eager by {figure.eager_against_float64:.3g}"
+        )
+    return f"{text}; {figure.allowed:.3g} is allowed" if figure.allowed else text
+
+
+def praise(outputs: Sequence[OutputError], timing: Timing | None, base: Timing | None) -> str:
+    """Return in one line how good a passing result is."""
+    worst = max((figure.against_eager for figure in outputs), default=0.0)
+    error = "equal to eager" if worst == 0 else f"largest difference to eager {worst:.2g}"
+    if timing is None or base is None or not timing.median:
+        return error
+    ratio = base.median / timing.median
+    if 0.98 < ratio < 1.02:
+        return f"{error}, as fast as the generated kernel"
+    word = "faster" if ratio > 1 else "slower"
+    return f"{error}, {max(ratio, 1 / ratio):.2f}x {word} than the generated kernel"
 
 
 def _dtype(tensor: torch.Tensor) -> str:
@@ -176,7 +215,11 @@ class _Sums:
 
 
 def _compare_floats(
-    name: str, actual: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor | None
+    name: str,
+    actual: torch.Tensor,
+    eager: torch.Tensor,
+    float64: torch.Tensor | None,
+    strict: bool,
 ) -> OutputError:
     dtype = eager.dtype
     shape = tuple(eager.shape)
@@ -186,9 +229,10 @@ def _compare_floats(
             float64 = torch.view_as_real(float64) if float64.is_complex() else None
     relative, absolute = _TOLERANCE.get(dtype, _TOLERANCE_DEFAULT)
     epsilon = torch.finfo(eager.dtype).eps
-    sums = _gather(actual, eager, float64)
+    # Without a float64 run there is nothing to sum up but the magnitude.
+    sums = _gather(actual, eager, float64) if float64 is not None or strict else _Sums()
     scale = math.sqrt(sums.magnitude / sums.count) if sums.count else 0.0
-    if float64 is not None:
+    if float64 is not None or strict:
         absolute = min(absolute, absolute * scale)
     bound = math.inf
     rmse_ok = False

@@ -27,7 +27,6 @@ _TEXT_ERRORS = (
     "UnsupportedLanguageConstruct",
     "ImportError",
     "ModuleNotFoundError",
-    "KeyError",
     "LoadError",
 )
 

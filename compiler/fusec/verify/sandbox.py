@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import mmap
+import json
 import os
 import select
 import signal
@@ -19,21 +19,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
-from fusec.kernel import Argument, Signature, Target
+from fusec.kernel import Signature, Target
 from fusec.verify import explain
 from fusec.verify.explain import Finding, Run
+from fusec.verify.layout import Case, Layout
 from fusec.verify.protocol import Message, receive, send
 
 # The worker ends a run at its time limit; only if it fails to, this much later the worker goes.
 _GRACE = 3.0
 _START_LIMIT = 60.0
-_ALIGN = mmap.PAGESIZE
+_END_LIMIT = 1.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,33 @@ def run_candidate(
     timeout: float = 5.0,
     threads: int | None = None,
 ) -> RunResult:
-    """Run a candidate in a worker, on copies of ``tensors`` between red zones.
+    """Run a candidate in a worker on one set of inputs; see ``run_cases``."""
+    return run_cases(
+        target=target,
+        text=text,
+        entry=entry,
+        signature=signature,
+        library=library,
+        cases=[Case(tuple(tensors), tuple(sizes))],
+        timeout=timeout,
+        threads=threads,
+    )[0]
+
+
+def run_cases(
+    *,
+    target: Target,
+    text: str,
+    entry: str,
+    signature: Signature,
+    library: Path | None,
+    cases: Sequence[Case],
+    timeout: float = 5.0,
+    threads: int | None = None,
+) -> list[RunResult]:
+    """Run a candidate in a worker, on copies of the cases' tensors between red zones.
+
+    One process runs them all, in order, until one fails.
 
     Args:
         target: ``cpp`` or ``triton``.
@@ -88,11 +115,12 @@ def run_candidate(
         entry: The symbol or function to call.
         signature: Names and roles of the tensors.
         library: The built library of a C++ kernel.
-        tensors: One for every argument; none is changed. Those of ``out`` arguments tell
-            shape and strides only.
-        sizes: Values of the symbolic sizes.
-        timeout: Seconds that all runs together may take.
+        cases: What to run it on.
+        timeout: Seconds that all runs on one case together may take.
         threads: The most threads to run with; torch's number, and at least two, by default.
+
+    Returns:
+        A result for each case up to the first that failed.
 
     Raises:
         WorkerError: The worker cannot be started.
@@ -101,48 +129,58 @@ def run_candidate(
     plan = [(True, many), (False, many)]
     if target == "cpp" and many > 1:
         plan.append((True, 1))
-    layout = Layout.of(signature.arguments, tensors, runs=len(plan))
-    request: Message = {
-        "do": "run",
+    layout = Layout(signature.arguments, cases, runs=len(plan))
+    body: Message = {
         "target": target,
         "entry": entry,
         "library": str(library) if library else "",
+        "text": text if target == "triton" else "",
         "file": f"{entry}.py",
-        "sizes": [int(size) for size in sizes],
-        "threads": [count for _, count in plan],
+        "threads": many,
         "runs": plan,
         "timeout": timeout,
-        **layout.message,
+        "cases": layout.described,
     }
     started = time.perf_counter()
-    with layout.files(tensors, text) as (data_file, result_file):
-        reply = worker().ask(request, (data_file, result_file), timeout + _GRACE)
+    with layout.files(json.dumps(body).encode()) as (data_file, result_file, place):
+        limit = timeout * len(cases)
+        request: Message = {
+            "do": "run",
+            "modules": ["triton.language"] if target == "triton" else [],
+            "timeout": limit,
+            "body": place,
+        }
+        reply = worker().ask(request, (data_file, result_file), limit + _GRACE)
         if "failed" in reply:
             raise WorkerError(reply["failed"])
-        finding = explain.finding(reply, signature, layout.shapes)
-        runs = layout.results(result_file) if finding is None else []
-    seconds = time.perf_counter() - started
-    if finding is None:
-        finding = explain.compare_runs(signature, runs)
+        done = [report["done"] for report in reply["reports"] if "done" in report]
+        results = []
+        for index, outcome in enumerate(done):
+            runs = layout.results(result_file, index, outcome["same"])
+            finding = explain.compare_runs(signature, runs)
+            results.append(_judged(finding, reply, runs, outcome["seconds"]))
+            if not results[-1].ok:
+                break
+    if len(done) < len(cases) and all(result.ok for result in results):
+        finding = explain.finding(reply, signature, cases[len(done)].shapes)
+        results.append(_judged(finding, reply, [], 0.0))
+    wall = (time.perf_counter() - started) / len(results)
+    return [replace(result, wall=wall) for result in results]
+
+
+def _judged(
+    finding: Finding | None, reply: Message, runs: Sequence[Run], seconds: float
+) -> RunResult:
     details = _details(finding, reply)
     if finding is not None and finding.stage != "passed":
-        return RunResult(
-            False,
-            finding.stage,
-            finding.reason,
-            line=finding.line,
-            wall=seconds,
-            details=details,
-        )
-    result = next(r["result"] for r in reply["reports"] if "result" in r)
+        return RunResult(False, finding.stage, finding.reason, line=finding.line, details=details)
     return RunResult(
         True,
         "passed",
         "",
         outputs=runs[0].outputs,
         others=tuple(run.outputs for run in runs[1:] if run.differs),
-        seconds=float(result["seconds"][0]),
-        wall=seconds,
+        seconds=seconds,
         details=details,
     )
 
@@ -150,132 +188,6 @@ def run_candidate(
 def _details(finding: Finding | None, reply: Message) -> str:
     parts = [finding.details if finding else "", reply.get("log", "")]
     return "\n".join(part for part in parts if part)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the tensors' bytes lie in the two memory files.
-
-    Attributes:
-        message: The part of the request that describes it.
-        shapes: The tensors' shapes.
-        templates: Index of the argument, dtype, shape, strides and place of each result.
-        size: Bytes of one run's results, whole pages.
-        runs: How many runs there are results of.
-    """
-
-    message: Message
-    shapes: tuple[tuple[int, ...], ...]
-    templates: tuple[tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...], int], ...]
-    size: int
-    runs: int
-
-    @classmethod
-    def of(
-        cls, arguments: Sequence[Argument], tensors: Sequence[torch.Tensor], *, runs: int
-    ) -> Layout:
-        """Plan for ``tensors``."""
-        if len(arguments) != len(tensors):
-            raise ValueError(f"{len(arguments)} arguments, but {len(tensors)} tensors")
-        described: list[Message] = []
-        templates = []
-        at = results = 0
-        for index, (argument, tensor) in enumerate(zip(arguments, tensors, strict=True)):
-            shape, strides = tuple(tensor.shape), tuple(tensor.stride())
-            nbytes = extent(tensor) * tensor.element_size()
-            result = -1
-            if argument.role != "in":
-                result = results
-                templates.append((index, tensor.dtype, shape, strides, result))
-                results += _up(nbytes)
-            described.append(
-                {
-                    "name": argument.name,
-                    "dtype": str(tensor.dtype).removeprefix("torch."),
-                    "kind": explain.kind(tensor.dtype),
-                    "itemsize": tensor.element_size(),
-                    "shape": shape,
-                    "strides": strides,
-                    "role": argument.role,
-                    "offset": at,
-                    "nbytes": nbytes,
-                    "result": result,
-                }
-            )
-            if argument.role != "out":
-                at += _up(nbytes)
-        message = {"arguments": described, "data": at, "results": _pages(results)}
-        shapes = tuple(tuple(t.shape) for t in tensors)
-        return cls(message, shapes, tuple(templates), _pages(results), runs)
-
-    @contextlib.contextmanager
-    def files(self, tensors: Sequence[torch.Tensor], text: str) -> Iterator[tuple[int, int]]:
-        """Make the two files, with the tensors' bytes and the text in the first."""
-        raw = text.encode()
-        start = self.message["data"]
-        self.message["text"] = (start, len(raw))
-        self.message["data"] = start + len(raw)
-        data_file = os.memfd_create("fusec-data", os.MFD_CLOEXEC)
-        result_file = os.memfd_create("fusec-results", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(data_file, max(start + len(raw), 1))
-            os.ftruncate(result_file, self.size * self.runs)
-            if start:
-                data = mmap.mmap(data_file, start)
-                for described, tensor in zip(self.message["arguments"], tensors, strict=True):
-                    if described["role"] != "out" and described["nbytes"]:
-                        _copy_bytes(data, described["offset"], tensor)
-            os.pwrite(data_file, raw, start)
-            yield data_file, result_file
-        finally:
-            os.close(data_file)
-            os.close(result_file)
-
-    def results(self, result_file: int) -> list[Run]:
-        """Return the tensors that each run wrote; they stay valid after the file is closed."""
-        found: list[Run] = []
-        content = mmap.mmap(result_file, self.size * self.runs) if self.size else None
-        for run in range(self.runs):
-            outputs = []
-            for _, dtype, shape, strides, offset in self.templates:
-                length = span(shape, strides)
-                if length == 0 or content is None:
-                    outputs.append(torch.empty_strided(shape, strides, dtype=dtype))
-                    continue
-                flat = torch.frombuffer(
-                    content, dtype=dtype, count=length, offset=run * self.size + offset
-                )
-                outputs.append(flat.as_strided(shape, strides))
-            found.append(Run(run, tuple(outputs)))
-        return found
-
-
-def span(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Return the elements from the first to the last of a strided tensor, both included."""
-    if 0 in shape:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-
-
-def extent(tensor: torch.Tensor) -> int:
-    """Return ``span`` of a tensor."""
-    return span(tensor.shape, tensor.stride())
-
-
-def _copy_bytes(data: mmap.mmap, offset: int, tensor: torch.Tensor) -> None:
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    flat = plain.as_strided((extent(plain),), (1,))
-    place = torch.frombuffer(data, dtype=plain.dtype, count=flat.numel(), offset=offset)
-    place.copy_(flat)
-
-
-def _up(size: int) -> int:
-    # Far enough apart that every dtype is aligned.
-    return -(-size // 64) * 64
-
-
-def _pages(size: int) -> int:
-    return -(-size // _ALIGN) * _ALIGN
 
 
 class Worker:
@@ -389,12 +301,16 @@ class Worker:
 
     def _close(self) -> None:
         if self._sock is not None:
+            # It sees this at once, ends its children and itself.
             self._sock.close()
         if self._process is not None:
-            # Its children follow: each asked to be killed when it goes.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            try:
+                self._process.wait(_END_LIMIT)
+            except subprocess.TimeoutExpired:
+                # Its children follow: each asked to be killed when it goes.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
         if self._errors is not None:
             os.close(self._errors)
         self._process = self._sock = self._errors = None
@@ -411,6 +327,9 @@ def worker() -> Worker:
 
 
 def prestart() -> None:
-    """Start the worker in the background, so that the first check need not wait for it."""
+    """Start the worker in the background, so that the first check need not wait for it.
+
+    Cheap, returns at once, and may be called as often as one likes.
+    """
     with contextlib.suppress(OSError):
         _worker.start()

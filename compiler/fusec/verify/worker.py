@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import time
+from dataclasses import dataclass
 
 from fusec.verify.protocol import Message, receive, send
 
@@ -25,77 +26,129 @@ _HEARTBEAT = 5.0
 _LOG_SHOWN = 4000
 
 
-def serve(sock: socket.socket) -> None:
-    """Answer requests until the other side is gone."""
-    parent = os.getppid()
-    while True:
-        ready, _, _ = select.select([sock], [], [], _HEARTBEAT)
-        if not ready:
-            if os.getppid() != parent:
-                return
-            continue
-        request, descriptors = receive(sock)
-        if request is None:
-            return
-        try:
-            if request["do"] == "import":
-                for module in request["modules"]:
-                    __import__(module)
-                gc.freeze()
-                reply: Message = {"done": True}
-            else:
-                answer = _fork_and_watch(sock, request, descriptors)
-                if answer is None:
-                    return
-                reply = answer
-        except Exception as error:
-            # A failed import or fork is the caller's news, not this process's end.
-            reply = {"failed": f"{type(error).__name__}: {error}"}
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        send(sock, reply)
+@dataclass
+class Spare:
+    """A child that is forked ahead of time and waits for its one request.
 
+    Attributes:
+        pid: Its process, and process group.
+        sock: Where it gets the request.
+        report: Where it writes its report.
+        log: Memory file with what the kernel prints.
+    """
 
-def _fork_and_watch(
-    sock: socket.socket, request: Message, descriptors: tuple[int, ...]
-) -> Message | None:
-    from fusec.verify import child
+    pid: int
+    sock: socket.socket
+    report: int
+    log: int
 
-    if request["target"] == "triton":
-        import triton.language  # noqa: F401  # once, for all later children
-    data_file, result_file = descriptors
-    reading, writing = os.pipe()
-    log = os.memfd_create("fusec-log", 0)
-    started = time.monotonic()
-    try:
+    @classmethod
+    def fork(cls, others: tuple[socket.socket, ...]) -> Spare:
+        """Fork one; ``others`` are this process's own sockets."""
+        from fusec.verify import child
+
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        reading, writing = os.pipe()
+        log = os.memfd_create("fusec-log", 0)
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             # `child.main` never returns; nothing above it on the stack runs in the child.
             os.setpgid(0, 0)
-            sock.close()
+            for sock in (*others, mine):
+                sock.close()
             os.close(reading)
-            child.main(request, data_file, result_file, writing, log)
+            child.main(theirs, writing, log, parent)
         # Also from here: whichever comes first, the group exists before it may be killed.
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
+        theirs.close()
         os.close(writing)
-        lines, ended = _watch(sock, reading, started + request["timeout"])
+        return cls(pid, mine, reading, log)
+
+    def end(self) -> int:
+        """Kill it and what it started; return its exit status, or minus the signal's number."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        status = _reap(pid)
+            os.killpg(self.pid, signal.SIGKILL)
+        _, status = os.waitpid(self.pid, 0)
+        self.sock.close()
+        os.close(self.report)
+        os.close(self.log)
+        return os.waitstatus_to_exitcode(status)
+
+
+class Zygote:
+    """Answers requests until the other side is gone."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.spare: Spare | None = None
+        self.modules: set[str] = set()
+
+    def serve(self) -> None:
+        """Answer one request after the other."""
+        parent = os.getppid()
+        while True:
+            if self.spare is None:
+                self.spare = Spare.fork((self.sock,))
+            ready, _, _ = select.select([self.sock], [], [], _HEARTBEAT)
+            if not ready:
+                if os.getppid() != parent:
+                    return
+                continue
+            request, descriptors = receive(self.sock)
+            if request is None:
+                return
+            try:
+                reply = self.answer(request, descriptors)
+            except Exception as error:
+                # A failed import or fork is the caller's news, not this process's end.
+                reply = {"failed": f"{type(error).__name__}: {error}"}
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+            if reply is None:
+                return
+            send(self.sock, reply)
+
+    def close(self) -> None:
+        """End the waiting child."""
+        if self.spare is not None:
+            self.spare.end()
+            self.spare = None
+
+    def answer(self, request: Message, descriptors: tuple[int, ...]) -> Message | None:
+        """Return the reply; None where the parent went away meanwhile."""
+        for module in request["modules"]:
+            if module not in self.modules:
+                # Once here, for all children to come.
+                __import__(module)
+                self.modules.add(module)
+                gc.freeze()
+                self.close()
+        if request["do"] == "import":
+            return {"done": True}
+        child = self.spare or Spare.fork((self.sock,))
+        self.spare = None
+        started = time.monotonic()
+        ended = "parent gone"
+        lines: list[Message] = []
+        log = ""
+        try:
+            send(child.sock, request, descriptors)
+            lines, ended = _watch(self.sock, child.report, started + request["timeout"])
+            log = os.pread(child.log, _LOG_SHOWN, 0).decode(errors="replace")
+        finally:
+            status = child.end()
         if ended == "parent gone":
             return None
         return {
             "reports": lines,
             "timeout": ended == "timeout",
             "status": status,
-            "log": os.pread(log, _LOG_SHOWN, 0).decode(errors="replace"),
+            "log": log,
             "seconds": time.monotonic() - started,
         }
-    finally:
-        os.close(reading)
-        os.close(log)
 
 
 def _watch(sock: socket.socket, reading: int, deadline: float) -> tuple[list[Message], str]:
@@ -124,12 +177,6 @@ def _lines(buffer: bytes) -> list[Message]:
     return found
 
 
-def _reap(pid: int) -> int:
-    """Return the exit status, or the signal that ended the process as a negative number."""
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status)
-
-
 def main(descriptor: int) -> None:
     """Import what candidates need, say so, and serve."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -146,7 +193,11 @@ def main(descriptor: int) -> None:
     gc.freeze()
     gc.disable()
     send(sock, {"ready": True, "pid": os.getpid()})
-    serve(sock)
+    zygote = Zygote(sock)
+    try:
+        zygote.serve()
+    finally:
+        zygote.close()
 
 
 if __name__ == "__main__":

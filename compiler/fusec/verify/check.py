@@ -1,0 +1,384 @@
+"""The check that every edited kernel passes before it is used.
+
+In this order, and the first failure ends it: there is a text; its entry point is unchanged; it
+compiles; it survives guarded runs in a worker on the real inputs, on fresh random ones, and on
+adversarial ones; its results agree with the reference every time; and, timed against the
+generated kernel, it takes no less time than its memory traffic can.  Nothing here puts a kernel
+in use, so any failure leaves the previous one as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from fusec.errors import CompileError, FusecError
+from fusec.kernel import Kernel, Runnable
+from fusec.report import OutputError, Verdict
+from fusec.verify import sandbox
+from fusec.verify.compare import compare_output, describe, praise, signed_zero_differences
+from fusec.verify.graph import check_graph
+from fusec.verify.inputs import Kind, fresh_inputs
+from fusec.verify.layout import Case
+from fusec.verify.sandbox import RunResult
+from fusec.verify.signature import check_signature
+from fusec.verify.timing import TooGoodToBeTrue, fresh_tensors, time_kernel, written
+
+__all__ = ["Case", "check_graph", "check_kernel"]
+
+Build = Callable[[str], Path | None]
+Interpret = Callable[
+    [Sequence[torch.Tensor], Sequence[int], torch.dtype | None], Sequence[torch.Tensor]
+]
+Prepare = Callable[[str], Runnable]
+
+# Above this, the copies for further kinds of input cost more than they find.
+_LARGE = 512 << 20
+# Below this, one process runs all cases.
+_TOGETHER = 128 << 20
+# A check that took this long so far leaves out the adversarial inputs.
+_PATIENCE = 5.0
+
+
+class _Failure(Exception):  # it carries a verdict out of the steps, no news
+    """Ends a check."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        super().__init__(verdict.reason)
+
+
+def check_kernel(
+    kernel: Kernel,
+    text: str,
+    *,
+    cases: Sequence[Case],
+    build: Build,
+    interpret: Interpret,
+    prepare: Prepare | None = None,
+    generated: Runnable | None = None,
+    kinds: Sequence[Kind] = ("similar", "adversarial", "nonfinite"),
+    timed: bool = True,
+    timeout: float = 5.0,
+    seconds: float = 0.1,
+    threads: int | None = None,
+) -> Verdict:
+    """Check ``text`` in place of ``kernel``'s source.
+
+    Args:
+        kernel: The kernel that it is to replace; not changed.
+        text: The whole kernel file.
+        cases: The real inputs; the first also seeds the fresh ones and the timing.
+        build: Builds a text; a library for C++, None for Triton. Raises CompileError.
+        interpret: Runs the kernel's own loop-level IR by eager torch operators on the given
+            tensors, in their own dtypes or all in float64, and returns its ``out`` and ``inout``
+            tensors; changes none of the given ones.
+        prepare: Makes a callable of a text that passed, for timing it in this process.
+        generated: The generated kernel, to time against and to tell apart what is hard for
+            everyone; None where it cannot run in this process.
+        kinds: The kinds of fresh input to add.
+        timed: Whether to time it.
+        timeout: Seconds for each guarded run.
+        seconds: Seconds for the timing.
+        threads: The most threads to check with.
+    """
+    started = time.perf_counter()
+    try:
+        verdict = _check(
+            kernel,
+            text,
+            cases,
+            build,
+            interpret,
+            prepare,
+            generated,
+            kinds,
+            timed,
+            timeout,
+            seconds,
+            threads,
+            started,
+        )
+    except _Failure as failure:
+        verdict = failure.verdict
+    return replace(verdict, seconds=time.perf_counter() - started)
+
+
+def _check(
+    kernel: Kernel,
+    text: str,
+    cases: Sequence[Case],
+    build: Build,
+    interpret: Interpret,
+    prepare: Prepare | None,
+    generated: Runnable | None,
+    kinds: Sequence[Kind],
+    timed: bool,
+    timeout: float,
+    seconds: float,
+    threads: int | None,
+    started: float,
+) -> Verdict:
+    source = kernel.generated
+    if not text.strip():
+        return Verdict(False, "empty", "the kernel is empty; the one in use stays")
+    wrong = check_signature(kernel.target, text, source.entry, source.text)
+    if wrong is not None:
+        return Verdict(False, wrong.stage, wrong.reason, wrong.line)
+    sandbox.prestart()
+    checker = _Checker(kernel, text, interpret, generated, timeout, threads)
+    # The compiler is a process of its own; meanwhile this one works out the references.
+    with ThreadPoolExecutor(1, "fusec-check") as pool:
+        building = pool.submit(build, text)
+        trials = []
+        for trial in checker.trials(cases, kinds, started):
+            if building.done() and building.exception() is not None:
+                break
+            trials.append(trial)
+        library = _built(building)
+    checker.run(trials, library)
+    outputs = checker.worst()
+    timing = base = None
+    if timed and cases and prepare is not None and generated is not None:
+        candidate, case = prepare(text), cases[0]
+        try:
+            timing, base = time_kernel(
+                kernel, candidate, generated, case.tensors, case.sizes, seconds
+            )
+        except TooGoodToBeTrue as finding:
+            return Verdict(
+                False,
+                "wrong",
+                str(finding),
+                outputs=outputs,
+                timing=finding.timing,
+                generated=finding.generated,
+            )
+    return Verdict(
+        True,
+        "passed",
+        praise(outputs, timing, base),
+        outputs=outputs,
+        timing=timing,
+        generated=base,
+        details="\n".join(dict.fromkeys(checker.notes)),
+    )
+
+
+_LABELS: dict[Kind, str] = {
+    "similar": "fresh random inputs",
+    "adversarial": "inputs with zeros of both signs, denormals and large values",
+    "nonfinite": "inputs with NaN and infinities",
+}
+
+
+def _built(building: Future[Path | None]) -> Path | None:
+    try:
+        return building.result()
+    except CompileError as error:
+        first = next((d for d in error.diagnostics if d.severity == "error"), None)
+        line = first.line if first else None
+        raise _Failure(
+            Verdict(False, "compile", error.message, line, details=error.output)
+        ) from None
+    except FusecError as error:
+        raise _Failure(Verdict(False, "compile", str(error))) from None
+
+
+class _References:
+    """What a case's results are held against; the float64 run is made when it is asked for."""
+
+    def __init__(self, case: Case, interpret: Interpret) -> None:
+        self.case = case
+        self.interpret = interpret
+        self.eager = tuple(interpret(case.tensors, case.sizes, None))
+
+    @functools.cached_property
+    def float64(self) -> tuple[torch.Tensor | None, ...]:
+        """The outputs of a run in float64; None where there is none."""
+        if any(t.is_floating_point() or t.is_complex() for t in self.case.tensors):
+            with contextlib.suppress(RuntimeError, TypeError, NotImplementedError):
+                # Not everything exists in float64; eager alone decides then.
+                return tuple(self.interpret(self.case.tensors, self.case.sizes, torch.float64))
+        return (None,) * len(self.eager)
+
+    def compare(
+        self, names: Sequence[str], outputs: Sequence[torch.Tensor], *, figures: bool
+    ) -> tuple[OutputError, ...]:
+        """Compare; with float64 only where ``figures`` are wanted or eager does not suffice."""
+        if not figures:
+            quick = tuple(
+                compare_output(name, mine, plain, strict=True)
+                for name, mine, plain in zip(names, outputs, self.eager, strict=True)
+            )
+            if all(figure.ok for figure in quick):
+                return quick
+        return tuple(map(compare_output, names, outputs, self.eager, self.float64))
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A case with its references; of a kind where the inputs are made up."""
+
+    case: Case
+    references: _References
+    kind: Kind | None = None
+
+
+class _Checker:
+    """Runs the candidate on one case after the other and keeps the figures."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        text: str,
+        interpret: Interpret,
+        generated: Runnable | None,
+        timeout: float,
+        threads: int | None,
+    ) -> None:
+        self.kernel = kernel
+        self.text = text
+        self.interpret = interpret
+        self.generated = generated
+        self.timeout = timeout
+        self.threads = threads
+        self.notes: list[str] = []
+        self.figures: list[tuple[OutputError, ...]] = []
+
+    @property
+    def names(self) -> list[str]:
+        return [a.name for a in self.kernel.signature.arguments if a.role != "in"]
+
+    def trials(
+        self, cases: Sequence[Case], kinds: Sequence[Kind], started: float
+    ) -> Iterator[_Trial]:
+        """Yield the cases with their references, then the fresh ones."""
+        for index, case in enumerate(cases):
+            references = _References(case, self.interpret)
+            if index == 0:
+                # These figures are shown.
+                _ = references.float64
+            yield _Trial(case, references)
+        for kind in kinds if cases else ():
+            label = f"on {_LABELS[kind]}"
+            elapsed = time.perf_counter() - started
+            if kind != "similar" and (cases[0].nbytes > _LARGE or elapsed > _PATIENCE):
+                self.notes.append(f"not checked {label}: the inputs are large")
+                continue
+            case = self.fresh(cases[0], kind, label)
+            try:
+                references = _References(case, self.interpret)
+            except (RuntimeError, IndexError, ValueError):
+                # The cell itself does not accept such inputs.
+                self.notes.append(f"not checked {label}: eager refuses them")
+                continue
+            yield _Trial(case, references, kind)
+
+    def fresh(self, like: Case, kind: Kind, label: str) -> Case:
+        """Return a case with other values; what is only written stays as it is."""
+        roles = [a.role for a in self.kernel.signature.arguments]
+        read = [t for role, t in zip(roles, like.tensors, strict=True) if role != "out"]
+        made = iter(fresh_inputs(read, kind=kind))
+        tensors = [
+            t if role == "out" else next(made) for role, t in zip(roles, like.tensors, strict=True)
+        ]
+        return Case(tuple(tensors), like.sizes, label)
+
+    def run(self, trials: Sequence[_Trial], library: Path | None) -> None:
+        """Run them all; the first failure that counts ends it."""
+        waiting = list(trials)
+        while waiting:
+            together = 1
+            if sum(trial.case.nbytes for trial in waiting) <= _TOGETHER:
+                together = len(waiting)
+            results = sandbox.run_cases(
+                target=self.kernel.target,
+                text=self.text,
+                entry=self.kernel.generated.entry,
+                signature=self.kernel.signature,
+                library=library,
+                cases=[trial.case for trial in waiting[:together]],
+                timeout=self.timeout,
+                threads=self.threads,
+            )
+            for trial, result in zip(waiting, results, strict=False):
+                self.judge(trial, result)
+            waiting = waiting[len(results) :]
+
+    def judge(self, trial: _Trial, result: RunResult) -> None:
+        """Compare one result; raises where it is wrong and the generated kernel is not."""
+        label = trial.case.label
+        if result.ok:
+            figures = self.compare(result, trial.references)
+            if all(figure.ok for figure in figures):
+                self.figures.append(figures)
+                self.notes += [result.details] if result.details else []
+                return
+            verdict = self.wrong(figures, result, label)
+        else:
+            verdict = self.refused(result, label)
+        made_up = trial.kind not in (None, "similar")
+        if made_up and verdict.stage == "wrong" and self.generated_differs(trial):
+            self.notes.append(f"differs from eager {label}, as the generated kernel does")
+            return
+        raise _Failure(verdict)
+
+    def generated_differs(self, trial: _Trial) -> bool:
+        """Whether the generated kernel, too, is off on these inputs."""
+        if self.text == self.kernel.generated.text:
+            return True
+        if self.generated is None:
+            return False
+        tensors = fresh_tensors(self.kernel.signature, trial.case.tensors)
+        try:
+            self.generated(tensors, trial.case.sizes)
+        except (ArithmeticError, LookupError, ValueError, RuntimeError):
+            return True
+        outputs = written(self.kernel.signature, tensors)
+        figures = trial.references.compare(self.names, outputs, figures=False)
+        return not all(figure.ok for figure in figures)
+
+    def compare(self, result: RunResult, references: _References) -> tuple[OutputError, ...]:
+        # Only the first case's figures are shown.
+        shown = not self.figures
+        figures = references.compare(self.names, result.outputs, figures=shown)
+        for other in result.others:
+            # Every run has to be right, not only the one that is shown.
+            again = references.compare(self.names, other, figures=shown)
+            if all(f.ok for f in figures) and not all(f.ok for f in again):
+                figures = again
+        zeros = sum(map(signed_zero_differences, result.outputs, references.eager))
+        if zeros:
+            self.notes.append(f"{zeros} zeros have another sign than eager's")
+        return figures
+
+    def worst(self) -> tuple[OutputError, ...]:
+        """Return the figures of the real inputs, the first case."""
+        return self.figures[0] if self.figures else ()
+
+    def refused(self, result: RunResult, label: str) -> Verdict:
+        reason = f"{result.reason} {label}".strip()
+        return Verdict(
+            False, result.stage, reason, result.line, self.worst(), details=result.details
+        )
+
+    def wrong(self, figures: tuple[OutputError, ...], result: RunResult, label: str) -> Verdict:
+        bad = next(figure for figure in figures if not figure.ok)
+        position = self.names.index(bad.name)
+        references = self.kernel.signature.arguments
+        shape = [a for a in references if a.role != "in"][position]
+        return Verdict(
+            False,
+            "wrong",
+            f"{describe(bad, shape.dtype)} {label}".strip(),
+            outputs=figures,
+            details=result.details,
+        )

@@ -1,0 +1,163 @@
+"""Fresh inputs like given ones, so that a kernel cannot pass by fitting one set of values.
+
+Shapes, strides and dtypes stay; the values are drawn anew from a secret seed.  Integers stay
+within the range of the originals, because they may be indices, and so do floats, because they
+may be probabilities or variances.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+Kind = Literal["similar", "adversarial", "nonfinite"]
+
+# How many elements of an adversarial tensor are special: few NaN, since they spread.
+_SHARE = 0.15
+_SHARE_NONFINITE = 0.02
+
+_PERIOD = 1_000_003
+_SAMPLE = 1 << 16
+
+
+def secret_seed() -> int:
+    """Return a seed that nothing can foresee."""
+    return random.SystemRandom().getrandbits(63)
+
+
+def fresh_inputs(
+    tensors: Sequence[torch.Tensor], *, kind: Kind = "similar", seed: int | None = None
+) -> list[torch.Tensor]:
+    """Return new tensors like ``tensors``, which stay as they are.
+
+    Args:
+        tensors: The originals.
+        kind: ``similar`` draws values of the same character; ``adversarial`` sprinkles signed
+            zeros, denormals and large magnitudes over them; ``nonfinite`` sprinkles NaN and
+            infinities.
+        seed: For tests; a secret one by default.
+    """
+    generator = torch.Generator().manual_seed(secret_seed() if seed is None else seed)
+    return [fresh_like(tensor, generator, kind) for tensor in tensors]
+
+
+def fresh_like(tensor: torch.Tensor, generator: torch.Generator, kind: Kind) -> torch.Tensor:
+    """Return one new tensor like ``tensor``."""
+    original = tensor.detach()
+    fresh = empty_like_strided(original)
+    if original.numel() == 0:
+        return fresh
+    if original.is_complex():
+        parts = torch.view_as_real(original.resolve_conj())
+        values = torch.view_as_complex(_floats(parts, generator, kind).contiguous())
+    elif original.is_floating_point():
+        values = _floats(original, generator, kind)
+    elif original.dtype is torch.bool:
+        share = float(original.double().mean())
+        # Not all of one kind, where the original is: a mask that is never looked at would pass.
+        share = min(max(share, 0.05), 0.95)
+        values = torch.rand(original.shape, generator=generator) < share
+    else:
+        values = _integers(original, generator)
+    write_strided(fresh, values.to(original.dtype))
+    return fresh
+
+
+def empty_like_strided(tensor: torch.Tensor) -> torch.Tensor:
+    """Return an uninitialized tensor of the same shape, strides, dtype and device."""
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+
+
+def clone_strided(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy with the same strides, gaps and overlaps included."""
+    copy = empty_like_strided(tensor)
+    write_strided(copy, tensor.detach())
+    return copy
+
+
+def write_strided(target: torch.Tensor, values: torch.Tensor) -> None:
+    """Write ``values``; where elements of an expanded target share memory, one of them wins."""
+    for dim, stride in enumerate(target.stride()):
+        if stride == 0 and target.shape[dim] > 1:
+            target = target.narrow(dim, 0, 1)
+            values = values.narrow(dim, 0, 1)
+    target.copy_(values)
+
+
+def _floats(original: torch.Tensor, generator: torch.Generator, kind: Kind) -> torch.Tensor:
+    count = original.numel()
+    low, high, mean, spread = _character(original)
+    # Enough different values; a large tensor repeats them with a period that no shape has.
+    drawn = min(count, _PERIOD)
+    noise = torch.randn(drawn, generator=generator, dtype=torch.float64)
+    if spread == 0:
+        # A constant, such as a bias of zeros or a weight of ones: without some change its use
+        # would go unseen.  It keeps its sign.
+        values = mean + noise * (abs(mean) / 4 if mean else 0.5)
+        if mean:
+            values = values.abs().copysign(torch.full_like(values, mean))
+    else:
+        values = mean + noise * spread
+        if low >= 0 or high <= 0 or (low >= -1 and high <= 1):
+            # Probabilities, variances, cosines: what follows may need their range.
+            values = values.clamp(low, high)
+    if kind != "similar":
+        values = _sprinkle(values, _special(original.dtype, kind, low, mean, spread), generator)
+    values = values.to(original.dtype if original.dtype.itemsize > 1 else torch.float32)
+    return values.repeat(-(-count // drawn))[:count].reshape(original.shape)
+
+
+def _character(original: torch.Tensor) -> tuple[float, float, float, float]:
+    """Return the range, the mean and the standard deviation of the finite values."""
+    flat = original.reshape(-1)
+    sample = flat[:: max(1, flat.numel() // _SAMPLE)].to("cpu", torch.float64)
+    plain = flat.to(torch.float32) if flat.dtype.itemsize == 1 else flat
+    low, high = (float(value) for value in plain.aminmax())
+    sample = sample[sample.isfinite()]
+    if not math.isfinite(low) or not math.isfinite(high):
+        finite = plain[plain.isfinite()]
+        low, high = (float(v) for v in finite.aminmax()) if finite.numel() else (0.0, 0.0)
+    mean = float(sample.mean()) if sample.numel() else 0.0
+    spread = float(sample.std()) if sample.numel() > 1 else 0.0
+    return low, high, mean, spread
+
+
+def _special(dtype: torch.dtype, kind: Kind, low: float, mean: float, spread: float) -> list[float]:
+    if kind == "nonfinite":
+        return [float("nan"), float("inf"), float("-inf")]
+    info = torch.finfo(dtype)
+    large = min(1e4 * max(spread, abs(mean), 1e-3), info.max / 8)
+    tiny = info.smallest_normal / 4
+    values = [0.0, -0.0, tiny, -tiny, large, -large, info.eps, 1.0, -1.0]
+    return [abs(value) for value in values] if low >= 0 else values
+
+
+def _sprinkle(
+    values: torch.Tensor, special: Sequence[float], generator: torch.Generator
+) -> torch.Tensor:
+    share = _SHARE if len(special) > 3 else _SHARE_NONFINITE
+    where = torch.rand(values.shape, generator=generator) < share
+    which = torch.randint(len(special), values.shape, generator=generator)
+    return torch.where(where, torch.tensor(special, dtype=torch.float64)[which], values)
+
+
+def _integers(original: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    plain = original.to("cpu")
+    if plain.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        plain = plain.to(torch.int64)
+    low, high = int(plain.min()), int(plain.max())
+    flat = plain.reshape(-1)
+    if flat.numel() > 1 and torch.unique(flat).numel() == flat.numel():
+        # All different, such as the places of a scatter: they stay so.
+        return flat[torch.randperm(flat.numel(), generator=generator)].reshape(original.shape)
+    if low == high or high >= 2**63 - 1:
+        # One value, or the full range: draw from the values themselves.
+        pick = torch.randint(flat.numel(), (original.numel(),), generator=generator)
+        return flat[pick].reshape(original.shape)
+    return torch.randint(low, high + 1, original.shape, generator=generator)

@@ -1,0 +1,221 @@
+"""Whether an edited text still has the entry point that the host program calls.
+
+Checked on the text, before anything is built: a changed parameter list would build, and then
+be called with the wrong arguments.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+
+from fusec.kernel import Target
+
+# What a kernel file has a use for. This is no fence against malice: it catches the pasted line
+# that would make a kernel depend on something that the check does not see.
+_ALLOWED_IMPORTS = ("__future__", "math", "torch", "triton", "typing")
+
+_COMMENT_OR_STRING = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL
+)
+_QUALIFIERS = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|restrict|std::)\b|std::")
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """What is wrong with the entry point, and where.
+
+    Attributes:
+        stage: ``signature``, or ``compile`` where the text cannot even be parsed.
+        reason: In one line.
+        line: The 1-based line, where there is one.
+    """
+
+    stage: str
+    reason: str
+    line: int | None = None
+
+
+def check_signature(target: Target, text: str, entry: str, generated: str) -> Mismatch | None:
+    """Return how the entry point of ``text`` differs from that of ``generated``, or None."""
+    if target == "cpp":
+        return _check_cpp(text, entry, generated)
+    return _check_triton(text, entry, generated)
+
+
+# --- C++ ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Declaration:
+    result: str
+    parameters: tuple[tuple[str, str], ...]
+    line: int
+
+
+def _check_cpp(text: str, entry: str, generated: str) -> Mismatch | None:
+    wanted = _declaration(generated, entry)
+    found = _declaration(text, entry)
+    if found is None:
+        if re.search(rf"\b{re.escape(entry)}\s*\(", blank_comments(text)):
+            return Mismatch(
+                "signature", f'`{entry}` is not declared as extern "C" int {entry}(...)'
+            )
+        return Mismatch("signature", f'the entry point extern "C" int {entry}(...) is missing')
+    if wanted is None:
+        return None
+    if found.result != wanted.result:
+        reason = f"`{entry}` returns {found.result}; it must return {wanted.result}"
+        return Mismatch("signature", reason, found.line)
+    for number, (mine, theirs) in enumerate(
+        zip(found.parameters, wanted.parameters, strict=False), start=1
+    ):
+        if mine[0] != theirs[0]:
+            reason = (
+                f"parameter {number} of `{entry}` is `{' '.join(mine)}`; "
+                f"it must stay `{' '.join(theirs)}`"
+            )
+            return Mismatch("signature", reason, found.line)
+    if len(found.parameters) != len(wanted.parameters):
+        reason = (
+            f"`{entry}` takes {len(found.parameters)} parameters; "
+            f"it must keep its {len(wanted.parameters)}"
+        )
+        return Mismatch("signature", reason, found.line)
+    return None
+
+
+def blank_comments(text: str) -> str:
+    """Return C++ text with comments and strings blanked, every character in its place."""
+
+    def blank(match: re.Match[str]) -> str:
+        found = match[0]
+        if found == '"C"':
+            return found
+        return re.sub(r"[^\n]", " ", found)
+
+    return _COMMENT_OR_STRING.sub(blank, text)
+
+
+def _declaration(text: str, entry: str) -> _Declaration | None:
+    plain = blank_comments(text)
+    blocks = [m.end() for m in re.finditer(r'extern\s+"C"\s*\{', plain)]
+    pattern = rf'(?P<extern>extern\s+"C"\s+)?(?P<result>[\w:]+[\s*&]+)\b{re.escape(entry)}\s*\('
+    for match in re.finditer(pattern, plain):
+        inside = any(
+            block <= match.start() and _closing(plain, block - 1) > match.start()
+            for block in blocks
+        )
+        if not match["extern"] and not inside:
+            continue
+        end = _closing(plain, match.end() - 1)
+        inner = plain[match.end() : end]
+        parameters = tuple(_parameter(part) for part in _split(inner) if part.strip())
+        line = plain.count("\n", 0, match.start() + len(match["extern"] or "")) + 1
+        return _Declaration(_type(match["result"]), parameters, line)
+    return None
+
+
+def _closing(text: str, opening: int) -> int:
+    """Return where the bracket that opens at ``opening`` closes."""
+    depth = 0
+    for place in range(opening, len(text)):
+        if text[place] in "([{":
+            depth += 1
+        elif text[place] in ")]}":
+            depth -= 1
+            if depth == 0:
+                return place
+    return len(text)
+
+
+def _split(parameters: str) -> list[str]:
+    parts, depth, start = [], 0, 0
+    for place, character in enumerate(parameters):
+        if character in "(<[":
+            depth += 1
+        elif character in ")>]":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(parameters[start:place])
+            start = place + 1
+    return [*parts, parameters[start:]]
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    plain = _QUALIFIERS.sub(" ", text).replace("[]", "*")
+    name = re.search(r"([A-Za-z_]\w*)\s*\*?$", plain.strip())
+    words = plain.split()
+    if name and (len(words) > 1 or "*" in plain):
+        label = name[1]
+        kept = re.sub(rf"\b{label}\b(?=\s*\*?$)", " ", plain.strip())
+        return _type(kept), label
+    return _type(plain), ""
+
+
+def _type(text: str) -> str:
+    plain = " ".join(_QUALIFIERS.sub(" ", text).split())
+    return re.sub(r"\s*([*&])\s*", r"\1", plain)
+
+
+# --- Triton ------------------------------------------------------------------------------------
+
+
+def _check_triton(text: str, entry: str, generated: str) -> Mismatch | None:
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        return Mismatch("compile", f"{type(error).__name__}: {error.msg}", error.lineno)
+    for node in ast.walk(tree):
+        for module in _imported(node):
+            if module.partition(".")[0] not in _ALLOWED_IMPORTS:
+                reason = f"imports {module}; a kernel file may import {', '.join(_ALLOWED_IMPORTS)}"
+                return Mismatch("signature", reason, getattr(node, "lineno", None))
+    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    if entry not in functions:
+        return Mismatch("signature", f"the function {entry}(...) is missing")
+    found = functions[entry]
+    try:
+        reference = ast.parse(generated)
+    except SyntaxError:
+        return None
+    wanted = next(
+        (n for n in reference.body if isinstance(n, ast.FunctionDef) and n.name == entry), None
+    )
+    if wanted is not None and _parameters(found) != _parameters(wanted):
+        reason = (
+            f"{entry}({', '.join(_parameters(found))}) must keep its parameters: "
+            f"({', '.join(_parameters(wanted))})"
+        )
+        return Mismatch("signature", reason, found.lineno)
+    if not any(_is_jit(d) for f in functions.values() for d in f.decorator_list):
+        return Mismatch("signature", "there is no @triton.jit function in it")
+    return None
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [("." * node.level) + (node.module or "")]
+    return []
+
+
+def _parameters(function: ast.FunctionDef) -> list[str]:
+    given = function.args
+    names = [a.arg for a in (*given.posonlyargs, *given.args)]
+    if given.vararg:
+        names.append("*" + given.vararg.arg)
+    names += [a.arg for a in given.kwonlyargs]
+    if given.kwarg:
+        names.append("**" + given.kwarg.arg)
+    return names
+
+
+def _is_jit(decorator: ast.expr) -> bool:
+    if isinstance(decorator, ast.Call):
+        return _is_jit(decorator.func) or any(_is_jit(a) for a in decorator.args)
+    if isinstance(decorator, ast.Attribute):
+        return decorator.attr == "jit"
+    return isinstance(decorator, ast.Name) and decorator.id == "jit"

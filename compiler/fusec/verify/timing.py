@@ -1,0 +1,124 @@
+"""Timing a checked kernel against the generated one, and against what memory allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from fusec.kernel import Kernel, Runnable, Signature
+from fusec.report import Timing
+from fusec.tune.measure import interleave
+from fusec.verify.inputs import clone_strided, empty_like_strided
+
+# Nothing runs this many times faster than a copy of the bytes that it has to touch.
+_TOO_GOOD = 10.0
+_COPIED_AT_MOST = 128 << 20
+
+
+class TooGoodToBeTrue(Exception):  # a finding, which the caller turns into a verdict
+    """A kernel finished faster than its memory traffic can.
+
+    Attributes:
+        factor: How many times faster than a copy of the same bytes.
+        timing: Its own timing.
+        generated: The generated kernel's.
+    """
+
+    def __init__(self, factor: float, timing: Timing, generated: Timing) -> None:
+        self.factor = factor
+        self.timing = timing
+        self.generated = generated
+        super().__init__(
+            f"{factor:.0f}x faster than a copy of the bytes that it must touch: "
+            "it cannot have done the work"
+        )
+
+
+def fresh_tensors(signature: Signature, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return tensors that a run may change: inputs shared, the rest copied or left empty."""
+    made = []
+    for argument, tensor in zip(signature.arguments, tensors, strict=True):
+        if argument.role == "in":
+            made.append(tensor.detach())
+        elif argument.role == "inout":
+            made.append(clone_strided(tensor))
+        else:
+            made.append(empty_like_strided(tensor))
+    return made
+
+
+def written(signature: Signature, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return those tensors that a run has written."""
+    pairs = zip(signature.arguments, tensors, strict=True)
+    return [tensor for argument, tensor in pairs if argument.role != "in"]
+
+
+def restore(
+    signature: Signature, tensors: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]
+) -> Callable[[], None] | None:
+    """Return what puts updated arguments back before a run; None where there are none."""
+    updated = [
+        (tensor, original)
+        for argument, tensor, original in zip(signature.arguments, tensors, originals, strict=True)
+        if argument.role == "inout"
+    ]
+    if not updated:
+        return None
+
+    def put_back() -> None:
+        for tensor, original in updated:
+            tensor.copy_(original)
+
+    return put_back
+
+
+def traffic(kernel: Kernel, tensors: Sequence[torch.Tensor]) -> int:
+    """Return how many bytes a run must move at least."""
+    arguments = kernel.signature.arguments
+    if kernel.generated.read_bytes >= 0 and kernel.generated.written_bytes >= 0:
+        return kernel.generated.read_bytes + kernel.generated.written_bytes
+    pairs = zip(arguments, tensors, strict=True)
+    # What it reads may be a part only; what it writes, it writes.
+    return sum(t.numel() * t.element_size() for a, t in pairs if a.role == "out")
+
+
+def time_kernel(
+    kernel: Kernel,
+    candidate: Runnable,
+    generated: Runnable,
+    originals: Sequence[torch.Tensor],
+    sizes: Sequence[int],
+    seconds: float,
+) -> tuple[Timing, Timing]:
+    """Time a candidate against the generated kernel, on copies of a case's tensors.
+
+    Raises:
+        TooGoodToBeTrue: It is faster than its memory traffic can be.
+    """
+    tensors = fresh_tensors(kernel.signature, originals)
+    device = tensors[0].device.type if tensors else "cpu"
+    calls: dict[str, Callable[[], object]] = {
+        "candidate": lambda: candidate(tensors, sizes),
+        "generated": lambda: generated(tensors, sizes),
+    }
+    moved = traffic(kernel, tensors)
+    half = min(moved // 2, 128 << 20)
+    if half:
+        origin = torch.zeros(half, dtype=torch.uint8, device=device)
+        target = torch.ones_like(origin)
+        calls["copy"] = lambda: target.copy_(origin)
+    figures = interleave(
+        calls,
+        seconds=seconds,
+        before=restore(kernel.signature, tensors, originals),
+        device=device,
+        flush_l2=device == "cuda",
+    )
+    timing = figures["candidate"]
+    if "copy" in figures and timing.median * _TOO_GOOD < figures["copy"].median * (
+        moved / (2 * half)
+    ):
+        share = figures["copy"].median / timing.median
+        raise TooGoodToBeTrue(share, timing, figures["generated"])
+    return timing, figures["generated"]

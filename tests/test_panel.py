@@ -368,13 +368,14 @@ def test_edit_of_the_user_survives_tuning(bench, cell):
 
 
 def test_failing_search_is_shown(bench, cell, monkeypatch):
-    def fail(**_: Any) -> TuningRun:
+    def fail(*_: Any) -> TuningRun:
         raise OSError("no space left on device")
 
     monkeypatch.setattr(cell.kernels["gelu_norm"], "tune", fail)
     bench.kernels.tune.click()
     settle(bench)
     assert "no space left" in verdict(bench)
+    assert "no space left" in bench.tuning.line.value
     assert not bench.tuning.running
 
 
@@ -457,6 +458,33 @@ def test_a_cell_gets_its_turn_while_another_is_tuned(cell):
     settle(panel)
     assert waited < 3
     assert cell.kernels["gelu_norm"].tuning.stopped == "stopped"
+
+
+def test_search_ends_when_its_own_cell_runs_again(cell, monkeypatch):
+    from fuselab.panel import tuning
+
+    monkeypatch.setattr(tuning.Turns, "PATIENCE", 0.1)
+    graph = threading.RLock()  # a graph has a lock of its own, taken after the cell's
+    search = cell.host.tune
+
+    def tune(*arguments: Any, **options: Any) -> TuningRun:
+        with graph:
+            return search(*arguments, **options)
+
+    monkeypatch.setattr(cell.host, "tune", tune)
+    cell.host.pause = 0.4
+    panel = workbench(cell)
+    panel._repr_mimebundle_()
+    settle(panel)
+    panel.tuning.button.click()
+    while not cell.host.calls:
+        time.sleep(0.01)
+    with cell.lock:
+        assert graph.acquire(timeout=20), "each waits for the other"
+        graph.release()
+    settle(panel)
+    assert cell.kernels["gelu_norm"].tuning.stopped == "stopped"
+    assert panel.tuning.line.value.endswith("s")
 
 
 def test_only_the_last_of_several_waiting_checks_runs(cell):

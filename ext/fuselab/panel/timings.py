@@ -62,6 +62,8 @@ class TimingsTab:
         head = ["What", "Median (quartiles)", "Compared", "Samples"]
         self.table.value = markup.table(head, rows) if rows else "Nothing was timed yet."
         self.method.value = f"<i>{escape(eager.method)}</i>" if eager else ""
+        if self._bench.problem:
+            self.method.value = markup.notice(list(self._bench.problem[:1]), markup.BAD)
         self.again.disabled = bool(self._bench.activity)
 
     def draw(self) -> None:

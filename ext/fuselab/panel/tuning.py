@@ -109,17 +109,19 @@ class TuningTab:
     # --- the job ----------------------------------------------------------------------------
 
     def _tune(self, name: str, kernel: Kernel, budget: float, stop: threading.Event) -> None:
-        before = kernel.source
+        cell, before = self._bench.cell, kernel.source
         try:
             if stop.is_set():
                 return
             preload()
-            with self._bench.cell.lock:
-                run = kernel.tune(budget=budget, progress=self._progress, stop=stop)
+            turns = Turns(cell.lock, stop)
+            with turns:
+                run = kernel.tune(budget, lambda run: self._progress(run, turns), stop)
+            with cell.lock:
                 self._show(run)
                 self._draw(run)
                 if kernel.source != before:
-                    self._bench.cell.refresh()
+                    cell.refresh()
         finally:
             with self._bench.state:
                 self._kernel = ""
@@ -130,9 +132,10 @@ class TuningTab:
                         self._bench.drafts.pop(name)
                     self._bench.note = f"{name}: the tuned values are in use"
 
-    def _progress(self, run: TuningRun) -> None:
+    def _progress(self, run: TuningRun, turns: Turns) -> None:
         """Show the run so far: between two measurements, and not often."""
-        self._let_others_in()
+        if not turns.give():
+            return
         now = time.monotonic()
         if now < self._next_draw:
             return
@@ -140,15 +143,6 @@ class TuningTab:
         self._draw(run)
         spent = time.monotonic() - now
         self._next_draw = time.monotonic() + max(REDRAW - spent, spent * (1 / SHARE - 1))
-
-    def _let_others_in(self) -> None:
-        """Give a cell that waits for the lock its turn before the next measurement."""
-        lock = self._bench.cell.lock
-        lock.release()
-        try:
-            time.sleep(0.001)  # without it this thread would have the lock back first
-        finally:
-            lock.acquire()
 
     def _draw(self, run: TuningRun) -> None:
         self._drawn = run
@@ -161,6 +155,9 @@ class TuningTab:
         self.label(self.button)
         kernel = self._bench.kernel
         if self.running or kernel is None:
+            return
+        if self._bench.problem:
+            self.line.value = markup.notice(list(self._bench.problem[:1]), markup.BAD)
             return
         if kernel.tuning is not None:
             self._show(kernel.tuning)
@@ -193,6 +190,41 @@ class TuningTab:
             self.progress.bar_style = "success" if run.stopped else "info"
             self.line.value = escape(progress_line(run))
             self.ranking.value = ranking_table(run)
+
+
+class Turns:
+    """The cell's lock during a search, given away for a moment between two measurements.
+
+    Other cells share the lock; held for a whole search it would hold them up for as long. A
+    cell that keeps it (perhaps waiting for the very graph that is tuned) ends the search.
+    """
+
+    PATIENCE = 2.0  # seconds
+
+    def __init__(self, lock: threading.RLock, stop: threading.Event) -> None:
+        self._lock = lock
+        self._stop = stop
+        self._owner = threading.get_ident()
+        self._held = False
+
+    def __enter__(self) -> None:
+        self._held = self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        if self._held:
+            self._lock.release()
+
+    def give(self) -> bool:
+        """Let whoever waits have the lock; return whether it came back."""
+        if threading.get_ident() != self._owner:
+            return True  # only the thread that took a lock can give it
+        if self._held:
+            self._lock.release()
+            time.sleep(0.001)  # without it this thread would be the first to have it again
+        self._held = self._lock.acquire(timeout=0 if self._stop.is_set() else self.PATIENCE)
+        if not self._held:
+            self._stop.set()
+        return self._held
 
 
 def progress_line(run: TuningRun) -> str:

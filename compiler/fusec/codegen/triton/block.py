@@ -1,0 +1,428 @@
+"""Statements: the nodes of one straight stretch of a kernel, as a person would write them.
+
+A value that is used once is written where it is used, as long as the line stays readable; the
+others get names, the user's own where a line of theirs says ``name = ...``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeGuard
+
+import torch
+
+from fusec.codegen.naming import identifier
+from fusec.codegen.triton import expressions as ex
+from fusec.codegen.triton.expressions import Needs, Text
+from fusec.codegen.triton.tiling import LIMIT, Dim, Tile
+from fusec.codegen.triton.writer import Writer
+from fusec.ir.body import Buffer, Store
+from fusec.ir.index import Expr, FloorDiv, Mod, Symbol, is_nonnegative, lower_bound, upper_bound
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, walk
+from fusec.ir.ops import CHECK_PREFIX, COMPARISONS
+from fusec.report import SourceLine
+
+_ASSIGNED = re.compile(r"^([A-Za-z_]\w*)\s*(?::[^=]+)?(?:[-+*/@%&|^]|//|\*\*|<<|>>)?=(?!=)")
+LINE_LIMIT = 72  # an expression longer than this gets its parts named
+
+
+@dataclass
+class Kernel:
+    """One ``@triton.jit`` function being written.
+
+    Attributes:
+        tile: What a program computes.
+        buffers: By name.
+        parameters: Buffer name to the name in the text.
+        needs: What the file's text relies on.
+        writer: Where the lines go.
+        taken: Names in use.
+        free: Node to the axes that it depends on.
+        index_type: ``tl.int32``, ``tl.int64``, or ``INDEX`` where the sizes decide.
+        favorite: Node to the name that the user gave it.
+        size_names: Symbolic size to its name in the text.
+        names: Node to the name it got in this kernel.
+        wishes: Reduction to the name it should get in every kernel of the file.
+    """
+
+    tile: Tile
+    buffers: Mapping[str, Buffer]
+    parameters: Mapping[str, str]
+    needs: Needs
+    writer: Writer
+    taken: set[str]
+    free: Mapping[Node, frozenset[Symbol]]
+    index_type: str
+    favorite: Mapping[Node, str]
+    size_names: Mapping[Symbol, str] = field(default_factory=dict)
+    names: dict[Node, str] = field(default_factory=dict)
+    wishes: dict[Node, str] = field(default_factory=dict)
+
+    def dims(self, symbols: Iterable[Symbol]) -> frozenset[Dim]:
+        """Return the tile dimensions of loop axes."""
+        found = (self.tile.dim_of(s) for s in symbols)
+        return frozenset(d for d in found if d is not None)
+
+    def node_dims(self, node: Node) -> frozenset[Dim]:
+        """Return the dimensions that a value varies along."""
+        return self.dims(self.free[node])
+
+    def expr_dims(self, expr: Expr) -> frozenset[Dim]:
+        """Return the dimensions that an index varies along, computed parts included."""
+        found: frozenset[Dim] = frozenset()
+        for symbol in expr.symbols():
+            if isinstance(symbol.payload, Node):
+                found |= self.node_dims(symbol.payload)
+        return found | self.dims(s for s in expr.symbols() if s.kind == "axis")
+
+    def name(self, wish: str, fallback: str = "value") -> str:
+        """Return a name that is not in use."""
+        return identifier(wish, self.taken, fallback)
+
+
+def favorite_names(roots: tuple[Node, ...]) -> dict[Node, str]:
+    """Return the nodes that are the results of the user's assignments, with the names."""
+    last: dict[tuple[SourceLine, str], Node] = {}
+    for node in walk(roots):
+        if node.source is None or isinstance(node, (Const, Load)):
+            continue
+        match = _ASSIGNED.match(node.source.text)
+        if match:
+            last[(node.source, match[1])] = node
+    names: dict[Node, str] = {}
+    for (_, name), node in last.items():
+        while rounds_for_memory(node) and not isinstance(node.args[0], Load):
+            node = node.args[0]  # the store rounds
+        if not is_check(node):
+            names.setdefault(node, name)
+    return names
+
+
+class Block:
+    """A straight stretch of statements; an inner loop's block sees what its outer one named."""
+
+    def __init__(self, kernel: Kernel, outer: Block | None = None) -> None:
+        self.kernel = kernel
+        self.known: dict[Node, Text] = dict(outer.known) if outer else {}
+        self.offsets: dict[tuple[str, ...], str] = dict(outer.offsets) if outer else {}
+        self.pending: dict[Node, tuple[SourceLine | None, ...]] = {}
+        self.uses: Counter[Node] = Counter()
+        self.must_name: set[Node] = set()
+
+    # -- the statements -------------------------------------------------------------------
+
+    def write(
+        self,
+        nodes: Sequence[Node],
+        roots: Sequence[Node] = (),
+        stores: Sequence[Store] = (),
+        reduce: Callable[[Reduce], None] | None = None,
+    ) -> None:
+        """Write the statements for ``nodes``.
+
+        Args:
+            nodes: In order, arguments first; those already known are skipped.
+            roots: Values that something after the statements needs, once for each mention.
+            stores: The stores that follow; their values and indices count as used.
+            reduce: Writes a reduction that occurs among the nodes.
+        """
+        todo = [n for n in nodes if n not in self.known and not isinstance(n, Const)]
+        self._count(todo, roots, stores)
+        for position, node in enumerate(todo):
+            if isinstance(node, Reduce):
+                assert reduce is not None, "a reduction among straight statements"
+                reduce(node)
+                continue
+            if is_check(node):
+                self._check(node)
+                continue
+            text = self.text(node)
+            sources = self._sources(node)
+            if self._inline(node, text, todo[position + 1 :]):
+                self.known[node] = text
+                self.pending[node] = sources
+            else:
+                self.assign(node, text, sources)
+
+    def assign(
+        self, node: Node, text: Text, sources: tuple[SourceLine | None, ...] = (), wish: str = ""
+    ) -> str:
+        """Write ``name = text`` and know the node by that name from here on."""
+        name = self.kernel.names.get(node) or self.kernel.name(wish or self._wish(node))
+        self.kernel.names[node] = name
+        self.kernel.writer.mark(node.source)
+        self.kernel.writer.line(f"{name} = {text.source}", sources or (node.source,))
+        self.known[node] = Text(name)
+        return name
+
+    def value(self, node: Node) -> Text:
+        """Return the text of a value: its name, or the expression itself."""
+        if isinstance(node, Const):
+            return ex.number(node.value, node.dtype)
+        return self.known[node]
+
+    def _count(self, todo: Sequence[Node], roots: Sequence[Node], stores: Sequence[Store]) -> None:
+        self.uses = Counter(roots)
+        for node in todo:
+            self.uses.update(node.args)
+            self.uses.update(_index_guards(node.exprs()))
+            for expr in node.exprs():
+                self.must_name.update(_payloads(expr))
+        for store in stores:
+            self.uses[store.value] += 1
+            self.uses.update(_index_guards(store.index))
+            for expr in store.index:
+                self.must_name.update(_payloads(expr))
+        for node in reversed(todo):
+            if is_check(node) and node in self.must_name:
+                self.must_name.add(node.args[1])
+
+    def _inline(self, node: Node, text: Text, later: Sequence[Node]) -> bool:
+        if self.uses[node] != 1 or node in self.must_name or node in self.kernel.favorite:
+            return False
+        user = next((n for n in later if node in n.args), None)
+        if isinstance(node, Load):
+            return isinstance(user, Cast) and not user.bitcast
+        if user is None and rounds_for_memory(node):
+            return True  # the store rounds
+        if isinstance(user, Reduce) and isinstance(node, Cast):
+            return not isinstance(node.args[0], Load) and len(text.source) <= LINE_LIMIT
+        if isinstance(node, Cast) and isinstance(node.args[0], Load):
+            return False
+        if user is None or isinstance(user, Reduce):
+            return len(text.source) <= LINE_LIMIT // 2
+        if user.source != node.source and node.source is not None:
+            return False
+        return len(text.source) <= LINE_LIMIT // 2
+
+    def _sources(self, node: Node) -> tuple[SourceLine | None, ...]:
+        found: list[SourceLine | None] = [node.source]
+        for arg in node.args:
+            found.extend(self.pending.get(arg, ()))
+        return tuple(found)
+
+    def _wish(self, node: Node) -> str:
+        favorite = self.kernel.favorite.get(node)
+        if favorite:
+            return favorite
+        inner = node.args[0] if isinstance(node, Cast) and node.args else node
+        if isinstance(inner, Load):
+            return self.kernel.parameters[inner.buffer]
+        if isinstance(node, IndexValue):
+            return "position"
+        if isinstance(node, Cast):
+            return "as_" + str(node.dtype).removeprefix("torch.")
+        assert isinstance(node, Op)
+        return _OP_NAMES.get(node.name, node.name)
+
+    def _check(self, node: Op) -> None:
+        """Write a run-time check: nothing where Triton's debug mode is off."""
+        condition, value = node.args
+        self.known[node] = self.value(value)
+        text = self.value(condition)
+        message = node.name.removeprefix(CHECK_PREFIX)
+        masks = [d.mask for d in self._ordered(self.kernel.node_dims(condition)) if d.mask]
+        mask = f", mask={' & '.join(masks)}" if masks else ""
+        self.kernel.writer.mark(node.source)
+        self.kernel.writer.line(
+            f'tl.device_assert({text.source}, "{message}"{mask})', (node.source,)
+        )
+
+    # -- the text of one value ------------------------------------------------------------
+
+    def text(self, node: Node) -> Text:
+        """Return the text of one node over the texts of its arguments."""
+        if isinstance(node, Load):
+            return self._load(node)
+        if isinstance(node, IndexValue):
+            return self._index_value(node)
+        if isinstance(node, Cast):
+            source = node.args[0]
+            return ex.convert(self.value(source), source.dtype, node.dtype, node.bitcast)
+        assert isinstance(node, Op)
+        args = [self.value(arg) for arg in node.args]
+        if node.name in COMPARISONS and all(_is_position(a) for a in node.args):
+            # positions fit the index type: comparing them needs no wider one
+            args = [
+                Text(self.index(a.expr), ex.SUM) if isinstance(a, IndexValue) else text
+                for a, text in zip(node.args, args, strict=True)
+            ]
+        return ex.operation(node.name, [a.dtype for a in node.args], args, self.kernel.needs)
+
+    def _index_value(self, node: IndexValue) -> Text:
+        if fits_index(node.expr) or self.kernel.index_type == "tl.int64":
+            text = Text(self.index(node.expr), ex.SUM)
+        else:
+            text = Text(self.index(node.expr, wide=True), ex.SUM)
+        return Text(f"{text.within(ex.ATOM)}.to({ex.triton_type(node.dtype)})")
+
+    def symbol(self, symbol: Symbol, wide: bool = False) -> str:
+        """Return the name of a symbol in an index expression."""
+        if symbol.kind == "indirect":
+            assert isinstance(symbol.payload, Node)
+            return self.value(symbol.payload).within(ex.ATOM)
+        dim = self.kernel.tile.dim_of(symbol)
+        name = dim.index if dim is not None else self.kernel.size_names[symbol]
+        return f"{name}.to(tl.int64)" if wide and dim is not None else name
+
+    def index(self, expr: Expr, wide: bool = False) -> str:
+        """Return the text of an index expression."""
+        helpers = None
+        if _has_negative_division(expr):
+            needs = self.kernel.needs
+            helpers = (needs.helper("floor_div"), needs.helper("floor_mod"))
+        return expr.render(lambda s: self.symbol(s, wide), "//", helpers)
+
+    def pointer(self, buffer: str, index: tuple[Expr, ...]) -> tuple[str, frozenset[Dim]]:
+        """Return the text of the address of an element, and what it varies along."""
+        offset = self.kernel.buffers[buffer].offset(index)
+        name = f"{self.kernel.parameters[buffer]}_ptr"
+        if offset.constant == 0:
+            return name, frozenset()
+        text = self.index(offset)
+        return f"{name} + {text}", self.kernel.expr_dims(offset)
+
+    def _load(self, node: Load) -> Text:
+        address, dims = self.pointer(node.buffer, node.index)
+        conditions = [d.mask for d in self._ordered(dims) if d.mask]
+        spread = dims
+        for condition in ([node.mask] if node.mask is not None else []) + _index_guards(node.index):
+            conditions.append(self.value(condition).within(ex.AND + 1))
+            spread = spread | self.kernel.node_dims(condition)
+        if not any(d.place >= 0 for d in dims) and any(d.place >= 0 for d in spread):
+            # one address under a mask of many: Triton wants as many addresses
+            address = f"tl.broadcast_to({address}, {self.kernel.tile.shape(spread)})"
+        args = [address]
+        if conditions:
+            args.append(" & ".join(dict.fromkeys(conditions)))
+        if node.mask is not None:
+            other = ex.number(node.other, node.dtype)
+            if node.dtype == torch.bool:
+                other = Text(str(int(node.other)))
+            args.append(other.source)
+        return ex.call("tl.load", *[Text(a) for a in args])
+
+    # -- stores ---------------------------------------------------------------------------
+
+    def store(self, store: Store, extra_mask: str = "") -> None:
+        """Write one store; the value is known by now."""
+        kernel = self.kernel
+        address, dims = self.pointer(store.buffer, store.index)
+        value_dims = kernel.node_dims(store.value)
+        conditions = [d.mask for d in self._ordered(dims) if d.mask]
+        spread = dims
+        for guard in _index_guards(store.index):
+            conditions.append(self.value(guard).within(ex.AND + 1))
+            spread = spread | kernel.node_dims(guard)
+        if store.mode == "add":
+            spread = (
+                spread
+                | value_dims
+                | frozenset(d for d in kernel.tile.dims if self._iterated(d, store))
+            )
+            conditions += [d.mask for d in self._ordered(spread) if d.mask]
+        if extra_mask:
+            conditions.append(extra_mask)
+        if any(d.place >= 0 for d in spread - dims):
+            address = f"tl.broadcast_to({address}, {kernel.tile.shape(spread)})"
+        node = store.value
+        if store.mode == "set" and rounds_for_memory(node) and node not in kernel.names:
+            node = node.args[0]
+        value = ex.typed(self.value(node), node.dtype)
+        mask = " & ".join(dict.fromkeys(conditions))
+        if store.mode == "add":
+            arguments = [address, value.source, *([f"mask={mask}"] if mask else [])]
+            text = f'tl.atomic_add({", ".join(arguments)}, sem="relaxed")'
+        else:
+            arguments = [address, value.source, *([mask] if mask else [])]
+            text = f"tl.store({', '.join(arguments)})"
+        source = store.value.source
+        kernel.writer.mark(source)
+        kernel.writer.line(text, (source, *self.pending.get(store.value, ())))
+
+    def _iterated(self, dim: Dim, store: Store) -> bool:
+        """Whether an accumulating store happens for every index of ``dim``."""
+        return dim in self.kernel.tile.outer or dim in self.kernel.node_dims(store.value)
+
+    def _ordered(self, dims: frozenset[Dim]) -> list[Dim]:
+        return [d for d in self.kernel.tile.dims if d in dims]
+
+
+_OP_NAMES = {"where": "chosen", "truediv": "quotient", "sub": "difference", "add": "total"} | {
+    "mul": "scaled",
+    "logical_and": "both",
+    "logical_or": "either",
+    "logical_not": "not_",
+    "eq": "same",
+    "lt": "less",
+    "gt": "greater",
+    "maximum": "larger",
+    "minimum": "smaller",
+}
+
+
+def _payloads(expr: Expr) -> list[Node]:
+    return [s.payload for s in expr.symbols() if isinstance(s.payload, Node)]
+
+
+def _is_position(node: Node) -> bool:
+    if isinstance(node, Const):
+        return not node.dtype.is_floating_point and -LIMIT < node.value < LIMIT
+    if not isinstance(node, IndexValue) or node.dtype.is_floating_point:
+        return False
+    return fits_index(node.expr)
+
+
+def fits_index(expr: Expr) -> bool:
+    """Whether a 32-bit index can hold an expression's values for sure."""
+    low, high = lower_bound(expr), upper_bound(expr)
+    return low is not None and high is not None and low > -LIMIT and high < LIMIT
+
+
+def is_check(node: Node) -> TypeGuard[Op]:
+    """Whether ``node`` is a run-time check."""
+    return isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
+
+
+def rounds_for_memory(node: Node) -> bool:
+    """Whether ``node`` rounds a float for memory: a store does that by itself."""
+    return (
+        isinstance(node, Cast)
+        and not node.bitcast
+        and node.dtype.is_floating_point
+        and node.args[0].dtype.is_floating_point
+    )
+
+
+def _has_negative_division(expr: Expr) -> bool:
+    for monomial in expr.terms:
+        for atom in monomial:
+            if isinstance(atom, (FloorDiv, Mod)) and (
+                not is_nonnegative(atom.numerator)
+                or _has_negative_division(atom.numerator)
+                or _has_negative_division(atom.divisor)
+            ):
+                return True
+    return False
+
+
+def _index_guards(index: tuple[Expr, ...]) -> list[Node]:
+    """Return the conditions under which computed indices are in range: the checks of them."""
+    found: list[Node] = []
+    stack = [payload for expr in index for payload in _payloads(expr)]
+    seen: set[Node] = set()
+    while stack:
+        node = stack.pop()
+        if node in seen or isinstance(node, Load):
+            continue
+        seen.add(node)
+        if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX):
+            found.append(node.args[0])
+        stack.extend(node.args)
+    return [n for n in found if not (isinstance(n, Const) and n.value)]
+
+
+__all__ = ["Block", "Kernel", "favorite_names"]

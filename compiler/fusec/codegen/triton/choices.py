@@ -1,0 +1,267 @@
+"""Every heuristic of the Triton back end, each a function with its reason.
+
+The figures are for an H200 (132 SMs, 64 K registers and 2048 threads an SM, 16-byte accesses,
+4.2 TB/s); they carry over to its neighbors.  For comparison, TorchInductor keeps rows of up to
+1024 elements in registers and loops over longer ones; a row of 32 K still fits, and reading it
+once instead of two or three times is what the reductions' speed is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fusec.codegen.triton.tiling import by_stride, strides_of
+from fusec.ir.body import Body, Buffer
+from fusec.ir.index import Expr, Symbol, product
+from fusec.ir.node import Load, Reduce
+
+SMS = 132
+UNKNOWN_SIZE = 8192  # what a symbolic size is taken for
+PERSISTENT_LIMIT = 32768  # elements of a row that 32 warps hold in registers
+TILE_SIDE = 32
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A tunable constant of the text: its value, what is worth trying, what it means."""
+
+    name: str
+    value: int
+    choices: tuple[int, ...]
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a body becomes kernels.
+
+    Attributes:
+        kind: ``scalar``, ``flat``, ``tiled``, ``persistent``, ``looped`` or ``split``.
+        groups: The independent axes of each outer dimension, slowest first.
+        reduced: The reduced axes, slowest first.
+        inner_last: Whether the reduced dimension is the contiguous one, the tile's last.
+        scalar_rows: Whether a program takes one row, so that the row is a scalar.
+        knobs: The tunables.
+        row_block: The fixed width of a persistent row; 0 otherwise.
+    """
+
+    kind: str
+    groups: tuple[tuple[Symbol, ...], ...]
+    reduced: tuple[Symbol, ...] = ()
+    inner_last: bool = True
+    scalar_rows: bool = False
+    knobs: tuple[Knob, ...] = ()
+    row_block: int = 0
+
+
+def known(size: Expr) -> int:
+    """Return a size, or a guess where it is symbolic."""
+    value = size.constant
+    if value is not None:
+        return value
+    guess = size.evaluate(lambda s: UNKNOWN_SIZE)
+    assert isinstance(guess, int)
+    return max(guess, 1)
+
+
+def power_of_two(value: int) -> int:
+    """Return the smallest power of two that is not below ``value``."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def warps(value: int) -> Knob:
+    """Return the tunable for the threads of a program."""
+    return Knob("NUM_WARPS", value, (1, 2, 4, 8, 16, 32), "warps a program, 32 threads each")
+
+
+def choose(body: Body, buffers: Mapping[str, Buffer]) -> Choice:
+    """Decide how ``body`` becomes kernels."""
+    if body.reduce_axes:
+        return choose_reduction(body, buffers)
+    return choose_pointwise(body, buffers)
+
+
+# -- without reductions -------------------------------------------------------------------
+
+
+def choose_pointwise(body: Body, buffers: Mapping[str, Buffer]) -> Choice:
+    """Flat, unless memory disagrees about which axis is the fastest: then square tiles."""
+    points = product(a.size for a in body.axes if a.size is not None)
+    if points.constant == 1:
+        return Choice("scalar", (body.axes,), knobs=(warps(1),))
+    axes = by_stride(body, buffers, body.axes)
+    pair = disagreeing_axes(body, buffers, axes)
+    if pair is not None:
+        x, y = pair
+        rest = [a for a in axes if a not in pair]
+        # 32 x 32 halves come as 64-byte pieces on both sides; the turn happens in shared memory
+        knobs = (
+            Knob("YBLOCK", TILE_SIDE, (16, 32, 64, 128), "rows of a tile"),
+            Knob("XBLOCK", 2 * TILE_SIDE, (16, 32, 64, 128), "columns of a tile"),
+            warps(4),
+        )
+        return Choice("tiled", ((*rest, y), (x,)), knobs=knobs)
+    return Choice("flat", (tuple(axes),), knobs=flat_knobs(body, buffers, known(points)))
+
+
+def flat_knobs(body: Body, buffers: Mapping[str, Buffer], points: int) -> tuple[Knob, ...]:
+    """16 bytes a thread and access, twice; smaller blocks where few points leave SMs idle."""
+    names = dict.fromkeys(body.reads() + body.writes())
+    itemsize = max((buffers[name].dtype.itemsize for name in names), default=4)
+    block = 1024 if itemsize <= 4 else 512
+    while block > 128 and points // block < 2 * SMS:
+        block //= 2
+    return (
+        Knob("XBLOCK", block, (128, 256, 512, 1024, 2048, 4096), "elements a program computes"),
+        warps(4 if block >= 512 else 2),
+    )
+
+
+def disagreeing_axes(
+    body: Body, buffers: Mapping[str, Buffer], axes: list[Symbol]
+) -> tuple[Symbol, Symbol] | None:
+    """Return (the stores' fastest axis, the fastest of some large load) where they differ.
+
+    Tiles pay only where both are long enough to fill a cache line, and where the load that is
+    contiguous along another axis strides along the stores' one.
+    """
+    x = next((a for a in reversed(axes) if a.size != 1), None)
+    if x is None or x.size is None or known(x.size) < TILE_SIDE // 2:
+        return None
+    along_x = strides_of(body, buffers, x)
+    for y in axes:
+        if y is x or y.size is None or known(y.size) < TILE_SIDE // 2:
+            continue
+        along_y = strides_of(body, buffers, y)
+        for (sx, is_store), (sy, _) in zip(along_x, along_y, strict=True):
+            if not is_store and sy == 1 and (sx > 1 or sx == -1):
+                return x, y
+    return None
+
+
+# -- with reductions ----------------------------------------------------------------------
+
+
+def choose_reduction(body: Body, buffers: Mapping[str, Buffer]) -> Choice:
+    """Persistent where a row fits into registers, split where rows are few, else looped."""
+    reduced = tuple(body.reduce_axes)
+    if not any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in body.nodes()):
+        reduced = tuple(by_stride(body, buffers, reduced))
+    outer = tuple(by_stride(body, buffers, body.axes))
+    rows = known(product(a.size for a in outer if a.size is not None))
+    size = product(a.size for a in reduced if a.size is not None)
+    columns = known(size)
+    if size.constant is None and rows == 1:
+        columns = 1 << 20  # a reduction of everything, of unknown size: assume much
+    inner_last = reduces_contiguous(body, buffers, outer, reduced)
+    groups = (outer,)
+    if rows == 0 or columns == 0:
+        columns = max(columns, 1)
+    if not inner_last:
+        return choose_columns(groups, reduced, rows, columns)
+    width = power_of_two(columns)
+    splits = splits_for(rows, columns)
+    if splits > 1:
+        return Choice("split", groups, reduced, True, scalar_rows=True, knobs=split_knobs(splits))
+    if size.constant is not None and width <= PERSISTENT_LIMIT:
+        return choose_persistent(groups, reduced, rows, width)
+    knobs = (
+        Knob(
+            "RBLOCK",
+            4096 if columns >= 4096 else 1024,
+            (512, 1024, 2048, 4096, 8192),
+            "elements of a row that a program takes at a time",
+        ),
+        warps(8 if columns >= 4096 else 4),
+    )
+    return Choice("looped", groups, reduced, True, scalar_rows=True, knobs=knobs)
+
+
+def choose_persistent(
+    groups: tuple[tuple[Symbol, ...], ...], reduced: tuple[Symbol, ...], rows: int, width: int
+) -> Choice:
+    """Rows in registers: 64 elements a thread and 4 warps, measured best at 4096 elements.
+
+    Short rows share a program; long ones get more warps, so that no thread holds more than 64.
+    """
+    tile = 8192 if width >= 1024 else 4096
+    together = max(tile // width, 1)
+    while together > 1 and rows // together < 2 * SMS:
+        together //= 2  # rather more programs than fuller ones
+    elements = width * together
+    count = min(max(elements // 2048, 1), 32)
+    if width > 8192:
+        count = min(width // 1024, 32)
+    knob = warps(power_of_two(count))
+    if width >= 16384:
+        return Choice(
+            "persistent", groups, reduced, True, scalar_rows=True, knobs=(knob,), row_block=width
+        )
+    blocks = Knob("XBLOCK", together, (1, 2, 4, 8, 16, 32), "rows a program computes")
+    return Choice("persistent", groups, reduced, knobs=(blocks, knob), row_block=width)
+
+
+def choose_columns(
+    groups: tuple[tuple[Symbol, ...], ...], reduced: tuple[Symbol, ...], rows: int, columns: int
+) -> Choice:
+    """Reduce down columns: neighboring lanes take neighboring columns, 128 bytes wide.
+
+    ``rows`` counts the results, ``columns`` what each one reduces.
+    """
+    block = 64
+    while block > 8 and block >= 2 * rows:
+        block //= 2
+    programs = max(rows // block, 1)
+    step = min(power_of_two(columns), 32)
+    knobs = [
+        Knob("XBLOCK", block, (16, 32, 64, 128, 256), "columns a program computes"),
+        Knob("RBLOCK", step, (4, 8, 16, 32, 64, 128), "rows it takes at a time"),
+        warps(4),
+    ]
+    splits = min(4 * SMS // programs, columns // (4 * step)) if programs < 2 * SMS else 1
+    if splits > 1:
+        splits = min(power_of_two(splits), 128)
+        knobs.insert(
+            2, Knob("SPLITS", splits, (4, 8, 16, 32, 64, 128), "programs that share a column")
+        )
+        return Choice("split", groups, reduced, inner_last=False, knobs=tuple(knobs))
+    return Choice("looped", groups, reduced, inner_last=False, knobs=tuple(knobs))
+
+
+def splits_for(rows: int, columns: int) -> int:
+    """Return how many programs share a row: 1 where there are rows enough to fill the GPU."""
+    if rows >= SMS or columns < 16384:
+        return 1
+    wanted = 4 * SMS // max(rows, 1)
+    return min(power_of_two(wanted), power_of_two(columns // 4096), 1024)
+
+
+def split_knobs(splits: int) -> tuple[Knob, ...]:
+    """Return the tunables of rows that several programs share."""
+    return (
+        Knob("RBLOCK", 2048, (512, 1024, 2048, 4096, 8192), "elements a program takes at a time"),
+        Knob("SPLITS", splits, (8, 16, 32, 64, 128, 256, 512, 1024), "programs that share a row"),
+        warps(8),
+    )
+
+
+def reduces_contiguous(
+    body: Body,
+    buffers: Mapping[str, Buffer],
+    outer: tuple[Symbol, ...],
+    reduced: tuple[Symbol, ...],
+) -> bool:
+    """Whether memory runs along the reduced axes: the loads of most bytes decide."""
+    along: dict[bool, int] = {True: 0, False: 0}
+    for node in body.nodes():
+        if not isinstance(node, Load):
+            continue
+        buffer = buffers[node.buffer]
+        offset = buffer.offset(node.index)
+        weight = known(buffer.elements) * buffer.dtype.itemsize
+        for axes, key in ((reduced, True), (outer, False)):
+            steps = [offset.coefficient(a).constant for a in axes if a in offset.symbols()]
+            if any(step is not None and abs(step) == 1 for step in steps):
+                along[key] += weight
+    return along[False] <= along[True]

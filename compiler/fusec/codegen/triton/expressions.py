@@ -1,0 +1,344 @@
+"""How one operation of the IR is written in Triton.
+
+``Text`` is a piece of source with its binding strength, so that parentheses appear only where
+they are needed.  ``operation`` is the table: IR name and argument dtype to text; it says in
+``Needs`` what the text relies on (helper functions, libdevice).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from fusec.codegen.triton.helpers import HELPERS, NEEDS_LIBDEVICE
+from fusec.ir.node import Number
+
+# Python's binding strengths, weakest first
+COMPARE, OR, XOR, AND, SHIFT, SUM, PRODUCT, UNARY, ATOM = range(9)
+
+TRITON_TYPES = {
+    torch.float64: "tl.float64",
+    torch.float32: "tl.float32",
+    torch.float16: "tl.float16",
+    torch.bfloat16: "tl.bfloat16",
+    torch.int64: "tl.int64",
+    torch.int32: "tl.int32",
+    torch.int16: "tl.int16",
+    torch.int8: "tl.int8",
+    torch.uint8: "tl.uint8",
+    torch.uint16: "tl.uint16",
+    torch.uint32: "tl.uint32",
+    torch.uint64: "tl.uint64",
+    torch.bool: "tl.int1",
+    torch.float8_e4m3fn: "tl.float8e4nv",
+    torch.float8_e5m2: "tl.float8e5",
+}
+
+
+@dataclass(frozen=True)
+class Text:
+    """Source text of a value.
+
+    Attributes:
+        source: The text.
+        strength: How tightly its outermost operator binds.
+        literal: Whether it is a plain number, which takes the type of what it meets.
+    """
+
+    source: str
+    strength: int = ATOM
+    literal: bool = False
+
+    def within(self, strength: int) -> str:
+        """Return the text as an operand of an operator that binds with ``strength``."""
+        return self.source if self.strength >= strength else f"({self.source})"
+
+
+@dataclass
+class Needs:
+    """What a file's text relies on."""
+
+    helpers: set[str] = field(default_factory=set)
+    libdevice: bool = False
+
+    def helper(self, name: str) -> str:
+        """Note that the file needs a helper function; return its name."""
+        self.helpers.add(name)
+        self.libdevice = self.libdevice or name in NEEDS_LIBDEVICE
+        return name
+
+    def all_names(self) -> list[str]:
+        """Return every helper's name: a kernel must not use one for a value."""
+        return list(HELPERS)
+
+    def texts(self) -> list[str]:
+        """Return the helper functions that are needed, in their order."""
+        return [text for name, text in HELPERS.items() if name in self.helpers]
+
+
+def triton_type(dtype: torch.dtype) -> str:
+    """Return ``tl.float32`` for ``torch.float32``."""
+    return TRITON_TYPES[dtype]
+
+
+def number(value: Number, dtype: torch.dtype) -> Text:
+    """Return a constant; a plain literal where Triton gives that the right value and type."""
+    if dtype == torch.bool:
+        return Text(repr(bool(value)), ATOM, literal=True)
+    if not dtype.is_floating_point:
+        value = int(value)
+        return Text(repr(value), ATOM if value >= 0 else UNARY, literal=True)
+    value = float(value)
+    if math.isnan(value):
+        return Text('float("nan")', literal=True)
+    if math.isinf(value):
+        return Text('float("inf")' if value > 0 else '-float("inf")', UNARY, literal=True)
+    if value == 0 and math.copysign(1, value) < 0:
+        # Triton makes every zero literal a positive one
+        bits, size = ("tl.int64", "63") if dtype == torch.float64 else ("tl.int32", "31")
+        return Text(f"tl.full([], -(2**{size}), {bits}).to({triton_type(dtype)}, bitcast=True)")
+    if dtype == torch.float64:
+        return Text(f"tl.full([], {value!r}, tl.float64)") if _rounds(value) else _plain(value)
+    if value != 0 and abs(value) < 2.0**-126:
+        return Text(f"tl.full([], {value!r}, {triton_type(dtype)})")
+    return _plain(float(str(np.float32(value))))
+
+
+def _rounds(value: float) -> bool:
+    """Whether a float64 needs more than float32, which a literal in a call would become."""
+    return float(np.float32(value)) != value
+
+
+def _plain(value: float) -> Text:
+    return Text(repr(value), ATOM if value >= 0 else UNARY, literal=True)
+
+
+def typed(text: Text, dtype: torch.dtype) -> Text:
+    """Return ``text`` with a type of its own, for a call that would give a literal another."""
+    if not text.literal or dtype in (torch.float32, torch.bool, torch.int64):
+        return text
+    return Text(f"tl.full([], {text.source}, {triton_type(dtype)})")
+
+
+def convert(value: Text, source: torch.dtype, target: torch.dtype, bitcast: bool = False) -> Text:
+    """Return a conversion as torch does it."""
+    if value.literal:
+        value = Text(f"tl.full([], {value.source}, {triton_type(source)})")
+    operand = value.within(ATOM)
+    if bitcast:
+        return Text(f"{operand}.to({triton_type(target)}, bitcast=True)")
+    if target == torch.bool:
+        return Text(f"{value.within(OR)} != 0", COMPARE)
+    if source.is_floating_point and target == torch.uint8:
+        operand = f"{operand}.to(tl.int64)"  # torch goes through int64: -1.0 becomes 255
+    elif source.is_floating_point and target in (torch.int8, torch.int16):
+        operand = f"{operand}.to(tl.int32)"
+    return Text(f"{operand}.to({triton_type(target)})")
+
+
+# -- the table ----------------------------------------------------------------------------
+
+_INFIX = {
+    "add": ("+", SUM),
+    "sub": ("-", SUM),
+    "mul": ("*", PRODUCT),
+    "bitwise_and": ("&", AND),
+    "bitwise_or": ("|", OR),
+    "bitwise_xor": ("^", XOR),
+    "logical_and": ("&", AND),
+    "logical_or": ("|", OR),
+    "logical_xor": ("^", XOR),
+    "eq": ("==", COMPARE),
+    "ne": ("!=", COMPARE),
+    "lt": ("<", COMPARE),
+    "le": ("<=", COMPARE),
+    "gt": (">", COMPARE),
+    "ge": (">=", COMPARE),
+}
+_BOOL_ARITHMETIC = {"add": "logical_or", "maximum": "logical_or", "mul": "logical_and"} | {
+    "minimum": "logical_and",
+    "sub": "logical_xor",
+}
+# Vendor functions: what torch's own CUDA and ROCm kernels call, so that rounding agrees too.
+_LIBDEVICE = {
+    name: name
+    for name in (
+        "exp exp2 expm1 log log2 log10 log1p tanh erf erfc sin cos tan sinh cosh asin acos atan "
+        "asinh acosh atanh lgamma erfinv trunc fmod pow atan2 copysign hypot nextafter"
+    ).split()
+} | {"round": "nearbyint"}
+_TL = {"abs": "tl.abs", "floor": "tl.floor", "ceil": "tl.ceil", "rsqrt": "tl.rsqrt"} | {
+    "fmax": "tl.maximum",
+    "fmin": "tl.minimum",
+}
+
+
+def infix(symbol: str, strength: int, left: Text, right: Text) -> Text:
+    """Return ``left symbol right`` with the parentheses that it needs."""
+    # comparisons do not chain, and the rest is left-associative
+    own = strength + 1 if strength == COMPARE else strength
+    return Text(f"{left.within(own)} {symbol} {right.within(strength + 1)}", strength)
+
+
+def call(function: str, *args: Text) -> Text:
+    """Return a call."""
+    return Text(f"{function}({', '.join(a.source for a in args)})")
+
+
+def operation(name: str, dtypes: Sequence[torch.dtype], args: Sequence[Text], needs: Needs) -> Text:
+    """Return the text of an operation.
+
+    Args:
+        name: A name of ``ops.SCALAR_OPS``.
+        dtypes: The arguments' types; all equal, but for the condition of ``where``.
+        args: The arguments' texts.
+        needs: Takes what the text relies on.
+    """
+    dtype = dtypes[-1]
+    if name == "where":
+        condition, then, other = args
+        if then.literal and other.literal:
+            then = typed(Text(then.source, literal=True), dtype)
+            if then.literal:
+                then = Text(f"tl.full([], {then.source}, {triton_type(dtype)})")
+        return call("tl.where", condition, then, other)
+    if all(a.literal for a in args):
+        # two bare numbers would be computed by Python, in its own types
+        first = Text(f"tl.full([], {args[0].source}, {triton_type(dtype)})")
+        args = [first, *args[1:]]
+    if dtype == torch.bool:
+        name = _BOOL_ARITHMETIC.get(name, name)
+        if name in ("lt", "le", "gt", "ge"):
+            args = [Text(f"{a.within(ATOM)}.to(tl.int32)") for a in args]
+    if name in _INFIX:
+        symbol, strength = _INFIX[name]
+        return infix(symbol, strength, args[0], args[1])
+    special = _SPECIAL.get(name)
+    if special is not None:
+        found = special(dtype, list(args), needs)
+        if found is not None:
+            return found
+    args = [typed(a, dtype) for a in args]
+    if name in _LIBDEVICE:
+        needs.libdevice = True
+        return call(f"libdevice.{_LIBDEVICE[name]}", *args)
+    if name in _TL:
+        return call(_TL[name], *args)
+    raise NotImplementedError(f"Triton has no text for {name} of {dtype}")
+
+
+Rule = Callable[[torch.dtype, list[Text], Needs], Text | None]
+
+
+def _neg(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    if dtype.is_floating_point:
+        # Triton's unary minus is 0 - x, which loses the sign of a zero
+        return infix("*", PRODUCT, args[0], Text("-1.0", UNARY, literal=True))
+    return Text(f"-{args[0].within(UNARY)}", UNARY)
+
+
+def _truediv(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    if dtype == torch.float64:
+        return infix("/", PRODUCT, *args)
+    return call("tl.div_rn", *args)
+
+
+def _sqrt(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    return call("tl.sqrt" if dtype == torch.float64 else "tl.sqrt_rn", *args)
+
+
+def _extreme(helper: str, plain: str) -> Rule:
+    def rule(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+        args = [typed(a, dtype) for a in args]
+        return call(needs.helper(helper) if dtype.is_floating_point else plain, *args)
+
+    return rule
+
+
+def _remainder(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    args = [typed(a, dtype) for a in args]
+    if dtype.is_floating_point:
+        return call(needs.helper("float_mod"), *args)
+    if not dtype.is_signed:
+        return infix("%", PRODUCT, *args)
+    return call(needs.helper("floor_mod"), *args)
+
+
+def _fmod(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text | None:
+    return None if dtype.is_floating_point else infix("%", PRODUCT, *args)
+
+
+def _floordiv(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    if not dtype.is_signed:
+        return infix("//", PRODUCT, *args)
+    return call(needs.helper("floor_div"), *[typed(a, dtype) for a in args])
+
+
+def _shift(helper: str, symbol: str) -> Rule:
+    def rule(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+        bits = dtype.itemsize * 8
+        if args[1].literal and 0 <= int(args[1].source) < bits:
+            return infix(symbol, SHIFT, *args)
+        args = [typed(a, dtype) for a in args]
+        return call(needs.helper(helper), *args, Text(str(bits)))
+
+    return rule
+
+
+def _pow(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text | None:
+    if dtype.is_floating_point:
+        return None
+    return call(needs.helper("int_pow"), *[_solid(a, dtype) for a in args])
+
+
+def _solid(text: Text, dtype: torch.dtype) -> Text:
+    """Return ``text`` as a value of Triton's even where it is a literal."""
+    return Text(f"tl.full([], {text.source}, {triton_type(dtype)})") if text.literal else text
+
+
+def _sized(helper32: str, helper64: str) -> Rule:
+    def rule(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+        name = helper64 if dtype == torch.float64 else helper32
+        return call(needs.helper(name), *[_solid(a, dtype) for a in args])
+
+    return rule
+
+
+def _isinf(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    return Text(f'tl.abs({args[0].source}) == float("inf")', COMPARE)
+
+
+def _isnan(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    return infix("!=", COMPARE, args[0], args[0])
+
+
+def _bitwise_not(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    return Text(f"~{args[0].within(UNARY)}", UNARY)
+
+
+_SPECIAL: dict[str, Rule] = {
+    "neg": _neg,
+    "truediv": _truediv,
+    "sqrt": _sqrt,
+    "maximum": _extreme("maximum", "tl.maximum"),
+    "minimum": _extreme("minimum", "tl.minimum"),
+    "remainder": _remainder,
+    "fmod": _fmod,
+    "floordiv": _floordiv,
+    "truncdiv": lambda dtype, args, needs: infix("//", PRODUCT, *args),
+    "lshift": _shift("shift_left", "<<"),
+    "rshift": _shift("shift_right", ">>"),
+    "pow": _pow,
+    "sigmoid": _sized("sigmoid", "sigmoid64"),
+    "sign": _sized("sign", "sign"),
+    "signbit": _sized("signbit32", "signbit64"),
+    "digamma": _sized("digamma", "digamma"),
+    "isinf": _isinf,
+    "isnan": _isnan,
+    "bitwise_not": _bitwise_not,
+    "logical_not": _bitwise_not,
+}

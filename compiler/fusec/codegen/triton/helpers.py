@@ -1,0 +1,164 @@
+"""Small ``@triton.jit`` functions that a generated file may need, written into it on demand.
+
+Each exists because Triton's own operator means something else than torch's: integer division
+truncates, ``maximum`` drops NaN, a shift by the whole width is undefined, and so on.
+"""
+
+from __future__ import annotations
+
+# name -> text; a text may use helpers that come before it
+HELPERS: dict[str, str] = {
+    "maximum": '''
+@triton.jit
+def maximum(a, b):
+    """Return the larger; NaN wins, as in torch."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+''',
+    "minimum": '''
+@triton.jit
+def minimum(a, b):
+    """Return the smaller; NaN wins, as in torch."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+''',
+    "multiply": '''
+@triton.jit
+def multiply(a, b):
+    """Combine two factors of a product."""
+    return a * b
+''',
+    "first_largest": '''
+@triton.jit
+def first_largest(a, i, b, j):
+    """Return the larger and its position: NaN wins, then the earlier of equals."""
+    better = (a > b) | ((a != a) & (b == b))
+    equal = (a == b) | ((a != a) & (b != b))
+    keep = better | (equal & (i < j))
+    return tl.where(keep, a, b), tl.where(keep, i, j)
+''',
+    "first_smallest": '''
+@triton.jit
+def first_smallest(a, i, b, j):
+    """Return the smaller and its position: NaN wins, then the earlier of equals."""
+    better = (a < b) | ((a != a) & (b == b))
+    equal = (a == b) | ((a != a) & (b != b))
+    keep = better | (equal & (i < j))
+    return tl.where(keep, a, b), tl.where(keep, i, j)
+''',
+    "online_sum": '''
+@triton.jit
+def online_sum(total, largest, x):
+    """Add exp(x - largest) to a running total, which is scaled down where x is larger."""
+    ratio = tl.where(x == largest, 1.0, tl.exp(-tl.abs(x - largest)))
+    return tl.where(x > largest, total * ratio + 1.0, total + ratio)
+''',
+    "rescale": '''
+@triton.jit
+def rescale(largest, final):
+    """Return exp(largest - final), and 1 for equals even where both are infinite."""
+    return tl.where(largest == final, 1.0, tl.exp(largest - final))
+''',
+    "sigmoid": '''
+@triton.jit
+def sigmoid(x):
+    """Return 1 / (1 + exp(-x)), correctly rounded divisions and all."""
+    return tl.div_rn(1.0, 1.0 + libdevice.exp(-x))
+''',
+    "sigmoid64": '''
+@triton.jit
+def sigmoid64(x):
+    """Return 1 / (1 + exp(-x)) in float64."""
+    return 1.0 / (1.0 + libdevice.exp(-x))
+''',
+    "sign": '''
+@triton.jit
+def sign(x):
+    """Return -1, 0 or 1; 0 for NaN, as torch does."""
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+''',
+    "signbit32": '''
+@triton.jit
+def signbit32(x):
+    """Return whether the sign bit is set: true for -0.0."""
+    return x.to(tl.int32, bitcast=True) < 0
+''',
+    "signbit64": '''
+@triton.jit
+def signbit64(x):
+    """Return whether the sign bit is set: true for -0.0."""
+    return x.to(tl.int64, bitcast=True) < 0
+''',
+    "floor_div": '''
+@triton.jit
+def floor_div(a, b):
+    """Return a // b rounded down; Triton's own integer division truncates."""
+    quotient = a // b
+    return tl.where((quotient * b != a) & ((a < 0) != (b < 0)), quotient - 1, quotient)
+''',
+    "floor_mod": '''
+@triton.jit
+def floor_mod(a, b):
+    """Return a % b with the sign of b, as Python does; Triton's has the sign of a."""
+    rest = a % b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+''',
+    "float_mod": '''
+@triton.jit
+def float_mod(a, b):
+    """Return the remainder with the sign of b, as torch.remainder."""
+    rest = libdevice.fmod(a, b)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+''',
+    "shift_left": '''
+@triton.jit
+def shift_left(a, b, BITS: tl.constexpr):
+    """Return a << b; 0 for a shift outside the type's width, as torch."""
+    fits = (b >= 0) & (b < BITS)
+    return tl.where(fits, a << tl.where(fits, b, 0), 0)
+''',
+    "shift_right": '''
+@triton.jit
+def shift_right(a, b, BITS: tl.constexpr):
+    """Return a >> b; only the sign is left of a shift outside the type's width, as torch."""
+    fits = (b >= 0) & (b < BITS)
+    return a >> tl.where(fits, b, BITS - 1)
+''',
+    "int_pow": '''
+@triton.jit
+def int_pow(base, exponent):
+    """Return base ** exponent for integers; for a negative exponent 1 / base, truncated."""
+    power = exponent
+    square = base
+    result = base - base + 1
+    for _ in tl.static_range(6):
+        result = tl.where((power & 1) != 0, result * square, result)
+        square = square * square
+        power = power >> 1
+    odd = (exponent & 1) != 0
+    unit = tl.where(base == 1, 1, tl.where(base == -1, tl.where(odd, -1, 1), 0))
+    return tl.where(exponent < 0, unit.to(base.dtype), result)
+''',
+    "digamma": '''
+@triton.jit
+def digamma(x):
+    """Return the logarithmic derivative of the gamma function, as torch does."""
+    pi = 3.14159265358979323846
+    whole = x == tl.floor(x)
+    mirrored = x < 0.5
+    # psi(x) = psi(1 - x) - pi / tan(pi x), the angle taken of the fraction alone
+    y = tl.where(mirrored, 1.0 - x, x)
+    total = tl.where(mirrored, pi / libdevice.tan(pi * (x - tl.floor(x))), 0.0) * -1.0
+    for _ in tl.static_range(10):
+        small = y < 10.0
+        total = tl.where(small, total - 1.0 / y, total)
+        y = tl.where(small, y + 1.0, y)
+    z = 1.0 / (y * y)
+    tail = z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z / 132))))
+    result = total + libdevice.log(y) - 0.5 / y - tail
+    # a pole: infinite at 0 (of the other sign), undefined at the negative integers
+    at_zero = tl.where(1.0 / x > 0, -float("inf"), float("inf"))
+    result = tl.where(whole & (x < 0.0), float("nan"), result)
+    return tl.where(x == 0.0, at_zero, result)
+''',
+}
+
+NEEDS_LIBDEVICE = frozenset({"sigmoid", "sigmoid64", "float_mod", "digamma"})

@@ -1,0 +1,334 @@
+"""The body of a reducing kernel: rows held in registers, or walked in steps.
+
+Three shapes of text share everything but the loop:
+
+* *persistent*: a tile holds whole rows, and every value is computed once;
+* *looped*: ``plan_passes`` says which loop over the row computes what;
+* *split*: several programs share a row; each writes what it found to scratch memory, and the
+  next kernel begins by combining it.  No atomics: the result is the same in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fusec.codegen.passes import Pass, PassPlan
+from fusec.codegen.triton import reduce_text as rt
+from fusec.codegen.triton.block import Block, Kernel
+from fusec.codegen.triton.expressions import ATOM, Text, triton_type, typed
+from fusec.codegen.triton.tiling import Dim
+from fusec.ir.body import Store
+from fusec.ir.node import Load, Node, Reduce
+
+
+class Reducer:
+    """Writes the reductions of one kernel."""
+
+    def __init__(self, kernel: Kernel, block: Block) -> None:
+        self.kernel = kernel
+        self.block = block
+        assert kernel.tile.inner is not None
+        self.inner: Dim = kernel.tile.inner
+        self.axis = max(self.inner.place, 0)
+        self.keep = kernel.tile.rank > 1
+        self.running: dict[Reduce, tuple[str, ...]] = {}
+
+    # -- one tile -------------------------------------------------------------------------
+
+    def reduce(self, node: Reduce) -> None:
+        """Write a reduction over a tile that holds whole rows."""
+        tile = self._tile(node, self.block)
+        if node.kind in ("argmax", "argmin"):
+            self._finish_arg(node, tile, self._positions())
+        else:
+            text = rt.finish(node, tile, self.axis, self.keep, self.kernel.needs)
+            self.block.assign(node, text, wish=self._wish(node))
+
+    def _tile(self, node: Reduce, block: Block) -> Text:
+        """Return the argument over the whole tile, the identity where nothing is there."""
+        argument = node.args[0]
+        value = block.value(argument)
+        dims = self.kernel.node_dims(argument)
+        if value.literal or self.inner not in dims:
+            full = frozenset(d for d in self.kernel.tile.dims if d.place >= 0)
+            shape = self.kernel.tile.shape(full)
+            value = Text(f"tl.broadcast_to({typed(value, argument.dtype).source}, {shape})")
+            if block.value(argument).literal:
+                literal = block.value(argument).source
+                value = Text(f"tl.full({shape}, {literal}, {triton_type(argument.dtype)})")
+        if not self.inner.mask:
+            return value
+        outside = rt.padding(node).source
+        return Text(f"tl.where({self.inner.mask}, {value.source}, {outside})")
+
+    def _positions(self) -> str:
+        """Return the positions along the row, over the whole tile."""
+        full = frozenset(d for d in self.kernel.tile.dims if d.place >= 0)
+        if len(full) == 1:
+            return self.inner.index
+        return f"tl.broadcast_to({self.inner.index}, {self.kernel.tile.shape(full)})"
+
+    def _finish_arg(self, node: Reduce, tile: Text, positions: str) -> None:
+        helper = self._first(node)
+        keep = ", keep_dims=True" if self.keep else ""
+        wish = self._wish(node)
+        extreme = self.kernel.name(f"{wish}_value")
+        position = self.kernel.name(wish)
+        self.kernel.writer.mark(node.source)
+        self.kernel.writer.line(
+            f"{extreme}, {position} = tl.reduce(({tile.source}, {positions}), {self.axis}, "
+            f"{helper}{keep})",
+            (node.source,),
+        )
+        self.kernel.names[node] = position
+        self.block.known[node] = Text(f"{position}.to({triton_type(node.dtype)})")
+
+    def _first(self, node: Reduce) -> str:
+        name = "first_largest" if node.kind == "argmax" else "first_smallest"
+        return self.kernel.needs.helper(name)
+
+    def _wish(self, node: Reduce) -> str:
+        favorite = self.kernel.favorite.get(node)
+        if favorite:
+            return favorite
+        if node in self.kernel.wishes:
+            return self.kernel.wishes[node]
+        base = self.block.known.get(node.args[0]) or self.kernel.names.get(node.args[0], "")
+        text = base.source if isinstance(base, Text) else base
+        wish = rt.wish(node, text if text.isidentifier() else "")
+        self.kernel.wishes[node] = wish
+        return wish
+
+    # -- running over steps ---------------------------------------------------------------
+
+    def start(self, node: Reduce) -> None:
+        """Write the running values that a loop will update."""
+        writer, argument = self.kernel.writer, node.args[0]
+        full = frozenset(d for d in self.kernel.tile.dims if d.place >= 0)
+        shape = self.kernel.tile.shape(full)
+        writer.mark(node.source)
+        name = self.kernel.name(f"running_{node.kind}")
+        first = rt.identity_text(node).source
+        writer.line(
+            f"{name} = tl.full({shape}, {first}, {triton_type(argument.dtype)})", (node.source,)
+        )
+        names = [name]
+        if node.kind in ("argmax", "argmin"):
+            names.append(self.kernel.name(f"{name}_at"))
+            index = self.kernel.index_type
+            writer.line(f"{names[1]} = tl.full({shape}, 2**31 - 1, {index})", (node.source,))
+        self.running[node] = tuple(names)
+
+    def update(self, node: Reduce, inner: Block) -> None:
+        """Write one step of the loop."""
+        names = self.running[node]
+        value = self._tile(node, inner)
+        writer = self.kernel.writer
+        writer.mark(node.source)
+        if node.kind in ("argmax", "argmin"):
+            args = f"{', '.join(names)}, {value.source}, {self._positions()}"
+            writer.line(f"{', '.join(names)} = {self._first(node)}({args})", (node.source,))
+        elif node.kind == rt.ONLINE_SUM:
+            largest = self.running[partner(node, self.running)][0]
+            helper = self.kernel.needs.helper("online_sum")
+            text = f"{helper}({names[0]}, {largest}, {value.source})"
+            writer.line(f"{names[0]} = {text}", (node.source,))
+        else:
+            text = rt.step(node, names[0], value, self.kernel.needs).source
+            writer.line(f"{names[0]} = {text}", (node.source,))
+
+    def end(self, node: Reduce, partial: bool = False) -> None:
+        """Write what makes the running values one a row, or one a program's part of it."""
+        names = self.running[node]
+        if node.kind in ("argmax", "argmin"):
+            self._finish_arg(node, Text(names[0]), names[1])
+        elif node.kind == rt.ONLINE_SUM:
+            other = partner(node, self.running)
+            largest = self.block.value(other).source
+            self._finish_online(node, names[0], self.running[other][0], largest, partial)
+        else:
+            text = rt.finish(node, Text(names[0]), self.axis, self.keep, self.kernel.needs)
+            self.block.assign(node, text, wish=self._wish(node))
+
+    def _finish_online(
+        self, node: Reduce, sums: str, maxima: str, largest: str, partial: bool
+    ) -> None:
+        keep = ", keep_dims=True" if self.keep else ""
+        # a part of a row may be empty or infinite without the row being so
+        weight = f"tl.exp({maxima} - {largest})"
+        if partial:
+            weight = f"{self.kernel.needs.helper('rescale')}({maxima}, {largest})"
+        text = f"tl.sum({sums} * {weight}, {self.axis}{keep})"
+        self.block.assign(node, Text(text), wish=self._wish(node))
+
+    # -- between programs that share a row ------------------------------------------------
+
+    def save(self, node: Reduce, scratch: Sequence[str], address: str, mask: str) -> None:
+        """Write this program's part of a reduction to scratch memory."""
+        found = [self.block.value(node).within(ATOM)]
+        if node.kind in ("argmax", "argmin"):
+            position = self.kernel.names[node]
+            found = [f"{position}_value", position]
+        for pointer, value in zip(scratch, found, strict=True):
+            end = f", {mask})" if mask else ")"
+            self.kernel.writer.line(f"tl.store({pointer} + {address}, {value}{end}", (node.source,))
+
+    def combine(
+        self,
+        nodes: Sequence[Reduce],
+        load: Callable[[str, Text], str],
+        everything: Sequence[Reduce],
+    ) -> None:
+        """Write the combination of all programs' parts.
+
+        Args:
+            nodes: The reductions, a maximum before the online sum that goes with it.
+            load: Writes the load of a scratch tile, padded with an identity; returns its name.
+            everything: All reductions of the file, which name the scratch memory.
+        """
+        parts: dict[Reduce, str] = {}
+        for node in nodes:
+            self.kernel.writer.mark(node.source)
+            scratch = scratch_names(node, everything)
+            tile = load(scratch[0], rt.identity_text(node))
+            parts[node] = tile
+            if node.kind in ("argmax", "argmin"):
+                self._finish_arg(node, Text(tile), load(scratch[1], Text("2**31 - 1")))
+            elif node.kind == rt.ONLINE_SUM:
+                other = partner(node, parts)
+                largest = self.block.value(other).source
+                self._finish_online(node, tile, parts[other], largest, partial=False)
+            else:
+                text = rt.finish(node, Text(tile), self.axis, self.keep, self.kernel.needs)
+                self.block.assign(node, text, wish=self._wish(node))
+
+
+def scratch_names(node: Reduce, nodes: Sequence[Reduce]) -> tuple[str, ...]:
+    """Return the names of a reduction's scratch buffers, unique among ``nodes``."""
+    base = f"{node.kind}{list(nodes).index(node) or ''}"
+    if node.kind in ("argmax", "argmin"):
+        return (f"{base}_value_parts", f"{base}_parts")
+    return (f"{base}_parts",)
+
+
+def partner(node: Reduce, among: object) -> Reduce:
+    """Return the maximum that an online sum is carried with."""
+    assert hasattr(among, "__iter__")
+    for other in among:
+        if isinstance(other, Reduce) and other.kind == "max" and other.args == node.args:
+            return other
+    raise AssertionError("an online sum without its maximum")
+
+
+def write_persistent(kernel: Kernel, block: Block) -> None:
+    """Write a kernel whose tile holds whole rows."""
+    body = kernel.tile.body
+    reducer = Reducer(kernel, block)
+    block.write(body.nodes(), stores=body.stores, reduce=reducer.reduce)
+    for store in body.stores:
+        block.store(store)
+
+
+def write_looped(kernel: Kernel, block: Block, plan: PassPlan, loop: str) -> None:
+    """Write a kernel that walks the rows, once a pass.
+
+    Args:
+        kernel: The kernel.
+        block: Its outermost block.
+        plan: What happens in which pass.
+        loop: The loop's head: ``for start in ...:``.
+    """
+    reducer = Reducer(kernel, block)
+    stores = delayed_stores(plan)
+    for number, each in enumerate(plan.passes):
+        needed = later_uses(plan, number)
+        block.must_name.update(needed)
+        block.write(each.before, roots=needed, stores=each.row_stores)
+        write_pass(kernel, reducer, each, stores[number], loop)
+        for node in each.reductions:
+            reducer.end(node)
+    for each in plan.passes:
+        for store in each.row_stores:
+            block.store(store)
+
+
+def write_pass(
+    kernel: Kernel,
+    reducer: Reducer,
+    each: Pass,
+    stores: Sequence[Store],
+    loop: str,
+    origin: str = "start",
+) -> None:
+    """Write one loop over the rows; ``origin`` is where a step begins."""
+    if not each.reductions and not stores:
+        return
+    writer, inner_dim = kernel.writer, reducer.inner
+    for node in each.reductions:
+        reducer.start(node)
+    writer.line(loop)
+    with writer.indented():
+        writer.line(step_index(kernel, inner_dim, origin))
+        if inner_dim.mask:
+            size = reducer.block.index(inner_dim.size)
+            writer.line(f"{inner_dim.mask} = {inner_dim.index} < {size}")
+        inside = Block(kernel, reducer.block)
+        roots = [r.args[0] for r in each.reductions]
+        wanted = [s.value for s in stores]
+        inside.write(nodes_for(kernel, [*roots, *wanted]), roots=roots, stores=stores)
+        # an online sum looks at the maximum so far: it comes before the maximum moves on
+        for node in sorted(each.reductions, key=lambda n: n.kind != rt.ONLINE_SUM):
+            reducer.update(node, inside)
+        for store in stores:
+            inside.store(store)
+
+
+def step_index(kernel: Kernel, dim: Dim, origin: str) -> str:
+    """Return the line that computes where along the row a step is, from where it starts."""
+    wide = "" if kernel.index_type == "tl.int32" else f".to({kernel.index_type})"
+    spread = dim.spread(kernel.tile.rank)
+    return f"{dim.index} = {origin} + tl.arange(0, {dim.block}){spread}{wide}"
+
+
+def nodes_for(kernel: Kernel, roots: Sequence[Node]) -> list[Node]:
+    """Return what a step computes for ``roots``: their elementwise nodes, in order."""
+    inner = kernel.tile.inner
+    assert inner is not None
+    wanted: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node in wanted or inner.symbol not in kernel.free[node]:
+            continue
+        wanted.add(node)
+        stack.extend(node.args)
+    return [n for n in kernel.tile.body.nodes() if n in wanted]
+
+
+def later_uses(plan: PassPlan, number: int) -> list[Node]:
+    """Return the row values that loops from pass ``number`` on read, once for each reader."""
+    found: list[Node] = []
+    for each in plan.passes[number:]:
+        for node in each.inside:
+            found.extend(a for a in node.args if a not in plan.elementwise)
+        found.extend(a for r in each.reductions for a in r.args if a not in plan.elementwise)
+        found.extend(s.value for s in each.stores if s.value not in plan.elementwise)
+    for each in plan.passes[number + 1 :]:
+        for node in each.before:
+            found.extend(a for a in node.args)
+        found.extend(s.value for s in each.row_stores)
+    return found
+
+
+def delayed_stores(plan: PassPlan) -> list[tuple[Store, ...]]:
+    """Return the elementwise stores of each pass, late enough that no later load sees them."""
+    result: list[list[Store]] = [[] for _ in plan.passes]
+    last_read: dict[str, int] = {}
+    for number, each in enumerate(plan.passes):
+        for node in (*each.before, *each.inside):
+            if isinstance(node, Load):
+                last_read[node.buffer] = number
+    for number, each in enumerate(plan.passes):
+        for store in each.stores:
+            result[max(number, last_read.get(store.buffer, 0))].append(store)
+    return [tuple(stores) for stores in result]

@@ -1,0 +1,201 @@
+"""From a loop nest to the tile that one Triton program computes.
+
+The axes of a body are flattened into at most two *dimensions* of a tile: the independent ones
+(``x``, or ``x`` and ``y`` for a transposing copy) and the reduced ones (``r``).  The index
+expressions of the loop IR do the rest: ``i // 64 * 64 + i % 64`` simplifies to ``i`` by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fusec.ir.body import Body, Buffer
+from fusec.ir.index import Expr, Symbol, product, unflatten
+from fusec.ir.node import Node, Reduce, indirect, reduce, rewrite
+
+LIMIT = 2**31 - 2**24  # positions in the last, partly filled tile must not overflow either
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One dimension of a tile.
+
+    Attributes:
+        symbol: Its index, an axis of the moved body.
+        size: Its extent.
+        index: The index variable in the text.
+        block: The constant that says how many a program takes; empty where it takes one.
+        mask: The variable that says which are inside; empty where all are.
+        place: Its position in the tile; -1 where the index is a scalar.
+    """
+
+    symbol: Symbol
+    size: Expr
+    index: str
+    block: str
+    mask: str
+    place: int
+
+    def spread(self, rank: int) -> str:
+        """Return the subscript that puts a vector into its place of the tile."""
+        if rank == 1 or self.place < 0:
+            return ""
+        return "[:, None]" if self.place == 0 else "[None, :]"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a program computes.
+
+    Attributes:
+        body: The body over the tile's own axes: one for each dimension.
+        outer: The dimensions of independent points.
+        inner: The reduced dimension, or None.
+        rank: The number of dimensions that are not scalars.
+    """
+
+    body: Body
+    outer: tuple[Dim, ...]
+    inner: Dim | None
+    rank: int
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """All dimensions."""
+        return self.outer + ((self.inner,) if self.inner is not None else ())
+
+    def dim_of(self, symbol: Symbol) -> Dim | None:
+        """Return the dimension whose index ``symbol`` is."""
+        return next((d for d in self.dims if d.symbol is symbol), None)
+
+    def shape(self, dims: frozenset[Dim]) -> str:
+        """Return the shape of a value that depends on ``dims``, in the text's constants."""
+        places = {d.place: d.block for d in dims if d.place >= 0}
+        return "[" + ", ".join(places.get(p, "1") for p in range(self.rank)) + "]"
+
+    def with_dims(self, **changes: Dim) -> Tile:
+        """Return the tile with dimensions replaced, by the name of their index."""
+        outer = tuple(changes.get(d.index, d) for d in self.outer)
+        inner = changes.get(self.inner.index, self.inner) if self.inner is not None else None
+        return replace(self, outer=outer, inner=inner)
+
+
+def flatten_axes(axes: Sequence[Symbol], name: str) -> tuple[Symbol, dict[Symbol, Expr]]:
+    """Return one axis that runs over all of ``axes``, and what each of them is of it."""
+    sizes = [axis.size if axis.size is not None else Expr.of(1) for axis in axes]
+    flat = Symbol(name, "axis", product(sizes))
+    position = Expr.of(0) if flat.size == 1 else Expr.of(flat)
+    return flat, dict(zip(axes, unflatten(position, sizes), strict=True))
+
+
+def move(body: Body, groups: Sequence[Sequence[Symbol]], reduced: Sequence[Symbol]) -> Body:
+    """Return ``body`` over one axis for each of ``groups``, and one for ``reduced`` if any.
+
+    Axes of extent 1 vanish.
+    """
+    mapping: dict[Symbol, Expr] = {}
+    outer = []
+    for number, group in enumerate(groups):
+        flat, parts = flatten_axes(group, f"x{number}")
+        mapping.update(parts)
+        outer.append(flat)
+    inner: tuple[Symbol, ...] = ()
+    if reduced:
+        flat, parts = flatten_axes(reduced, "r")
+        mapping.update(parts)
+        inner = (flat,)
+
+    def keep(node: Node) -> Node | None:
+        # an axis of extent 1 vanishes from the indices, not from the reduction
+        if isinstance(node, Reduce) and node.axes != inner:
+            return reduce(node.kind, node.args[0], inner, node.dtype)
+        return None
+
+    indexed = computed_indices(body)
+    values = rewrite((*body.roots, *(s.payload for s in indexed)), mapping, keep)  # type: ignore[arg-type]
+    for symbol, payload in zip(indexed, values[len(body.stores) :], strict=True):
+        assert symbol.size is not None
+        mapping[symbol] = indirect(payload, symbol.size.substitute(mapping))
+    stores = tuple(
+        replace(store, index=tuple(e.substitute(mapping) for e in store.index), value=value)
+        for store, value in zip(body.stores, values[: len(body.stores)], strict=True)
+    )
+    return Body(tuple(outer), inner, stores)
+
+
+def computed_indices(body: Body) -> list[Symbol]:
+    """Return the symbols of the stores' indices that stand for run-time integers."""
+    found = {s for store in body.stores for e in store.index for s in e.symbols()}
+    return sorted((s for s in found if s.kind == "indirect"), key=lambda s: s.serial)
+
+
+def all_roots(body: Body) -> tuple[Node, ...]:
+    """Return the values stored and the integers that say where."""
+    payloads = (s.payload for s in computed_indices(body))
+    return (*body.roots, *(p for p in payloads if isinstance(p, Node)))
+
+
+def strides_of(body: Body, buffers: Mapping[str, Buffer], axis: Symbol) -> list[tuple[int, bool]]:
+    """Return ``axis``'s stride in every access, with whether the access is a store.
+
+    0 where the access does not depend on it, -1 where the stride is no constant (symbolic
+    sizes, or an index that is computed or folded).
+    """
+    found = []
+    accesses = [(load.buffer, load.index, False) for load in body.loads()]
+    accesses += [(store.buffer, store.index, True) for store in body.stores]
+    for name, index, is_store in accesses:
+        offset = buffers[name].offset(index)
+        if axis not in offset.symbols():
+            found.append((0, is_store))
+        elif offset.is_affine_in(axis) and offset.coefficient(axis).constant is not None:
+            found.append((abs(offset.coefficient(axis).constant or 0), is_store))
+        else:
+            found.append((-1, is_store))
+    return found
+
+
+def by_stride(body: Body, buffers: Mapping[str, Buffer], axes: Sequence[Symbol]) -> list[Symbol]:
+    """Return ``axes`` slowest first, as memory is laid out: by what they step over.
+
+    The largest access decides, a store before a load of the same size; where strides are not
+    known the given order stands.
+    """
+    accesses = [(store.buffer, store.index) for store in body.stores]
+    accesses += [(load.buffer, load.index) for load in body.loads()]
+    best: tuple[int, list[int]] | None = None
+    for name, index in accesses:
+        offset = buffers[name].offset(index)
+        steps = []
+        for axis in axes:
+            if not offset.is_affine_in(axis):
+                break
+            step = offset.coefficient(axis).constant
+            if step is None:
+                break
+            steps.append(abs(step))
+        if len(steps) != len(axes) or 0 in steps:
+            continue  # folded, symbolic, or broadcast along one of them
+        weight = buffers[name].bytes
+        if best is None or weight > best[0]:
+            best = (weight, steps)
+    if best is None:
+        return list(axes)
+    steps_of = dict(zip(axes, best[1], strict=True))
+    return sorted(axes, key=lambda axis: -steps_of[axis])
+
+
+def largest_offset(buffer: Buffer) -> Expr:
+    """Return the number of elements from the first to the last of ``buffer``, both included."""
+    total = Expr.of(1)
+    for size, stride in zip(buffer.shape, buffer.strides, strict=True):
+        total = total + (size - 1) * stride
+    return total
+
+
+def extents(body: Body, buffers: Mapping[str, Buffer]) -> list[Expr]:
+    """Return all that an index may grow to: element offsets and numbers of points."""
+    found = [largest_offset(buffers[name]) for name in body.reads() + body.writes()]
+    found += [axis.size for axis in body.axes + body.reduce_axes if axis.size is not None]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,84 @@
+"""What a kernel moves and computes, and a few words that say what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fusec.ir.body import Body, Buffer, axis_sizes
+from fusec.ir.index import Expr, product
+from fusec.ir.node import Node, Op, Reduce, free_axes
+from fusec.ir.ops import CHECK_PREFIX, EXPENSIVE
+
+_KINDS = {"flat": "pointwise", "scalar": "one value", "tiled": "pointwise in tiles"}
+
+
+def read_bytes(body: Body, buffers: Mapping[str, Buffer]) -> int:
+    """Return the bytes that must be read, each element of an input once; -1 if symbolic."""
+    return _bytes(body.reads(), buffers, body)
+
+
+def written_bytes(body: Body, buffers: Mapping[str, Buffer]) -> int:
+    """Return the bytes that must be written; -1 if symbolic."""
+    return _bytes(body.writes(), buffers, body)
+
+
+def _bytes(names: tuple[str, ...], buffers: Mapping[str, Buffer], body: Body) -> int:
+    counts = [_touched(name, buffers[name], body) for name in names]
+    return -1 if any(count < 0 for count in counts) else sum(counts)
+
+
+def _touched(name: str, buffer: Buffer, body: Body) -> int:
+    """Return the bytes of one buffer: of the elements that the loops can reach at most."""
+    points = product(axis_sizes(body.axes + body.reduce_axes)).constant
+    if buffer.bytes < 0 or points is None:
+        return -1
+    accesses = sum(n.buffer == name for n in body.loads()) + sum(
+        s.buffer == name for s in body.stores
+    )
+    return min(buffer.bytes, max(accesses, 1) * points * buffer.dtype.itemsize)
+
+
+def count_operations(body: Body) -> int:
+    """Return the arithmetic operations of an execution; -1 if symbolic.
+
+    An expensive function counts as several, as in ``ops.EXPENSIVE``.
+    """
+    free = free_axes(body.roots)
+    total = 0
+    for node in body.nodes():
+        cost = _cost(node)
+        if not cost:
+            continue
+        axes = free[node.args[0]] if isinstance(node, Reduce) else free[node]
+        extent = [a.size for a in axes if a.size is not None]
+        if isinstance(node, Reduce):
+            extent += [a.size for a in node.axes if a.size is not None and a not in axes]
+        points = product(extent or [Expr.of(1)]).constant
+        if points is None:
+            return -1
+        total += cost * points
+    return total
+
+
+def _cost(node: Node) -> int:
+    if isinstance(node, Reduce):
+        return 1
+    if isinstance(node, Op) and not node.name.startswith(CHECK_PREFIX):
+        return EXPENSIVE.get(node.name, 1)
+    return 0
+
+
+def summarize(body: Body, kind: str) -> str:
+    """Return a few words: ``persistent reduction of 4096 x 1024 over 1024``."""
+    outer, inner = body.sizes()
+
+    def words(sizes: tuple[Expr, ...]) -> str:
+        return " x ".join(str(s) for s in sizes if s != 1) or "1"
+
+    if not body.reduce_axes:
+        if kind == "scalar":
+            return "one value"
+        return f"{_KINDS[kind]} over {words(outer)}"
+    if words(outer) == "1":
+        return f"{kind} reduction of all {words(inner)}"
+    return f"{kind} reduction of {words(outer)} rows over {words(inner)}"

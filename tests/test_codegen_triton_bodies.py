@@ -1,0 +1,355 @@
+"""Bodies that the Triton tests and the GPU benchmark share, written as lowering writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from fusec.ir import ops
+from fusec.ir.body import Body, Buffer, Store, new_axes
+from fusec.ir.index import Expr, IntLike, Symbol, contiguous_strides
+from fusec.ir.interpret import run_body
+from fusec.ir.node import Node, const, recording, source_line
+from fusec.report import SourceLine
+
+F32 = torch.float32
+
+
+@dataclass
+class Case:
+    """A body with its buffers and how to fill them."""
+
+    name: str
+    body: Body
+    buffers: dict[str, Buffer]
+    label: str = ""
+    sizes: dict[Symbol, int] = field(default_factory=dict)
+    fill: dict[str, Callable[[torch.Tensor], torch.Tensor]] = field(default_factory=dict)
+
+    def size(self, expr: Expr) -> int:
+        value = expr.evaluate(lambda s: self.sizes[s])
+        assert isinstance(value, int)
+        return value
+
+    def empty(self, name: str, device: str = "cpu") -> torch.Tensor:
+        buffer = self.buffers[name]
+        return torch.empty_strided(
+            [self.size(e) for e in buffer.shape],
+            [self.size(e) for e in buffer.strides],
+            dtype=buffer.dtype,
+            device=device,
+        )
+
+    def inputs(self, seed: int = 0, device: str = "cpu") -> dict[str, torch.Tensor]:
+        """Return random tensors for what the body reads, poison for what it only writes."""
+        generator = torch.Generator().manual_seed(seed)
+        found = {}
+        for name in dict.fromkeys(self.body.reads() + self.body.writes()):
+            tensor = self.empty(name)
+            if name in self.body.reads() or self.added(name):
+                values = random_values(tensor.shape, tensor.dtype, generator)
+                tensor.copy_(self.fill.get(name, lambda t: t)(values))
+            else:
+                tensor.fill_(float("nan") if tensor.dtype.is_floating_point else 77)
+            found[name] = tensor.to(device)
+        return found
+
+    def added(self, name: str) -> bool:
+        return any(s.buffer == name and s.mode == "add" for s in self.body.stores)
+
+    def expected(
+        self, tensors: dict[str, torch.Tensor], precision: torch.dtype | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Return what the reference interpreter writes, inputs untouched."""
+        given = {}
+        for name, tensor in tensors.items():
+            raise_it = precision is not None and tensor.is_floating_point()
+            given[name] = tensor.to(precision) if raise_it else tensor.clone()
+        run_body(self.body, given, self.sizes, precision)
+        return {name: given[name] for name in self.body.writes()}
+
+
+def random_values(
+    shape: torch.Size, dtype: torch.dtype, generator: torch.Generator
+) -> torch.Tensor:
+    if dtype == torch.bool:
+        return torch.rand(shape, generator=generator) < 0.5
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+    low = 0 if not dtype.is_signed else -50
+    return torch.randint(low, 50, shape, generator=generator).to(dtype)
+
+
+def buffer(
+    name: str,
+    shape: tuple[IntLike, ...],
+    dtype: torch.dtype = F32,
+    strides: tuple[IntLike, ...] | None = None,
+    device: str = "cpu",
+) -> Buffer:
+    sizes = tuple(Expr.of(s) for s in shape)
+    steps = contiguous_strides(sizes) if strides is None else tuple(Expr.of(s) for s in strides)
+    return Buffer(name, sizes, steps, dtype, torch.device(device), hint=name)
+
+
+def axes(*sizes: IntLike, prefix: str = "i") -> tuple[Symbol, ...]:
+    return new_axes(tuple(Expr.of(s) for s in sizes), prefix)
+
+
+def at(*symbols: Symbol) -> tuple[Expr, ...]:
+    return tuple(Expr.of(s) for s in symbols)
+
+
+def line(number: int, text: str) -> SourceLine:
+    return SourceLine("<fuse cell 1>", number, text)
+
+
+def read(name: str, index: tuple[Expr, ...], dtype: torch.dtype) -> Node:
+    """Load and bring to the type that maths is done in."""
+    return ops.cast(ops.load(name, index, dtype), ops.compute_dtype(dtype))
+
+
+def to_memory(value: Node, dtype: torch.dtype) -> Node:
+    return ops.cast(value, dtype, implicit=True)
+
+
+def f32(value: float) -> Node:
+    return const(value, F32)
+
+
+def softmax(rows: IntLike, columns: IntLike, dtype: torch.dtype = torch.float16) -> Case:
+    buffers = {n: buffer(n, (rows, columns), dtype) for n in ("x", "out")}
+    with recording():
+        (i,), (r,) = axes(rows), axes(columns, prefix="r")
+        with source_line(line(4, "y = torch.softmax(x, -1)")):
+            x = read("x", at(i, r), dtype)
+            shifted = ops.binary("sub", x, ops.reduce("max", x, (r,), x.dtype))
+            weight = ops.unary("exp", shifted)
+            total = ops.reduce("sum", weight, (r,), x.dtype)
+            y = to_memory(ops.binary("truediv", weight, total), dtype)
+        body = Body((i,), (r,), (Store("out", at(i, r), y),))
+    return Case("softmax", body, buffers, "softmax")
+
+
+def logsumexp(
+    rows: IntLike, columns: IntLike, dtype: torch.dtype = torch.float16, masked: bool = True
+) -> Case:
+    buffers = {
+        "x": buffer("x", (rows, columns), dtype),
+        "keep": buffer("keep", (rows, columns), torch.bool),
+        "out": buffer("out", (rows,), dtype),
+    }
+    with recording():
+        (i,), (r,) = axes(rows), axes(columns, prefix="r")
+        x = read("x", at(i, r), dtype)
+        if masked:
+            with source_line(line(2, 'scores = x.masked_fill(~keep, -float("inf"))')):
+                keep = ops.load("keep", at(i, r), torch.bool)
+                x = ops.where(keep, x, const(float("-inf"), x.dtype))
+        with source_line(line(3, "y = scores.logsumexp(-1)")):
+            largest = ops.reduce("max", x, (r,), x.dtype)
+            infinite = ops.unary("isinf", largest)
+            shift = ops.where(infinite, const(0.0, x.dtype), largest)
+            weight = ops.unary("exp", ops.binary("sub", x, shift))
+            total = ops.reduce("sum", weight, (r,), x.dtype)
+            y = ops.binary("add", ops.unary("log", total), shift)
+        body = Body((i,), (r,), (Store("out", at(i), to_memory(y, dtype)),))
+    if not masked:
+        del buffers["keep"]
+    return Case("logsumexp", body, buffers, "masked_fill, logsumexp")
+
+
+def gelu(x: Node) -> Node:
+    half = ops.binary("mul", x, const(0.5, x.dtype))
+    scaled = ops.binary("mul", x, const(0.7071067811865476, x.dtype))
+    return ops.binary("mul", half, ops.binary("add", ops.unary("erf", scaled), const(1.0, x.dtype)))
+
+
+def gelu_layer_norm(rows: IntLike, columns: int, dtype: torch.dtype = torch.float16) -> Case:
+    buffers = {
+        "x": buffer("x", (rows, columns), dtype),
+        "w": buffer("w", (columns,), dtype),
+        "b": buffer("b", (columns,), dtype),
+        "gamma": buffer("gamma", (columns,), dtype),
+        "beta": buffer("beta", (columns,), dtype),
+        "out": buffer("out", (rows, columns), dtype),
+    }
+    with recording():
+        (i,), (r,) = axes(rows), axes(columns, prefix="r")
+        with source_line(line(2, "h = gelu(x * w + b)")):
+            x = read("x", at(i, r), dtype)
+            scaled = ops.binary("mul", x, read("w", at(r), dtype))
+            h = gelu(ops.binary("add", scaled, read("b", at(r), dtype)))
+        with source_line(line(3, "y = layer_norm(h, (n,), gamma, beta)")):
+            count = const(float(columns), h.dtype)
+            mean = ops.binary("truediv", ops.reduce("sum", h, (r,), h.dtype), count)
+            centered = ops.binary("sub", h, mean)
+            squares = ops.reduce("sum", ops.binary("mul", centered, centered), (r,), h.dtype)
+            variance = ops.binary("truediv", squares, count)
+            scale = ops.unary("rsqrt", ops.binary("add", variance, const(1e-5, h.dtype)))
+            normal = ops.binary("mul", centered, scale)
+            y = ops.binary("mul", normal, read("gamma", at(r), dtype))
+            y = ops.binary("add", y, read("beta", at(r), dtype))
+        body = Body((i,), (r,), (Store("out", at(i, r), to_memory(y, dtype)),))
+    return Case("gelu_layer_norm", body, buffers, "gelu, layer_norm")
+
+
+def cross_entropy(rows: IntLike, columns: int, dtype: torch.dtype = torch.float16) -> Case:
+    """Loss of each row: log of the sum of exponentials, less the target's score."""
+    buffers = {
+        "logits": buffer("logits", (rows, columns), dtype),
+        "target": buffer("target", (rows,), torch.int64),
+        "loss": buffer("loss", (rows,), F32),
+    }
+    with recording():
+        (i,), (r,) = axes(rows), axes(columns, prefix="r")
+        with source_line(line(5, 'loss = cross_entropy(logits, target, reduction="none")')):
+            x = read("logits", at(i, r), dtype)
+            largest = ops.reduce("max", x, (r,), x.dtype)
+            weight = ops.unary("exp", ops.binary("sub", x, largest))
+            total = ops.unary("log", ops.reduce("sum", weight, (r,), x.dtype))
+            where_to = ops.load("target", at(i), torch.int64)
+            column = ops.checked_index(where_to, Expr.of(columns), what="target")
+            score = read("logits", (Expr.of(i), column), dtype)
+            loss = ops.binary("sub", total, ops.binary("sub", score, largest))
+        body = Body((i,), (r,), (Store("loss", at(i), ops.cast(loss, F32)),))
+    return Case(
+        "cross_entropy",
+        body,
+        buffers,
+        "cross_entropy",
+        fill={"target": lambda t: t.abs() % columns},
+    )
+
+
+def pointwise_chain(*shape: IntLike, dtype: torch.dtype = torch.float16) -> Case:
+    buffers = {n: buffer(n, shape, dtype) for n in ("a", "b", "out")}
+    with recording():
+        index = axes(*shape)
+        with source_line(line(2, "h = torch.relu(a + b)")):
+            a, b = (read(n, at(*index), dtype) for n in ("a", "b"))
+            h = ops.binary("maximum", ops.binary("add", a, b), const(0.0, a.dtype))
+        with source_line(line(3, "y = torch.tanh(h) * h + 2")):
+            scaled = ops.binary("mul", ops.unary("tanh", h), h)
+            y = ops.binary("add", scaled, const(2.0, h.dtype))
+        body = Body(index, (), (Store("out", at(*index), to_memory(y, dtype)),))
+    return Case("pointwise_chain", body, buffers, "relu, tanh")
+
+
+def broadcast_add(rows: IntLike, columns: IntLike, dtype: torch.dtype = F32) -> Case:
+    buffers = {
+        "x": buffer("x", (rows, columns), dtype),
+        "bias": buffer("bias", (columns,), dtype),
+        "scale": buffer("scale", (rows, 1), dtype),
+        "gain": buffer("gain", (), dtype),
+        "out": buffer("out", (rows, columns), dtype),
+    }
+    with recording():
+        i, j = axes(rows, columns)
+        with source_line(line(1, "y = (x + bias) * scale * gain")):
+            y = ops.binary("add", read("x", at(i, j), dtype), read("bias", at(j), dtype))
+            y = ops.binary("mul", y, read("scale", (Expr.of(i), Expr.of(0)), dtype))
+            y = ops.binary("mul", y, read("gain", (), dtype))
+        body = Body((i, j), (), (Store("out", at(i, j), to_memory(y, dtype)),))
+    return Case("broadcast_add", body, buffers, "add, mul")
+
+
+def transpose_add(rows: IntLike, columns: IntLike, dtype: torch.dtype = torch.float16) -> Case:
+    buffers = {
+        "a": buffer("a", (rows, columns), dtype),
+        "b": buffer("b", (columns, rows), dtype),
+        "out": buffer("out", (rows, columns), dtype),
+    }
+    with recording():
+        i, j = axes(rows, columns)
+        with source_line(line(1, "y = a + b.T")):
+            y = ops.binary("add", read("a", at(i, j), dtype), read("b", at(j, i), dtype))
+        body = Body((i, j), (), (Store("out", at(i, j), to_memory(y, dtype)),))
+    return Case("transpose_add", body, buffers, "add")
+
+
+def sum_columns(rows: IntLike, columns: IntLike, dtype: torch.dtype = torch.float16) -> Case:
+    buffers = {"x": buffer("x", (rows, columns), dtype), "out": buffer("out", (columns,), dtype)}
+    with recording():
+        (j,), (r,) = axes(columns), axes(rows, prefix="r")
+        with source_line(line(1, "total = x.sum(0)")):
+            x = read("x", at(r, j), dtype)
+            total = ops.reduce("sum", x, (r,), x.dtype)
+        body = Body((j,), (r,), (Store("out", at(j), to_memory(total, dtype)),))
+    return Case("sum_columns", body, buffers, "sum")
+
+
+def sum_all(*shape: IntLike, dtype: torch.dtype = torch.float16) -> Case:
+    buffers = {"x": buffer("x", shape, dtype), "out": buffer("out", (), dtype)}
+    with recording():
+        r = axes(*shape, prefix="r")
+        with source_line(line(1, "total = x.sum()")):
+            x = read("x", at(*r), dtype)
+            total = ops.reduce("sum", x, r, x.dtype)
+        body = Body((), r, (Store("out", (), to_memory(total, dtype)),))
+    return Case("sum_all", body, buffers, "sum")
+
+
+def reduce_rows(
+    kind: str, rows: IntLike, columns: IntLike, dtype: torch.dtype = F32, down: bool = False
+) -> Case:
+    """One reduction of any kind along rows, or down columns."""
+    compute = ops.compute_dtype(dtype)
+    if kind in ("any", "all", "xor"):
+        compute = torch.bool
+    elif kind in ("sum", "prod") and not dtype.is_floating_point:
+        compute = torch.int64
+    result = torch.int64 if kind.startswith("arg") else compute
+    memory = dtype if result == ops.compute_dtype(dtype) else result
+    shape = (columns, rows) if down else (rows, columns)
+    buffers = {"x": buffer("x", shape, dtype), "out": buffer("out", (rows,), memory)}
+    with recording():
+        (i,), (r,) = axes(rows), axes(columns, prefix="r")
+        with source_line(line(1, f"y = x.{kind}(-1)")):
+            x = ops.cast(ops.load("x", at(r, i) if down else at(i, r), dtype), compute)
+            y = ops.reduce(kind, x, (r,), result)
+        body = Body((i,), (r,), (Store("out", at(i), to_memory(y, memory)),))
+    return Case(f"row_{kind}", body, buffers, kind)
+
+
+def gather(rows: int, columns: int, picks: int, dtype: torch.dtype = F32) -> Case:
+    buffers = {
+        "table": buffer("table", (rows, columns), dtype),
+        "which": buffer("which", (picks,), torch.int64),
+        "out": buffer("out", (picks, columns), dtype),
+    }
+    with recording():
+        i, j = axes(picks, columns)
+        with source_line(line(1, "y = table[which] * 2")):
+            row = ops.checked_index(ops.load("which", at(i), torch.int64), Expr.of(rows))
+            y = ops.binary(
+                "mul", read("table", (row, Expr.of(j)), dtype), const(2.0, ops.compute_dtype(dtype))
+            )
+        body = Body((i, j), (), (Store("out", at(i, j), to_memory(y, dtype)),))
+    return Case("gather", body, buffers, "index", fill={"which": lambda t: t % (2 * rows) - rows})
+
+
+def test_bodies_are_what_eager_computes() -> None:
+    case = softmax(5, 33, F32)
+    tensors = case.inputs()
+    expected = torch.softmax(tensors["x"].double(), -1)
+    torch.testing.assert_close(case.expected(tensors, torch.float64)["out"], expected)
+    case = logsumexp(5, 33, F32)
+    tensors = case.inputs()
+    masked = tensors["x"].double().masked_fill(~tensors["keep"], -float("inf"))
+    expected = masked.logsumexp(-1)
+    torch.testing.assert_close(case.expected(tensors, torch.float64)["out"], expected)
+    case = gelu_layer_norm(5, 33, F32)
+    tensors = {n: t.double() for n, t in case.inputs().items()}
+    h = torch.nn.functional.gelu(tensors["x"] * tensors["w"] + tensors["b"])
+    expected = torch.nn.functional.layer_norm(h, (33,), tensors["gamma"], tensors["beta"])
+    torch.testing.assert_close(case.expected(tensors, torch.float64)["out"], expected)
+    case = cross_entropy(5, 33, F32)
+    tensors = case.inputs()
+    expected = torch.nn.functional.cross_entropy(
+        tensors["logits"].double(), tensors["target"], reduction="none"
+    )
+    got = case.expected(tensors, torch.float64)["loss"]
+    torch.testing.assert_close(got, expected.to(got.dtype))

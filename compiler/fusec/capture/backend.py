@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo import disable
+from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from fusec.errors import FusecError
@@ -87,14 +88,26 @@ class _GraphCompiler:
 
     def compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.entered = time.perf_counter()
-        return aot_autograd(  # type: ignore[no-any-return]
+        compiled = aot_module_simplified(
+            module,
+            inputs,
             fw_compiler=self._compiler("forward"),
-            bw_compiler=self._compiler("backward"),
+            bw_compiler=self._backward_compiler(),
             inference_compiler=self._compiler("inference"),
             decompositions=decomposition_table(),
             partition_fn=min_cut_rematerialization_partition,
             keep_inference_input_mutations=False,
-        )(module, inputs)
+        )
+        return disable(compiled)  # type: ignore[no-any-return]
+
+    def _backward_compiler(self) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+        """Return the compiler of backward graphs, out of TorchDynamo's sight.
+
+        It may run inside of a compiled region, when the first gradient is asked for; neither it
+        nor what it returns is to be traced.
+        """
+        compile_part = self._compiler("backward")
+        return lambda module, inputs: disable(disable(compile_part)(module, inputs))
 
     def _compiler(self, kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_part(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
@@ -133,7 +146,7 @@ class _GraphCompiler:
             if strict():
                 raise
             return self._fall_back(kind, module, f"{type(error).__name__}: {error}")
-        return part
+        return part.entry()
 
     def _fall_back(self, kind: str, module: fx.GraphModule, reason: str) -> Any:
         self.graph.parts = [p for p in self.graph.parts if p.kind != kind]

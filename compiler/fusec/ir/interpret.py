@@ -145,7 +145,7 @@ class _Evaluator:
             return total.to(self.real(node.dtype))
         # the others take one dimension: move the reduced ones last and flatten them
         rest = [d for d in range(len(shape)) if d not in dims]
-        flat = value.permute(*rest, *dims).reshape([shape[d] for d in rest] + [-1])
+        flat = value.permute([*rest, *dims]).reshape([shape[d] for d in rest] + [-1])
         if flat.shape[-1] == 0 and kind in ("max", "min", "argmax", "argmin"):
             # nothing is ever stored from here; any value of the right shape will do
             result = torch.zeros(flat.shape[:-1], dtype=self.real(node.dtype), device=flat.device)

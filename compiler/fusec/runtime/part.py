@@ -95,16 +95,20 @@ class CompiledPart:
 
     # -- running ----------------------------------------------------------------------------
 
-    _boxed_call = True  # AOTAutograd hands its arguments over in a list that may be emptied
-
-    def __call__(self, inputs: list[Any]) -> list[Any]:
-        """Run on a list of inputs, which is emptied."""
-        if self.keep:
-            self.last_inputs = tuple(inputs)
+    def entry(self) -> Callable[..., list[Any]]:
+        """Return the function that AOTAutograd calls with its inputs in a list, to be emptied."""
         assert self._run is not None
-        arguments = tuple(inputs)
-        inputs.clear()
-        return self._run(*arguments)
+        run = self._run  # finds its kernels in its globals at each call, where edits replace them
+
+        def call(inputs: list[Any]) -> list[Any]:
+            if self.keep:
+                self.last_inputs = tuple(inputs)
+            arguments = tuple(inputs)
+            inputs.clear()
+            return run(*arguments)
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
 
     def trace(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from fusec.ir.body import Body, Buffer
@@ -67,14 +68,16 @@ def _order_by_stride(body: Body, buffers: Mapping[str, Buffer]) -> Body:
     ]
 
     def score(axis: Symbol) -> float:
+        # strides count by their logarithm: a step of 1 against 64 matters as much as 64
+        # against 4096, since either way every element lies in another cache line
         total = weight = 0.0
         for offset, size in weighted:
             stride = _stride_of(offset, axis)
             if stride == 0:
                 continue
-            total += size * (1 << 40 if stride is None else abs(stride))
+            total += size * (40.0 if stride is None else math.log2(abs(stride)))
             weight += size
-        return total / weight if weight else float(1 << 50)
+        return total / weight if weight else 50.0
 
     axes = tuple(sorted(body.axes, key=score, reverse=True))
     reduce_axes = body.reduce_axes

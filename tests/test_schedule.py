@@ -1,0 +1,99 @@
+"""Fusion: what becomes one kernel, what does not, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from support.interpreted import Interpreted
+
+x = torch.randn(16, 32)
+
+
+def kernels_of(function: Callable[..., Any], *args: torch.Tensor) -> Interpreted:
+    torch._dynamo.reset()
+    backend = Interpreted()
+    actual = torch.compile(function, backend=backend, dynamic=False)(*args)
+    expected = function(*args)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    return backend
+
+
+@pytest.mark.parametrize(
+    ("function", "count"),
+    [
+        (lambda x: torch.tanh(x) * 2 + 1, 1),
+        (lambda x: (torch.tanh(x), torch.tanh(x) + 1), 1),
+        (lambda x: F.layer_norm(F.gelu(x * 2), (32,)) + x, 1),
+        (lambda x: ((x.exp() / x.exp().sum(1, keepdim=True)), x.exp()), 1),
+        (lambda x: (x.sum(1), x.amax(1), (x - x.mean(1, keepdim=True))), 1),
+        (lambda x: F.cross_entropy(x, torch.arange(16)), 2),
+        (lambda x: x.sum(0) + x.sum(1).sum(), 3),
+        (lambda x: (x @ x.t() + 1).relu().softmax(-1), 1),
+        (lambda x: torch.cat([x.relu(), x * 2], 1).sigmoid(), 1),
+        (lambda x: x.t().contiguous() + 1, 1),
+    ],
+    ids=[
+        "chain",
+        "shared chain",
+        "norm with prologue and epilogue",
+        "softmax and its numerator",
+        "sibling reductions",
+        "cross entropy",
+        "row and column",
+        "epilogue of a product",
+        "cat",
+        "transpose",
+    ],
+)
+def test_number_of_kernels(function: Callable[..., Any], count: int) -> None:
+    backend = kernels_of(function, x)
+    assert backend.kernel_count == count, str(backend.schedules[0])
+
+
+def test_refusals_carry_a_reason() -> None:
+    backend = kernels_of(lambda x: (x / x.sum(0)).sum(1), x)
+    refused = [d for d in backend.schedules[0].decisions if not d.fused]
+    assert refused
+    assert all(d.reason for d in refused)
+
+
+def test_expensive_values_are_not_computed_again_and_again() -> None:
+    scale = torch.randn(32)
+    backend = kernels_of(lambda x, s: x.view(4, 4, 32) * torch.tanh(s.exp()), x, scale)
+    assert backend.kernel_count == 2
+    refused = [d.reason for d in backend.schedules[0].decisions if not d.fused]
+    assert any("would be computed 16 times" in reason for reason in refused)
+
+
+def test_row_values_are_computed_outside_of_the_row() -> None:
+    scale = torch.randn(16, 1)
+    assert kernels_of(lambda x, s: x * torch.tanh(s.exp()), x, scale).kernel_count == 1
+
+
+def test_loops_are_joined_and_ordered_by_stride() -> None:
+    backend = kernels_of(lambda x: torch.tanh(x).permute(2, 0, 1).contiguous() + 1, x.view(4, 4, 32))
+    (body,) = [s.body for s in backend.schedules[0].program.steps]
+    assert [str(a.size) for a in body.axes] == ["32", "16"]
+    backend = kernels_of(lambda x: torch.tanh(x), x.view(4, 4, 32))
+    (body,) = [s.body for s in backend.schedules[0].program.steps]
+    assert [str(a.size) for a in body.axes] == ["512"]
+
+
+def test_unused_results_are_not_computed() -> None:
+    backend = kernels_of(lambda x: (torch.tanh(x), torch.var_mean(x, 1)[1])[1], x)
+    (body,) = [s.body for s in backend.schedules[0].program.steps]
+    assert len(body.stores) == 1
+
+
+def test_a_symbolic_size_stays_symbolic() -> None:
+    torch._dynamo.reset()
+    backend = Interpreted()
+    compiled = torch.compile(lambda x: F.layer_norm(F.gelu(x), (32,)), backend=backend, dynamic=True)
+    for rows in (5, 9, 33):
+        given = torch.randn(rows, 32)
+        torch.testing.assert_close(compiled(given), F.layer_norm(F.gelu(given), (32,)))
+    assert len(backend.schedules) == 1

@@ -83,11 +83,12 @@ class Writer:
 
 def wrap(text: str, width: int, mark: str = "") -> list[str]:
     """Break a long line at spaces; what follows is indented, what is broken ends in ``mark``."""
+    indent = "// " if text.startswith("//") else INDENT  # a comment goes on as one
     parts = []
     while len(text) > width:
         cut = text.rfind(" ", len(INDENT) * 2, width - len(mark))
         if cut < 0:
             break
         parts.append(text[:cut] + mark)
-        text = INDENT + text[cut + 1 :]
+        text = indent + text[cut + 1 :]
     return [*parts, text]

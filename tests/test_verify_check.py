@@ -178,7 +178,7 @@ def test_compile_error_names_the_line():
 def test_too_good_to_be_true():
     # It passes in the worker, where the environment says so, and does nothing here.
     body = (
-        'if (getenv("TRITON_INTERPRET") && getenv("OPENBLAS_NUM_THREADS"))\n'
+        'if (getenv("OPENBLAS_NUM_THREADS"))\n'
         "    for (int64_t i = 0; i < n; i++) out[i] = x[i] * 2 + 1;"
     )
     verdict = vk.check(vk.cpp(body), n=1_000_000, kinds=())

@@ -146,8 +146,18 @@ def _check(
     checker.run(trials, library)
     outputs = checker.worst()
     timing = base = None
-    if timed and cases and prepare is not None and generated is not None:
-        candidate, case = prepare(text), cases[0]
+    if (
+        timed
+        and cases
+        and prepare is not None
+        and generated is not None
+        and _has_speed(kernel, cases[0])
+    ):
+        case = cases[0]
+        try:
+            candidate = prepare(text)
+        except FusecError as error:
+            raise _Failure(_not_built(error)) from None
         try:
             timing, base = time_kernel(
                 kernel, candidate, generated, case.tensors, case.sizes, seconds
@@ -179,17 +189,24 @@ _LABELS: dict[Kind, str] = {
 }
 
 
+def _has_speed(kernel: Kernel, case: Case) -> bool:
+    """Whether its time means anything: Triton's interpreter only stands in for a GPU."""
+    return kernel.target == "cpp" or any(t.device.type != "cpu" for t in case.tensors)
+
+
 def _built(building: Future[Path | None]) -> Path | None:
     try:
         return building.result()
-    except CompileError as error:
-        first = next((d for d in error.diagnostics if d.severity == "error"), None)
-        line = first.line if first else None
-        raise _Failure(
-            Verdict(False, "compile", error.message, line, details=error.output)
-        ) from None
     except FusecError as error:
-        raise _Failure(Verdict(False, "compile", str(error))) from None
+        raise _Failure(_not_built(error)) from None
+
+
+def _not_built(error: FusecError) -> Verdict:
+    if not isinstance(error, CompileError):
+        return Verdict(False, "compile", str(error))
+    first = next((d for d in error.diagnostics if d.severity == "error"), None)
+    line = first.line if first else None
+    return Verdict(False, "compile", error.message, line, details=error.output)
 
 
 class _References:

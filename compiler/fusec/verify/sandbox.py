@@ -35,6 +35,12 @@ from fusec.verify.protocol import Message, receive, send
 _GRACE = 3.0
 _START_LIMIT = 60.0
 _END_LIMIT = 1.0
+# What the interpreter needs, lazily imported parts included: those fail while it is active.
+_TRITON_MODULES = [
+    "triton.experimental.gluon",
+    "triton.runtime.interpreter",
+    "fusec.runtime.triton_interpret",
+]
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,7 @@ def run_cases(
         "library": str(library) if library else "",
         "text": text if target == "triton" else "",
         "file": f"{entry}.py",
+        "checks": signature.checks,
         "threads": many,
         "runs": plan,
         "timeout": timeout,
@@ -146,7 +153,7 @@ def run_cases(
         limit = timeout * len(cases)
         request: Message = {
             "do": "run",
-            "modules": ["triton.language"] if target == "triton" else [],
+            "modules": _TRITON_MODULES if target == "triton" else [],
             "timeout": limit,
             "body": place,
         }
@@ -221,7 +228,6 @@ class Worker:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
             "OPENBLAS_NUM_THREADS": "1",
-            "TRITON_INTERPRET": "1",
             # A stray device context has no place in a process that forks.
             "CUDA_VISIBLE_DEVICES": "",
         }

@@ -24,3 +24,32 @@ def grain(operations: int) -> int:
         operations: Cost of one element, in additions.
     """
     return GRAIN_EXPENSIVE if operations >= 20 else GRAIN
+
+
+# What a thread may keep of a row between passes: with the row itself it stays in a second-level
+# cache (1 to 2 MiB), and it fits on any thread's stack.
+SCRATCH_BYTES = 256 * 1024
+# Below this cost (an exponential is 10) a value is cheaper to compute again than to keep.
+KEEP_COST = 8
+
+# Elements among which argmax looks for the extreme before it looks for its position: short
+# enough to be in the first-level cache when the search runs over it again.
+INDEX_CHUNK = 1024
+
+
+def may_keep_rows(points: int | None) -> bool:
+    """Whether values of a whole row can be kept between passes.
+
+    Args:
+        points: Elements of a row; None where it is not known when the kernel is written.
+    """
+    return points is not None and 0 < points * 4 <= SCRATCH_BYTES
+
+
+def worth_keeping(cost: int) -> bool:
+    """Whether a value should be kept rather than computed again.
+
+    Args:
+        cost: What computing it takes, in additions.
+    """
+    return cost >= KEEP_COST

@@ -71,7 +71,7 @@ def emit_cpp(
         c_type = C_TYPES[dtype]
         file.directive(
             f"omp declare reduction(nan_{kind} : {c_type} : "
-            f"omp_out = fx_{kind}imum(omp_out, omp_in)) "
+            f"omp_out = nan_{kind}(omp_out, omp_in)) "
             f"initializer(omp_priv = {'-' if kind == 'max' else ''}INFINITY)"
         )
     file.line()

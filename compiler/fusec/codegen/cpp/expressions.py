@@ -15,7 +15,7 @@ from fusec.codegen.cpp.dtypes import C_TYPES, HALVES, SHORT, is_integer, literal
 from fusec.codegen.cpp.support import helper_name, own_name
 from fusec.ir.node import Cast, Const, Node, Op
 
-ATOM, UNARY, PRODUCT, SUM, COMPARE, EQUAL, BITS, AND, OR, CHOICE = range(10)
+ATOM, UNARY, PRODUCT, SUM, COMPARE, EQUAL, BITS, CHOICE = range(8)
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,9 @@ _INFIX = {
     "bitwise_and": ("&", BITS),
     "bitwise_or": ("|", BITS),
     "bitwise_xor": ("^", BITS),
-    "logical_and": ("&&", AND),
-    "logical_or": ("||", OR),
+    # Not && and ||: both sides are computed anyway, and branches do not vectorize.
+    "logical_and": ("&", BITS),
+    "logical_or": ("|", BITS),
     "logical_xor": ("!=", EQUAL),
 }
 # What arithmetic on bool means in torch.
@@ -70,8 +71,9 @@ _BOOL = {
     "bitwise_xor": "logical_xor",
     "sub": "logical_xor",
 }
-# Operators whose second operand C++ evaluates only at need.
-LAZY = frozenset({"logical_and", "logical_or", "where"})
+_EXTREMES = {"maximum": "nan_max", "minimum": "nan_min"}
+# Operators of which C++ evaluates some operands only at need.
+LAZY = frozenset({"where"})
 
 Use = Callable[[str], None]
 
@@ -91,7 +93,7 @@ def op_expression(node: Op, args: tuple[Expression, ...], use: Use) -> Expressio
     name = node.name
     if name == "where":
         condition, yes, no = args
-        text = f"{condition.within(OR)} ? {yes.within(OR)} : {no.within(CHOICE)}"
+        text = f"{condition.within(BITS)} ? {yes.within(BITS)} : {no.within(CHOICE)}"
         return Expression(text, CHOICE, reads)
     kind = node.args[0].dtype
     if kind in HALVES:
@@ -108,6 +110,10 @@ def op_expression(node: Op, args: tuple[Expression, ...], use: Use) -> Expressio
             return special
     if name in _INFIX:
         return _infix(name, args, reads)
+    if name in _EXTREMES and kind.is_floating_point:
+        name = _EXTREMES[name]
+        use(f"{name}.{SHORT[kind]}")
+        return Expression(f"{name}({args[0].text}, {args[1].text})", ATOM, reads)
     helper = helper_name(name, SHORT[kind])
     if helper is None:
         raise UnsupportedNode(f"{name} of {kind} has no C++")
@@ -125,13 +131,8 @@ def _infix(name: str, args: tuple[Expression, ...], reads: bool) -> Expression:
         before, after = left.within(level), right.within(level - 1)
     elif level in (COMPARE, EQUAL):
         before, after = left.within(SUM), right.within(SUM)
-    elif level == BITS:
-        before, after = left.within(UNARY), right.within(UNARY)
     else:
-        before, after = (
-            arg.text if arg.level <= EQUAL or arg.level == level else f"({arg.text})"
-            for arg in args
-        )
+        before, after = left.within(UNARY), right.within(UNARY)
     return Expression(f"{before} {sign} {after}", level, reads)
 
 

@@ -24,10 +24,10 @@ def may_thread(kernel: Kernel) -> bool:
     return all(store.mode == "set" for store in kernel.body.stores)
 
 
-def head(scope: Scope, axis: Symbol) -> str:
-    """Name ``axis`` in ``scope`` and return the loop over it."""
+def head(scope: Scope, axis: Symbol, begin: str = "0", end: str = "") -> str:
+    """Name ``axis`` in ``scope`` and return the loop over it, or over a part of it."""
     name = scope.bind(axis)
-    return f"for (int64_t {name} = 0; {name} < {scope.kernel.extent(axis)}; ++{name})"
+    return f"for (int64_t {name} = {begin}; {name} < {end or scope.kernel.extent(axis)}; ++{name})"
 
 
 @contextmanager

@@ -13,11 +13,11 @@ from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.dtypes import C_TYPES, HALVES, literal
 from fusec.codegen.cpp.expressions import (
     ATOM,
+    BITS,
     CHOICE,
-    EQUAL,
     LAZY,
-    OR,
     SUM,
+    UNARY,
     Expression,
     UnsupportedNode,
     cast_expression,
@@ -29,7 +29,7 @@ from fusec.codegen.cpp.writer import Writer
 from fusec.codegen.naming import identifier
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol, lower_bound
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, free_axes
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, free_axes
 from fusec.ir.ops import CHECK_PREFIX
 from fusec.kernel import Signature
 
@@ -159,6 +159,7 @@ class Scope:
         ends: Collection[Node] = (),
         stores: Sequence[Store] = (),
         later: Collection[Node] = (),
+        named: Collection[Node] = (),
     ) -> None:
         """Write what computes ``nodes`` (arguments first) that are not known yet.
 
@@ -170,6 +171,7 @@ class Scope:
             ends: Reductions that take a value where they are written.
             stores: Stores that do.
             later: Nodes that will use the values further on: what they use gets a name.
+            named: Nodes that get a name in any case.
         """
         group = {node for node in nodes if node not in self.values}
         stored = Counter(store.value for store in stores)
@@ -179,7 +181,7 @@ class Scope:
             users = self.kernel.users.get(node, [])
             here = [user for user in users if user in group or user in ends]
             count = len(here) + stored[node]
-            if any(user in later for user in users):
+            if node in named or any(user in later for user in users):
                 count = 2
             self._compute(node, writer, here[0] if here else None, count)
 
@@ -197,7 +199,7 @@ class Scope:
         if expression.level == ATOM and expression.text in self.taken:
             self.values[node] = expression  # a name already
             return
-        name = self.name(self._word(node))
+        name = self.name(self.word(node))
         writer.line(f"const {C_TYPES[node.dtype]} {name} = {expression.text};", node.source)
         self.values[node] = Expression(name)
 
@@ -218,11 +220,14 @@ class Scope:
             return isinstance(node, Load | Cast | IndexValue)
         return True
 
-    def _word(self, node: Node) -> str:
+    def word(self, node: Node) -> str:
+        """Return a name that says what a node is."""
         if isinstance(node, Load):
             return f"{self.kernel.names[node.buffer]}_val"
         if isinstance(node, IndexValue):
             return "position"
+        if isinstance(node, Reduce):
+            return f"row_{node.kind}"
         source = node.source
         users = self.kernel.users.get(node, [])
         if source is not None and all(user.source != source for user in users):
@@ -248,7 +253,7 @@ class Scope:
         self.values[node] = value
         if node.dtype == torch.int64:  # it may be an index
             safe = self.name("checked")
-            writer.line(f"const int64_t {safe} = {valid} ? {value.within(OR)} : 0;", node.source)
+            writer.line(f"const int64_t {safe} = {valid} ? {value.within(BITS)} : 0;", node.source)
             self.values[node] = Expression(safe)
 
     def expression(self, node: Node) -> Expression:
@@ -278,7 +283,7 @@ class Scope:
         text = self.element(node.buffer, node.index)
         conditions = []
         if node.mask is not None:
-            conditions.append(self.values[node.mask].within(EQUAL))
+            conditions.append(self.values[node.mask].within(UNARY))
         for expr in node.index:
             for symbol in sorted(expr.symbols(), key=lambda s: s.serial):
                 payload = symbol.payload
@@ -288,11 +293,23 @@ class Scope:
         if not conditions:
             return Expression(text, ATOM, True)
         other = literal(node.other, node.dtype)
-        return Expression(f"{' && '.join(conditions)} ? {text} : {other}", CHOICE, True)
+        return Expression(f"{' & '.join(conditions)} ? {text} : {other}", CHOICE, True)
 
     def _use_type(self, dtype: torch.dtype) -> None:
         if dtype in HALVES:
             self.kernel.use("to_float.bf16" if dtype == torch.bfloat16 else "to_float.f16")
+
+    def bind_result(self, node: Node, result: Expression, writer: Writer) -> None:
+        """Make the result of a reduction known; give it a name if it is not one."""
+        if not result.text.isidentifier():
+            name = self.name(self.word(node))
+            writer.line(f"const {C_TYPES[node.dtype]} {name} = {result.text};", node.source)
+            result = Expression(name)
+        self.values[node] = result
+
+    def cast_to(self, arg: Node, dtype: torch.dtype) -> Expression:
+        """Return a known value as another type."""
+        return cast_expression(arg.dtype, dtype, self.values[arg], self.kernel.use)
 
     def store(self, store: Store, writer: Writer) -> None:
         """Write a store; its value is known."""

@@ -34,6 +34,8 @@ _OWN = {
 }}
 """,
 }
+_EXTREME = {"nan_max": (">", "greater"), "nan_min": ("<", "lesser")}
+_C = {"f32": "float", "f64": "double"}
 _INLINE = "static inline"
 
 
@@ -51,6 +53,17 @@ def _own_text(name: str) -> str:
             f"// Wraps around where it overflows, as eager does.\n"
             f"{_INLINE} {signed} {stem}({signed} x, {signed} y)\n{{\n"
             f"    return ({signed})(({unsigned})x {_WRAPPING[stem]} ({unsigned})y);\n}}\n"
+        )
+    if stem in _EXTREME:
+        sign, word = _EXTREME[stem]
+        real = _C[kind]
+        # As two selects, neither with an "or": one compiles to a vector maximum, the other to a
+        # blend, and if `b` holds a running result, the test for NaN does not wait for it.
+        return (
+            f"// The {word} of two numbers; NaN if either is.\n"
+            f"{_INLINE} {real} {stem}({real} a, {real} b)\n{{\n"
+            f"    const {real} {word} = a {sign} b ? a : b;\n"
+            f"    return a != a ? a : {word};\n}}\n"
         )
     return _OWN[stem].format(inline=_INLINE)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
+
 from support.interpreted import Interpreted
 from support.opinfo import difference, name_of, run_samples
 
@@ -94,11 +95,15 @@ def test_agrees_with_eager(name: str, fuse: bool) -> None:
         if kind != "contiguous" and "view" in CASES[name].__code__.co_names:
             continue  # eager refuses the view as well
         x = make()
-        assert not difference(compiled(x.clone(memory_format=torch.preserve_format)), CASES[name](x)), kind
+        assert not difference(
+            compiled(x.clone(memory_format=torch.preserve_format)), CASES[name](x)
+        ), kind
     assert backend.schedules
 
 
-@pytest.mark.parametrize("name", ["chain", "softmax rows", "layer norm", "extremes", "cross entropy"])
+@pytest.mark.parametrize(
+    "name", ["chain", "softmax rows", "layer norm", "extremes", "cross entropy"]
+)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_other_precisions(name: str, dtype: torch.dtype) -> None:
     torch._dynamo.reset()

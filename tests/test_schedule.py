@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
+
 from support.interpreted import Interpreted
 
 x = torch.randn(16, 32)
@@ -75,10 +76,12 @@ def test_row_values_are_computed_outside_of_the_row() -> None:
 
 
 def test_loops_are_joined_and_ordered_by_stride() -> None:
-    backend = kernels_of(lambda x: torch.tanh(x).permute(2, 0, 1).contiguous() + 1, x.view(4, 4, 32))
+    backend = kernels_of(
+        lambda x: torch.tanh(x).permute(2, 0, 1).contiguous() + 1, x.view(4, 4, 32)
+    )
     (body,) = [s.body for s in backend.schedules[0].program.steps]
     assert [str(a.size) for a in body.axes] == ["32", "16"]
-    backend = kernels_of(lambda x: torch.tanh(x), x.view(4, 4, 32))
+    backend = kernels_of(torch.tanh, x.view(4, 4, 32))
     (body,) = [s.body for s in backend.schedules[0].program.steps]
     assert [str(a.size) for a in body.axes] == ["512"]
 
@@ -92,7 +95,9 @@ def test_unused_results_are_not_computed() -> None:
 def test_a_symbolic_size_stays_symbolic() -> None:
     torch._dynamo.reset()
     backend = Interpreted()
-    compiled = torch.compile(lambda x: F.layer_norm(F.gelu(x), (32,)), backend=backend, dynamic=True)
+    compiled = torch.compile(
+        lambda x: F.layer_norm(F.gelu(x), (32,)), backend=backend, dynamic=True
+    )
     for rows in (5, 9, 33):
         given = torch.randn(rows, 32)
         torch.testing.assert_close(compiled(given), F.layer_norm(F.gelu(given), (32,)))

@@ -38,7 +38,7 @@ class CompiledFunction:
         self._breaks: dict[GraphBreak, None] = {}
         self._guards: dict[str, Guard] = {}
         self._recompiles: list[str] = []
-        optimize = torch._dynamo.optimize(  # type: ignore[attr-defined]
+        optimize = torch._dynamo.optimize(
             self._backend,
             dynamic=options.dynamic,
             guard_export_fn=self._export_guards,
@@ -108,9 +108,7 @@ class CompiledFunction:
 
 
 @overload
-def compile(
-    function: Callable[..., Any], **options: Any
-) -> CompiledFunction: ...
+def compile(function: Callable[..., Any], **options: Any) -> CompiledFunction: ...
 @overload
 def compile(
     function: None = None, **options: Any

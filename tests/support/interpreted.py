@@ -29,9 +29,9 @@ class Interpreted:
         self.schedules: list[Schedule] = []
 
     def __call__(self, module: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Any:
-        return aot_autograd(
-            fw_compiler=self._compile, decompositions=decomposition_table()
-        )(module, inputs)
+        return aot_autograd(fw_compiler=self._compile, decompositions=decomposition_table())(
+            module, inputs
+        )
 
     def _compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         with recording(Recorder()) as recorder:
@@ -64,5 +64,3 @@ class Interpreted:
             for schedule in self.schedules
             for step in schedule.program.steps
         )
-
-

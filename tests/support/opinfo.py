@@ -48,9 +48,7 @@ def name_of(op: OpInfo) -> str:
 
 def deterministic_ops() -> list[OpInfo]:
     """Return the operators whose results can be compared."""
-    return [
-        op for op in op_db if not any(word in op.name for word in RANDOM_OR_UNINITIALIZED)
-    ]
+    return [op for op in op_db if not any(word in op.name for word in RANDOM_OR_UNINITIALIZED)]
 
 
 @contextlib.contextmanager
@@ -61,16 +59,14 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def run_samples(
-    op: OpInfo, dtype: torch.dtype, backend: Backend, limit: int
-) -> Iterator[Outcome]:
+def run_samples(op: OpInfo, dtype: torch.dtype, backend: Backend, limit: int) -> Iterator[Outcome]:
     """Run the first ``limit`` samples of an operator through ``backend``."""
     name = name_of(op)
     with quiet():
         try:
-            samples = list(
+            samples = [
                 s for s, _ in zip(op.sample_inputs("cpu", dtype), range(limit), strict=False)
-            )
+            ]
         except Exception as error:
             yield Outcome(name, dtype, 0, "eager_error", f"{type(error).__name__}: {error}")
             return

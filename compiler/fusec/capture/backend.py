@@ -91,10 +91,10 @@ class _GraphCompiler:
         compiled = aot_module_simplified(
             module,
             inputs,
-            fw_compiler=self._compiler("forward"),
-            bw_compiler=self._backward_compiler(),
-            inference_compiler=self._compiler("inference"),
-            decompositions=decomposition_table(),
+            fw_compiler=self._compiler("forward"),  # type: ignore[arg-type]
+            bw_compiler=self._backward_compiler(),  # type: ignore[arg-type]
+            inference_compiler=self._compiler("inference"),  # type: ignore[arg-type]
+            decompositions=decomposition_table(),  # type: ignore[arg-type]
             partition_fn=min_cut_rematerialization_partition,
             keep_inference_input_mutations=False,
         )
@@ -219,4 +219,3 @@ def fusec_backend(
 
 
 __all__ = ["Backend", "fusec_backend", "strict"]
-

@@ -20,7 +20,10 @@ _HINTS = (
     ("item", "keep the value in a tensor: .item() must wait for the result"),
     ("data-dependent", "replace the Python `if` on a tensor's value by torch.where"),
     ("dynamic control flow", "replace the Python `if` on a tensor's value by torch.where"),
-    ("nonzero", "the size of the result depends on data; torch.where with three arguments does not"),
+    (
+        "nonzero",
+        "the size of the result depends on data; three-argument torch.where does not",
+    ),
     ("builtin", "call it outside of the fused code, or write it with tensor operators"),
     ("skip", "the function is known to TorchDynamo as one not to trace"),
 )
@@ -80,11 +83,31 @@ def describe_guards(guards: Any) -> tuple[Guard, ...]:
     for guard in guards:
         kind = guard.create_fn_name() if hasattr(guard, "create_fn_name") else ""
         name = _readable(getattr(guard, "name", ""))
-        for code in getattr(guard, "code_list", None) or ():
-            text = _words(kind, name, code)
-            if text and text not in found:
-                found[text] = Guard(text, name, user_frame(getattr(guard, "user_stack", None) or ()))
+        where = user_frame(getattr(guard, "user_stack", None) or ())
+        for text in _texts(kind, name, guard):
+            found.setdefault(text, Guard(text, name, where))
     return tuple(found.values())
+
+
+def _texts(kind: str, name: str, guard: Any) -> Iterable[str]:
+    if kind == "TENSOR_MATCH":
+        reference = getattr(guard, "obj_weakref", None)
+        tensor = reference() if callable(reference) else None
+        if isinstance(tensor, torch.Tensor):
+            yield f"{name} is {_describe_tensor(tensor)}"
+        return
+    for code in getattr(guard, "code_list", None) or ():
+        text = _words(kind, name, code)
+        if text:
+            yield text
+
+
+def _describe_tensor(tensor: torch.Tensor) -> str:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    shape = " x ".join(str(size) for size in tensor.shape) or "one number"
+    layout = "" if tensor.is_contiguous() else f", strides {tuple(tensor.stride())}"
+    gradient = ", requires grad" if tensor.requires_grad else ""
+    return f"a {dtype} tensor of {shape}{layout} on {tensor.device}{gradient}"
 
 
 def _readable(name: object) -> str:
@@ -95,7 +118,7 @@ def _readable(name: object) -> str:
 
 def _words(kind: str, name: str, code: str) -> str:
     code = re.sub(r"[LG]\['(\w+)'\]", r"\1", code)
-    if kind in ("TENSOR_MATCH", "SHAPE_ENV", "EQUALS_MATCH", "CONSTANT_MATCH"):
+    if kind in ("SHAPE_ENV", "EQUALS_MATCH", "CONSTANT_MATCH"):
         return code.strip()
     if kind == "TYPE_MATCH":
         return f"the type of {name} stays the same"

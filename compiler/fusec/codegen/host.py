@@ -112,9 +112,7 @@ class _Writer:
         sizes = [self.sizes[s] for s in body_sizes(step.body, self.program.buffers)]
         names = [self.names[name] for name in buffers]
         if self.traced:
-            self.lines.append(
-                f"launch({step.name!r}, [{', '.join(names)}], [{', '.join(sizes)}])"
-            )
+            self.lines.append(f"launch({step.name!r}, [{', '.join(names)}], [{', '.join(sizes)}])")
         elif self.targets[step.name] == "cpp":
             arguments = [f"{name}.data_ptr()" for name in names] + sizes + ["threads()"]
             self.lines.append(f"status = {step.name}({', '.join(arguments)})")

@@ -89,9 +89,7 @@ def plan_passes(body: Body) -> PassPlan:
         reductions = tuple(
             node for node in nodes if isinstance(node, Reduce) and ready[node] == number + 1
         )
-        stores = tuple(
-            s for s in body.stores if is_elementwise(s) and ready[s.value] == number
-        )
+        stores = tuple(s for s in body.stores if is_elementwise(s) and ready[s.value] == number)
         row_stores = tuple(
             s for s in body.stores if not is_elementwise(s) and ready[s.value] == number
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Union
 
 import torch
 
@@ -227,7 +226,7 @@ class Extern:
         return tuple(name for name in self.outputs if name) + self.mutates
 
 
-Step = Union[Compute, Extern]
+Step = Compute | Extern
 
 
 def tensor_refs(value: object) -> Iterator[TensorRef]:

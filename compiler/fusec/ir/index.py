@@ -258,7 +258,7 @@ class Expr:
             product = _constant(c)
             for atom in monomial:
                 if isinstance(atom, Symbol):
-                    factor = Expr.of(mapping.get(atom, atom))  # type: ignore[arg-type]
+                    factor = Expr.of(mapping.get(atom, atom))
                 elif isinstance(atom, FloorDiv):
                     factor = floor_div(
                         atom.numerator.substitute(mapping), atom.divisor.substitute(mapping)

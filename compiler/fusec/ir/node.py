@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,7 +27,7 @@ from fusec.ir.index import Expr, Symbol
 if TYPE_CHECKING:
     from fusec.report import SourceLine
 
-Number = Union[int, float, bool]
+Number = int | float | bool
 
 
 class Node:
@@ -178,9 +178,7 @@ class Reduce(Node):
 
     __slots__ = ("axes", "kind")
 
-    def __init__(
-        self, kind: str, arg: Node, axes: tuple[Symbol, ...], dtype: torch.dtype
-    ) -> None:
+    def __init__(self, kind: str, arg: Node, axes: tuple[Symbol, ...], dtype: torch.dtype) -> None:
         super().__init__(dtype, (arg,))
         self.kind = kind
         self.axes = axes
@@ -347,12 +345,7 @@ def indirect(node: Node, size: Expr) -> Expr:
 
 def indirect_nodes(exprs: tuple[Expr, ...]) -> tuple[Node, ...]:
     """Return the nodes whose values occur as indices in ``exprs``, in a stable order."""
-    found = {
-        symbol
-        for expr in exprs
-        for symbol in expr.symbols()
-        if symbol.kind == "indirect"
-    }
+    found = {symbol for expr in exprs for symbol in expr.symbols() if symbol.kind == "indirect"}
     ordered = sorted(found, key=lambda s: s.serial)
     return tuple(s.payload for s in ordered if isinstance(s.payload, Node))
 

@@ -43,9 +43,7 @@ BOOL_FROM_FLOAT = frozenset("isnan isinf signbit".split())
 INT_UNARY = frozenset({"bitwise_not"})
 ARITHMETIC = frozenset("add sub mul maximum minimum remainder fmod pow".split())
 FLOAT_BINARY = frozenset("truediv atan2 fmax fmin copysign hypot nextafter".split())
-INT_BINARY = frozenset(
-    "floordiv truncdiv bitwise_and bitwise_or bitwise_xor lshift rshift".split()
-)
+INT_BINARY = frozenset("floordiv truncdiv bitwise_and bitwise_or bitwise_xor lshift rshift".split())
 COMPARISONS = frozenset("eq ne lt le gt ge".split())
 BOOL_BINARY = frozenset("logical_and logical_or logical_xor".split())
 CHECK_PREFIX = "check:"
@@ -64,14 +62,12 @@ SCALAR_OPS = (
 )
 
 # What an operation costs beside an addition; used to decide what may be computed twice.
-EXPENSIVE = {
-    name: 10
-    for name in (
-        "exp exp2 expm1 log log2 log10 log1p tanh sigmoid erf erfc sin cos tan sinh cosh asin "
-        "acos atan asinh acosh atanh lgamma digamma erfinv pow atan2 hypot remainder fmod "
-        "floordiv truncdiv"
-    ).split()
-} | {"truediv": 4, "sqrt": 4, "rsqrt": 5}
+EXPENSIVE = dict.fromkeys(
+    "exp exp2 expm1 log log2 log10 log1p tanh sigmoid erf erfc sin cos tan sinh cosh asin "
+    "acos atan asinh acosh atanh lgamma digamma erfinv pow atan2 hypot remainder fmod "
+    "floordiv truncdiv".split(),
+    10,
+) | {"truediv": 4, "sqrt": 4, "rsqrt": 5}
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -23,9 +23,7 @@ def _filled(lowering: Lowering, fill: object) -> TensorValue:
 
 
 @register(aten.full.default)
-def full(
-    lowering: Lowering, size: Sequence[object], fill: object, **_: object
-) -> TensorValue:
+def full(lowering: Lowering, size: Sequence[object], fill: object, **_: object) -> TensorValue:
     """Return a tensor of one number."""
     return _filled(lowering, fill)
 

@@ -70,9 +70,7 @@ def gather(
 
 
 @register(aten.index_select.default)
-def index_select(
-    lowering: Lowering, x: TensorValue, dim: int, indices: TensorValue
-) -> TensorValue:
+def index_select(lowering: Lowering, x: TensorValue, dim: int, indices: TensorValue) -> TensorValue:
     """Return the slices of x that ``indices`` (1-d or 0-d) names."""
     dim = normalize_dim(dim, x.ndim)
     if x.ndim == 0:
@@ -88,16 +86,14 @@ def index_select(
 
 
 @register(aten.index.Tensor, aten._unsafe_index.Tensor)
-def index(
-    lowering: Lowering, x: TensorValue, indices: Sequence[TensorValue | None]
-) -> TensorValue:
+def index(lowering: Lowering, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
     """Return x[indices], as NumPy's advanced indexing does it."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     if any(i.dtype in (torch.bool, torch.uint8) for _, i in given):
         raise NotLowered("an index by a mask has a size that depends on data")
     dims = [d for d, _ in given]
     if not dims:
-        return lowering.pointwise(lambda at: x.at(at))
+        return lowering.pointwise(x.at)
     depth = max(i.ndim for _, i in given)
     # adjacent index tensors put their dimensions where they stand, others at the front
     adjacent = dims == list(range(dims[0], dims[-1] + 1))

@@ -9,20 +9,18 @@ import torch
 from fusec.ir import ops
 from fusec.ir.index import Expr
 from fusec.ir.node import Node
-from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.reductions import (
     centered_moments,
     divide_by_count,
     emit_rows,
     reduction_loop,
 )
+from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import NotLowered, TensorValue, normalize_dims
 
 
 @register(aten._softmax, aten._log_softmax)
-def softmax(
-    lowering: Lowering, x: TensorValue, dim: int, half_to_float: bool
-) -> TensorValue:
+def softmax(lowering: Lowering, x: TensorValue, dim: int, half_to_float: bool) -> TensorValue:
     """Return softmax or its logarithm along a dimension."""
     loop = reduction_loop(x.shape, normalize_dims(dim, x.ndim), True)
     v = x.compute(loop.full_index)

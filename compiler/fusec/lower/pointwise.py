@@ -473,9 +473,7 @@ def convert(value: Node, dtype: torch.dtype) -> Node:
 
 
 @register(torch.ops.prims.convert_element_type)
-def convert_element_type(
-    lowering: Lowering, x: TensorValue, dtype: torch.dtype
-) -> TensorValue:
+def convert_element_type(lowering: Lowering, x: TensorValue, dtype: torch.dtype) -> TensorValue:
     """Return x as ``dtype``."""
     return lowering.pointwise(lambda index: convert(x.at(index), dtype))
 
@@ -492,9 +490,7 @@ def same(lowering: Lowering, x: TensorValue) -> TensorValue:
 @register(aten.relu)
 def relu(lowering: Lowering, x: TensorValue) -> TensorValue:
     """Return max(x, 0), NaN kept."""
-    return map_elements(
-        lowering, (x,), lambda v: _bool_result("maximum", v, ops.const(0, v.dtype))
-    )
+    return map_elements(lowering, (x,), lambda v: _bool_result("maximum", v, ops.const(0, v.dtype)))
 
 
 @register(aten.gelu)
@@ -528,9 +524,7 @@ def silu(lowering: Lowering, x: TensorValue) -> TensorValue:
 
 
 @register(aten.leaky_relu)
-def leaky_relu(
-    lowering: Lowering, x: TensorValue, negative_slope: float = 0.01
-) -> TensorValue:
+def leaky_relu(lowering: Lowering, x: TensorValue, negative_slope: float = 0.01) -> TensorValue:
     """Return x, its negative part scaled."""
 
     def value(v: Node) -> Node:

@@ -46,9 +46,7 @@ def user_line(stack_trace: str | None) -> SourceLine | None:
 
 
 class _Driver:
-    def __init__(
-        self, module: fx.GraphModule, emulate_rounding: bool, recorder: Recorder
-    ) -> None:
+    def __init__(self, module: fx.GraphModule, emulate_rounding: bool, recorder: Recorder) -> None:
         self.module = module
         self.sizes = SizeTable()
         self.lowering = Lowering(recorder, emulate_rounding)
@@ -220,7 +218,7 @@ class _Driver:
 
     def constant(self, node: fx.Node) -> None:
         """A tensor that the graph owns becomes an extern 'call' that returns it."""
-        value = self.module
+        value: object = self.module
         for part in str(node.target).split("."):
             value = getattr(value, part)
         if not isinstance(value, torch.Tensor):

@@ -225,9 +225,7 @@ def argmax_argmin(
     """Return the first position of the extreme; the first NaN wins."""
     _require_elements(x, dim)
     kind = lowering.label
-    return reduce_value(
-        lowering, x, dim, keepdim, lambda loop, v: loop.reduce(kind, _ordered(v))
-    )
+    return reduce_value(lowering, x, dim, keepdim, lambda loop, v: loop.reduce(kind, _ordered(v)))
 
 
 @register(aten.any, aten.all)

@@ -38,10 +38,13 @@ def register(*targets: object) -> Callable[[_F], _F]:
 def find_rule(target: object) -> Rule | None:
     """Return the lowering of an operator, or None."""
     rule = _RULES.get(target)
-    if rule is None and isinstance(target, torch._ops.OpOverload):
-        # out= variants write to their arguments and need a rule of their own
-        if "out" not in target._overloadname.split("_"):
-            rule = _RULES.get(target.overloadpacket)
+    # out= variants write to their arguments and need a rule of their own
+    if (
+        rule is None
+        and isinstance(target, torch._ops.OpOverload)
+        and "out" not in target._overloadname.split("_")
+    ):
+        return _RULES.get(target.overloadpacket)
     return rule
 
 

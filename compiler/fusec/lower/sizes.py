@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod, PythonMod
 

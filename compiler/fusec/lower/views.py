@@ -81,9 +81,7 @@ def reshape_index(index: Index, shape: Index, old_shape: Index) -> Index:
     the reshape does not touch never has to be divided by.
     """
     front = 0
-    while (
-        front < min(len(shape), len(old_shape)) and shape[front] == old_shape[front]
-    ):
+    while front < min(len(shape), len(old_shape)) and shape[front] == old_shape[front]:
         front += 1
     back = 0
     while (
@@ -325,11 +323,7 @@ def flip(lowering: Lowering, x: TensorValue, dims: Sequence[int]) -> TensorValue
     flipped = {normalize_dim(d, x.ndim) for d in dims}
 
     def at(index: Index) -> Node:
-        return x.at(
-            tuple(
-                x.shape[d] - 1 - i if d in flipped else i for d, i in enumerate(index)
-            )
-        )
+        return x.at(tuple(x.shape[d] - 1 - i if d in flipped else i for d, i in enumerate(index)))
 
     return lowering.lazy(at)
 

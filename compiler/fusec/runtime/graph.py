@@ -69,9 +69,7 @@ class CompiledGraph:
     @property
     def fusions(self) -> tuple[FusionDecision, ...]:
         """Every fusion made or refused."""
-        return tuple(
-            d for p in self.parts if p.state.schedule for d in p.state.schedule.decisions
-        )
+        return tuple(d for p in self.parts if p.state.schedule for d in p.state.schedule.decisions)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -116,7 +114,7 @@ class CompiledGraph:
         from torch._dynamo.debug_utils import cast_to_fp64
 
         try:
-            module, _ = cast_to_fp64(copy.deepcopy(self.eager), ())
+            module, _ = cast_to_fp64(copy.deepcopy(self.eager), [])
         except (RuntimeError, TypeError, AttributeError):
             return None
 
@@ -159,9 +157,7 @@ class CompiledGraph:
 
     def _copies(self) -> list[Any]:
         return [
-            t.detach().clone().requires_grad_(t.requires_grad)
-            if isinstance(t, torch.Tensor)
-            else t
+            t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
             for t in self._inputs()
         ]
 

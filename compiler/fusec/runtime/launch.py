@@ -13,7 +13,7 @@ from fusec.errors import FusecError
 from fusec.kernel import Signature
 from fusec.runtime.cpp_build import load
 
-empty_cpu = torch._C._dynamo.guards._empty_strided_cpu
+empty_cpu: Callable[..., torch.Tensor] = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
 
 
 class KernelCheckFailed(FusecError, IndexError):
@@ -46,9 +46,7 @@ class CppRunnable:
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         """Run once on torch's own number of threads."""
-        status = self.function(
-            *[t.data_ptr() for t in tensors], *sizes, torch.get_num_threads()
-        )
+        status = self.function(*[t.data_ptr() for t in tensors], *sizes, torch.get_num_threads())
         if status:
             raise_check(self.name, status, self.checks)
 
@@ -61,12 +59,7 @@ def expect(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     actual = tensor.stride()
     if actual == strides:
         return tensor
-    if all(
-        size == 1 or a == b
-        for size, a, b in zip(tensor.shape, actual, strides, strict=True)
-    ):
+    if all(size == 1 or a == b for size, a, b in zip(tensor.shape, actual, strides, strict=True)):
         return tensor
-    laid = torch.empty_strided(
-        tensor.shape, strides, dtype=tensor.dtype, device=tensor.device
-    )
+    laid = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
     return laid.copy_(tensor)

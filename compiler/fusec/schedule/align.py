@@ -101,10 +101,10 @@ def _access_pairs(
     target: Body, moving: Body, first: Body
 ) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
     """Return pairs (target's index, moving's index) of one buffer: dependencies before reads."""
-    target_loads = {}
+    target_loads: dict[str, tuple[Expr, ...]] = {}
     for load in target.loads():
         target_loads.setdefault(load.buffer, load.index)
-    moving_loads = {}
+    moving_loads: dict[str, tuple[Expr, ...]] = {}
     for load in moving.loads():
         moving_loads.setdefault(load.buffer, load.index)
     pairs = []
@@ -117,9 +117,7 @@ def _access_pairs(
             if store.buffer in moving_loads:
                 pairs.append((store.index, moving_loads[store.buffer]))
     pairs += [
-        (target_loads[name], index)
-        for name, index in moving_loads.items()
-        if name in target_loads
+        (target_loads[name], index) for name, index in moving_loads.items() if name in target_loads
     ]
     return pairs
 
@@ -297,9 +295,7 @@ def _reindexed(store: Store, load: Load, axes: tuple[Symbol, ...]) -> Node | Non
         if symbol is not None:
             if mapping.setdefault(symbol, wanted) != wanted:
                 return None
-        elif stored.constant is None:
-            return None
-        elif stored != wanted:
+        elif stored.constant is None or stored != wanted:
             return None
     from fusec.ir.node import free_axes
 

@@ -180,7 +180,9 @@ def _join_labels(first: str, second: str) -> str:
     return " + ".join(word for word in words if word)
 
 
-def fuse(program: Program, steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], list[FusionDecision]]:
+def fuse(
+    program: Program, steps: tuple[Step, ...]
+) -> tuple[tuple[Step, ...], list[FusionDecision]]:
     """Return the steps after fusion, and every decision with its reason."""
     groups = _Groups(program, steps)
     mutated = {name for s in steps if isinstance(s, Extern) for name in s.mutates}
@@ -212,9 +214,7 @@ def fuse(program: Program, steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], l
             )
             continue
         decisions.append(
-            FusionDecision(
-                first.name, second.name, True, f"saves {-negative:,} bytes", -negative
-            )
+            FusionDecision(first.name, second.name, True, f"saves {-negative:,} bytes", -negative)
         )
         keep = groups.replace(a, b, outcome)
         push(groups.pairs_of(keep))

@@ -23,7 +23,9 @@ def inline_pointwise(
     mutated = {name for s in program.steps if isinstance(s, Extern) for name in s.mutates}
     decisions: list[FusionDecision] = []
     for original in program.steps:
-        step = steps.get(original.name)
+        if original.name not in steps:
+            continue
+        step = steps[original.name]
         if not isinstance(step, Compute):
             continue
         body = step.body
@@ -43,18 +45,14 @@ def inline_pointwise(
             continue
         merged = _inlined(body, computes)
         if isinstance(merged, Refusal):
-            decisions += [
-                FusionDecision(step.name, c.name, False, merged.reason) for c in computes
-            ]
+            decisions += [FusionDecision(step.name, c.name, False, merged.reason) for c in computes]
             continue
         saved = 2 * choices.buffer_bytes(program.buffers[name])
         for consumer, fused in zip(computes, merged, strict=True):
             label = _join_labels(step.label, consumer.label)
             steps[consumer.name] = Compute(consumer.name, fused, label)
             decisions.append(
-                FusionDecision(
-                    step.name, consumer.name, True, "computed where it is read", saved
-                )
+                FusionDecision(step.name, consumer.name, True, "computed where it is read", saved)
             )
             for read in body.reads():
                 if consumer.name not in readers.setdefault(read, []):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
@@ -94,7 +95,7 @@ def _join_loops(body: Body, buffers: Mapping[str, Buffer]) -> Body:
     while changed:
         changed = False
         for group in (body.axes, body.reduce_axes):
-            for outer, inner in zip(group, group[1:], strict=False):
+            for outer, inner in pairwise(group):
                 if _joinable(body, buffers, outer, inner):
                     body = _joined(body, outer, inner)
                     changed = True
@@ -104,9 +105,7 @@ def _join_loops(body: Body, buffers: Mapping[str, Buffer]) -> Body:
     return body
 
 
-def _joinable(
-    body: Body, buffers: Mapping[str, Buffer], outer: Symbol, inner: Symbol
-) -> bool:
+def _joinable(body: Body, buffers: Mapping[str, Buffer], outer: Symbol, inner: Symbol) -> bool:
     assert inner.size is not None
     exprs = [buffers[s.buffer].offset(s.index) for s in body.stores]
     for node in body.nodes():
@@ -138,5 +137,3 @@ def _joined(body: Body, outer: Symbol, inner: Symbol) -> Body:
         return tuple(both if a is outer else a for a in axes if a is not inner)
 
     return body.moved(replace(body.axes), replace(body.reduce_axes), mapping)
-
-

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
+
 from fusec.ir.body import Compute, Program
 from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
@@ -43,9 +45,8 @@ def drop_dead(program: Program) -> Program:
                 continue
             if len(stores) != len(step.body.stores):
                 step = replace(step, body=replace(step.body, stores=stores))
-        elif not (set(step.writes()) & needed or step.mutates or not step.outputs):
-            if _is_pure(step.target):
-                continue
+        elif not set(step.writes()) & needed and step.outputs and _is_pure(step.target):
+            continue
         needed |= set(step.reads())
         kept.append(step)
     return replace(program, steps=tuple(reversed(kept)))
@@ -57,8 +58,6 @@ def _is_pure(target: object) -> bool:
     tags = getattr(target, "tags", ())
     if schema is None:
         return False
-    import torch
-
     random = torch.Tag.nondeterministic_seeded in tags
     return not schema.is_mutable and not random
 

@@ -111,11 +111,21 @@ FX_INLINE T fx_sign(T x)
 
 //@ name: maximum.f32
 //@ method: NaN if either is
-FX_INLINE float fx_maximum(float a, float b) { return a > b || a != a ? a : b; }
+FX_INLINE float fx_maximum(float a, float b)
+{
+    // If b is NaN, the comparison fails and gives it.
+    float result = a > b ? a : b;
+    return a != a ? a : result;
+}
 
 //@ name: maximum.f64
 //@ method: NaN if either is
-FX_INLINE double fx_maximum(double a, double b) { return a > b || a != a ? a : b; }
+FX_INLINE double fx_maximum(double a, double b)
+{
+    // If b is NaN, the comparison fails and gives it.
+    double result = a > b ? a : b;
+    return a != a ? a : result;
+}
 
 //@ name: maximum.int
 template <typename T>
@@ -126,11 +136,21 @@ FX_INLINE T fx_maximum(T a, T b)
 
 //@ name: minimum.f32
 //@ method: NaN if either is
-FX_INLINE float fx_minimum(float a, float b) { return a < b || a != a ? a : b; }
+FX_INLINE float fx_minimum(float a, float b)
+{
+    // If b is NaN, the comparison fails and gives it.
+    float result = a < b ? a : b;
+    return a != a ? a : result;
+}
 
 //@ name: minimum.f64
 //@ method: NaN if either is
-FX_INLINE double fx_minimum(double a, double b) { return a < b || a != a ? a : b; }
+FX_INLINE double fx_minimum(double a, double b)
+{
+    // If b is NaN, the comparison fails and gives it.
+    double result = a < b ? a : b;
+    return a != a ? a : result;
+}
 
 //@ name: minimum.int
 template <typename T>
@@ -141,16 +161,36 @@ FX_INLINE T fx_minimum(T a, T b)
 
 //@ name: fmax.f32
 //@ method: the other one if one is NaN
-FX_INLINE float fx_fmax(float a, float b) { return a > b || b != b ? a : b; }
+FX_INLINE float fx_fmax(float a, float b)
+{
+    // If b is NaN, the comparison fails and gives a.
+    float result = b > a ? b : a;
+    return a != a ? b : result;
+}
 
 //@ name: fmax.f64
 //@ method: the other one if one is NaN
-FX_INLINE double fx_fmax(double a, double b) { return a > b || b != b ? a : b; }
+FX_INLINE double fx_fmax(double a, double b)
+{
+    // If b is NaN, the comparison fails and gives a.
+    double result = b > a ? b : a;
+    return a != a ? b : result;
+}
 
 //@ name: fmin.f32
 //@ method: the other one if one is NaN
-FX_INLINE float fx_fmin(float a, float b) { return a < b || b != b ? a : b; }
+FX_INLINE float fx_fmin(float a, float b)
+{
+    // If b is NaN, the comparison fails and gives a.
+    float result = b < a ? b : a;
+    return a != a ? b : result;
+}
 
 //@ name: fmin.f64
 //@ method: the other one if one is NaN
-FX_INLINE double fx_fmin(double a, double b) { return a < b || b != b ? a : b; }
+FX_INLINE double fx_fmin(double a, double b)
+{
+    // If b is NaN, the comparison fails and gives a.
+    double result = b < a ? b : a;
+    return a != a ? b : result;
+}

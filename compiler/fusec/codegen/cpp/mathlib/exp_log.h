@@ -1,9 +1,10 @@
 // Exponentials and logarithms.
 //
-// exp: x = n ln 2 + r with n = rint(x / ln 2), |r| <= ln 2 / 2; a polynomial for exp(r); then
-// times 2^n. Adding 1.5 * 2^23 (2^52) rounds to an integer and leaves it in the low bits, which
-// is how n is had as an integer with no conversion: those are undefined out of range, and AVX2
-// has none for 64 bits.
+// An exponential is 2^n exp(r) with n = rint(x / ln 2) and |r| <= ln 2 / 2. Adding 1.5 * 2^23
+// (2^52 for double) rounds to an integer and leaves it in the low bits, which is how n is had as
+// an integer without a conversion: those are undefined out of range, and AVX2 has none to 64
+// bits. A logarithm is e ln 2 + log(1 + f) with x = 2^e (1 + f) and 1 + f between sqrt(1/2) and
+// sqrt(2); e becomes a floating-point number the same way.
 
 //@ name: _scale.f32
 //@ needs: _bits.f32
@@ -16,37 +17,92 @@ FX_INLINE float fx_scale(float x, int32_t n)
     return x * first * second;
 }
 
-//@ name: _exp_poly.f32
-//@ method: minimax, relative error 2^-28
-FX_INLINE float fx_exp_poly(float r)
+//@ name: _scale.f64
+//@ needs: _bits.f64
+//@ method: x * 2^(n - 2048) for 4 <= n <= 4092, in two steps, so that only the last one rounds
+FX_INLINE double fx_scale(double x, uint64_t n)
 {
-    float p = 0x1.6aeecc0p-10f;
-    p = __builtin_fmaf(p, r, 0x1.1240d4p-7f);
-    p = __builtin_fmaf(p, r, 0x1.555840p-5f);
-    p = __builtin_fmaf(p, r, 0x1.555488p-3f);
-    p = __builtin_fmaf(p, r, 0x1.fffffcp-2f);
-    p = __builtin_fmaf(p, r, 1.0f);
-    return __builtin_fmaf(p, r, 1.0f);
+    // Without a sign, because AVX2 has no arithmetic shift of 64 bits.
+    uint64_t half = n >> 1;
+    double first = fx_from_bits((half - 1) << 52);
+    double second = fx_from_bits((n - half - 1) << 52);
+    return x * first * second;
 }
 
-//@ name: exp.f32
-//@ needs: _bits.f32 _scale.f32 _exp_poly.f32
-//@ accuracy: 1 ulp
-//@ method: reduction by ln 2 in two parts, minimax polynomial of degree 6
-FX_INLINE float fx_exp(float x)
+//@ name: _exp_poly.f32
+//@ method: minimax of degree 6, relative error 2^-28
+FX_INLINE float fx_exp_poly(float r)
 {
-    x = x > 89.0f ? 89.0f : x;
+    float p = 0x1.6ac5c0p-10f;
+    p = __builtin_fmaf(p, r, 0x1.123edep-7f);
+    p = __builtin_fmaf(p, r, 0x1.555850p-5f);
+    p = __builtin_fmaf(p, r, 0x1.55548ap-3f);
+    p = __builtin_fmaf(p, r, 0x1.fffffcp-2f);
+    p = __builtin_fmaf(p, r, 1.0f);
+    p = __builtin_fmaf(p, r, 1.0f);
+    return p;
+}
+
+//@ name: _exp_poly.f64
+//@ method: minimax of degree 11, relative error 2^-57
+FX_INLINE double fx_exp_poly(double r)
+{
+    double p = 0x1.ad7c9717644b0p-26;
+    p = __builtin_fma(p, r, 0x1.28ae8ff1e2e6dp-22);
+    p = __builtin_fma(p, r, 0x1.71df28f6d9f90p-19);
+    p = __builtin_fma(p, r, 0x1.a01998e67c70ep-16);
+    p = __builtin_fma(p, r, 0x1.a01a0127e862ap-13);
+    p = __builtin_fma(p, r, 0x1.6c16c1849022ep-10);
+    p = __builtin_fma(p, r, 0x1.1111111128556p-7);
+    p = __builtin_fma(p, r, 0x1.55555555506cdp-5);
+    p = __builtin_fma(p, r, 0x1.55555555554f7p-3);
+    p = __builtin_fma(p, r, 0x1.000000000000ap-1);
+    p = __builtin_fma(p, r, 1.0);
+    p = __builtin_fma(p, r, 1.0);
+    return p;
+}
+
+//@ name: _exp_times.f32
+//@ needs: _bits.f32 _scale.f32 _exp_poly.f32
+//@ method: exp(x) 2^k for small k, x = n ln 2 + r with ln 2 in two parts
+FX_INLINE float fx_exp_times(float x, int32_t k)
+{
+    x = x > 90.0f ? 90.0f : x;
     x = x < -104.0f ? -104.0f : x;
     float shifted = __builtin_fmaf(x, 0x1.715476p+0f, 0x1.8p23f);
     float n = shifted - 0x1.8p23f;
     float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
     r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
-    return fx_scale(fx_exp_poly(r), (int32_t)(fx_bits(shifted) - 0x4b400000u));
+    return fx_scale(fx_exp_poly(r), (int32_t)(fx_bits(shifted) - 0x4b400000u) + k);
 }
+
+//@ name: _exp_times.f64
+//@ needs: _bits.f64 _scale.f64 _exp_poly.f64
+//@ method: exp(x) 2^k for small k, x = n ln 2 + r with ln 2 in two parts
+FX_INLINE double fx_exp_times(double x, int32_t k)
+{
+    x = x > 711.0 ? 711.0 : x;
+    x = x < -746.0 ? -746.0 : x;
+    double shifted = __builtin_fma(x, 0x1.71547652b82fep+0, 0x1.8p52);
+    double n = shifted - 0x1.8p52;
+    double r = __builtin_fma(n, -0x1.62e42fefa3800p-1, x);
+    r = __builtin_fma(n, -0x1.ef35793c76730p-45, r);
+    return fx_scale(fx_exp_poly(r), fx_bits(shifted) - 0x4338000000000000u + (uint64_t)(2048 + k));
+}
+
+//@ name: exp.f32
+//@ needs: _exp_times.f32
+//@ accuracy: 0.9 ulp
+FX_INLINE float fx_exp(float x) { return fx_exp_times(x, 0); }
+
+//@ name: exp.f64
+//@ needs: _exp_times.f64
+//@ accuracy: 1 ulp
+FX_INLINE double fx_exp(double x) { return fx_exp_times(x, 0); }
 
 //@ name: _exp_normal.f32
 //@ needs: _bits.f32 _exp_poly.f32
-//@ method: exp for -87 <= x <= 88, where the result is a normal number
+//@ method: exp for -87 <= x <= 88, where the result is a normal number; anything for NaN
 FX_INLINE float fx_exp_normal(float x)
 {
     float shifted = __builtin_fmaf(x, 0x1.715476p+0f, 0x1.8p23f);
@@ -56,30 +112,84 @@ FX_INLINE float fx_exp_normal(float x)
     return fx_from_bits(fx_bits(fx_exp_poly(r)) + (fx_bits(shifted) << 23));
 }
 
+//@ name: _exp_normal.f64
+//@ needs: _bits.f64 _exp_poly.f64
+//@ method: exp for -708 <= x <= 709, where the result is a normal number; anything for NaN
+FX_INLINE double fx_exp_normal(double x)
+{
+    double shifted = __builtin_fma(x, 0x1.71547652b82fep+0, 0x1.8p52);
+    double n = shifted - 0x1.8p52;
+    double r = __builtin_fma(n, -0x1.62e42fefa3800p-1, x);
+    r = __builtin_fma(n, -0x1.ef35793c76730p-45, r);
+    return fx_from_bits(fx_bits(fx_exp_poly(r)) + (fx_bits(shifted) << 52));
+}
+
+//@ name: _exp_short.f64
+//@ needs: _bits.f64
+//@ method: exp for -708 <= x <= 709, relative error 2^-28: for float results; anything for NaN
+FX_INLINE double fx_exp_short(double x)
+{
+    double shifted = __builtin_fma(x, 0x1.71547652b82fep+0, 0x1.8p52);
+    double r = __builtin_fma(shifted - 0x1.8p52, -0x1.62e42fefa39efp-1, x);
+    double p = 0x1.6a228fea6e02dp-10;
+    p = __builtin_fma(p, r, 0x1.123b97b6dcefep-7);
+    p = __builtin_fma(p, r, 0x1.5558faa201856p-5);
+    p = __builtin_fma(p, r, 0x1.55548f0f1cbbep-3);
+    p = __builtin_fma(p, r, 0x1.fffffb880be70p-2);
+    p = __builtin_fma(p, r, 1.0);
+    p = __builtin_fma(p, r, 1.0);
+    return fx_from_bits(fx_bits(p) + (fx_bits(shifted) << 52));
+}
+
 //@ name: exp2.f32
 //@ needs: _bits.f32 _scale.f32
 //@ accuracy: 1 ulp
-//@ method: reduction to [-1/2, 1/2], minimax polynomial of degree 6
+//@ method: minimax of degree 6 on [-1/2, 1/2]
 FX_INLINE float fx_exp2(float x)
 {
     x = x > 129.0f ? 129.0f : x;
     x = x < -151.0f ? -151.0f : x;
     float shifted = x + 0x1.8p23f;
     float r = x - (shifted - 0x1.8p23f);
-    float p = 0x1.4cb4cap-13f;
-    p = __builtin_fmaf(p, r, 0x1.6098e0p-10f);
-    p = __builtin_fmaf(p, r, 0x1.3b20fap-7f);
-    p = __builtin_fmaf(p, r, 0x1.c6ac30p-5f);
-    p = __builtin_fmaf(p, r, 0x1.ebfbe6p-3f);
-    p = __builtin_fmaf(p, r, 0x1.62e432p-1f);
+    float p = 0x1.4500bep-13f;
+    p = __builtin_fmaf(p, r, 0x1.5ee4f4p-10f);
+    p = __builtin_fmaf(p, r, 0x1.3b2a70p-7f);
+    p = __builtin_fmaf(p, r, 0x1.c6afdcp-5f);
+    p = __builtin_fmaf(p, r, 0x1.ebfbe0p-3f);
+    p = __builtin_fmaf(p, r, 0x1.62e430p-1f);
     p = __builtin_fmaf(p, r, 1.0f);
     return fx_scale(p, (int32_t)(fx_bits(shifted) - 0x4b400000u));
 }
 
+//@ name: exp2.f64
+//@ needs: _bits.f64 _scale.f64
+//@ accuracy: 1 ulp
+//@ method: minimax of degree 11 on [-1/2, 1/2]
+FX_INLINE double fx_exp2(double x)
+{
+    x = x > 1025.0 ? 1025.0 : x;
+    x = x < -1076.0 ? -1076.0 : x;
+    double shifted = x + 0x1.8p52;
+    double r = x - (shifted - 0x1.8p52);
+    double p = 0x1.c06b714fc9b93p-32;
+    p = __builtin_fma(p, r, 0x1.e605f9afade7bp-28);
+    p = __builtin_fma(p, r, 0x1.b5416232bcf18p-24);
+    p = __builtin_fma(p, r, 0x1.62bfd49e7f4e3p-20);
+    p = __builtin_fma(p, r, 0x1.ffcbee3dac0c4p-17);
+    p = __builtin_fma(p, r, 0x1.43091309614d7p-13);
+    p = __builtin_fma(p, r, 0x1.5d87fe7bbb5a4p-10);
+    p = __builtin_fma(p, r, 0x1.3b2ab6fba1e1ap-7);
+    p = __builtin_fma(p, r, 0x1.c6b08d7048f34p-5);
+    p = __builtin_fma(p, r, 0x1.ebfbdff82c598p-3);
+    p = __builtin_fma(p, r, 0x1.62e42fefa39f3p-1);
+    p = __builtin_fma(p, r, 1.0);
+    return fx_scale(p, fx_bits(shifted) - 0x4338000000000000u + 2048u);
+}
+
 //@ name: expm1.f32
 //@ needs: _bits.f32
-//@ accuracy: 1 ulp
-//@ method: 2^n (expm1(r) + 1) - 1, minimax polynomial of degree 7 for expm1(r)
+//@ accuracy: 1.4 ulp
+//@ method: 2^n expm1(r) + (2^n - 1), minimax of degree 7
 FX_INLINE float fx_expm1(float x)
 {
     float y = x > 89.0f ? 89.0f : x;
@@ -88,8 +198,8 @@ FX_INLINE float fx_expm1(float x)
     float n = shifted - 0x1.8p23f;
     float r = __builtin_fmaf(n, -0x1.62e400p-1f, y);
     r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
-    float p = 0x1.9c77f6p-13f;
-    p = __builtin_fmaf(p, r, 0x1.6d4cc8p-10f);
+    float p = 0x1.9c8e7ep-13f;
+    p = __builtin_fmaf(p, r, 0x1.6d4bdcp-10f);
     p = __builtin_fmaf(p, r, 0x1.1113a2p-7f);
     p = __builtin_fmaf(p, r, 0x1.5554eap-5f);
     p = __builtin_fmaf(p, r, 0x1.555554p-3f);
@@ -98,23 +208,94 @@ FX_INLINE float fx_expm1(float x)
     // Half of 2^n, so that n = 128 does not overflow before the result does.
     float half = fx_from_bits((fx_bits(shifted) << 23) + 0x3f000000u);
     float result = 2.0f * __builtin_fmaf(half, p, half - 0.5f);
-    // n = 0: p is the result, also where half of it would lose a bit; the zero keeps its sign.
+    // For n = 0 it is p, of which half would lose a bit; a zero keeps its sign.
     return __builtin_copysignf(n == 0.0f ? p : result, x);
 }
 
+//@ name: expm1.f64
+//@ needs: _bits.f64
+//@ accuracy: 1.5 ulp
+//@ method: 2^n expm1(r) + (2^n - 1), minimax of degree 12
+FX_INLINE double fx_expm1(double x)
+{
+    double y = x > 710.0 ? 710.0 : x;
+    y = y < -38.0 ? -38.0 : y;
+    double shifted = __builtin_fma(y, 0x1.71547652b82fep+0, 0x1.8p52);
+    double n = shifted - 0x1.8p52;
+    double r = __builtin_fma(n, -0x1.62e42fefa3800p-1, y);
+    r = __builtin_fma(n, -0x1.ef35793c76730p-45, r);
+    double p = 0x1.e6375b077690dp-30;
+    p = __builtin_fma(p, r, 0x1.af4f2b3250127p-26);
+    p = __builtin_fma(p, r, 0x1.28024e2273c19p-22);
+    p = __builtin_fma(p, r, 0x1.71de019813a49p-19);
+    p = __builtin_fma(p, r, 0x1.a019f36e3f8a1p-16);
+    p = __builtin_fma(p, r, 0x1.a01a01ac17ed3p-13);
+    p = __builtin_fma(p, r, 0x1.6c16c16f1729ap-10);
+    p = __builtin_fma(p, r, 0x1.1111111110085p-7);
+    p = __builtin_fma(p, r, 0x1.5555555554d0dp-5);
+    p = __builtin_fma(p, r, 0x1.5555555555557p-3);
+    p = __builtin_fma(p, r, 0x1.0000000000001p-1);
+    p = __builtin_fma(r * r, p, r);
+    double half = fx_from_bits((fx_bits(shifted) << 52) + 0x3fe0000000000000u);
+    double result = 2.0 * __builtin_fma(half, p, half - 0.5);
+    return __builtin_copysign(n == 0.0 ? p : result, x);
+}
+
 //@ name: _log_poly.f32
-//@ method: (log(1 + f) - f) / f^2 for sqrt(1/2) <= 1 + f <= sqrt(2), minimax
+//@ method: (log(1 + f) - f) / f^2, minimax of degree 8
 FX_INLINE float fx_log_poly(float f)
 {
-    float p = -0x1.394b9ap-4f;
-    p = __builtin_fmaf(p, f, 0x1.058f3ap-3f);
-    p = __builtin_fmaf(p, f, -0x1.0d876ap-3f);
-    p = __builtin_fmaf(p, f, 0x1.22d540p-3f);
-    p = __builtin_fmaf(p, f, -0x1.547198p-3f);
-    p = __builtin_fmaf(p, f, 0x1.99a028p-3f);
+    float p = -0x1.38fb50p-4f;
+    p = __builtin_fmaf(p, f, 0x1.0574c2p-3f);
+    p = __builtin_fmaf(p, f, -0x1.0d8410p-3f);
+    p = __builtin_fmaf(p, f, 0x1.22d67ep-3f);
+    p = __builtin_fmaf(p, f, -0x1.54720cp-3f);
+    p = __builtin_fmaf(p, f, 0x1.99a030p-3f);
     p = __builtin_fmaf(p, f, -0x1.000228p-2f);
     p = __builtin_fmaf(p, f, 0x1.555554p-2f);
-    return __builtin_fmaf(p, f, -0.5f);
+    p = __builtin_fmaf(p, f, -0.5f);
+    return p;
+}
+
+//@ name: _log_poly.f64
+//@ method: log(1 + f) - f, by way of s = f / (2 + f), minimax of degree 6 in s^2
+FX_INLINE double fx_log_poly(double f)
+{
+    double s = f / (2.0 + f);
+    double z = s * s;
+    double p = 0x1.2f592001c4943p-3;
+    p = __builtin_fma(p, z, 0x1.3999c5aaa0bccp-3);
+    p = __builtin_fma(p, z, 0x1.74668a2d450f8p-3);
+    p = __builtin_fma(p, z, 0x1.c71c50ad5d1d6p-3);
+    p = __builtin_fma(p, z, 0x1.2492494384dafp-2);
+    p = __builtin_fma(p, z, 0x1.999999997e309p-2);
+    p = __builtin_fma(p, z, 0x1.5555555555597p-1);
+    double half = 0.5 * f * f;
+    return __builtin_fma(s, __builtin_fma(z, p, half), -half);
+}
+
+//@ name: _log_split.f32
+//@ needs: _bits.f32
+//@ method: returns f and sets e, where x = 2^e (1 + f)
+FX_INLINE float fx_log_split(float x, float& e)
+{
+    // A subnormal is scaled up first.
+    bool tiny = x < 0x1p-126f;
+    uint32_t bits = fx_bits(tiny ? x * 0x1p23f : x) - 0x3f3504f3u;
+    e = (float)((int32_t)bits >> 23) - (tiny ? 23.0f : 0.0f);
+    return fx_from_bits((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+}
+
+//@ name: _log_split.f64
+//@ needs: _bits.f64
+//@ method: returns f and sets e, where x = 2^e (1 + f)
+FX_INLINE double fx_log_split(double x, double& e)
+{
+    // A subnormal is scaled up first.
+    bool tiny = x < 0x1p-1022;
+    uint64_t bits = fx_bits(tiny ? x * 0x1p54 : x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+    e = fx_from_bits((bits >> 52) | 0x4330000000000000u) - (tiny ? 0x1p52 + 1077.0 : 0x1p52 + 1023.0);
+    return fx_from_bits((bits & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
 }
 
 //@ name: _log_special.f32
@@ -122,30 +303,96 @@ FX_INLINE float fx_log_poly(float f)
 FX_INLINE float fx_log_special(float x, float result)
 {
     result = x < __builtin_inff() ? result : x;
-    result = x > 0.0f ? result : __builtin_nanf("");
-    result = x == 0.0f ? -__builtin_inff() : result;
-    return x != x ? x : result;
+    result = x < 0.0f ? __builtin_nanf("") : result;
+    return x == 0.0f ? -__builtin_inff() : result;
+}
+
+//@ name: _log_special.f64
+//@ method: what a logarithm is at 0, below it, at infinity and at NaN
+FX_INLINE double fx_log_special(double x, double result)
+{
+    result = x < __builtin_inf() ? result : x;
+    result = x < 0.0 ? __builtin_nan("") : result;
+    return x == 0.0 ? -__builtin_inf() : result;
 }
 
 //@ name: log.f32
-//@ needs: _bits.f32 _log_poly.f32 _log_special.f32
-//@ accuracy: 1 ulp
-//@ method: x = 2^e (1 + f), minimax polynomial of degree 10 in f
+//@ needs: _log_split.f32 _log_poly.f32 _log_special.f32
+//@ accuracy: 0.9 ulp
 FX_INLINE float fx_log(float x)
 {
-    // A subnormal is scaled up first; its exponent is put right below.
-    bool tiny = x < 0x1p-126f;
-    uint32_t bits = fx_bits(tiny ? x * 0x1p23f : x) - 0x3f3504f3u;
-    float e = (float)((int32_t)bits >> 23) - (tiny ? 23.0f : 0.0f);
-    float f = fx_from_bits((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+    float e;
+    float f = fx_log_split(x, e);
     float low = __builtin_fmaf(f * f, fx_log_poly(f), e * -0x1.05c610p-29f);
     return fx_log_special(x, __builtin_fmaf(e, 0x1.62e430p-1f, f + low));
 }
 
+//@ name: log.f64
+//@ needs: _log_split.f64 _log_poly.f64 _log_special.f64
+//@ accuracy: 1 ulp
+FX_INLINE double fx_log(double x)
+{
+    double e;
+    double f = fx_log_split(x, e);
+    double low = __builtin_fma(e, 0x1.ef35793c76730p-45, fx_log_poly(f));
+    return fx_log_special(x, __builtin_fma(e, 0x1.62e42fefa3800p-1, f + low));
+}
+
+//@ name: log2.f32
+//@ needs: _log_split.f32 _log_poly.f32 _log_special.f32
+//@ accuracy: 1.5 ulp
+//@ method: e + log(1 + f) / ln 2, with 1 / ln 2 in two parts
+FX_INLINE float fx_log2(float x)
+{
+    float e;
+    float f = fx_log_split(x, e);
+    float low = __builtin_fmaf(f * f * fx_log_poly(f), 0x1.715476p+0f, f * 0x1.4ae0c0p-26f);
+    return fx_log_special(x, e + __builtin_fmaf(f, 0x1.715476p+0f, low));
+}
+
+//@ name: log2.f64
+//@ needs: _log_split.f64 _log_poly.f64 _log_special.f64
+//@ accuracy: 1.5 ulp
+//@ method: e + log(1 + f) / ln 2, with 1 / ln 2 in two parts
+FX_INLINE double fx_log2(double x)
+{
+    double e;
+    double f = fx_log_split(x, e);
+    double low = __builtin_fma(fx_log_poly(f), 0x1.71547652b82fep+0, f * 0x1.777d0ffda0d24p-56);
+    return fx_log_special(x, e + __builtin_fma(f, 0x1.71547652b82fep+0, low));
+}
+
+//@ name: log10.f32
+//@ needs: _log_split.f32 _log_poly.f32 _log_special.f32
+//@ accuracy: 1.5 ulp
+//@ method: e log10(2) + log(1 + f) / ln 10, with both constants in two parts
+FX_INLINE float fx_log10(float x)
+{
+    float e;
+    float f = fx_log_split(x, e);
+    float low = __builtin_fmaf(f * f * fx_log_poly(f), 0x1.bcb7b2p-2f, f * -0x1.5b235ep-27f);
+    low = __builtin_fmaf(e, -0x1.ec10c0p-27f, low);
+    return fx_log_special(x, __builtin_fmaf(e, 0x1.344136p-2f, __builtin_fmaf(f, 0x1.bcb7b2p-2f, low)));
+}
+
+//@ name: log10.f64
+//@ needs: _log_split.f64 _log_poly.f64 _log_special.f64
+//@ accuracy: 1.5 ulp
+//@ method: e log10(2) + log(1 + f) / ln 10, with both constants in two parts
+FX_INLINE double fx_log10(double x)
+{
+    double e;
+    double f = fx_log_split(x, e);
+    double low = __builtin_fma(fx_log_poly(f), 0x1.bcb7b1526e50ep-2, f * 0x1.95355baaafad3p-57);
+    low = __builtin_fma(e, 0x1.fef311f12b358p-46, low);
+    double part = __builtin_fma(f, 0x1.bcb7b1526e50ep-2, low);
+    return fx_log_special(x, __builtin_fma(e, 0x1.34413509f7800p-2, part));
+}
+
 //@ name: log1p.f32
 //@ needs: _bits.f32 _log_poly.f32
-//@ accuracy: 1 ulp
-//@ method: as log, of 1 + x in two parts
+//@ accuracy: 1.5 ulp
+//@ method: log of 1 + x in two parts
 FX_INLINE float fx_log1p(float x)
 {
     float sum = 1.0f + x;
@@ -154,23 +401,65 @@ FX_INLINE float fx_log1p(float x)
     float lost = (1.0f - (sum - rest)) + (x - rest);
     lost = x > 0x1p30f ? 0.0f : lost;
     uint32_t bits = fx_bits(sum) - 0x3f3504f3u;
-    int32_t exponent = (int32_t)bits >> 23;
-    float e = (float)exponent;
+    int32_t e = (int32_t)bits >> 23;
     float f = fx_from_bits((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
-    int32_t scale = exponent > 31 ? 31 : exponent;
-    f += lost * fx_from_bits((uint32_t)(127 - scale) << 23);
-    float low = __builtin_fmaf(f * f, fx_log_poly(f), e * -0x1.05c610p-29f);
-    float result = __builtin_fmaf(e, 0x1.62e430p-1f, f + low);
+    f += lost * fx_from_bits((uint32_t)(127 - (e > 31 ? 31 : e)) << 23);
+    float low = __builtin_fmaf(f * f, fx_log_poly(f), (float)e * -0x1.05c610p-29f);
+    float result = __builtin_fmaf((float)e, 0x1.62e430p-1f, f + low);
     result = x < __builtin_inff() ? result : x;
-    result = x > -1.0f ? result : __builtin_nanf("");
+    result = x < -1.0f ? __builtin_nanf("") : result;
     result = x == -1.0f ? -__builtin_inff() : result;
-    return x != x || x == 0.0f ? x : result;
+    return x == 0.0f ? x : result;
+}
+
+//@ name: log1p.f64
+//@ needs: _bits.f64 _log_poly.f64
+//@ accuracy: 1.5 ulp
+//@ method: log of 1 + x in two parts
+FX_INLINE double fx_log1p(double x)
+{
+    double sum = 1.0 + x;
+    double rest = sum - 1.0;
+    double lost = (1.0 - (sum - rest)) + (x - rest);
+    lost = x > 0x1p60 ? 0.0 : lost;
+    uint64_t bits = fx_bits(sum) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+    uint64_t exponent = bits >> 52;
+    double e = fx_from_bits(exponent | 0x4330000000000000u) - (0x1p52 + 1023.0);
+    double f = fx_from_bits((bits & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
+    // 2^-e; beyond 2^64 nothing was lost, and an exponent that is too large must not wrap.
+    f += lost * fx_from_bits(x > 0x1p60 ? 0u : (2046u - exponent) << 52);
+    double low = __builtin_fma(e, 0x1.ef35793c76730p-45, fx_log_poly(f));
+    double result = __builtin_fma(e, 0x1.62e42fefa3800p-1, f + low);
+    result = x < __builtin_inf() ? result : x;
+    result = x < -1.0 ? __builtin_nan("") : result;
+    result = x == -1.0 ? -__builtin_inf() : result;
+    return x == 0.0 ? x : result;
+}
+
+//@ name: _log1p_short.f64
+//@ needs: _bits.f64
+//@ method: log(1 + x) for finite x > -1, relative error 2^-35: for float results
+FX_INLINE double fx_log1p_short(double x)
+{
+    uint64_t bits = fx_bits(1.0 + x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+    double e = fx_from_bits((bits >> 52) | 0x4330000000000000u) - (0x1p52 + 1023.0);
+    double f = fx_from_bits((bits & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
+    // Near 0 the sum loses what x itself has.
+    f = e == 0.0 ? x : f;
+    double s = f / (2.0 + f);
+    double z = s * s;
+    double p = 0x1.e340c2345e857p-3;
+    p = __builtin_fma(p, z, 0x1.2436fd724a15bp-2);
+    p = __builtin_fma(p, z, 0x1.999a818773528p-2);
+    p = __builtin_fma(p, z, 0x1.555554f9f7518p-1);
+    p = __builtin_fma(p, z, 2.0);
+    return __builtin_fma(e, 0x1.62e42fefa39efp-1, s * p);
 }
 
 //@ name: sigmoid.f32
 //@ needs: exp.f32
-//@ accuracy: 2 ulp
-//@ method: exp(-|x|) / (1 + exp(-|x|)) below 0, 1 / (1 + exp(-|x|)) above: both tails keep their bits
+//@ accuracy: 1.5 ulp
+//@ method: exp(-|x|) / (1 + exp(-|x|)) below 0, 1 / (1 + exp(-|x|)) above: no tail loses bits
 FX_INLINE float fx_sigmoid(float x)
 {
     float e = fx_exp(-__builtin_fabsf(x));
@@ -184,55 +473,18 @@ FX_INLINE float fx_sigmoid(float x)
     return __builtin_fmaf(rest, inverse, q);
 }
 
-//@ name: log2.f32
-//@ vector: no
-//@ method: C library
-FX_INLINE float fx_log2(float x) { return __builtin_log2f(x); }
-
-//@ name: log10.f32
-//@ vector: no
-//@ method: C library
-FX_INLINE float fx_log10(float x) { return __builtin_log10f(x); }
-
-//@ name: exp.f64
-//@ vector: no
-//@ method: C library
-FX_INLINE double fx_exp(double x) { return __builtin_exp(x); }
-
-//@ name: exp2.f64
-//@ vector: no
-//@ method: C library
-FX_INLINE double fx_exp2(double x) { return __builtin_exp2(x); }
-
-//@ name: expm1.f64
-//@ vector: no
-//@ method: C library
-FX_INLINE double fx_expm1(double x) { return __builtin_expm1(x); }
-
-//@ name: log.f64
-//@ vector: no
-//@ method: C library
-FX_INLINE double fx_log(double x) { return __builtin_log(x); }
-
-//@ name: log2.f64
-//@ vector: no
-//@ method: C library
-FX_INLINE double fx_log2(double x) { return __builtin_log2(x); }
-
-//@ name: log10.f64
-//@ vector: no
-//@ method: C library
-FX_INLINE double fx_log10(double x) { return __builtin_log10(x); }
-
-//@ name: log1p.f64
-//@ vector: no
-//@ method: C library
-FX_INLINE double fx_log1p(double x) { return __builtin_log1p(x); }
-
 //@ name: sigmoid.f64
-//@ vector: no
+//@ needs: exp.f64
+//@ accuracy: 1.5 ulp
+//@ method: exp(-|x|) / (1 + exp(-|x|)) below 0, 1 / (1 + exp(-|x|)) above: no tail loses bits
 FX_INLINE double fx_sigmoid(double x)
 {
-    double e = __builtin_exp(-__builtin_fabs(x));
-    return (x < 0.0 ? e : 1.0) / (1.0 + e);
+    double e = fx_exp(-__builtin_fabs(x));
+    double top = x < 0.0 ? e : 1.0;
+    double sum = 1.0 + e;
+    double lost = e - (sum - 1.0);
+    double inverse = 1.0 / sum;
+    double q = top * inverse;
+    double rest = __builtin_fma(-q, lost, __builtin_fma(-q, sum, top));
+    return __builtin_fma(rest, inverse, q);
 }

@@ -34,8 +34,8 @@ FX_INLINE fx_bf16 fx_to_bf16(float x)
 //@ accuracy: exact
 FX_INLINE float fx_to_float(fx_f16 x)
 {
-#if defined(__clang__) || defined(__aarch64__)
-    return (float)__builtin_bit_cast(_Float16, x.bits);
+#if defined(__aarch64__)
+    return (float)__builtin_bit_cast(__fp16, x.bits);
 #else
     uint32_t sign = (uint32_t)(x.bits & 0x8000u) << 16;
     uint32_t shifted = (uint32_t)(x.bits & 0x7fffu) << 13;
@@ -54,8 +54,8 @@ FX_INLINE float fx_to_float(fx_f16 x)
 //@ method: to nearest, ties to even
 FX_INLINE fx_f16 fx_to_f16(float x)
 {
-#if defined(__clang__) || defined(__aarch64__)
-    return fx_f16{__builtin_bit_cast(uint16_t, (_Float16)x)};
+#if defined(__aarch64__)
+    return fx_f16{__builtin_bit_cast(uint16_t, (__fp16)x)};
 #else
     uint32_t bits = fx_bits(x);
     uint32_t sign = (bits >> 16) & 0x8000u;

@@ -17,8 +17,8 @@ template <typename T>
 FX_INLINE T fx_truncdiv(T x, T y)
 {
     // -1 is done by hand: the least value / -1 traps.
-    bool negate = (T)-1 < (T)0 && y == (T)-1;
-    T divisor = y == 0 || negate ? (T)1 : y;
+    bool negate = ((T)-1 < (T)0) & (y == (T)-1);
+    T divisor = (y == 0) | negate ? (T)1 : y;
     T q = (T)(x / divisor);
     q = negate ? (T)(0 - (uint64_t)x) : q;
     return y == 0 ? (T)0 : q;
@@ -33,7 +33,7 @@ FX_INLINE T fx_floordiv(T x, T y)
 {
     T q = fx_truncdiv(x, y);
     T r = (T)((uint64_t)x - (uint64_t)q * (uint64_t)y);
-    return r != 0 && (r < 0) != (y < 0) && y != 0 ? (T)(q - 1) : q;
+    return (r != 0) & ((r < 0) != (y < 0)) & (y != 0) ? (T)(q - 1) : q;
 }
 
 //@ name: fmod.int
@@ -55,7 +55,7 @@ template <typename T>
 FX_INLINE T fx_remainder(T x, T y)
 {
     T r = fx_fmod(x, y);
-    return r != 0 && (r < 0) != (y < 0) ? (T)(r + y) : r;
+    return (r != 0) & ((r < 0) != (y < 0)) ? (T)(r + y) : r;
 }
 
 //@ name: pow.int
@@ -116,7 +116,7 @@ FX_INLINE int16_t fx_to_i16(float x)
 //@ method: to zero; out of range as x86 converts
 FX_INLINE int32_t fx_to_i32(float x)
 {
-    bool fits = x > -0x1.000002p31f && x < 0x1p31f;
+    bool fits = (x > -0x1.000002p31f) & (x < 0x1p31f);
     int32_t whole = (int32_t)(fits ? x : 0);
     return fits ? whole : INT32_MIN;
 }
@@ -125,7 +125,7 @@ FX_INLINE int32_t fx_to_i32(float x)
 //@ method: to zero; out of range as x86 converts
 FX_INLINE int64_t fx_to_i64(float x)
 {
-    bool fits = x >= -0x1p63f && x < 0x1p63f;
+    bool fits = (x >= -0x1p63f) & (x < 0x1p63f);
     int64_t whole = (int64_t)(fits ? x : 0);
     return fits ? whole : INT64_MIN;
 }
@@ -159,7 +159,7 @@ FX_INLINE int16_t fx_to_i16(double x)
 //@ method: to zero; out of range as x86 converts
 FX_INLINE int32_t fx_to_i32(double x)
 {
-    bool fits = x > -0x1.00000002p31 && x < 0x1p31;
+    bool fits = (x > -0x1.00000002p31) & (x < 0x1p31);
     int32_t whole = (int32_t)(fits ? x : 0);
     return fits ? whole : INT32_MIN;
 }
@@ -168,7 +168,7 @@ FX_INLINE int32_t fx_to_i32(double x)
 //@ method: to zero; out of range as x86 converts
 FX_INLINE int64_t fx_to_i64(double x)
 {
-    bool fits = x >= -0x1p63 && x < 0x1p63;
+    bool fits = (x >= -0x1p63) & (x < 0x1p63);
     int64_t whole = (int64_t)(fits ? x : 0);
     return fits ? whole : INT64_MIN;
 }

@@ -1,39 +1,105 @@
 // Trigonometric functions and their inverses.
+//
+// Reduction of a float: x 2/pi = n + r / (pi / 2), computed in double with 2/pi in three parts,
+// the first two so short (29 bits) that their products with the 24 bits of x are exact. For a
+// large x the leading bits of 2/pi only add multiples of 4 to n, and the parts start where that
+// ends; four sets of them cover the whole range (Payne and Hanek's method, without a table).
+
+//@ name: _trig_reduce.f32
+//@ needs: _bits.f64
+//@ method: returns r in [-pi/4, pi/4] and sets n, modulo 4, where x = n pi/2 + r
+FX_INLINE double fx_trig_reduce(float x, uint32_t& n)
+{
+    float a = __builtin_fabsf(x);
+    double first = a < 0x1p51f ? 0x1.45f306d000000p-1 : 0x1.727220a000000p-27;
+    double second = a < 0x1p51f ? 0x1.9391054000000p-30 : 0x1.29fc275000000p-56;
+    double third = a < 0x1p51f ? 0x1.4fe13abe8fa9ap-59 : 0x1.f47d4d377036ep-86;
+    first = a < 0x1p77f ? first : 0x1.4a7f09c000000p-54;
+    second = a < 0x1p77f ? second : 0x1.5f47d4d000000p-82;
+    third = a < 0x1p77f ? third : 0x1.bb81b6c52b328p-113;
+    first = a < 0x1p103f ? first : 0x1.abe8fa9000000p-79;
+    second = a < 0x1p103f ? second : 0x1.4ddc0db000000p-108;
+    third = a < 0x1p103f ? third : 0x1.8a5664f10e410p-138;
+    // Each part of the product, less the nearest integer; the integers are in the low bits.
+    double y = x;
+    double high = y * first;
+    double high_n = high + 0x1.8p52;
+    high -= high_n - 0x1.8p52;
+    double middle = y * second;
+    double middle_n = middle + 0x1.8p52;
+    middle -= middle_n - 0x1.8p52;
+    double sum = high + middle;
+    double sum_n = sum + 0x1.8p52;
+    sum -= sum_n - 0x1.8p52;
+    n = (uint32_t)(fx_bits(high_n) + fx_bits(middle_n) + fx_bits(sum_n));
+    return __builtin_fma(y, third, sum) * 0x1.921fb54442d18p+0;
+}
+
+//@ name: _sin_quadrant.f32
+//@ needs: _bits.f32
+//@ method: sin(r + n pi/2) for |r| <= pi/4, minimax of degrees 9 and 8
+FX_INLINE float fx_sin_quadrant(float r, uint32_t n)
+{
+    float z = r * r;
+    float s = 0x1.7c2d56p-19f;
+    s = __builtin_fmaf(s, z, -0x1.a05956p-13f);
+    s = __builtin_fmaf(s, z, 0x1.111174p-7f);
+    s = __builtin_fmaf(s, z, -0x1.555556p-3f);
+    s = __builtin_fmaf(s * z, r, r);
+    float c = 0x1.99e80cp-16f;
+    c = __builtin_fmaf(c, z, -0x1.6c0c28p-10f);
+    c = __builtin_fmaf(c, z, 0x1.55554ap-5f);
+    c = __builtin_fmaf(c, z, -0.5f);
+    c = __builtin_fmaf(c, z, 1.0f);
+    return fx_from_bits(fx_bits(n & 1u ? c : s) ^ (n & 2u) << 30);
+}
 
 //@ name: sin.f32
-//@ vector: no
-//@ method: C library
-FX_INLINE float fx_sin(float x) { return __builtin_sinf(x); }
+//@ needs: _trig_reduce.f32 _sin_quadrant.f32
+//@ accuracy: 1.5 ulp
+FX_INLINE float fx_sin(float x)
+{
+    uint32_t n;
+    float r = (float)fx_trig_reduce(x, n);
+    float result = fx_sin_quadrant(r, n);
+    return x == 0.0f ? x : result;
+}
 
 //@ name: cos.f32
-//@ vector: no
-//@ method: C library
-FX_INLINE float fx_cos(float x) { return __builtin_cosf(x); }
+//@ needs: _trig_reduce.f32 _sin_quadrant.f32
+//@ accuracy: 1.5 ulp
+FX_INLINE float fx_cos(float x)
+{
+    uint32_t n;
+    float r = (float)fx_trig_reduce(x, n);
+    return fx_sin_quadrant(r, n + 1u);
+}
 
 //@ name: tan.f32
-//@ vector: no
-//@ method: C library
-FX_INLINE float fx_tan(float x) { return __builtin_tanf(x); }
-
-//@ name: asin.f32
-//@ vector: no
-//@ method: C library
-FX_INLINE float fx_asin(float x) { return __builtin_asinf(x); }
-
-//@ name: acos.f32
-//@ vector: no
-//@ method: C library
-FX_INLINE float fx_acos(float x) { return __builtin_acosf(x); }
-
-//@ name: atan.f32
-//@ vector: no
-//@ method: C library
-FX_INLINE float fx_atan(float x) { return __builtin_atanf(x); }
-
-//@ name: atan2.f32
-//@ vector: no
-//@ method: C library
-FX_INLINE float fx_atan2(float x, float y) { return __builtin_atan2f(x, y); }
+//@ needs: _trig_reduce.f32
+//@ accuracy: 2 ulp
+//@ method: minimax of degree 15 for tan(r); -1 / tan(r) in odd quadrants
+FX_INLINE float fx_tan(float x)
+{
+    uint32_t n;
+    double reduced = fx_trig_reduce(x, n);
+    float r = (float)reduced;
+    float lost = (float)(reduced - r);
+    float z = r * r;
+    float p = 0x1.1ecda4p-8f;
+    p = __builtin_fmaf(p, z, 0x1.7fea66p-14f);
+    p = __builtin_fmaf(p, z, 0x1.62f388p-7f);
+    p = __builtin_fmaf(p, z, 0x1.5cba00p-6f);
+    p = __builtin_fmaf(p, z, 0x1.bada4cp-5f);
+    p = __builtin_fmaf(p, z, 0x1.110d9cp-3f);
+    p = __builtin_fmaf(p, z, 0x1.555560p-2f);
+    p = p * z;
+    // d tan = (1 + tan^2) d r
+    float low = __builtin_fmaf(p, r, __builtin_fmaf(z, lost, lost));
+    float t = r + low;
+    float result = n & 1u ? -1.0f / t : t;
+    return x == 0.0f ? x : result;
+}
 
 //@ name: sin.f64
 //@ vector: no
@@ -50,22 +116,210 @@ FX_INLINE double fx_cos(double x) { return __builtin_cos(x); }
 //@ method: C library
 FX_INLINE double fx_tan(double x) { return __builtin_tan(x); }
 
+//@ name: _asin_poly.f32
+//@ method: (asin(s) - s) / s^3 in z = s^2 <= 0.36, minimax of degree 5
+FX_INLINE float fx_asin_poly(float z)
+{
+    float p = 0x1.caf10cp-5f;
+    p = __builtin_fmaf(p, z, -0x1.25a5cap-10f);
+    p = __builtin_fmaf(p, z, 0x1.2c8ccap-5f);
+    p = __builtin_fmaf(p, z, 0x1.66fbf8p-5f);
+    p = __builtin_fmaf(p, z, 0x1.3365cap-4f);
+    p = __builtin_fmaf(p, z, 0x1.5554d8p-3f);
+    return p;
+}
+
+//@ name: asin.f32
+//@ needs: _asin_poly.f32
+//@ accuracy: 1.5 ulp
+//@ method: beyond 0.6, pi/2 - 2 asin(sqrt((1 - |x|) / 2))
+FX_INLINE float fx_asin(float x)
+{
+    float a = __builtin_fabsf(x);
+    bool large = a > 0.6f;
+    float z = large ? 0.5f * (1.0f - a) : a * a;
+    float s = large ? __builtin_sqrtf(z) : a;
+    float r = __builtin_fmaf(s * z, fx_asin_poly(z), s);
+    float far = 0x1.921fb6p+0f - (2.0f * r + 0x1.777a5cp-25f);
+    return __builtin_copysignf(large ? far : r, x);
+}
+
+//@ name: acos.f32
+//@ needs: _asin_poly.f32
+//@ accuracy: 1.5 ulp
+//@ method: pi/2 - asin(x); beyond 0.6, 2 asin(sqrt((1 - |x|) / 2)), from pi below 0
+FX_INLINE float fx_acos(float x)
+{
+    float a = __builtin_fabsf(x);
+    bool large = a > 0.6f;
+    float z = large ? 0.5f * (1.0f - a) : a * a;
+    float s = large ? __builtin_sqrtf(z) : x;
+    float r = __builtin_fmaf(s * z, fx_asin_poly(z), s);
+    float near = 0x1.921fb6p+0f - (r + 0x1.777a5cp-25f);
+    float far = x < 0.0f ? 2.0f * (0x1.921fb6p+0f - (r + 0x1.777a5cp-25f)) : 2.0f * r;
+    return large ? far : near;
+}
+
+//@ name: _atan_unit.f32
+//@ method: atan(t) for 0 <= t <= 1, minimax of degree 17
+FX_INLINE float fx_atan_unit(float t)
+{
+    float z = t * t;
+    float p = 0x1.7ea242p-9f;
+    p = __builtin_fmaf(p, z, -0x1.0c15f2p-6f);
+    p = __builtin_fmaf(p, z, 0x1.61ed68p-5f);
+    p = __builtin_fmaf(p, z, -0x1.35506ep-4f);
+    p = __builtin_fmaf(p, z, 0x1.b4de8ep-4f);
+    p = __builtin_fmaf(p, z, -0x1.230a92p-3f);
+    p = __builtin_fmaf(p, z, 0x1.9978ecp-3f);
+    p = __builtin_fmaf(p, z, -0x1.5554dcp-2f);
+    return __builtin_fmaf(p * z, t, t);
+}
+
+//@ name: atan.f32
+//@ needs: _atan_unit.f32
+//@ accuracy: 1.5 ulp
+//@ method: pi/2 - atan(1 / |x|) beyond 1
+FX_INLINE float fx_atan(float x)
+{
+    float a = __builtin_fabsf(x);
+    bool large = a > 1.0f;
+    float r = fx_atan_unit((large ? 1.0f : a) / (large ? a : 1.0f));
+    return __builtin_copysignf(large ? 0x1.921fb6p+0f - (r + 0x1.777a5cp-25f) : r, x);
+}
+
+//@ name: atan2.f32
+//@ needs: _bits.f32 _atan_unit.f32
+//@ accuracy: 2 ulp
+//@ method: atan of the smaller over the larger, then into its octant
+FX_INLINE float fx_atan2(float y, float x)
+{
+    float ay = __builtin_fabsf(y);
+    float ax = __builtin_fabsf(x);
+    bool steep = ay > ax;
+    float top = steep ? ax : ay;
+    float bottom = steep ? ay : ax;
+    // 0 / 0 is 0 here, infinity / infinity is 1.
+    float quotient = top / (bottom == 0.0f ? 1.0f : bottom);
+    quotient = top == __builtin_inff() ? 1.0f : quotient;
+    float r = fx_atan_unit(quotient);
+    bool left = fx_bits(x) >> 31;
+    r = steep ? 0x1.921fb6p+0f - (r + 0x1.777a5cp-25f) : r;
+    r = left ? 2.0f * 0x1.921fb6p+0f - (r - 2.0f * -0x1.777a5cp-25f) : r;
+    r = (x != x) | (y != y) ? x + y : r;
+    return __builtin_copysignf(r, y);
+}
+
+//@ name: _asin_poly.f64
+//@ method: (asin(s) - s) / s^3 in z = s^2 <= 0.36, minimax of degree 14
+FX_INLINE double fx_asin_poly(double z)
+{
+    double p = 0x1.9829b5292206ep-4;
+    p = __builtin_fma(p, z, -0x1.70042db8b381ep-3);
+    p = __builtin_fma(p, z, 0x1.7570045e7581fp-3);
+    p = __builtin_fma(p, z, -0x1.915d4523fc0eap-4);
+    p = __builtin_fma(p, z, 0x1.92c935ee4aa04p-5);
+    p = __builtin_fma(p, z, -0x1.c846ad472aa83p-9);
+    p = __builtin_fma(p, z, 0x1.8f87803af9033p-7);
+    p = __builtin_fma(p, z, 0x1.6eb087aea8a84p-7);
+    p = __builtin_fma(p, z, 0x1.cade65224ace8p-7);
+    p = __builtin_fma(p, z, 0x1.1c4273da10db2p-6);
+    p = __builtin_fma(p, z, 0x1.6e8c46aff62bep-6);
+    p = __builtin_fma(p, z, 0x1.f1c716ec196b8p-6);
+    p = __builtin_fma(p, z, 0x1.6db6db7bdf992p-5);
+    p = __builtin_fma(p, z, 0x1.3333333320d40p-4);
+    p = __builtin_fma(p, z, 0x1.55555555555dbp-3);
+    return p;
+}
+
 //@ name: asin.f64
-//@ vector: no
-//@ method: C library
-FX_INLINE double fx_asin(double x) { return __builtin_asin(x); }
+//@ needs: _asin_poly.f64
+//@ accuracy: 1.5 ulp
+//@ method: beyond 0.6, pi/2 - 2 asin(sqrt((1 - |x|) / 2))
+FX_INLINE double fx_asin(double x)
+{
+    double a = __builtin_fabs(x);
+    bool large = a > 0.6;
+    double z = large ? 0.5 * (1.0 - a) : a * a;
+    double s = large ? __builtin_sqrt(z) : a;
+    double r = __builtin_fma(s * z, fx_asin_poly(z), s);
+    double far = 0x1.921fb54442d18p+0 - (2.0 * r - 0x1.1a62633145c07p-54);
+    return __builtin_copysign(large ? far : r, x);
+}
 
 //@ name: acos.f64
-//@ vector: no
-//@ method: C library
-FX_INLINE double fx_acos(double x) { return __builtin_acos(x); }
+//@ needs: _asin_poly.f64
+//@ accuracy: 1.5 ulp
+//@ method: pi/2 - asin(x); beyond 0.6, 2 asin(sqrt((1 - |x|) / 2)), from pi below 0
+FX_INLINE double fx_acos(double x)
+{
+    double a = __builtin_fabs(x);
+    bool large = a > 0.6;
+    double z = large ? 0.5 * (1.0 - a) : a * a;
+    double s = large ? __builtin_sqrt(z) : x;
+    double r = __builtin_fma(s * z, fx_asin_poly(z), s);
+    double near = 0x1.921fb54442d18p+0 - (r - 0x1.1a62633145c07p-54);
+    double far = x < 0.0 ? 2.0 * (0x1.921fb54442d18p+0 - (r - 0x1.1a62633145c07p-54)) : 2.0 * r;
+    return large ? far : near;
+}
+
+//@ name: _atan_unit.f64
+//@ method: atan(t) for 0 <= t <= 1, minimax of degree 39
+FX_INLINE double fx_atan_unit(double t)
+{
+    double z = t * t;
+    double p = -0x1.53a3bc3afc410p-16;
+    p = __builtin_fma(p, z, 0x1.d378f9da960acp-13);
+    p = __builtin_fma(p, z, -0x1.310bdf178ba9ap-10);
+    p = __builtin_fma(p, z, 0x1.f94a9a86f0a48p-9);
+    p = __builtin_fma(p, z, -0x1.2cea2bbe92c52p-7);
+    p = __builtin_fma(p, z, 0x1.1624aa5a9a051p-6);
+    p = __builtin_fma(p, z, -0x1.a71ffd75668f4p-6);
+    p = __builtin_fma(p, z, 0x1.1713876104545p-5);
+    p = __builtin_fma(p, z, -0x1.4f43d421685d4p-5);
+    p = __builtin_fma(p, z, 0x1.7ee3604be144ap-5);
+    p = __builtin_fma(p, z, -0x1.ad32851801794p-5);
+    p = __builtin_fma(p, z, 0x1.e17808a090508p-5);
+    p = __builtin_fma(p, z, -0x1.11089b82ef745p-4);
+    p = __builtin_fma(p, z, 0x1.3b12b2af48ac0p-4);
+    p = __builtin_fma(p, z, -0x1.745d022ae059ep-4);
+    p = __builtin_fma(p, z, 0x1.c71c709da5d5ap-4);
+    p = __builtin_fma(p, z, -0x1.2492491f9f490p-3);
+    p = __builtin_fma(p, z, 0x1.9999999983fecp-3);
+    p = __builtin_fma(p, z, -0x1.555555555544bp-2);
+    return __builtin_fma(p * z, t, t);
+}
 
 //@ name: atan.f64
-//@ vector: no
-//@ method: C library
-FX_INLINE double fx_atan(double x) { return __builtin_atan(x); }
+//@ needs: _atan_unit.f64
+//@ accuracy: 1.5 ulp
+//@ method: pi/2 - atan(1 / |x|) beyond 1
+FX_INLINE double fx_atan(double x)
+{
+    double a = __builtin_fabs(x);
+    bool large = a > 1.0;
+    double r = fx_atan_unit((large ? 1.0 : a) / (large ? a : 1.0));
+    return __builtin_copysign(large ? 0x1.921fb54442d18p+0 - (r - 0x1.1a62633145c07p-54) : r, x);
+}
 
 //@ name: atan2.f64
-//@ vector: no
-//@ method: C library
-FX_INLINE double fx_atan2(double x, double y) { return __builtin_atan2(x, y); }
+//@ needs: _bits.f64 _atan_unit.f64
+//@ accuracy: 2 ulp
+//@ method: atan of the smaller over the larger, then into its octant
+FX_INLINE double fx_atan2(double y, double x)
+{
+    double ay = __builtin_fabs(y);
+    double ax = __builtin_fabs(x);
+    bool steep = ay > ax;
+    double top = steep ? ax : ay;
+    double bottom = steep ? ay : ax;
+    // 0 / 0 is 0 here, infinity / infinity is 1.
+    double quotient = top / (bottom == 0.0 ? 1.0 : bottom);
+    quotient = top == __builtin_inf() ? 1.0 : quotient;
+    double r = fx_atan_unit(quotient);
+    bool left = fx_bits(x) >> 63;
+    r = steep ? 0x1.921fb54442d18p+0 - (r - 0x1.1a62633145c07p-54) : r;
+    r = left ? 2.0 * 0x1.921fb54442d18p+0 - (r - 2.0 * 0x1.1a62633145c07p-54) : r;
+    r = (x != x) | (y != y) ? x + y : r;
+    return __builtin_copysign(r, y);
+}

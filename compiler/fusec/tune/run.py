@@ -1,0 +1,120 @@
+"""Tuning a kernel within its compiled graph: the pieces of ``tuner`` put together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from fusec.cache import Store, default_store
+from fusec.kernel import Kernel, KernelHost, Runnable
+from fusec.report import TuningRun, Verdict
+from fusec.runtime import cpp_build
+from fusec.tune.measure import Call, Series, interleave_series
+from fusec.tune.records import machine, neutral, stored, tuning_key
+from fusec.tune.tuner import tune_kernel
+from fusec.verify.sandbox import run_candidate
+from fusec.verify.timing import fresh_tensors, restore
+
+# The namespace in the store for texts that a user edited.
+EDITS = "edits-cpp"
+
+
+def tune_in_graph(
+    host: KernelHost,
+    kernel: Kernel,
+    tensors: Sequence[torch.Tensor],
+    sizes: Sequence[int],
+    *,
+    budget: float,
+    progress: Callable[[TuningRun], None] | None = None,
+    stop: threading.Event | None = None,
+    build: Callable[[Kernel, str], Runnable] | None = None,
+    store: Store | None = None,
+    eager: Call | None = None,
+) -> TuningRun:
+    """Search a kernel's tunables on the given inputs and put the best in use.
+
+    Args:
+        host: The graph, for checking.
+        kernel: The kernel.
+        tensors: Its arguments, none of which is changed.
+        sizes: Its symbolic sizes.
+        budget: Seconds.
+        progress: Called after each trial.
+        stop: Set it to end the search.
+        build: Builds a text without putting it in use; called from several threads.
+        store: Where the record goes; the process's default store if None.
+        eager: The same work in eager.
+    """
+    given = fresh_tensors(kernel.signature, tensors)
+    put_back = restore(kernel.signature, given, tensors)
+    device = given[0].device if given else torch.device("cpu")
+
+    if build is None:
+        from fusec.runtime.part import build_runnable
+
+        build = build_runnable
+    build_one = build
+
+    def build_text(text: str) -> Call:
+        runnable = build_one(kernel, text)
+        if device.type == "cuda":
+            # Triton compiles at the first launch: here, beside others, rather than timed.
+            runnable(given, sizes)
+        return lambda: runnable(given, sizes)
+
+    def measure(candidates: Mapping[str, Call], *, seconds: float) -> dict[str, Series]:
+        return interleave_series(
+            candidates,
+            seconds=seconds,
+            min_samples=5,
+            before=put_back,
+            device=device.type,
+            flush_l2=device.type == "cuda",
+        )
+
+    def guard(text: str) -> Verdict:
+        library = None
+        if kernel.target == "cpp":
+            library = cpp_build.build(text, kind=EDITS)
+        result = run_candidate(
+            target=kernel.target,
+            text=text,
+            entry=kernel.generated.entry,
+            signature=kernel.signature,
+            library=library,
+            tensors=tensors,
+            sizes=sizes,
+        )
+        return Verdict(result.ok, result.stage, result.reason, result.line)
+
+    # The generated kernel is right for all the choices that it declares; whether an edited one
+    # is, nobody knows, and it is about to run in this process.
+    edited = neutral(kernel.source) != neutral(kernel.generated.text)
+    return tune_kernel(
+        kernel,
+        build_text=build_text,
+        measure=measure,
+        check=lambda text: host.check(kernel, text, timed=False),
+        check_each=guard if edited else None,
+        budget=budget,
+        progress=progress,
+        stop=stop,
+        store=store or default_store(),
+        key=tuning_key(kernel, tensors, sizes),
+        description=machine(device),
+        eager=eager,
+    )
+
+
+def stored_run(
+    kernel: Kernel,
+    tensors: Sequence[torch.Tensor],
+    sizes: Sequence[int],
+    *,
+    store: Store | None = None,
+) -> TuningRun | None:
+    """Return what an earlier run found for this kernel, these shapes and this device."""
+    return stored(store or default_store(), tuning_key(kernel, tensors, sizes))

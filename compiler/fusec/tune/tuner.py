@@ -1,0 +1,292 @@
+"""Tuning a kernel: compile candidates a few ahead, time each against the best, believe no luck.
+
+Each candidate is timed interleaved with the incumbent, so that a machine that slows down slows
+both.  The winner of many noisy measurements is partly the luckiest one, so it is measured again
+against the start, and used only if it is faster then, and right.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from fusec.kernel import Kernel
+from fusec.report import Timing, Trial, TuningRun, Verdict
+from fusec.tunables import set_tunables
+from fusec.tune import records
+from fusec.tune.knobs import Config, Knobs
+from fusec.tune.measure import Call, Series, judge
+from fusec.tune.records import RecordStore
+from fusec.tune.search import Search
+
+BuildText = Callable[[str], Call]
+Check = Callable[[str], Verdict]
+Progress = Callable[[TuningRun], None]
+
+# Candidates that are compiled side by side.
+_AHEAD = max(2, min(8, os.cpu_count() or 2))
+_TRIAL_SECONDS = 0.04
+_FINAL_SECONDS = 0.3
+# How many of the fastest are measured again at the end.
+_FINALISTS = 3
+
+
+class Measure(Protocol):
+    """``measure.interleave_series`` with all but the time filled in."""
+
+    def __call__(self, candidates: Mapping[str, Call], *, seconds: float) -> dict[str, Series]:
+        """Time the calls against each other."""
+
+
+@dataclass
+class _Candidate:
+    config: Config
+    text: str
+    call: Future[Call]
+
+
+def tune_kernel(
+    kernel: Kernel,
+    *,
+    build_text: BuildText,
+    measure: Measure,
+    check: Check | None = None,
+    check_each: Check | None = None,
+    budget: float = 10.0,
+    progress: Progress | None = None,
+    stop: threading.Event | None = None,
+    store: RecordStore | None = None,
+    key: Mapping[str, Any] | None = None,
+    description: Mapping[str, Any] | None = None,
+    eager: Call | None = None,
+    seed: int | None = None,
+) -> TuningRun:
+    """Search a kernel's tunables and put the best in use.
+
+    Everything but the compilers runs in the calling thread.
+
+    Args:
+        kernel: The kernel; its text in use is where the search starts.
+        build_text: Builds a text and returns a call without arguments that runs it on the
+            inputs to tune for. Called from several threads at once; raises what went wrong.
+        measure: Times calls against each other.
+        check: Checks the winner's text before it is used.
+        check_each: Checks each text before it is timed in this process: for edited kernels,
+            whose other configurations nobody has looked at yet.
+        budget: Seconds for the whole run; a compiler that is at work is waited for.
+        progress: Called after each trial, between measurements, with the run so far.
+        stop: Set it to end the search; so does an interrupt. The best so far is kept.
+        store: Where the record goes; None keeps none.
+        key: What the record is filed under; see ``records.tuning_key``.
+        description: The machine, for the record.
+        eager: The same work in eager, timed for comparison.
+        seed: For tests.
+
+    Returns:
+        The run; ``best`` is the trial whose values are in use now.
+    """
+    run = _Run(kernel, build_text, measure, check, check_each, budget, progress, stop, eager, seed)
+    result = run.go()
+    if store is not None and key is not None and result.best is not None:
+        records.save(store, key, result, description or {})
+    return result
+
+
+class _Run:
+    """One tuning run."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        build_text: BuildText,
+        measure: Measure,
+        check: Check | None,
+        check_each: Check | None,
+        budget: float,
+        progress: Progress | None,
+        stop: threading.Event | None,
+        eager: Call | None,
+        seed: int | None,
+    ) -> None:
+        self.kernel = kernel
+        self.build_text = build_text
+        self.measure = measure
+        self.check = check
+        self.check_each = check_each
+        self.progress = progress
+        self.stop = stop or threading.Event()
+        self.eager = eager
+        self.started = time.perf_counter()
+        self.deadline = self.started + budget
+        self.base = kernel.source
+        self.search = Search(Knobs(kernel.tunables), seed=seed)
+        self.trials: list[Trial] = []
+        self.calls: dict[int, Call] = {}
+        self.scores: dict[int, float] = {}
+        self.best: int | None = None
+        self.eager_timing: Timing | None = None
+        self.ahead: deque[_Candidate] = deque()
+
+    def go(self) -> TuningRun:
+        """Search, settle, and put the winner in use."""
+        reason = "finished"
+        with ThreadPoolExecutor(_AHEAD, "fusec-tune") as pool:
+            try:
+                reason = self.explore(pool)
+            except KeyboardInterrupt:
+                reason = "stopped"
+            finally:
+                for candidate in self.ahead:
+                    candidate.call.cancel()
+                self.ahead.clear()
+        try:
+            self.settle(reason)
+        except KeyboardInterrupt:
+            # Not settled: what was in use stays in use.
+            reason = "stopped"
+            self.best = 0 if self.scores else None
+        return self.report(reason)
+
+    def report(self, stopped: str = "") -> TuningRun:
+        """Return the run so far."""
+        return TuningRun(
+            kernel=self.kernel.name,
+            trials=tuple(self.trials),
+            best=self.best,
+            total=max(self.search.total, len(self.trials)),
+            eager=self.eager_timing,
+            stopped=stopped,
+            seconds=time.perf_counter() - self.started,
+        )
+
+    # -- searching ----------------------------------------------------------------------------
+
+    def explore(self, pool: ThreadPoolExecutor) -> str:
+        """Try one configuration after the other; return why it ended."""
+        while True:
+            # A few are compiled side by side, and timed when no compiler is at work: the
+            # timed calls want the cores for themselves.
+            while len(self.ahead) < _AHEAD:
+                config = self.search.propose()
+                if config is None:
+                    break
+                text = set_tunables(self.base, dict(config))
+                self.ahead.append(_Candidate(config, text, pool.submit(self.build_text, text)))
+            if not self.ahead:
+                return "finished"
+            waiting = {candidate.call for candidate in self.ahead}
+            while waiting:
+                if self.stop.is_set():
+                    return "stopped"
+                _, waiting = wait(waiting, timeout=0.05)
+            while self.ahead:
+                if self.stop.is_set():
+                    return "stopped"
+                if self.trials and time.perf_counter() >= self.deadline:
+                    return "budget"
+                self.attempt(self.ahead.popleft())
+                if self.progress is not None:
+                    self.progress(self.report())
+
+    def attempt(self, candidate: _Candidate) -> None:
+        """Wait for a candidate's compiler and time it."""
+        number = len(self.trials)
+        timing: Timing | None = None
+        error = ""
+        try:
+            call = candidate.call.result()
+            problem = self.refusal(candidate.text)
+            if problem:
+                error = problem
+            else:
+                timing = self.time(number, call)
+        except Exception as failure:
+            # A configuration that does not compile or run is a trial that failed, no more.
+            error = str(failure).partition("\n")[0] or type(failure).__name__
+        self.trials.append(Trial(candidate.config, timing, error))
+        self.search.tell(candidate.config, self.scores.get(number))
+        if number in self.scores and (
+            self.best is None or self.scores[number] < self.scores[self.best]
+        ):
+            self.best = number
+
+    def refusal(self, text: str) -> str:
+        if self.check_each is None:
+            return ""
+        verdict = self.check_each(text)
+        return "" if verdict.ok else verdict.reason
+
+    def time(self, number: int, call: Call) -> Timing:
+        """Time a candidate against the best so far."""
+        calls: dict[str, Call] = {"candidate": call}
+        if self.best is not None:
+            calls["best"] = self.calls[self.best]
+        elif self.eager is not None:
+            calls["eager"] = self.eager
+        measured = self.measure(calls, seconds=_TRIAL_SECONDS * len(calls))
+        timing = measured["candidate"].timing()
+        self.calls[number] = call
+        score = timing.median
+        if self.best is not None:
+            # Relative to the incumbent, so that a slower spell of the machine cancels out.
+            score = judge(measured["candidate"], measured["best"])[1] * self.scores[self.best]
+        if "eager" in measured:
+            self.eager_timing = measured["eager"].timing()
+        self.scores[number] = score
+        return timing
+
+    # -- settling -----------------------------------------------------------------------------
+
+    def settle(self, reason: str) -> None:
+        """Measure the leaders again against the start, check the winner, and use it."""
+        if self.best is None or self.trials[0].timing is None:
+            if self.best is not None:
+                # The text in use does not run at all: whatever does is better.
+                self.adopt(self.best)
+            return
+        ranked = sorted(self.scores, key=lambda number: self.scores[number])
+        leaders = [number for number in ranked if number != 0][:_FINALISTS]
+        if not leaders:
+            self.best = 0
+            return
+        calls = {str(number): self.calls[number] for number in (0, *leaders)}
+        if self.eager is not None:
+            calls["eager"] = self.eager
+        measured = self.measure(calls, seconds=_FINAL_SECONDS)
+        for number in (0, *leaders):
+            self.trials[number] = replace(
+                self.trials[number], timing=measured[str(number)].timing()
+            )
+        if "eager" in measured:
+            self.eager_timing = measured["eager"].timing()
+        start = measured["0"]
+        faster = []
+        for number in leaders:
+            judgment, ratio = judge(measured[str(number)], start)
+            if judgment == "FASTER":
+                faster.append((ratio, number))
+        self.best = 0
+        for _, number in sorted(faster):
+            if self.adopt(number):
+                return
+
+    def adopt(self, number: int) -> bool:
+        """Use a trial's values if its text passes the check."""
+        text = set_tunables(self.base, dict(self.trials[number].values))
+        if self.check is not None:
+            verdict = self.check(text)
+            if not verdict.ok:
+                self.trials[number] = replace(
+                    self.trials[number], timing=None, error=verdict.reason
+                )
+                self.best = 0 if self.trials[0].timing is not None else None
+                return False
+        self.kernel.use(text)
+        self.best = number
+        return True

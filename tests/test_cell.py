@@ -222,6 +222,62 @@ def test_one_graph_and_no_recompilation(name):
     assert counter.graphs == 1
 
 
+@pytest.mark.parametrize(
+    ("body", "graphs"),
+    [
+        ("y = x * 2\nprint('half')\nz = y + 1\n", 2),
+        ("y = x * 2\nprint('half')\nz = y + 1\nprint('more')\nz.sum()\n", 3),
+        ("m = int(x.sum())\ny = x * m\n", 2),
+    ],
+)
+def test_what_follows_a_break_is_compiled_too(body, graphs):
+    counter = Counter()
+    one = program(body, notebook(), counter)
+    one.run()
+    assert counter.graphs == graphs
+    one.run()
+    assert counter.graphs == graphs
+
+
+def test_a_failed_run_does_not_spoil_the_next_one():
+    counter, space = Counter(), notebook()
+    one = program("y = x * 2\nz = y @ w\n", space, counter)
+    space["w"] = torch.ones(5)
+    with pytest.raises(RuntimeError, match="size mismatch|inconsistent"):
+        one.run()
+    assert counter.graphs == 0
+    assert "y" in space
+    space["w"] = torch.ones(4)
+    one.run()
+    assert counter.graphs == 1
+    assert space["z"] == torch.tensor(12.0)
+    assert len(one.functions) == 1
+
+
+def test_failure_of_the_compiler_is_told():
+    def broken(graph, example_inputs):
+        raise AssertionError("not today\nlong story")
+
+    torch._dynamo.reset()
+    plan = plan_cell("y = x * 2\n", name="cell_3", filename=FILE)
+    space = notebook()
+    one = CellProgram(plan, space, lambda f: torch.compile(f, backend=broken))
+    one.run()
+    assert torch.equal(space["y"], torch.arange(4.0) * 2)
+    assert len(one.hidden) == 1
+    assert "not today" in one.hidden[0]
+
+
+def test_reset_notebook_makes_a_program_stale():
+    space = notebook()
+    one = program("y = x * 2\n", space)
+    one.run()
+    assert not one.stale
+    for name in [name for name in space if name.startswith("__compiled_fn")]:
+        del space[name]
+    assert one.stale
+
+
 def test_definitions_run_again_do_not_recompile():
     counter = Counter()
     space = notebook()
@@ -359,6 +415,16 @@ class TestDefinitions:
         assert counter.graphs == 3
         copied = copy.deepcopy(block)
         assert torch.allclose(copied(x), block(x))
+
+    def test_error_is_eagers_own(self):
+        counter, space = Counter(), notebook()
+        one = program("def f(v, w):\n    v = v * 2\n    return v @ w\n", space, counter)
+        one.run()
+        with pytest.raises(RuntimeError, match="size mismatch|inconsistent") as caught:
+            space["f"](space["x"], torch.ones(5))
+        assert type(caught.value) is RuntimeError
+        assert space["f"](space["x"], torch.ones(4)) == torch.tensor(12.0)
+        assert counter.graphs == 1
 
     def test_run_again_keeps_the_compiled_ones(self):
         counter, space = Counter(), notebook()

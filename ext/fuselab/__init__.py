@@ -1,3 +1,114 @@
-"""Fuselab: write, see, edit and tune fused kernels in a notebook."""
+"""Fuselab: write, see, edit and tune fused kernels in a notebook.
+
+``%load_ext fuselab``, then ``%%fuse`` (``%%fuse?`` explains).  Without magics::
+
+    fused = fuselab.fuse(function_or_module)
+    fused(x)
+    fused.result          # what %%fuse shows
+    fuselab.kernels["name"].keep(text)
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fusec.kernel import Kernel
+    from fuselab.history import Edit
+    from fuselab.result import FusedCell
+    from fuselab.session import Session
+
+    cells: Mapping[str, FusedCell]
+    kernels: Mapping[str, Kernel]
+
+_lock = threading.Lock()
+_session: Session | None = None
+
+
+def current_session() -> Session:
+    """Return this process's session, which ``%load_ext fuselab`` ties to the notebook."""
+    global _session
+    with _lock:
+        if _session is None:
+            from fuselab.session import Session
+
+            _session = Session(sys.modules["__main__"].__dict__)
+            atexit.register(_session.close)
+        return _session
+
+
+def last() -> FusedCell | None:
+    """Return the result of the cell that ran last."""
+    return current_session().last
+
+
+def edits(name: str) -> tuple[Edit, ...]:
+    """Return every text tried for a kernel, kept or refused, the oldest first."""
+    return current_session().edits(name)
+
+
+def fuse(thing: Any = None, /, **options: Any) -> Any:
+    """Fuse a function, a module or a module class; also a decorator, with or without options.
+
+    Args:
+        thing: What to fuse.
+        **options: As ``fusec.compile``: target, dynamic, name, gpu ...
+
+    Returns:
+        Something to call in its place, whose ``result`` is what ``%%fuse`` shows.
+    """
+    from fuselab.function import fuse as fuse_one
+
+    if thing is None:
+        return lambda given: fuse_one(current_session(), given, **options)
+    return fuse_one(current_session(), thing, **options)
+
+
+def __getattr__(name: str) -> Any:
+    """Look up ``cells`` and ``kernels``, which change as cells run."""
+    if name in {"cells", "kernels"}:
+        return getattr(current_session(), name)
+    raise AttributeError(f"module 'fuselab' has no attribute {name!r}")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics (``%load_ext fuselab``)."""
+    global _session
+    from fuselab.magics import FuseMagics
+    from fuselab.session import Session
+
+    magics = shell.magics_manager.registry.get("FuseMagics")
+    if magics is not None:
+        return
+    with _lock:
+        _session = Session(shell.user_ns)
+    magics = FuseMagics(shell, _session, parent=shell)
+    shell.register_magics(magics)
+    shell.configurables.append(magics)
+    # The panel and the user's own calls keep edits too: remember them for the next session.
+    shell.events.register("post_run_cell", magics.remember)
+    atexit.register(_session.close)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Take the magics away again (``%unload_ext fuselab``)."""
+    global _session
+    magics = shell.magics_manager.registry.pop("FuseMagics", None)
+    if magics is None:
+        return
+    magics.session.sync()
+    shell.events.unregister("post_run_cell", magics.remember)
+    for kind, names in magics.magics.items():
+        for name in names:
+            shell.magics_manager.magics[kind].pop(name, None)
+    if magics in shell.configurables:
+        shell.configurables.remove(magics)
+    atexit.unregister(magics.session.close)
+    _session = None

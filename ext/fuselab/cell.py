@@ -47,6 +47,8 @@ _DEFINITIONS = (
     ast.ImportFrom,
 )
 SENTINEL = "__unbound__"
+# TorchDynamo's own name for the module in the namespaces of the functions that it compiles.
+TORCH = "__import_torch"
 
 
 class Unbound:
@@ -111,7 +113,7 @@ class CellPlan:
     Attributes:
         name: The cell's name; also the name of its functions.
         filename: What tracebacks, guards and kernel comments call the cell.
-        text: The whole cell with its ``%%fuse`` line, as registered with ``linecache``.
+        text: The whole cell with its ``%%fuse`` line, if any, as registered with ``linecache``.
         segments: What runs, in order.
         out: The only names that land, or None where all assigned names do.
         carried: With ``out``: names that do not land but that several segments share; they
@@ -159,7 +161,7 @@ def plan_cell(
     *,
     name: str = "cell",
     filename: str = "<fuse cell>",
-    header: str = "%%fuse",
+    header: str | None = "%%fuse",
     out: Iterable[str] | None = None,
     transform: Callable[[str], str] | None = None,
     transform_ast: Callable[[ast.Module], ast.Module] | None = None,
@@ -171,7 +173,7 @@ def plan_cell(
         body: The cell without its ``%%fuse`` line.
         name: A Python identifier.
         filename: What tracebacks call the cell; its text is registered under that name.
-        header: The ``%%fuse`` line itself: line 1 of the cell.
+        header: The ``%%fuse`` line itself, line 1 of the cell; None where ``body`` is all.
         out: The only names that land, or None for all.
         transform: IPython's ``transform_cell``, which turns magics into Python.
         transform_ast: IPython's ``transform_ast``.
@@ -182,11 +184,11 @@ def plan_cell(
         ValueError: ``out`` names something that the cell does not assign.
     """
     blank = len(body) - len(body.lstrip("\n"))
-    text = f"{header}\n{body}"
+    text = body if header is None else f"{header}\n{body}"
     register_source(filename, text)
     python = transform(body) if transform is not None else body
     # The transformation drops leading blank lines; the gutter does not.
-    python = "\n" * (1 + blank) + python.lstrip("\n")
+    python = "\n" * (blank + (header is not None)) + python.lstrip("\n")
     tree = ast.parse(python, filename)
     if transform_ast is not None:
         tree = transform_ast(tree)
@@ -261,7 +263,10 @@ def function_code(
     _move(function, head)
     module = ast.fix_missing_locations(ast.Module([function], []))
     code = compile(module, plan.filename, "exec", plan.flags, dont_inherit=True)
-    return next(item for item in code.co_consts if isinstance(item, CodeType))
+    made = next(item for item in code.co_consts if isinstance(item, CodeType))
+    # What follows a graph break is compiled only if it holds a tensor in a local variable, of
+    # which there are none here, or names a global that is torch's. This makes it name one.
+    return made.replace(co_names=(*made.co_names, TORCH))
 
 
 def wants_sentinel(code: CodeType) -> bool:

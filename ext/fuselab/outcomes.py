@@ -13,7 +13,7 @@ from fuselab import render, words
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
-    from fuselab.edits import Edit
+    from fuselab.history import Edit
 
 RUNNERS_UP = 9
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import inspect
+import logging
+import os
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, TracebackType
 from typing import Any, Protocol, cast
 
 import torch
 
 from fuselab.cell import (
+    TORCH,
     UNBOUND,
     CellPlan,
     Segment,
@@ -22,6 +26,8 @@ from fuselab.cell import (
 )
 
 _MISSING = object()
+# How the names begin that compiled code looks up in the namespace.
+_DYNAMO = ("__compiled_fn_", "__resume_at_", "__import_", "__builtins_dict__")
 
 
 class Compiled(Protocol):
@@ -58,16 +64,25 @@ class CellProgram:
         plan: What runs, in order.
         namespace: The notebook's.
         functions: The compiled functions so far, in the order they were first needed.
+        hidden: Why parts of the cell run in eager although nothing in them is wrong: mistakes
+            of the compiler, a line each.
     """
 
     def __init__(self, plan: CellPlan, namespace: dict[str, Any], compiler: Compiler) -> None:
         self.plan = plan
         self.namespace = namespace
         self.functions: list[Compiled] = []
+        self.hidden: list[str] = []
         self._compiler = compiler
         self._variants: dict[int, list[_Variant]] = {}
         self._plain: dict[int, tuple[CodeType, CodeType | None]] = {}
         self._defined: dict[str, _Defined] = {}
+        self._marks: frozenset[str] = frozenset()
+
+    @property
+    def stale(self) -> bool:
+        """Whether the notebook was reset: what TorchDynamo keeps there is gone with the rest."""
+        return not self._marks <= self.namespace.keys()
 
     def run(self) -> Any:
         """Run the whole cell; return the value of its last expression.
@@ -75,6 +90,7 @@ class CellProgram:
         Whatever an exception interrupts, the names assigned before it have landed.
         """
         kept = {name: self.namespace.get(name, _MISSING) for name in self.plan.carried}
+        before = frozenset(self.namespace)
         value = None
         try:
             for index, segment in enumerate(self.plan.segments):
@@ -85,6 +101,8 @@ class CellProgram:
         finally:
             for name, old in kept.items():
                 _put(self.namespace, name, old)
+            new = self.namespace.keys() - before
+            self._marks |= {name for name in new if name.startswith(_DYNAMO)}
         for name in self.plan.defines:
             self._compile_definition(name)
         return value
@@ -105,14 +123,27 @@ class CellProgram:
         return eval(last, self.namespace) if last is not None else None
 
     def _run_fused(self, index: int, segment: Segment) -> Any:
+        self.namespace[TORCH] = torch
+        self.namespace.setdefault("__builtins__", builtins)  # as `exec` does
         landing = set(segment.assigns) - set(self.plan.locals_of(segment))
         missing = frozenset(name for name in landing if name not in self.namespace)
         variant = self._variant(index, segment, missing)
         arguments = [self.namespace[name] for name in variant.parameters]
         if variant.sentinel:
             arguments.append(UNBOUND)
-        with seeded(self.namespace, missing, landing), natural_errors():
-            return variant.run(*arguments)
+        hidden: list[str] = []
+        try:
+            with seeded(self.namespace, missing, landing), natural_errors(hidden):
+                return variant.run(*arguments)
+        except BaseException:
+            # TorchDynamo never again compiles code that it failed on, and the next run may
+            # well have inputs that fit: it gets code of its own.
+            self._variants[index].remove(variant)
+            self.functions.remove(variant.run)
+            hidden.clear()  # what it failed on is the error that the user sees
+            raise
+        finally:
+            self.hidden += [reason for reason in hidden if reason not in self.hidden]
 
     def _variant(self, index: int, segment: Segment, missing: frozenset[str]) -> _Variant:
         local = self.plan.locals_of(segment)
@@ -197,7 +228,13 @@ def compiled_function(function: Callable[..., Any], compiled: Compiled) -> Funct
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return compiled(*args, **kwargs)
+        try:
+            return compiled(*args, **kwargs)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            if _has_run(error.__traceback__):
+                raise
+        # Found on fake tensors, before anything has run: eager says it in its own words.
+        return function(*args, **kwargs)
 
     # What TorchDynamo inlines when another fused cell calls it (and it calls itself).
     wrapper._torchdynamo_inline = function  # type: ignore[attr-defined]
@@ -221,15 +258,62 @@ def seeded(
 
 
 @contextmanager
-def natural_errors() -> Iterator[None]:
+def natural_errors(hidden: list[str]) -> Iterator[None]:
     """Let a statement that fails under TorchDynamo's trace fail as it does in eager.
 
     A mistake such as two shapes that do not fit shows up on fake tensors first, as an error of
     the compiler.  Suppressed, the function runs as it stands up to the same statement, which
     then raises the error that the user knows, after all that stands before it.
+
+    Args:
+        hidden: Takes what was suppressed, a line each, in place of pages on standard error.
     """
-    with torch._dynamo.config.patch(suppress_errors=True):
-        yield
+    listener = _Listener(hidden)
+    loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    for logger in loggers:
+        logger.addFilter(listener)
+    try:
+        with torch._dynamo.config.patch(suppress_errors=True):
+            yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(listener)
+
+
+# They report to developers what the result of a cell tells its user: graph breaks and errors.
+_TALKATIVE = (
+    "torch._dynamo.convert_frame",
+    "torch._dynamo.variables.tensor",
+    "torch._subclasses.fake_tensor",
+)
+
+
+class _Listener(logging.Filter):
+    """Keeps TorchDynamo's complaints off standard error, and the suppressed errors in a list."""
+
+    def __init__(self, hidden: list[str]) -> None:
+        super().__init__()
+        self._hidden = hidden
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING or "TORCH_LOGS" in os.environ:
+            return True
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            text = str(error).partition("\n")[0]
+            self._hidden.append(f"{type(error).__name__}: {text}")
+        return False
+
+
+def _has_run(traceback: TracebackType | None) -> bool:
+    """Return whether an error of the compiler comes from within the user's running code."""
+    ours = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if not file.startswith(ours) and f"{os.sep}fusec{os.sep}" not in file:
+            return True
+        traceback = traceback.tb_next
+    return False
 
 
 def _put(namespace: MutableMapping[str, Any], name: str, value: Any) -> None:

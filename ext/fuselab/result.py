@@ -30,6 +30,13 @@ MIME = "application/vnd.fuselab.result+json"
 class FusedCell:
     """A fused cell, or a function or module fused without one.
 
+    Args:
+        functions: Returns the compiled functions there are so far.
+        hidden: Returns why parts run in eager that the compiled functions know nothing of.
+        pending: Names whose compilation waits for their first call.
+        live: Whether to measure and check, before showing, what has run since the last time;
+            for functions, whose calls nobody announces.
+
     Attributes:
         name: ``cell_3``, or what ``--name`` said.
         source: The code as the user wrote it.
@@ -54,6 +61,8 @@ class FusedCell:
         plan: CellPlan | None = None,
         lock: threading.RLock | None = None,
         pending: Sequence[str] = (),
+        live: bool = False,
+        hidden: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self.name = name
         self.source = source
@@ -68,6 +77,8 @@ class FusedCell:
         self.notes: list[str] = []
         self._functions = functions
         self._pending = tuple(pending)
+        self._live = live
+        self._hidden = hidden
         self._measured: tuple[Any, ...] = ()
         self._checked: tuple[Any, ...] = ()
 
@@ -110,7 +121,8 @@ class FusedCell:
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """What runs in eager, and why."""
-        return tuple(self._each("fallbacks"))
+        hidden = [f"what the compiler failed on: {reason}" for reason in self._hidden()]
+        return (*self._each("fallbacks"), *hidden)
 
     @property
     def externs(self) -> tuple[ExternCall, ...]:
@@ -185,7 +197,7 @@ class FusedCell:
             times = []
             for graph in self.graphs:
                 with self._reported(f"{graph.name} could not be compared with {compiler}"):
-                    times.append(graph.compare(compiler, seconds=seconds))
+                    times.append(_time_peer(graph, compiler, seconds))
             total = _sum(times) if len(times) == len(self.graphs) else None
             if total is not None:
                 self.others[compiler] = total
@@ -213,6 +225,8 @@ class FusedCell:
         """Freeze what there is to show."""
         with self.lock:
             graphs = self.graphs
+            if self._live and graphs:
+                self.update()
             stages: dict[str, float] = {}
             for graph in graphs:
                 for stage in graph.stages:
@@ -355,6 +369,31 @@ def picture(encoded: str, alt: str) -> str:
 
 def _without_values(text: str) -> str:
     return set_tunables(text, dict.fromkeys((t.name for t in read_tunables(text)), 0))
+
+
+def _time_peer(graph: Any, compiler: str, seconds: float) -> Timing:
+    """Time another compiler on a graph's latest inputs, interleaved with our own code."""
+    import torch
+
+    from fusec.tune.measure import interleave
+
+    inputs = [
+        value.detach().clone().requires_grad_(value.requires_grad)
+        if isinstance(value, torch.Tensor)
+        else value
+        for value in graph.last_inputs or ()
+    ]
+    devices = [value.device.type for value in inputs if isinstance(value, torch.Tensor)]
+    device = devices[0] if devices else "cpu"
+    peer: Any = torch.compile(graph.eager, backend=compiler)
+    peer(*inputs)
+    timings = interleave(
+        {compiler: lambda: peer(*inputs), "fused": lambda: graph.compiled(*inputs)},
+        seconds=seconds,
+        device=device,
+        flush_l2=device == "cuda",
+    )
+    return timings[compiler]
 
 
 def _sum(timings: Sequence[Timing]) -> Timing | None:

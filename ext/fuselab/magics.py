@@ -1,0 +1,489 @@
+"""The magics: options, errors and display; everything else is the session's."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import re
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.displayhook import DisplayHook
+from IPython.core.error import UsageError
+from IPython.core.magic import (
+    Magics,
+    cell_magic,
+    line_cell_magic,
+    line_magic,
+    magics_class,
+    no_var_expand,
+)
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.display import display
+from traitlets import Bool, Enum, Float, Unicode
+
+from fusec.errors import FusecError
+from fuselab.errors import UnknownName
+from fuselab.outcomes import EditRefused, Table, trial_line
+from fuselab.result import FusedCell, kernel_state
+from fuselab.session import CellOptions, Frontend, Session
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from fusec.report import TuningRun
+
+DEFAULT = object()
+
+
+def seconds(text: str) -> float:
+    """Read a positive number of seconds."""
+    try:
+        value = float(text.removesuffix("s"))
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def identifier(text: str) -> str:
+    """Read a Python identifier."""
+    if not text.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a Python identifier")
+    return text
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Read names separated by commas."""
+    return tuple(identifier(part.strip()) for part in text.split(",") if part.strip())
+
+
+@magics_class
+class FuseMagics(Magics):
+    """What a notebook user types; ``%config FuseMagics`` shows and sets the defaults."""
+
+    target = Enum(
+        ("auto", "cpp", "triton"),
+        default_value="auto",
+        help="Default of --target: auto (C++ for CPU tensors, Triton for CUDA ones), cpp, triton.",
+    ).tag(config=True)
+    gpu = Unicode(
+        "sm_90",
+        help="Architecture that Triton kernels are cross-compiled for where there is no GPU.",
+    ).tag(config=True)
+    tune_seconds = Float(10.0, help="Default of --tune: seconds for all kernels of a cell.").tag(
+        config=True
+    )
+    measure_seconds = Float(0.3, help="Seconds spent on timing each graph.").tag(config=True)
+    check = Bool(True, help="Compare every new graph with eager and with float64.").tag(config=True)
+
+    def __init__(self, shell: Any, session: Session, **kwargs: Any) -> None:
+        super().__init__(shell, **kwargs)
+        self.session = session
+        self._shell: Any = shell
+
+    def remember(self, *_: object) -> None:
+        """After a cell: write down what was kept or reverted outside of the magics."""
+        with contextlib.suppress(Exception):  # an event's error would be shown for every cell
+            self.session.sync()
+
+    # --- %%fuse ------------------------------------------------------------------------------
+
+    @no_var_expand
+    @line_cell_magic
+    @magic_arguments()
+    @argument(
+        "-t",
+        "--target",
+        choices=("auto", "cpp", "triton"),
+        help="What to generate: cpp, triton, or auto (C++ for CPU tensors, Triton for CUDA ones). "
+        "With no GPU, triton kernels are cross-compiled and run in Triton's interpreter.",
+    )
+    @argument("-n", "--name", type=identifier, help="The cell's name and its kernels' prefix.")
+    @argument(
+        "--tune",
+        nargs="?",
+        const=DEFAULT,
+        type=seconds,
+        metavar="SECONDS",
+        help="Search the kernels' tunables for so many seconds (default 10) and wait; "
+        "interrupting keeps the best so far.",
+    )
+    @argument(
+        "--edit",
+        nargs="?",
+        const=DEFAULT,
+        metavar="KERNEL",
+        help="Put a kernel into the next cell as %%%%kernel NAME; the slowest if none is named.",
+    )
+    @argument(
+        "--dynamic",
+        action="store_const",
+        const=True,
+        help="Make sizes symbolic at once rather than when they first change.",
+    )
+    @argument(
+        "--out",
+        type=names,
+        metavar="NAMES",
+        help="Only these names (y,z) land in the notebook; the others stay inside the kernels.",
+    )
+    @argument("--compare", choices=("inductor",), help="Time this compiler on the same graphs.")
+    @argument("--save", metavar="DIR", help="Write stages, kernels and report there as files.")
+    @argument("--gpu", metavar="ARCH", help="Architecture to cross-compile for: sm_90, gfx942 ...")
+    @argument("--no-check", action="store_true", help="Do not compare with eager and float64.")
+    @argument("--panel", action="store_true", help="Show the live workbench below the result.")
+    @argument("-q", "--quiet", action="store_true", help="Show nothing but the cell's own value.")
+    def fuse(self, line: str, cell: str | None = None) -> Any:
+        """Compile the cell's tensor code into fused kernels, run it, and show the kernels.
+
+        The cell behaves as it would without %%fuse: names come from the notebook and land in
+        it, Out[n] is its last value. Definitions of functions and nn.Module classes alone
+        become compiled ones. As a line magic, %fuse takes one expression.
+
+        %%kernel NAME edits a kernel, %fuse_kernels lists them, %fuse_revert NAME undoes an
+        edit, %fuse_report [CELL] shows a result again.
+        """
+        if cell is None:
+            options_text, body = self._split_line(line)
+            header = None
+        else:
+            options_text, body, header = line, cell, f"%%fuse {line}".rstrip()
+        args = self._parse(self.fuse, "%%fuse", options_text)
+        options = CellOptions(
+            target=args.target or self.target,
+            name=args.name or "",
+            dynamic=args.dynamic,
+            gpu=args.gpu or self.gpu,
+            out=args.out,
+        )
+        fused, program = self._prepare(body, options, header)
+        try:
+            value = self.session.run(fused, program)
+        except BaseException as error:
+            shorten_traceback(self._shell, error)
+            raise
+        self._after(fused, args)
+        return None if _ends_in_semicolon(body) else value
+
+    def _prepare(self, body: str, options: CellOptions, header: str | None) -> tuple[Any, Any]:
+        try:
+            return self.session.prepare(body, options, self._frontend(), header)
+        except SyntaxError as error:
+            # Only the last frame says anything; the text and the caret are in the error.
+            raise error.with_traceback(None) from None
+        except ValueError as error:
+            raise UsageError(f"%%fuse: {error}") from None
+
+    def _after(self, fused: FusedCell, args: argparse.Namespace) -> None:
+        """Tune, measure, check and show what the cell became."""
+        outcomes = self._tune(fused, args) if args.tune is not None else []
+        if not args.quiet:
+            checked = self.check and not args.no_check
+            fused.update(checked=checked, seconds=self.measure_seconds)
+        if args.compare:
+            fused.compare(args.compare, self.measure_seconds)
+        if not args.quiet:
+            display(fused)
+            for outcome in outcomes:
+                display(outcome)
+        if args.save:
+            self._save(fused, args.save)
+        if args.edit is not None:
+            self._edit_next(fused, args.edit)
+        if args.panel:
+            display(fused.workbench())
+
+    def _frontend(self) -> Frontend:
+        shell = self._shell
+        cell_id = None
+        with contextlib.suppress(Exception):  # a terminal has no parent message
+            cell_id = shell.get_parent()["metadata"].get("cellId")
+        return Frontend(
+            number=shell.execution_count,
+            cell_id=cell_id,
+            transform=shell.transform_cell,
+            transform_ast=shell.transform_ast,
+            interactivity=shell.ast_node_interactivity,
+        )
+
+    def _tune(self, fused: FusedCell, args: argparse.Namespace) -> list[Any]:
+        budget = self.tune_seconds if args.tune is DEFAULT else args.tune
+        tunable = [name for name, kernel in fused.kernels.items() if kernel.tunables]
+        if not tunable:
+            fused.notes.append("--tune found no kernel with tunables")
+            return []
+        outcomes = []
+        with Progress(self._shell, quiet=args.quiet) as progress:
+            for name in tunable:
+                wanted = f"{fused.name}.{name}"
+                outcome = self.session.tune(wanted, budget / len(tunable), progress.show)
+                outcomes.append(outcome)
+                if outcome.run.stopped == "stopped":
+                    break
+        return outcomes
+
+    def _save(self, fused: FusedCell, folder: str) -> None:
+        try:
+            place = fused.save(folder)
+        except OSError as error:
+            reason = error.strerror or error
+            raise UsageError(f"--save cannot write to {folder!r}: {reason}") from None
+        display(Table(("saved",), ((str(place),),)))
+
+    def _edit_next(self, fused: FusedCell, wanted: Any) -> None:
+        kernels = fused.kernels
+        if not kernels:
+            raise UsageError(f"--edit: {fused.name} has no kernel to edit")
+        if wanted is DEFAULT:
+            times = fused.kernel_times
+            wanted = max(kernels, key=lambda n: times[n].median if n in times else 0.0)
+        if wanted not in kernels:
+            raise UsageError(f"--edit: {UnknownName('kernel', wanted, kernels, '')}")
+        self._shell.set_next_input(f"%%kernel {wanted}\n{kernels[wanted].source}")
+
+    # --- %%kernel ----------------------------------------------------------------------------
+
+    @no_var_expand
+    @cell_magic
+    @magic_arguments()
+    @argument("name", help="The kernel's name; CELL.NAME where several cells have one.")
+    @argument("--strict", action="store_true", help="Raise an error if the edit is refused.")
+    @argument("--check-only", action="store_true", help="Check and time it, but do not use it.")
+    @argument("-q", "--quiet", action="store_true", help="Show nothing if the edit passes.")
+    def kernel(self, line: str, cell: str) -> None:
+        """Edit a kernel: the cell's text is checked, timed, and kept if it passes.
+
+        It is built alone and run in a worker process first, so that a broken edit cannot take
+        the notebook down; it is compared with eager and with float64 on the cell's own inputs
+        and on random ones. A refused text is never lost: fuselab.edits("NAME") has them all.
+        """
+        args = self._parse(self.kernel, "%%kernel", line)
+        try:
+            outcome = self.session.edit(args.name, cell, keep=not args.check_only)
+        except UnknownName as error:
+            raise UsageError(f"%%kernel: {error}") from None
+        if args.strict and not outcome.ok:
+            raise EditRefused(outcome)
+        if not (args.quiet and outcome.ok):
+            display(outcome)
+
+    # --- the line magics ---------------------------------------------------------------------
+
+    @line_magic
+    @magic_arguments()
+    @argument("cell", nargs="?", help="Only this cell's kernels.")
+    def fuse_kernels(self, line: str) -> Table:
+        """List the kernels: name, cell, target, state, tunables."""
+        args = self._parse(self.fuse_kernels, "%fuse_kernels", line)
+        cells = [self._cell(args.cell)] if args.cell else list(self.session.cells.values())
+        rows = []
+        for cell in cells:
+            for name, kernel in cell.kernels.items():
+                values = " ".join(f"{t.name}={t.value}" for t in kernel.tunables)
+                state = kernel_state(kernel)
+                rows.append(
+                    (name, cell.name, kernel.target, state, values, kernel.generated.summary)
+                )
+        head = ("kernel", "cell", "target", "state", "tunables", "what it computes")
+        return Table(head, tuple(rows), "no kernels yet: run a %%fuse cell first")
+
+    @line_magic
+    @magic_arguments()
+    @argument("name", help="The kernel's name; CELL.NAME where several cells have one.")
+    def fuse_revert(self, line: str) -> None:
+        """Put a kernel's generated text back in use."""
+        args = self._parse(self.fuse_revert, "%fuse_revert", line)
+        try:
+            self.session.revert(args.name)
+        except UnknownName as error:
+            raise UsageError(f"%fuse_revert: {error}") from None
+        display(Table(("kernel", "in use"), ((args.name, "the generated text"),)))
+
+    @line_magic
+    @magic_arguments()
+    @argument("cell", nargs="?", help="The cell's name; the latest if none is given.")
+    @argument("--panel", action="store_true", help="Show the live workbench below it.")
+    def fuse_report(self, line: str) -> None:
+        """Show a cell's result again, with times of the kernels now in use."""
+        args = self._parse(self.fuse_report, "%fuse_report", line)
+        cell = self._cell(args.cell)
+        cell.update(checked=self.check, seconds=self.measure_seconds)
+        display(cell)
+        if args.panel:
+            display(cell.workbench())
+
+    def _cell(self, name: str | None) -> FusedCell:
+        try:
+            return self.session.cell(name)
+        except UnknownName as error:
+            raise UsageError(str(error)) from None
+
+    # --- options -----------------------------------------------------------------------------
+
+    def _parse(self, magic: Any, name: str, line: str) -> argparse.Namespace:
+        try:
+            return parse_argstring(magic, line)  # type: ignore[no-any-return]
+        except UsageError as error:
+            raise UsageError(_explained(str(error), magic, name)) from None
+        except ValueError as error:  # a quotation mark without its partner
+            raise UsageError(f"{name}: {str(error).lower()} in {line!r}") from None
+
+    def _split_line(self, line: str) -> tuple[str, str]:
+        """Split ``%fuse --target cpp x.relu()`` into its options and its expression."""
+        magic: Any = self.fuse
+        actions = {s: a for a in magic.parser._actions for s in a.option_strings}
+        rest, options = line, []
+        while match := re.match(r"\s*(--?[A-Za-z][\w-]*)(=\S+)?(?=\s|$)", rest):
+            action = actions.get(match[1])
+            if action is None:
+                if match[1].startswith("--"):
+                    options.append(match[1])  # the parser says what is allowed
+                    rest = rest[match.end() :]
+                break
+            options.append(match[0])
+            rest = rest[match.end() :]
+            if match[2] or action.nargs == 0:
+                continue
+            value = re.match(r"\s*(\S+)", rest)
+            # An optional value is taken only where it can be nothing else.
+            takes = action.nargs != "?" or (value and _is_number(value[1]))
+            if value and takes:
+                options.append(value[0])
+                rest = rest[value.end() :]
+        if not rest.strip() and not any(o.startswith("--") and o not in actions for o in options):
+            raise UsageError("%fuse takes an expression: %fuse x.relu().sum()")
+        return " ".join(options), rest.strip() + "\n"
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d*)?s?", text) is not None
+
+
+def _explained(message: str, magic: Any, name: str) -> str:
+    """Say in one line what is wrong and what is allowed."""
+    known = [a.option_strings[-1] for a in magic.parser._actions if a.option_strings]
+    if match := re.match(r"unrecognized arguments: (\S+)", message):
+        wrong = match[1]
+        if wrong in {"-h", "--help"}:
+            return f"{name}? shows the options: {', '.join(known)}"
+        near = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"{name}: there is no option {wrong}{hint} (allowed: {', '.join(known)})"
+    if "required" in message and "name" in message:
+        return f"{name} takes a kernel's name ({name}? shows the options)"
+    text = message.replace("argument ", "", 1).replace("(choose from ", "(allowed: ")
+    option = text.partition(":")[0].split("/")[-1]
+    choices = [a.choices for a in magic.parser._actions if option in a.option_strings and a.choices]
+    if choices and "allowed" not in text:
+        text += f" (allowed: {', '.join(choices[0])})"
+    return f"{name}: {text}"
+
+
+def _ends_in_semicolon(body: str) -> bool:
+    try:
+        return bool(DisplayHook.semicolon_at_end_of_expression(body))
+    except Exception:  # a cell with magics need not be Python
+        return body.rstrip().endswith(";")
+
+
+class Progress:
+    """Tuning's progress: a line a configuration in a terminal, one changing line elsewhere.
+
+    Everything is shown from the caller's thread.
+    """
+
+    def __init__(self, shell: Any, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._terminal = not hasattr(shell, "kernel")
+        self._handle: Any = None
+        self._told = 0
+        self._kernel = ""
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def show(self, run: TuningRun) -> None:
+        """Show what is new in a run."""
+        if self._quiet:
+            return
+        if self._kernel != run.kernel:
+            self._kernel, self._told = run.kernel, 0
+        if self._terminal:
+            from dataclasses import replace
+
+            for count in range(self._told + 1, len(run.trials) + 1):
+                known = run.best if run.best is not None and run.best < count else None
+                print(trial_line(replace(run, trials=run.trials[:count], best=known)))
+            self._told = len(run.trials)
+            return
+        data = {"text/plain": trial_line(run)}
+        if self._handle is None:
+            self._handle = display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._handle is not None:
+            # The table and the plot that follow say all of it.
+            self._handle.update({"text/plain": ""}, raw=True)
+
+
+# --- tracebacks --------------------------------------------------------------------------------
+
+# TorchDynamo's name for the rest of a cell after a graph break, with its arguments and colors.
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(\w+?)_at_\d+(?:_\d+)?(?:\x1b\[[\d;]*m)*\([^\n]*\)")
+_OURS = re.compile(r"[/\\](torch[/\\]_dynamo|fusec|fuselab)[/\\]")
+
+
+def shorten_traceback(shell: Any, error: BaseException) -> None:
+    """Let IPython show an error of a fused cell as it shows one of a plain cell.
+
+    The exception itself keeps its whole traceback; only what is drawn is shorter.
+    """
+    if isinstance(error, SyntaxError) or hasattr(error, "_render_traceback_"):
+        return
+    if isinstance(error, FusecError):
+        lines = [f"{type(error).__name__}: {error}"]
+        with contextlib.suppress(AttributeError, TypeError):
+            error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
+        return
+    frames = _user_frames(error.__traceback__)
+    if not frames:
+        return
+    short: TracebackType | None = None
+    for frame in reversed(frames):
+        short = types.TracebackType(short, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+
+    def render() -> Sequence[str]:
+        lines: Sequence[str] = shell.InteractiveTB.structured_traceback(
+            type(error), error, short, tb_offset=0
+        )
+        return [_RESUMED.sub(r"\1()", line) for line in lines]
+
+    with contextlib.suppress(AttributeError, TypeError):
+        error._render_traceback_ = render  # type: ignore[attr-defined]
+
+
+def _user_frames(traceback: TracebackType | None) -> list[TracebackType]:
+    """Return the frames from the cell's first one on, without the compiler's in between."""
+    frames: list[TracebackType] = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        in_cell = code.co_filename.startswith("<fuse ")
+        if in_cell and frames and _continues(frames[-1].tb_frame.f_code, code):
+            # A graph break runs the rest of the cell as another function, one frame deeper.
+            frames[-1] = traceback
+        elif in_cell or (frames and not _OURS.search(code.co_filename)):
+            frames.append(traceback)
+        traceback = traceback.tb_next
+    return frames
+
+
+def _continues(before: types.CodeType, after: types.CodeType) -> bool:
+    return before.co_filename == after.co_filename and after.co_name.startswith(
+        "torch_dynamo_resume_in_"
+    )

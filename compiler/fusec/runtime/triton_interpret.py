@@ -210,6 +210,11 @@ def _patch_builder(interpreter: Any, tl: Any) -> None:
                 old[at] = before.data[0]
         return handle(old, value.dtype.scalar)
 
+    def all_ones(self: Any, dtype: Any) -> Any:
+        bits = interpreter._get_np_dtype(dtype)
+        return handle(np.invert(np.zeros(1, dtype=bits)), dtype.scalar)
+
+    builder.get_all_ones_value = all_ones
     builder.binary_op = binary_op
     builder.unary_op = unary_op
     builder.create_erf = erf

@@ -154,18 +154,16 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer]) -> Choice:
     columns = known(size)
     if size.constant is None and rows == 1:
         columns = 1 << 20  # a reduction of everything, of unknown size: assume much
-    inner_last = reduces_contiguous(body, buffers, outer, reduced)
     groups = (outer,)
-    if rows == 0 or columns == 0:
-        columns = max(columns, 1)
-    if not inner_last:
+    single = product(a.size for a in outer if a.size is not None).constant in (0, 1)
+    if not single and not reduces_contiguous(body, buffers, outer, reduced):
         return choose_columns(groups, reduced, rows, columns)
     width = power_of_two(columns)
     splits = splits_for(rows, columns)
     if splits > 1:
         return Choice("split", groups, reduced, True, scalar_rows=True, knobs=split_knobs(splits))
     if size.constant is not None and width <= PERSISTENT_LIMIT:
-        return choose_persistent(groups, reduced, rows, width)
+        return choose_persistent(groups, reduced, rows, width, single)
     knobs = (
         Knob(
             "RBLOCK",
@@ -179,7 +177,11 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer]) -> Choice:
 
 
 def choose_persistent(
-    groups: tuple[tuple[Symbol, ...], ...], reduced: tuple[Symbol, ...], rows: int, width: int
+    groups: tuple[tuple[Symbol, ...], ...],
+    reduced: tuple[Symbol, ...],
+    rows: int,
+    width: int,
+    single: bool,
 ) -> Choice:
     """Rows in registers: 64 elements a thread and 4 warps, measured best at 4096 elements.
 
@@ -194,7 +196,7 @@ def choose_persistent(
     if width > 8192:
         count = min(width // 1024, 32)
     knob = warps(power_of_two(count))
-    if width >= 16384:
+    if width >= 16384 or single:
         return Choice(
             "persistent", groups, reduced, True, scalar_rows=True, knobs=(knob,), row_block=width
         )

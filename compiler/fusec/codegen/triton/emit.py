@@ -12,10 +12,19 @@ from fusec.codegen.triton import split
 from fusec.codegen.triton.block import Block, Kernel, favorite_names
 from fusec.codegen.triton.choices import Choice, Knob, choose
 from fusec.codegen.triton.expressions import Needs
+from fusec.codegen.triton.helpers import HELPERS
 from fusec.codegen.triton.online import carry_online
 from fusec.codegen.triton.pointwise import write_pointwise
 from fusec.codegen.triton.reductions import write_looped, write_persistent
-from fusec.codegen.triton.tiling import LIMIT, Dim, Tile, all_roots, extents, move
+from fusec.codegen.triton.tiling import (
+    LIMIT,
+    Dim,
+    Tile,
+    all_roots,
+    extents,
+    move,
+    without_empty_rows,
+)
 from fusec.codegen.triton.traffic import count_operations, read_bytes, summarize, written_bytes
 from fusec.codegen.triton.writer import Writer
 from fusec.ir.body import Body, Buffer
@@ -59,6 +68,7 @@ class File:
         functions: The kernels.
         setup: Lines of ``launch`` before the first start.
         wishes: Reductions to their names.
+        taken: Names in use in the module and in ``launch``.
     """
 
     name: str
@@ -72,6 +82,7 @@ class File:
     functions: list[Function] = field(default_factory=list)
     setup: list[str] = field(default_factory=list)
     wishes: dict[Node, str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
 
     def host(self, expr: Expr) -> str:
         """Return a size as ``launch`` computes it."""
@@ -87,7 +98,7 @@ class File:
         taken = {f"{p}_ptr" for p in self.parameters.values()} | set(self.sizes.values())
         taken |= {name, self.name, "INDEX", "start", "float", "range", "libdevice"}
         taken |= {"program", "split", "CHUNK", "PARTS"}
-        taken |= {k.name for k in self.choice.knobs} | set(self.needs.all_names())
+        taken |= {k.name for k in self.choice.knobs} | set(HELPERS)
         for dim in tile.dims:
             taken |= {dim.index, dim.mask}
         return Kernel(
@@ -129,14 +140,15 @@ def emit_triton(
     signature, parameters = make_signature(body, buffers)
     with recording():
         check_reductions(body)
-        choice = choose(body, buffers)
-        moved = move(body, choice.groups, choice.reduced)
+        filled = without_empty_rows(body)
+        choice = choose(filled, buffers)
+        moved = move(filled, choice.groups, choice.reduced)
         if choice.kind in ("looped", "split"):
             moved = carry_online(moved)
-        taken = set(parameters.values())
+        taken = {*parameters.values(), *HELPERS, "libdevice"}
         sizes = {s: identifier(s.name, taken, "s") for s in body_sizes(body, buffers)}
         file = File(
-            name=identifier(name, taken, "kernel"),
+            name=identifier(f"{name}_kernel" if name in taken else name, taken, "kernel"),
             choice=choice,
             body=moved,
             buffers=buffers,
@@ -144,12 +156,13 @@ def emit_triton(
             sizes=sizes,
             needs=Needs(),
             index=index_type(body, buffers),
+            taken=taken,
         )
         if choice.kind == "split":
             split.write(file)
         else:
             write_single(file)
-        summary = summarize(body, choice.kind)
+        summary = summarize(filled, choice.kind)
         writer = assemble(file, label, summary)
         return KernelSource(
             name=name,
@@ -255,7 +268,7 @@ def add_function(
     parameters += [(s, s) for s in file.sizes.values() if mentions(text, s)]
     constants = [c for c in constants if mentions(text, c[0])]
     if file.index == "INDEX":
-        constants = [("INDEX", "index"), *constants]
+        constants = [("INDEX", "tl.int64 if wide else tl.int32"), *constants]
     file.functions.append(Function(name, kernel.writer, grid, parameters, list(constants)))
 
 
@@ -361,7 +374,7 @@ def write_launch(out: Writer, file: File) -> None:
         texts = list(dict.fromkeys(file.host(e) for e in reach))
         longest = texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
         out.line("# positions need 64 bits where a tensor is that large")
-        out.line(f"index = tl.int64 if {longest} >= 2**31 - 2**24 else tl.int32")
+        out.line(f"wide = {longest} >= 2**31 - 2**24")
     for line in file.setup:
         out.line(line)
     for function in file.functions:

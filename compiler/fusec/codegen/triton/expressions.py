@@ -71,10 +71,6 @@ class Needs:
         self.libdevice = self.libdevice or name in NEEDS_LIBDEVICE
         return name
 
-    def all_names(self) -> list[str]:
-        """Return every helper's name: a kernel must not use one for a value."""
-        return list(HELPERS)
-
     def texts(self) -> list[str]:
         """Return the helper functions that are needed, in their order."""
         return [text for name, text in HELPERS.items() if name in self.helpers]
@@ -292,7 +288,8 @@ def _shift(helper: str, symbol: str) -> Rule:
 def _pow(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text | None:
     if dtype.is_floating_point:
         return None
-    return call(needs.helper("int_pow"), *[_solid(a, dtype) for a in args])
+    bits = dtype.itemsize * 8 - dtype.is_signed
+    return call(needs.helper("int_pow"), *[_solid(a, dtype) for a in args], Text(str(bits)))
 
 
 def _solid(text: Text, dtype: torch.dtype) -> Text:

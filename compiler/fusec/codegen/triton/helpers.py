@@ -120,22 +120,22 @@ def shift_left(a, b, BITS: tl.constexpr):
 def shift_right(a, b, BITS: tl.constexpr):
     """Return a >> b; only the sign is left of a shift outside the type's width, as torch."""
     fits = (b >= 0) & (b < BITS)
-    return a >> tl.where(fits, b, BITS - 1)
+    return tl.where(fits, a >> tl.where(fits, b, 0), tl.where(a < 0, -1, 0).to(a.dtype))
 ''',
     "int_pow": '''
 @triton.jit
-def int_pow(base, exponent):
+def int_pow(base, exponent, BITS: tl.constexpr):
     """Return base ** exponent for integers; for a negative exponent 1 / base, truncated."""
     power = exponent
     square = base
     result = base - base + 1
-    for _ in tl.static_range(6):
+    for _ in range(BITS):
         result = tl.where((power & 1) != 0, result * square, result)
         square = square * square
         power = power >> 1
     odd = (exponent & 1) != 0
-    unit = tl.where(base == 1, 1, tl.where(base == -1, tl.where(odd, -1, 1), 0))
-    return tl.where(exponent < 0, unit.to(base.dtype), result)
+    inverse = tl.where(base == 1, 1, tl.where(base == -1, tl.where(odd, -1, 1), 0))
+    return tl.where(exponent < 0, inverse.to(base.dtype), result)
 ''',
     "digamma": '''
 @triton.jit
@@ -144,9 +144,9 @@ def digamma(x):
     pi = 3.14159265358979323846
     whole = x == tl.floor(x)
     mirrored = x < 0.5
-    # psi(x) = psi(1 - x) - pi / tan(pi x), the angle taken of the fraction alone
+    # psi(x) = psi(1 - x) - pi / tan(pi x), whose period is 1
     y = tl.where(mirrored, 1.0 - x, x)
-    total = tl.where(mirrored, pi / libdevice.tan(pi * (x - tl.floor(x))), 0.0) * -1.0
+    total = tl.where(mirrored, pi / libdevice.tan(pi * (x - libdevice.nearbyint(x))), 0.0) * -1.0
     for _ in tl.static_range(10):
         small = y < 10.0
         total = tl.where(small, total - 1.0 / y, total)

@@ -245,7 +245,8 @@ def write_looped(kernel: Kernel, block: Block, plan: PassPlan, loop: str) -> Non
         block.must_name.update(needed)
         block.write(each.before, roots=needed, stores=each.row_stores)
         write_pass(kernel, reducer, each, stores[number], loop)
-        for node in each.reductions:
+        # an online sum ends with its maximum, which is therefore known by then
+        for node in sorted(each.reductions, key=lambda n: n.kind == rt.ONLINE_SUM):
             reducer.end(node)
     for each in plan.passes:
         for store in each.row_stores:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fusec.codegen.triton.reduce_text import identity
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol, product, unflatten
-from fusec.ir.node import Node, Reduce, indirect, reduce, rewrite
+from fusec.ir.node import Node, Reduce, const, free_axes, indirect, reduce, rewrite
 
 LIMIT = 2**31 - 2**24  # positions in the last, partly filled tile must not overflow either
 
@@ -122,6 +123,28 @@ def move(body: Body, groups: Sequence[Sequence[Symbol]], reduced: Sequence[Symbo
         for store, value in zip(body.stores, values[: len(body.stores)], strict=True)
     )
     return Body(tuple(outer), inner, stores)
+
+
+def without_empty_rows(body: Body) -> Body:
+    """Return ``body`` with reductions over nothing replaced by what they yield."""
+    if product(a.size for a in body.reduce_axes if a.size is not None).constant != 0:
+        return body
+
+    def settle(node: Node) -> Node | None:
+        if not isinstance(node, Reduce):
+            return None
+        return const(identity(node.kind, node.args[0].dtype), node.dtype)
+
+    reduced = set(body.reduce_axes)
+    free = free_axes(body.roots)
+    stores = [
+        s
+        for s in body.stores
+        if not reduced & (free[s.value] | {x for e in s.index for x in e.symbols()})
+    ]
+    values = rewrite(tuple(s.value for s in stores), {}, settle)
+    stores = [replace(s, value=v) for s, v in zip(stores, values, strict=True)]
+    return Body(body.axes, (), tuple(stores))
 
 
 def computed_indices(body: Body) -> list[Symbol]:

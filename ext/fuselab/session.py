@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import gc
 import linecache
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from fusec.cache import Store, default_store
 from fusec.report import TuningRun, Verdict
@@ -258,12 +259,10 @@ class Session:
     def close(self) -> None:
         """At the end of the process: write down edits and let go of everything compiled."""
         self.sync()
-        # TorchDynamo takes its names out of the notebook when compiled code goes; that has to
-        # happen before IPython empties the notebook, or it complains on standard error.
-        self.cells.clear()
-        self._programs.clear()
-        self._seen.clear()
-        gc.collect()
+        # TorchDynamo takes its names out of the notebook when compiled code goes; IPython has
+        # emptied the notebook by then, and each name would be a complaint on standard error.
+        with contextlib.suppress(Exception):
+            torch._dynamo.utils.CleanupManager.instance.refs.clear()
 
     # --- kernels and edits -------------------------------------------------------------------
 

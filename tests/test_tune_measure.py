@@ -6,6 +6,7 @@ import gc
 import time
 
 import pytest
+
 from fusec.tune.measure import Series, interleave, interleave_series, judge, quartiles, self_test
 
 
@@ -51,9 +52,7 @@ def test_before_runs_ahead_of_every_call():
 
 def test_before_a_candidate():
     seen = []
-    interleave(
-        {"a": work(1), "b": work(1)}, seconds=0.0, before={"a": lambda: seen.append("a")}
-    )
+    interleave({"a": work(1), "b": work(1)}, seconds=0.0, before={"a": lambda: seen.append("a")})
     assert set(seen) == {"a"}
 
 
@@ -87,9 +86,9 @@ def test_an_exception_leaves_the_collector_on():
 
 
 def test_synchronize_is_within_the_block():
-    timing = interleave(
-        {"a": lambda: None}, seconds=0.0, synchronize=lambda: time.sleep(0.001)
-    )["a"]
+    timing = interleave({"a": lambda: None}, seconds=0.0, synchronize=lambda: time.sleep(0.001))[
+        "a"
+    ]
     assert timing.median > 1e-6
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+
+from fusec.tunables import Tunable
 from fusec.tune.knobs import Knobs
 from fusec.tune.search import Search
-from fusec.tunables import Tunable
 
 
 def tunable(name, value, *choices):

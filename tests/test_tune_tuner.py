@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+
 import verify_kernels as vk
 from fusec.cache import Store
 from fusec.report import Verdict

@@ -7,6 +7,7 @@ import time
 import psutil
 import pytest
 import torch
+
 import verify_kernels as vk
 from fusec.verify import sandbox
 
@@ -272,7 +273,11 @@ TRITON_WRONG = {
     "import": (("import torch", "import os"), "signature", "imports os"),
     "no launch": (("def launch", "def start"), "signature", "launch(...) is missing"),
     "not jit": (("@triton.jit\n", ""), "signature", "@triton.jit"),
-    "endless": (("    mask = i < n", "    while n > 0:\n        n = n\n    mask = i < n"), "timeout", ""),
+    "endless": (
+        ("    mask = i < n", "    while n > 0:\n        n = n\n    mask = i < n"),
+        "timeout",
+        "",
+    ),
 }
 
 

@@ -1,0 +1,1 @@
+"""Exports: what leaves fuselab and runs without it."""

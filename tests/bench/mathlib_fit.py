@@ -239,6 +239,26 @@ def asin_fit(terms: int, bits: int) -> Fit:
     return Fit(f, weight, 0, mp.mpf("0.3601"), terms, bits)
 
 
+def erfinv_of(w: mp.mpf) -> mp.mpf:
+    """erfinv(y) / y as a function of w = -log(1 - y^2)."""
+    y = root(-mp.expm1(-w))
+    return mp.erfinv(y) / y if w > mp.mpf(10) ** -30 else root(mp.pi) / 2
+
+
+def erfinv_near_fit(terms: int, bits: int) -> Fit:
+    """In w - 3, for w < 6."""
+    return Fit(lambda v: erfinv_of(v + 3), lambda v: 1 / erfinv_of(v + 3), -3, 3, terms, bits)
+
+
+def erfinv_far_fit(terms: int, bits: int) -> Fit:
+    """In sqrt(w) - 4, for w > 6, which ends at 36.1: the double next to 1."""
+
+    def f(v: mp.mpf) -> mp.mpf:
+        return erfinv_of((v + 4) ** 2)
+
+    return Fit(f, lambda v: 1 / f(v), root(6) - 4, root(mp.mpf("36.2")) - 4, terms, bits)
+
+
 QUARTER = (mp.pi / 4) ** 2 * mp.mpf("1.001")
 
 
@@ -291,6 +311,8 @@ FITS: dict[str, Callable[[], Fit]] = {
     "sin.f64": lambda: sin_fit(7, 53),
     "cos.f64": lambda: cos_fit(7, 53),
     "tan.f32": lambda: tan_fit(7, 24),
+    "erfinv_near.f64": lambda: erfinv_near_fit(14, 53),
+    "erfinv_far.f64": lambda: erfinv_far_fit(13, 53),
     "log_tail.f64": lambda: log_tail_fit(8, 53),
     "log2_pow.f64": lambda: log2_fit(14, 53),
     "exp2_pow.f64": lambda: exp2_fit(7, 53),

@@ -69,3 +69,13 @@ FX_INLINE fx_f16 fx_to_f16(float x)
     return fx_f16{(uint16_t)(half | sign)};
 #endif
 }
+
+//@ name: to_bf16.f64
+//@ needs: to_bf16.f32
+//@ method: by way of float, as eager
+FX_INLINE fx_bf16 fx_to_bf16(double x) { return fx_to_bf16((float)x); }
+
+//@ name: to_f16.f64
+//@ needs: to_f16.f32
+//@ method: by way of float, as eager
+FX_INLINE fx_f16 fx_to_f16(double x) { return fx_to_f16((float)x); }

@@ -11,22 +11,28 @@ FX_INLINE bool fx_divides(T y)
 }
 
 //@ name: truncdiv.int
-//@ vector: no
-//@ method: rounds to zero; 0 for y = 0; wraps for the least value / -1
+//@ method: rounds to zero; 0 for y = 0; wraps for the least value / -1; in double up to 32 bits
 template <typename T>
 FX_INLINE T fx_truncdiv(T x, T y)
 {
     // -1 is done by hand: the least value / -1 traps.
     bool negate = ((T)-1 < (T)0) & (y == (T)-1);
     T divisor = (y == 0) | negate ? (T)1 : y;
-    T q = (T)(x / divisor);
+    T q;
+    if constexpr (sizeof(T) < 4) {
+        // No machine divides vectors of integers, and a quotient in double is exact enough.
+        q = (T)(int32_t)((float)x / (float)divisor);
+    } else if constexpr (sizeof(T) == 4 && (T)-1 < (T)0) {
+        q = (T)(int32_t)((double)x / (double)divisor);
+    } else {
+        q = (T)(x / divisor);
+    }
     q = negate ? (T)(0 - (uint64_t)x) : q;
     return y == 0 ? (T)0 : q;
 }
 
 //@ name: floordiv.int
 //@ needs: truncdiv.int
-//@ vector: no
 //@ method: Python's //; 0 for y = 0
 template <typename T>
 FX_INLINE T fx_floordiv(T x, T y)
@@ -38,7 +44,6 @@ FX_INLINE T fx_floordiv(T x, T y)
 
 //@ name: fmod.int
 //@ needs: truncdiv.int
-//@ vector: no
 //@ method: C's %: the sign is that of x; 0 for y = 0
 template <typename T>
 FX_INLINE T fx_fmod(T x, T y)
@@ -49,7 +54,6 @@ FX_INLINE T fx_fmod(T x, T y)
 
 //@ name: remainder.int
 //@ needs: fmod.int
-//@ vector: no
 //@ method: Python's %: the sign is that of y; 0 for y = 0
 template <typename T>
 FX_INLINE T fx_remainder(T x, T y)

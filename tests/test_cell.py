@@ -239,6 +239,21 @@ def test_what_follows_a_break_is_compiled_too(body, graphs):
     assert counter.graphs == graphs
 
 
+def test_values_are_named_for_the_users_variables():
+    graphs = []
+
+    def backend(graph, example_inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    body = "s = (x * x).mean()\na, b = x + s, x - s\nq: int = a * b\nfor v in (q, q + 1):\n    r = v * 2\n"
+    plan = plan_cell(body, name="cell_3", filename=FILE)
+    CellProgram(plan, notebook(), lambda f: torch.compile(f, backend=backend)).run()
+    names = {node.name for node in graphs[0].graph.nodes}
+    assert {"s", "a", "b", "q", "r"} <= names
+
+
 def test_a_failed_run_does_not_spoil_the_next_one():
     counter, space = Counter(), notebook()
     one = program("y = x * 2\nz = y @ w\n", space, counter)

@@ -345,6 +345,19 @@ class TestKernel:
             run(shell, f"%%kernel --strict mine\n{CPP}// WRONG\n")
         assert fuselab.edits("mine")[-1].state == "refused"
 
+    def test_function_api(self, shell):
+        outcome = fuselab.edit("mine", CPP.replace("0.5", "0.50"))
+        assert outcome.kept
+        broken = CPP.replace("return 0;", "static_assert(false);")
+        assert (
+            fuselab.edit("mine", broken).cell_line
+            == broken[: broken.index("static_")].count("\n") + 1
+        )
+        with pytest.raises(EditRefused, match="does not compile"):
+            fuselab.edit("mine", broken, strict=True)
+        assert not fuselab.revert("mine").edited
+        assert fuselab.tune("mine", 2.0).run.best is not None
+
     def test_check_only(self, shell):
         run(shell, "%%kernel --check-only mine\n" + CPP.replace("GRAIN = 4", "GRAIN = 9"))
         assert "mine: Passed" in repr(shell.shown[0])

@@ -5,7 +5,7 @@
     fused = fuselab.fuse(function_or_module)
     fused(x)
     fused.result          # what %%fuse shows
-    fuselab.kernels["name"].keep(text)
+    fuselab.edit("name", text)
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from fusec.kernel import Kernel
     from fuselab.history import Edit
+    from fuselab.outcomes import EditOutcome, TuningOutcome
     from fuselab.result import FusedCell
     from fuselab.session import Session
 
@@ -52,6 +53,32 @@ def last() -> FusedCell | None:
 def edits(name: str) -> tuple[Edit, ...]:
     """Return every text tried for a kernel, kept or refused, the oldest first."""
     return current_session().edits(name)
+
+
+def edit(name: str, text: str, *, strict: bool = False) -> EditOutcome:
+    """Check a text for a kernel and put it in use if it passes; what ``%%kernel`` does.
+
+    Args:
+        name: The kernel's; ``CELL.KERNEL`` where several cells have one.
+        text: The whole kernel file.
+        strict: Raise ``EditRefused`` where it does not pass.
+    """
+    from fuselab.outcomes import EditRefused
+
+    outcome = current_session().edit(name, text, offset=0)
+    if strict and not outcome.ok:
+        raise EditRefused(outcome)
+    return outcome
+
+
+def revert(name: str) -> Kernel:
+    """Put a kernel's generated text back in use; what ``%fuse_revert`` does."""
+    return current_session().revert(name)
+
+
+def tune(name: str, seconds: float = 10.0) -> TuningOutcome:
+    """Search a kernel's tunables for so many seconds and put the best in use."""
+    return current_session().tune(name, seconds)
 
 
 def fuse(thing: Any = None, /, **options: Any) -> Any:

@@ -47,6 +47,7 @@ _DEFINITIONS = (
     ast.ImportFrom,
 )
 SENTINEL = "__unbound__"
+_ALIAS = "__fuse_local_"
 # TorchDynamo's own name for the module in the namespaces of the functions that it compiles.
 TORCH = "__import_torch"
 
@@ -266,7 +267,10 @@ def function_code(
     made = next(item for item in code.co_consts if isinstance(item, CodeType))
     # What follows a graph break is compiled only if it holds a tensor in a local variable, of
     # which there are none here, or names a global that is torch's. This makes it name one.
-    return made.replace(co_names=(*made.co_names, TORCH))
+    return made.replace(
+        co_names=(*made.co_names, TORCH),
+        co_varnames=tuple(name.removeprefix(_ALIAS) for name in made.co_varnames),
+    )
 
 
 def wants_sentinel(code: CodeType) -> bool:
@@ -779,12 +783,31 @@ class _Rewrite(ast.NodeTransformer):
             return self._check(node)
         return node
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | list[ast.AST]:
         if isinstance(node.target, ast.Name) and node.value is not None:
             # `global x` and an annotated x exclude each other.
-            plain = ast.Assign([node.target], self.visit(node.value))
-            return ast.copy_location(plain, node)
+            return self.visit_Assign(ast.copy_location(ast.Assign([node.target], node.value), node))
         return self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | list[ast.AST]:
+        """Store through a local variable of the same name, and only then in the notebook.
+
+        TorchDynamo names a value for the local variable that it is first stored in, and kernels
+        take their names from there.  Bytecode may well have a local and a global of one name;
+        the source may not, so the local one gets its name after compilation.
+        """
+        done = self.generic_visit(node)
+        assert isinstance(done, ast.Assign)
+        targets = [t for target in done.targets for t in _flat(target)]
+        if not all(isinstance(t, ast.Name) and t.id in self.landing for t in targets):
+            return done
+        landed: list[ast.AST] = []
+        for target in dict.fromkeys(t.id for t in targets if isinstance(t, ast.Name)):
+            alias = ast.copy_location(ast.Name(_ALIAS + target, ast.Load()), node)
+            store = ast.copy_location(ast.Name(target, ast.Store()), node)
+            landed.append(ast.copy_location(ast.Assign([store], alias), node))
+        done.targets = [_aliased(target) for target in done.targets]
+        return [done, *landed]
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | list[ast.AST]:
         done = self.generic_visit(node)
@@ -819,6 +842,19 @@ class _Rewrite(ast.NodeTransformer):
         missing = ast.Call(_name(node, id=SENTINEL), [ast.Constant(node.id)], [])
         test = ast.Compare(_name(node), [ast.Is()], [_name(node, id=SENTINEL)])
         return ast.copy_location(ast.IfExp(test, missing, _name(node)), node)
+
+
+def _flat(target: ast.expr) -> list[ast.expr]:
+    """Return the targets of an unpacking that binds all of them or none."""
+    return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+
+
+def _aliased(target: ast.expr) -> ast.expr:
+    if isinstance(target, (ast.Tuple, ast.List)):
+        names = [_aliased(item) for item in target.elts]
+        return ast.copy_location(type(target)(names, ast.Store()), target)
+    assert isinstance(target, ast.Name)
+    return ast.copy_location(ast.Name(_ALIAS + target.id, ast.Store()), target)
 
 
 def _name(

@@ -300,7 +300,7 @@ class _Listener(logging.Filter):
             return True
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
-            text = str(error).partition("\n")[0]
+            text = " ".join(str(error).split("\n")[:2])
             self._hidden.append(f"{type(error).__name__}: {text}")
         return False
 

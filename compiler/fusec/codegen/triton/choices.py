@@ -75,10 +75,22 @@ def warps(value: int) -> Knob:
     return Knob("NUM_WARPS", value, (1, 2, 4, 8, 16, 32), "warps a program, 32 threads each")
 
 
-def choose(body: Body, buffers: Mapping[str, Buffer]) -> Choice:
-    """Decide how ``body`` becomes kernels."""
+def stages() -> Knob:
+    """Return the tunable for the steps whose loads are under way at once."""
+    return Knob("NUM_STAGES", 1, (1, 2, 3, 4), "steps of the loop that are loaded ahead")
+
+
+def choose(body: Body, buffers: Mapping[str, Buffer], strategy: str = "") -> Choice:
+    """Decide how ``body`` becomes kernels.
+
+    Args:
+        body: What to compute.
+        buffers: By name.
+        strategy: ``persistent``, ``looped`` or ``split`` where the caller knows better than the
+            rules (a measurement, a test); it is taken where it is possible.
+    """
     if body.reduce_axes:
-        return choose_reduction(body, buffers)
+        return choose_reduction(body, buffers, strategy)
     return choose_pointwise(body, buffers)
 
 
@@ -143,37 +155,29 @@ def disagreeing_axes(
 # -- with reductions ----------------------------------------------------------------------
 
 
-def choose_reduction(body: Body, buffers: Mapping[str, Buffer]) -> Choice:
+def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -> Choice:
     """Persistent where a row fits into registers, split where rows are few, else looped."""
     reduced = tuple(body.reduce_axes)
     if not any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in body.nodes()):
         reduced = tuple(by_stride(body, buffers, reduced))
     outer = tuple(by_stride(body, buffers, body.axes))
-    rows = known(product(a.size for a in outer if a.size is not None))
+    results = product(a.size for a in outer if a.size is not None)
     size = product(a.size for a in reduced if a.size is not None)
-    columns = known(size)
-    if size.constant is None and rows == 1:
+    rows, columns = known(results), known(size)
+    if size.constant is None and results == 1:
         columns = 1 << 20  # a reduction of everything, of unknown size: assume much
-    groups = (outer,)
-    single = product(a.size for a in outer if a.size is not None).constant in (0, 1)
+    single = results.constant in (0, 1)
     if not single and not reduces_contiguous(body, buffers, outer, reduced):
-        return choose_columns(groups, reduced, rows, columns)
+        return choose_columns((outer,), reduced, rows, columns, strategy)
     width = power_of_two(columns)
+    fits = size.constant is not None and width <= (1 << 20 if strategy else PERSISTENT_LIMIT)
     splits = splits_for(rows, columns)
-    if splits > 1:
-        return Choice("split", groups, reduced, True, scalar_rows=True, knobs=split_knobs(splits))
-    if size.constant is not None and width <= PERSISTENT_LIMIT:
-        return choose_persistent(groups, reduced, rows, width, single)
-    knobs = (
-        Knob(
-            "RBLOCK",
-            4096 if columns >= 4096 else 1024,
-            (512, 1024, 2048, 4096, 8192),
-            "elements of a row that a program takes at a time",
-        ),
-        warps(8 if columns >= 4096 else 4),
-    )
-    return Choice("looped", groups, reduced, True, scalar_rows=True, knobs=knobs)
+    kind = strategy or ("split" if splits > 1 else "persistent" if fits else "looped")
+    if kind == "persistent" and fits:
+        return choose_persistent((outer,), reduced, rows, width, single)
+    if kind == "split":
+        return choose_split((outer,), reduced, max(splits, 2))
+    return choose_looped((outer,), reduced, columns)
 
 
 def choose_persistent(
@@ -204,8 +208,27 @@ def choose_persistent(
     return Choice("persistent", groups, reduced, knobs=(blocks, knob), row_block=width)
 
 
+def choose_looped(
+    groups: tuple[tuple[Symbol, ...], ...], reduced: tuple[Symbol, ...], columns: int
+) -> Choice:
+    """A long row a program: 16 elements a thread and step, so that many loads are under way."""
+    long = columns >= 4096
+    block = 4096 if long else 1024
+    what = "elements of a row that a program takes at a time"
+    knobs = (
+        Knob("RBLOCK", block, (512, 1024, 2048, 4096, 8192), what),
+        warps(8 if long else 4),
+        stages(),
+    )
+    return Choice("looped", groups, reduced, True, scalar_rows=True, knobs=knobs)
+
+
 def choose_columns(
-    groups: tuple[tuple[Symbol, ...], ...], reduced: tuple[Symbol, ...], rows: int, columns: int
+    groups: tuple[tuple[Symbol, ...], ...],
+    reduced: tuple[Symbol, ...],
+    rows: int,
+    columns: int,
+    strategy: str = "",
 ) -> Choice:
     """Reduce down columns: neighboring lanes take neighboring columns, 128 bytes wide.
 
@@ -220,13 +243,13 @@ def choose_columns(
         Knob("XBLOCK", block, (16, 32, 64, 128, 256), "columns a program computes"),
         Knob("RBLOCK", step, (4, 8, 16, 32, 64, 128), "rows it takes at a time"),
         warps(4),
+        stages(),
     ]
     splits = min(4 * SMS // programs, columns // (4 * step)) if programs < 2 * SMS else 1
-    if splits > 1:
-        splits = min(power_of_two(splits), 128)
-        knobs.insert(
-            2, Knob("SPLITS", splits, (4, 8, 16, 32, 64, 128), "programs that share a column")
-        )
+    if strategy == "split" or (splits > 1 and not strategy):
+        splits = min(power_of_two(max(splits, 2)), 128)
+        sharing = Knob("SPLITS", splits, (4, 8, 16, 32, 64, 128), "programs that share a column")
+        knobs.insert(2, sharing)
         return Choice("split", groups, reduced, inner_last=False, knobs=tuple(knobs))
     return Choice("looped", groups, reduced, inner_last=False, knobs=tuple(knobs))
 
@@ -239,13 +262,18 @@ def splits_for(rows: int, columns: int) -> int:
     return min(power_of_two(wanted), power_of_two(columns // 4096), 1024)
 
 
-def split_knobs(splits: int) -> tuple[Knob, ...]:
-    """Return the tunables of rows that several programs share."""
-    return (
+def choose_split(
+    groups: tuple[tuple[Symbol, ...], ...], reduced: tuple[Symbol, ...], splits: int
+) -> Choice:
+    """Few long rows: programs enough to fill the GPU four times share them."""
+    counts = (8, 16, 32, 64, 128, 256, 512, 1024)
+    knobs = (
         Knob("RBLOCK", 2048, (512, 1024, 2048, 4096, 8192), "elements a program takes at a time"),
-        Knob("SPLITS", splits, (8, 16, 32, 64, 128, 256, 512, 1024), "programs that share a row"),
+        Knob("SPLITS", splits, counts, "programs that share a row"),
         warps(8),
+        stages(),
     )
+    return Choice("split", groups, reduced, True, scalar_rows=True, knobs=knobs)
 
 
 def reduces_contiguous(

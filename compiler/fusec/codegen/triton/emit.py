@@ -122,6 +122,7 @@ def emit_triton(
     buffers: Mapping[str, Buffer],
     *,
     label: str = "",
+    strategy: str = "",
     device_properties: object = None,
 ) -> KernelSource:
     """Return a Triton file for ``body``: it runs without fusec.
@@ -135,13 +136,14 @@ def emit_triton(
         body: What to compute; possibly several fused bodies.
         buffers: Its buffers by name.
         label: A few words about what it is: ``gelu, layer_norm``.
+        strategy: ``persistent``, ``looped`` or ``split`` in place of the rules' choice.
         device_properties: Reserved for the GPU that the text is meant for.
     """
     signature, parameters = make_signature(body, buffers)
     with recording():
         check_reductions(body)
         filled = without_empty_rows(body)
-        choice = choose(filled, buffers)
+        choice = choose(filled, buffers, strategy)
         moved = move(filled, choice.groups, choice.reduced)
         if choice.kind in ("looped", "split"):
             moved = carry_online(moved)
@@ -245,7 +247,7 @@ def write_single(file: File) -> None:
     else:
         assert tile.inner is not None
         size = block.index(tile.inner.size)
-        loop = f"for start in range(0, {size}, RBLOCK):"
+        loop = f"for start in tl.range(0, {size}, RBLOCK, num_stages=NUM_STAGES):"
         write_looped(kernel, block, plan_passes(body), loop)
     constants = [(k.name, k.name) for k in file.knobs]
     if choice.row_block:

@@ -72,7 +72,7 @@ def write(file: File) -> None:
             block.must_name.update(later_uses(plan, number))
         block.write(before, roots=later_uses(plan, number), stores=row_stores.get(number, []))
         if loops:
-            loop = "for start in range(0, CHUNK, RBLOCK):"
+            loop = "for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES):"
             origin = "split * CHUNK + start"
             write_pass(kernel, reducer, plan.passes[number], stores[number], loop, origin)
             for node in reductions:

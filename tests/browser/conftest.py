@@ -9,25 +9,25 @@ import pytest
 pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
 playwright_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
-from lab import CHROMIUM_ARGS, Lab, Notebook, start_lab  # noqa: E402
+from lab import CHROMIUM_ARGS, SECOND, Lab, Notebook, start_lab  # noqa: E402
+
+EXPECT = 30 * SECOND  # other tests may have the machine
 
 
 @pytest.fixture(scope="session")
 def browser(chromium: str) -> Iterator[playwright_api.Browser]:
     """Start Debian's own Chromium; Playwright's is never downloaded."""
+    playwright_api.expect.set_options(timeout=EXPECT)
     with playwright_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
         yield browser
         browser.close()
 
 
-@pytest.fixture(scope="session", params=["Light", "Dark"])
-def lab(
-    request: pytest.FixtureRequest, chromium: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Lab]:
-    """Start JupyterLab in one theme; every test runs in both."""
-    with start_lab(tmp_path_factory.mktemp("lab"), f"JupyterLab {request.param}") as lab:
-        lab.theme = request.param.lower()
+@pytest.fixture(scope="session")
+def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Start JupyterLab; the fixture asks for Chromium so as not to start it for nothing."""
+    with start_lab(tmp_path_factory.mktemp("lab")) as lab:
         yield lab
 
 

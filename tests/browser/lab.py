@@ -63,12 +63,11 @@ class Lab:
 
 
 @contextmanager
-def start_lab(base: Path, theme: str) -> Iterator[Lab]:
+def start_lab(base: Path) -> Iterator[Lab]:
     """Run JupyterLab on this machine's loopback with settings of its own.
 
     Args:
         base: An empty folder for everything that Jupyter writes.
-        theme: ``JupyterLab Light`` or ``JupyterLab Dark``.
     """
     folders = {
         name: base / name for name in ("notebooks", "config", "data", "runtime", "home", "settings")
@@ -81,11 +80,14 @@ def start_lab(base: Path, theme: str) -> Iterator[Lab]:
     spec.joinpath("kernel.json").write_text(
         json.dumps({"argv": command, "display_name": KERNEL, "language": "python"})
     )
-    themes = folders["settings"] / "@jupyterlab" / "apputils-extension"
-    themes.mkdir(parents=True)
-    themes.joinpath("themes.jupyterlab-settings").write_text(json.dumps({"theme": theme}))
-    notification = themes / "notification.jupyterlab-settings"
-    notification.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
+    settings = {
+        "@jupyterlab/apputils-extension/notification": {"fetchNews": "false"},
+        "@jupyter-widgets/jupyterlab-manager/plugin": {"saveState": True},
+    }
+    for name, values in settings.items():
+        path = folders["settings"] / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(values))
     port, token = _free_port(), secrets.token_hex(16)
     environment = {
         **os.environ,
@@ -112,6 +114,7 @@ def start_lab(base: Path, theme: str) -> Iterator[Lab]:
         "--LabApp.news_url=",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--LabApp.extension_manager=readonly",
+        "--LabApp.expose_app_in_browser=True",  # to change the theme without clicking through it
     ]
     log_path = base / "jupyter.log"
     url = f"http://127.0.0.1:{port}"
@@ -158,6 +161,7 @@ class Notebook:
     """An open notebook in a page.
 
     Attributes:
+        name: The open notebook's file name.
         page: The browser page.
         strangers: Addresses on other hosts that something wanted; all were blocked.
         errors: Uncaught errors of scripts.
@@ -165,6 +169,7 @@ class Notebook:
 
     def __init__(self, browser: Browser, lab: Lab, width: int = 1280, height: int = 1000) -> None:
         self.lab = lab
+        self.name = ""
         self.strangers: list[str] = []
         self.errors: list[str] = []
         context = browser.new_context(
@@ -180,6 +185,7 @@ class Notebook:
 
     def open(self, name: str) -> None:
         """Open a notebook alone on the page, and wait until its kernel can take a cell."""
+        self.name = name
         self.page.goto(
             f"{self.lab.url}/lab/tree/{name}?token={self.lab.token}&reset", timeout=40 * SECOND
         )
@@ -198,12 +204,46 @@ class Notebook:
         self.page.keyboard.press("Control+Enter")
         return cell.locator(".jp-OutputArea-output")
 
-    def shoot(self, name: str, of: Locator | None = None) -> Path:
-        """Save a screenshot under ``build/screenshots``."""
+    def restart_kernel(self) -> None:
+        """Give the notebook a fresh kernel, as the server does it."""
+        self.page.evaluate(
+            """async () => {
+                const { sessions } = window.jupyterapp.serviceManager;
+                for (const model of sessions.running()) {
+                    await window.jupyterapp.serviceManager.kernels.shutdown(model.kernel.id);
+                }
+            }"""
+        )
+
+    def command(self, name: str, **arguments: str) -> None:
+        """Execute one of JupyterLab's own commands."""
+        script = "([name, given]) => window.jupyterapp.commands.execute(name, given)"
+        self.page.evaluate(script, [name, arguments])
+
+    def theme(self, name: str) -> None:
+        """Change to ``light`` or ``dark``, and wait until it shows."""
+        self.command("apputils:change-theme", theme=f"JupyterLab {name.title()}")
+        is_light = str(name == "light").lower()
+        expect(self.page.locator(f"body[data-jp-theme-light={is_light}]")).to_be_attached()
+
+    def shoot(self, name: str, of: Locator | None = None) -> None:
+        """Save a screenshot in the light and one in the dark theme under ``build``."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        path = SCREENSHOTS / f"{name}.png"
-        (of or self.page).screenshot(path=path)
-        return path
+        for theme in ("dark", "light"):
+            self.theme(theme)
+            (of or self.page).screenshot(path=SCREENSHOTS / f"{name}-{theme}.png")
+
+    def save(self) -> Any:
+        """Save the notebook as a person would, and return it as it is on disk."""
+        path = self.lab.folder / self.name
+        before = path.stat().st_mtime_ns
+        self.page.keyboard.press("Control+s")
+        deadline = time.monotonic() + 20
+        while path.stat().st_mtime_ns == before:
+            assert time.monotonic() < deadline, "the notebook was not saved"
+            self.page.wait_for_timeout(50)
+        self.page.wait_for_timeout(200)
+        return nbformat.read(path, as_version=4)
 
     def close(self) -> None:
         """Close the page; whatever wanted another host fails the test."""
@@ -234,6 +274,7 @@ class Panel:
     def __init__(self, output: Locator) -> None:
         self.root = output.locator(".fuselab-panel")
         self.editor = self.root.locator(".fuselab-editor textarea")
+        self.plot = self.root.locator(".fuselab-plot").locator("visible=true")
         self.fault = self.root.locator(".fuselab-fault")
 
     def button(self, name: str) -> Locator:

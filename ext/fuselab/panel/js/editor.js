@@ -22,6 +22,7 @@ import "prism-code-editor/languages/clike";
 import "prism-code-editor/languages/python";
 
 const EDIT_DELAY = 150; // ms of quiet before an edit is sent
+const [FEWEST, MOST] = [8, 22]; // lines that the editor shows before it scrolls
 
 // The number of the latest edit of each model, whichever view made it. Content that Python sent
 // before it had seen that edit is stale and must not overwrite what was typed since.
@@ -55,6 +56,11 @@ function render({ model, el }) {
     highlightBracketPairs(),
   );
   const { textarea } = editor;
+  const fit = () => {
+    const lines = Math.min(Math.max(editor.lines.length - 1, FEWEST), MOST);
+    editor.container.style.height = `${lines * 1.4 + 1.2}em`;
+  };
+  fit();
 
   // --- what the person does -----------------------------------------------------------------
   let timer = 0;
@@ -78,7 +84,6 @@ function render({ model, el }) {
   textarea.addEventListener("blur", () => timer && send("edit"));
 
   const onKey = (event) => {
-    event.stopPropagation(); // never the notebook's business, except where passed on below
     if (!(event.ctrlKey || event.metaKey) || event.altKey) return;
     if (event.key === "Enter") {
       event.preventDefault();
@@ -93,6 +98,8 @@ function render({ model, el }) {
     }
   };
   textarea.addEventListener("keydown", onKey, true);
+  // Typing is not the notebook's business; the editor's own commands listen inside of here.
+  el.addEventListener("keydown", (event) => event.stopPropagation());
 
   // --- what Python says ---------------------------------------------------------------------
   const onContent = () => {
@@ -105,6 +112,7 @@ function render({ model, el }) {
       editor.setOptions({ value: text, language: model.get("language") });
       editor.extensions.history.clear();
       editor.container.scrollTo(0, 0);
+      fit();
     } else if (content.seen >= edits.get(model) && content.text !== editor.value) {
       clearTimeout(timer);
       timer = 0;

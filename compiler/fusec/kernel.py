@@ -125,6 +125,9 @@ class KernelHost(Protocol):
     def check(self, kernel: Kernel, text: str, *, timed: bool = True) -> Verdict:
         """Check ``text`` in a worker, against eager and float64; see ``verify``."""
 
+    def artifact(self, kernel: Kernel, kind: str) -> str:
+        """Return a lower form of the text in use; see ``Kernel.artifact``."""
+
     def tune(
         self,
         kernel: Kernel,
@@ -242,6 +245,18 @@ class Kernel:
         """
         self.tuning = self.host.tune(self, budget=budget, progress=progress, stop=stop)
         return self.tuning
+
+    def artifact(self, kind: str) -> str:
+        """Return a lower form of the text in use.
+
+        Args:
+            kind: ``asm`` for C++; ``ttir``, ``ttgir``, ``llir``, ``ptx``, ``sass`` (NVIDIA) or
+                ``amdgcn`` (AMD) for Triton, which needs no GPU.
+
+        Raises:
+            FusecError: There is no such form of this kernel; the message says which there are.
+        """
+        return self.host.artifact(self, kind)
 
     def export(self, path: str | Path) -> Path:
         """Write the text in use as a file that runs without fuselab; return its path."""

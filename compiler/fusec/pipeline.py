@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import fx
 
 from fusec.codegen.host import HostProgram, emit_host
@@ -78,9 +77,13 @@ def emit(state: Compilation) -> Callable[[], str]:
     """Write the kernels and the host program."""
     program = state.scheduled
     steps = []
+    prefix = state.options.name
+    alone = sum(isinstance(step, Compute) for step in program.steps) == 1
     for step in program.steps:
         if isinstance(step, Compute):
-            name = kernel_name(step.label, state.options.name, state.taken)
+            # the only kernel of what the user named carries just that name
+            label = "" if prefix and alone else step.label
+            name = kernel_name(label, prefix, state.taken)
             step = replace(step, name=name)
             state.kernels[name] = emit_kernel(step, program, state.options)
         steps.append(step)
@@ -145,12 +148,12 @@ def kernel_name(label: str, prefix: str, taken: set[str]) -> str:
     words = [w.strip().removeprefix("native_") for w in label.split("+")]
     telling = [w for w in words if w and w not in _PLAIN_WORDS]
     chosen = telling[-3:] if telling else [w for w in words if w][-3:]
-    name = "_".join(([prefix] if prefix else []) + (chosen or ["kernel"]))
+    name = "_".join(([prefix] if prefix else []) + (chosen or ([] if prefix else ["kernel"])))
     name = re.sub(r"\W+", "_", name)[:48].strip("_")
     if not name or name[0].isdigit():
         name = f"kernel_{name}"
-    if hasattr(torch, name) or name in ("main", "run", "launch"):
-        name = f"{name}_kernel"  # never shadow a function that a standalone file may use
+    if not prefix and "_" not in name:
+        name = f"{name}_kernel"  # `exp`, `div` and `index` are functions of the C library
     candidate, number = name, 2
     while candidate in taken:
         candidate, number = f"{name}_{number}", number + 1

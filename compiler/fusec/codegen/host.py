@@ -39,7 +39,8 @@ class _Writer:
         self.program = program
         self.targets = targets
         self.traced = traced
-        self.taken: set[str] = {"run", "threads", "failed", "launch", "empty", "expect"}
+        self.taken = {"run", "status", "threads", "failed", "launch", "empty", "empty_cpu"}
+        self.taken |= {"expect", *DTYPES, *targets}
         self.constants: dict[str, object] = {}
         self.lines: list[str] = []
         self.names: dict[str, str] = {}

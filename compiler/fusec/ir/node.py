@@ -353,8 +353,11 @@ def indirect_nodes(exprs: tuple[Expr, ...]) -> tuple[Node, ...]:
 # -- traversal ----------------------------------------------------------------------------
 
 
-def walk(roots: tuple[Node, ...]) -> list[Node]:
-    """Return every node below ``roots``, arguments before their users, each once."""
+def walk(roots: tuple[Node, ...], leaf: type[Node] | None = None) -> list[Node]:
+    """Return every node below ``roots``, arguments before their users, each once.
+
+    What lies below nodes of type ``leaf`` is left out.
+    """
     order: list[Node] = []
     seen: set[int] = set()
     stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(roots)]
@@ -365,7 +368,8 @@ def walk(roots: tuple[Node, ...]) -> list[Node]:
         elif id(node) not in seen:
             seen.add(id(node))
             stack.append((node, True))
-            stack.extend((arg, False) for arg in reversed(node.args))
+            if leaf is None or not isinstance(node, leaf):
+                stack.extend((arg, False) for arg in reversed(node.args))
     return order
 
 
@@ -373,6 +377,7 @@ def rewrite(
     roots: tuple[Node, ...],
     mapping: Mapping[Symbol, Expr],
     replace: Callable[[Node], Node | None] | None = None,
+    leaf: type[Node] | None = None,
 ) -> tuple[Node, ...]:
     """Rebuild ``roots`` with symbols substituted and nodes replaced.
 
@@ -380,6 +385,7 @@ def rewrite(
         roots: The nodes to rebuild.
         mapping: Symbols to expressions.
         replace: Called on each rebuilt node; returns its replacement, or None to keep it.
+        leaf: Nodes of this type stay as they are, with all that lies below them.
     """
     done: dict[int, Node] = {}
     indirect_moves: dict[Symbol, Expr] = {}
@@ -403,7 +409,10 @@ def rewrite(
 
     recorder = current_recorder()
     outer_source = recorder.source
-    for node in walk(roots):
+    for node in walk(roots, leaf):
+        if leaf is not None and isinstance(node, leaf):
+            done[id(node)] = node
+            continue
         args = tuple(done[id(arg)] for arg in node.args)
         recorder.source = node.source
         rebuilt = node.rebuild(args, move)

@@ -214,6 +214,13 @@ class CompiledGraph:
             timed=timed,
         )
 
+    def artifact(self, kernel: Kernel, kind: str) -> str:
+        """Return a lower form of a kernel's text; see ``Kernel.artifact``."""
+        from fusec.runtime.artifacts import artifact
+
+        part = self._part_of(kernel)
+        return artifact(kernel, kind, part.state.options.gpu if part is not None else "sm_90")
+
     # -- KernelHost -------------------------------------------------------------------------
 
     def build(self, kernel: Kernel, text: str) -> Runnable:

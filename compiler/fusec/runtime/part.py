@@ -15,9 +15,7 @@ from fusec.pipeline import Compilation
 from fusec.report import ExternCall
 from fusec.runtime import cpp_build
 from fusec.runtime.launch import CppRunnable, empty_cpu, expect, raise_check
-
-# Above this many elements a kernel's programs take minutes in Triton's interpreter.
-INTERPRETER_ELEMENTS = 1 << 18
+from fusec.runtime.simulate import SIMULATION_NOTE, Simulated
 
 
 class CompiledPart:
@@ -75,6 +73,8 @@ class CompiledPart:
         }
         for name, kernel in self.kernels.items():
             self.link(name, kernel.runnable())
+        if any(isinstance(k.runnable(), Simulated) for k in self.kernels.values()):
+            self.notes.append(SIMULATION_NOTE)
         code = compile(self.state.host.text, f"<host program of {self._label()}>", "exec")
         exec(code, self._namespace)
         self._run = self._namespace["run"]
@@ -157,4 +157,7 @@ def build_runnable(kernel: Kernel, text: str) -> Runnable:
         return CppRunnable(path, generated.entry, signature, kernel.name)
     from fusec.runtime.triton_build import build_triton
 
-    return build_triton(text, signature, generated.entry)
+    runnable = build_triton(text, signature, generated.entry)
+    if all(argument.device == "cpu" for argument in signature.arguments):
+        return Simulated(runnable, kernel)
+    return runnable

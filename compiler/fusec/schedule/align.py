@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fusec.ir import ops
 from fusec.ir.body import Body, Store, axis_sizes
 from fusec.ir.index import Expr, Symbol, flatten, product, unflatten
-from fusec.ir.node import Load, Node, Reduce, rewrite
+from fusec.ir.node import Load, Node, Reduce, free_axes, rewrite, walk
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ def _join(
         if not isinstance(node, Load) or node.buffer not in written:
             return None
         store = written[node.buffer]
-        value = _value_at(store, node, axes + reduce_axes)
+        value = _value_at(store, node)
         if isinstance(value, Refusal):
             failure.append(value)
             return None
@@ -259,17 +260,15 @@ def _join(
     return _check_levels(joined) or joined
 
 
-def _value_at(store: Store, load: Load, axes: tuple[Symbol, ...]) -> Node | Refusal:
+def _value_at(store: Store, load: Load) -> Node | Refusal:
     """Return the value that ``load`` of a stored buffer yields, without going through memory."""
-    from fusec.ir import ops
-
     if store.mode != "set":
         return Refusal("its elements are summed up by several threads")
     value: Node | None = None
     if _same_place(store.index, load.index):
         value = store.value
     else:
-        value = _reindexed(store, load, axes)
+        value = _reindexed(store, load)
         if value is None:
             return Refusal(
                 "it reads other elements than the ones computed at the same point of the loop"
@@ -283,25 +282,27 @@ def _same_place(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> bool:
     return left == right
 
 
-def _reindexed(store: Store, load: Load, axes: tuple[Symbol, ...]) -> Node | None:
-    """Return the stored expression at another index; None where that takes a reduction."""
-    from fusec.ir.node import walk
+def _reindexed(store: Store, load: Load) -> Node | None:
+    """Return the stored expression at another index; None where that takes another reduction.
 
-    if any(isinstance(node, Reduce) for node in walk((store.value,))):
-        return None
-    mapping: dict[Symbol, Expr] = {}
+    A value such as ``x[i, j] - log_sum(x[i, :])`` may be moved along ``j``, which its reductions
+    bind: the loss at one class needs no more of the row than its sums.
+    """
+    moves: dict[Symbol, Expr] = {}
     for stored, wanted in zip(store.index, load.index, strict=True):
         symbol = _lone_symbol(stored)
         if symbol is not None:
-            if mapping.setdefault(symbol, wanted) != wanted:
+            if moves.setdefault(symbol, wanted) != wanted:
                 return None
         elif stored.constant is None or stored != wanted:
             return None
-    from fusec.ir.node import free_axes
-
-    if not free_axes((store.value,))[store.value] <= set(mapping):
+    if not free_axes((store.value,))[store.value] <= set(moves):
         return None
-    return rewrite((store.value,), mapping)[0]
+    moves = {symbol: place for symbol, place in moves.items() if place != Expr.of(symbol)}
+    reductions = [n for n in walk((store.value,), Reduce) if isinstance(n, Reduce)]
+    if any(not set(moves) <= set(node.axes) for node in reductions):
+        return None
+    return rewrite((store.value,), moves, leaf=Reduce)[0]
 
 
 def _check_overwrites(early: Body, late: Body) -> Refusal | None:
@@ -335,7 +336,7 @@ def inline_producer(consumer: Body, producer: Body) -> Body | Refusal:
     def swap(node: Node) -> Node | None:
         if not isinstance(node, Load) or node.buffer != store.buffer:
             return None
-        value = _value_at(store, node, producer.axes)
+        value = _value_at(store, node)
         if isinstance(value, Refusal):
             failure.append(value)
             return None

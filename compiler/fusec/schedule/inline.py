@@ -40,6 +40,8 @@ def inline_pointwise(
         if len(computes) != len(consumers):
             continue
         reason = choices.may_recompute(body, len(users), _expansion(body, computes, program))
+        if reason is None and _belongs_to_its_producer(body, computes, program, steps):
+            reason = "it picks from a large result, and belongs into the kernel that makes it"
         if reason is not None:
             decisions += [FusionDecision(step.name, c.name, False, reason) for c in computes]
             continue
@@ -61,6 +63,29 @@ def inline_pointwise(
             readers[read] = [user for user in readers[read] if user != step.name]
         del steps[step.name]
     return tuple(steps[s.name] for s in program.steps if s.name in steps), decisions
+
+
+def _belongs_to_its_producer(
+    body: Body, consumers: list[Compute], program: Program, steps: dict[str, Step]
+) -> bool:
+    """Whether a small pointwise body reads a few elements of a large computed buffer.
+
+    Such as the loss of each row out of all log-probabilities: in one kernel with the reduction
+    that makes them, the large buffer is never written.  Inlined into a sum over the rows, it would
+    be out of that kernel's reach.
+    """
+    if not any(consumer.body.has_reduction for consumer in consumers):
+        return False
+    own = choices.points(body.axes)
+    makers = {
+        name: step for step in steps.values() if isinstance(step, Compute) for name in step.writes()
+    }
+    return any(
+        name in makers
+        and makers[name].body.has_reduction
+        and choices.estimate(program.buffers[name].elements) >= 4 * own
+        for name in body.reads()
+    )
 
 
 def _inlined(producer: Body, consumers: list[Compute]) -> list[Body] | Refusal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from fusec.ir.body import Body, Buffer
@@ -58,7 +58,8 @@ def _order_by_stride(body: Body, buffers: Mapping[str, Buffer]) -> Body:
     """Order the loops so that the innermost one steps through memory in small steps.
 
     Every access votes with its bytes; what is written counts twice, since a scattered write costs
-    more than a scattered read.
+    more than a scattered read.  The other loops follow the access that the innermost one suits
+    best, so that they can be joined where that buffer is gapless.
     """
     if len(body.axes) < 2 and len(body.reduce_axes) < 2:
         return body
@@ -67,26 +68,49 @@ def _order_by_stride(body: Body, buffers: Mapping[str, Buffer]) -> Body:
         (offset, size * (2 if n < written else 1))
         for n, (offset, size) in enumerate(_accesses(body, buffers))
     ]
-
-    def score(axis: Symbol) -> float:
-        # strides count by their logarithm: a step of 1 against 64 matters as much as 64
-        # against 4096, since either way every element lies in another cache line
-        total = weight = 0.0
-        for offset, size in weighted:
-            stride = _stride_of(offset, axis)
-            if stride == 0:
-                continue
-            total += size * (40.0 if stride is None else math.log2(abs(stride)))
-            weight += size
-        return total / weight if weight else 50.0
-
-    axes = tuple(sorted(body.axes, key=score, reverse=True))
+    axes = _ordered(body.axes, weighted)
     reduce_axes = body.reduce_axes
     if not any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in body.nodes()):
-        reduce_axes = tuple(sorted(body.reduce_axes, key=score, reverse=True))
+        reduce_axes = _ordered(reduce_axes, weighted)
     if axes == body.axes and reduce_axes == body.reduce_axes:
         return body
     return Body(axes, reduce_axes, body.stores)
+
+
+def _ordered(axes: tuple[Symbol, ...], weighted: Sequence[tuple[Expr, int]]) -> tuple[Symbol, ...]:
+    if len(axes) < 2:
+        return axes
+    scores = {axis: _score(axis, weighted) for axis in axes}
+    innermost = min(reversed(axes), key=scores.__getitem__)
+    leading = max(
+        (item for item in weighted if _stride_of(item[0], innermost)),
+        key=lambda item: (item[1], -abs(_stride_of(item[0], innermost) or 0)),
+        default=None,
+    )
+
+    def place(axis: Symbol) -> tuple[float, float]:
+        stride = _stride_of(leading[0], axis) if leading is not None else None
+        if axis is innermost:
+            return (-1.0, -1.0)
+        return (float(abs(stride)) if stride else float(1 << 50), scores[axis])
+
+    return tuple(sorted(axes, key=place, reverse=True))
+
+
+def _score(axis: Symbol, weighted: Sequence[tuple[Expr, int]]) -> float:
+    """Return how far apart in memory neighbors along ``axis`` are, over all accesses.
+
+    Strides count by their logarithm: a step of 1 against 64 matters as much as 64 against 4096,
+    since either way every element lies in another cache line.
+    """
+    total = weight = 0.0
+    for offset, size in weighted:
+        stride = _stride_of(offset, axis)
+        if stride == 0:
+            continue
+        total += size * (40.0 if stride is None else math.log2(abs(stride)))
+        weight += size
+    return total / weight if weight else 50.0
 
 
 def _join_loops(body: Body, buffers: Mapping[str, Buffer]) -> Body:

@@ -137,12 +137,9 @@ class Store:
         self.private = False
         self._lock = threading.Lock()
         self._puts = itertools.count()
-        wanted = folder if folder is not None else default_folder()
-        problem = prepare_folder(wanted)
-        if problem is None:
-            self.folder = wanted
-        else:
-            self.folder = wanted
+        self.folder = folder if folder is not None else default_folder()
+        problem = prepare_folder(self.folder)
+        if problem is not None:
             self._become_private(problem)
 
     def get(self, kind: str, key: Mapping[str, Any]) -> Entry | None:

@@ -27,6 +27,7 @@ from fusec.verify.compare import compare_output, describe, praise, signed_zero_d
 from fusec.verify.graph import check_graph
 from fusec.verify.inputs import Kind, fresh_inputs
 from fusec.verify.layout import Case
+from fusec.verify.process import WorkerError
 from fusec.verify.sandbox import RunResult
 from fusec.verify.signature import check_signature
 from fusec.verify.timing import TooGoodToBeTrue, fresh_tensors, time_kernel, written
@@ -108,6 +109,9 @@ def check_kernel(
         )
     except _Failure as failure:
         verdict = failure.verdict
+    except WorkerError as error:
+        # What cannot be checked is not used.
+        verdict = Verdict(False, "crash", f"could not be checked: {error}")
     return replace(verdict, seconds=time.perf_counter() - started)
 
 
@@ -132,7 +136,7 @@ def _check(
     wrong = check_signature(kernel.target, text, source.entry, source.text)
     if wrong is not None:
         return Verdict(False, wrong.stage, wrong.reason, wrong.line)
-    sandbox.prestart()
+    sandbox.prestart(cases[0].tensors[0].device.type if cases and cases[0].tensors else "cpu")
     checker = _Checker(kernel, text, interpret, generated, timeout, threads)
     # The compiler is a process of its own; meanwhile this one works out the references.
     with ThreadPoolExecutor(1, "fusec-check") as pool:

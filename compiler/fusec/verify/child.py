@@ -117,7 +117,7 @@ def run(place: tuple[int, int], data_file: int, result_file: int, report: int) -
                     return
                 _say(report, {"done": outcome})
         except BaseException as error:
-            _say(report, {"result": _describe(error, body["file"])})
+            _say(report, {"result": describe_error(error, body["file"])})
 
 
 def _run_case(
@@ -307,7 +307,8 @@ class LoadError(Exception):
     """The built library has no such entry point or does not load."""
 
 
-def _describe(error: BaseException, file: str) -> Message:
+def describe_error(error: BaseException, file: str) -> Message:
+    """Return an exception that a kernel raised, with the line of its file, as a report."""
     line = None
     if isinstance(error, SyntaxError):
         line = error.lineno

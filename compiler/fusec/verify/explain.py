@@ -166,6 +166,14 @@ def _problem(result: Message, signature: Signature, shapes: Sequence[tuple[int, 
         if result["type"] == "LoadError":
             reason = f"cannot be loaded: {message}"
         return Finding(stage, reason, result["line"], result["traceback"])
+    if problem == "device":
+        reason = "reads or writes device memory out of bounds"
+        if "misaligned" in result["message"]:
+            reason = "needs an argument aligned beyond its element size; arguments may be views"
+        elif "illegal memory access" not in result["message"]:
+            reason = f"failed on the device: {result['message'].partition(chr(10))[0]}"
+        stage = "bounds" if "illegal memory access" in result["message"] else "crash"
+        return Finding(stage, reason, details=result["traceback"])
     name = result["name"]
     index = next(i for i, a in enumerate(signature.arguments) if a.name == name)
     argument = signature.arguments[index]

@@ -12,12 +12,6 @@ import atexit
 import contextlib
 import json
 import os
-import select
-import signal
-import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -29,12 +23,11 @@ from fusec.kernel import Signature, Target
 from fusec.verify import explain
 from fusec.verify.explain import Finding, Run
 from fusec.verify.layout import Case, Layout
-from fusec.verify.protocol import Message, receive, send
+from fusec.verify.process import NoAnswer, Worker, WorkerError
+from fusec.verify.protocol import Message
 
 # The worker ends a run at its time limit; only if it fails to, this much later the worker goes.
 _GRACE = 3.0
-_START_LIMIT = 60.0
-_END_LIMIT = 1.0
 # What the interpreter needs, lazily imported parts included: those fail while it is active.
 _TRITON_MODULES = [
     "triton.experimental.gluon",
@@ -69,10 +62,6 @@ class RunResult:
     seconds: float = 0.0
     wall: float = 0.0
     details: str = field(default="", repr=False)
-
-
-class WorkerError(RuntimeError):
-    """The worker process itself does not start or died; a candidate's failure is no such error."""
 
 
 def run_candidate(
@@ -131,7 +120,8 @@ def run_cases(
     Raises:
         WorkerError: The worker cannot be started.
     """
-    many = threads or max(2, torch.get_num_threads())
+    device = _device(cases)
+    many = 1 if device != "cpu" else threads or max(2, torch.get_num_threads())
     plan = [(True, many), (False, many)]
     if target == "cpp" and many > 1:
         plan.append((True, 1))
@@ -146,18 +136,20 @@ def run_cases(
         "threads": many,
         "runs": plan,
         "timeout": timeout,
+        "device": device,
         "cases": layout.described,
     }
     started = time.perf_counter()
     with layout.files(json.dumps(body).encode()) as (data_file, result_file, place):
         limit = timeout * len(cases)
+        interpreted = target == "triton" and device == "cpu"
         request: Message = {
             "do": "run",
-            "modules": _TRITON_MODULES if target == "triton" else [],
+            "modules": _TRITON_MODULES if interpreted else [],
             "timeout": limit,
             "body": place,
         }
-        reply = worker().ask(request, (data_file, result_file), limit + _GRACE)
+        reply = _ask(device, request, (data_file, result_file), limit)
         if "failed" in reply:
             raise WorkerError(reply["failed"])
         done = [report["done"] for report in reply["reports"] if "done" in report]
@@ -165,18 +157,39 @@ def run_cases(
         for index, outcome in enumerate(done):
             runs = layout.results(result_file, index, outcome["same"])
             finding = explain.compare_runs(signature, runs)
-            results.append(_judged(finding, reply, runs, outcome["seconds"]))
+            results.append(_judged(finding, reply, runs, outcome["seconds"], device))
             if not results[-1].ok:
                 break
     if len(done) < len(cases) and all(result.ok for result in results):
         finding = explain.finding(reply, signature, cases[len(done)].shapes)
-        results.append(_judged(finding, reply, [], 0.0))
+        results.append(_judged(finding, reply, [], 0.0, device))
     wall = (time.perf_counter() - started) / len(results)
     return [replace(result, wall=wall) for result in results]
 
 
+def _device(cases: Sequence[Case]) -> str:
+    devices = {str(tensor.device) for case in cases for tensor in case.tensors}
+    if len(devices) > 1:
+        raise ValueError(f"tensors on several devices: {', '.join(sorted(devices))}")
+    return devices.pop() if devices else "cpu"
+
+
+def _ask(device: str, request: Message, files: tuple[int, int], limit: float) -> Message:
+    """Have the request answered; for a device's worker, take its silence for a time-out."""
+    if device == "cpu":
+        # It ends a run at its limit by itself.
+        return worker().ask(request, files, limit + _GRACE)
+    try:
+        return device_worker().ask(request, files, limit, retry=False)
+    except NoAnswer:
+        return {"reports": [], "timeout": True, "status": 0, "log": "", "seconds": limit}
+    finally:
+        # A device error spoils the process, which has then ended; the next one starts now.
+        device_worker().start()
+
+
 def _judged(
-    finding: Finding | None, reply: Message, runs: Sequence[Run], seconds: float
+    finding: Finding | None, reply: Message, runs: Sequence[Run], seconds: float, device: str
 ) -> RunResult:
     details = _details(finding, reply)
     if finding is not None and finding.stage != "passed":
@@ -185,11 +198,23 @@ def _judged(
         True,
         "passed",
         "",
-        outputs=runs[0].outputs,
-        others=tuple(run.outputs for run in runs[1:] if run.differs),
+        outputs=_moved(runs[0], device),
+        others=tuple(_moved(run, device) for run in runs[1:] if run.differs),
         seconds=seconds,
         details=details,
     )
+
+
+def _moved(run: Run, device: str) -> tuple[torch.Tensor, ...]:
+    if device == "cpu":
+        return run.outputs
+    moved = []
+    for output in run.outputs:
+        there = torch.empty_strided(
+            output.shape, output.stride(), dtype=output.dtype, device=device
+        )
+        moved.append(there.copy_(output))
+    return tuple(moved)
 
 
 def _details(finding: Finding | None, reply: Message) -> str:
@@ -197,145 +222,35 @@ def _details(finding: Finding | None, reply: Message) -> str:
     return "\n".join(part for part in parts if part)
 
 
-class Worker:
-    """The long-lived clean process, and the conversation with it."""
-
-    def __init__(self, module: str = "fusec.verify.worker") -> None:
-        self.module = module
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._sock: socket.socket | None = None
-        self._owner = 0
-        self._ready = False
-        self._errors: int | None = None
-
-    def start(self) -> None:
-        """Start the process if it does not run; returns before it is ready."""
-        with self._lock:
-            self._start()
-
-    def _start(self) -> None:
-        if self._owner not in (0, os.getpid()):
-            # This is a fork of the process that the worker belongs to.
-            self._process = self._sock = self._errors = None
-        if self._process is not None and self._process.poll() is None:
-            return
-        self._close()
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        package = str(Path(__file__).resolve().parents[2])
-        paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(paths),
-            "OPENBLAS_NUM_THREADS": "1",
-            # A stray device context has no place in a process that forks.
-            "CUDA_VISIBLE_DEVICES": "",
-        }
-        self._errors = os.memfd_create("fusec-worker-errors", os.MFD_CLOEXEC)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-W", "ignore", "-m", self.module, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=self._errors,
-                stderr=self._errors,
-                env=environment,
-                start_new_session=True,
-            )
-        self._sock = mine
-        self._owner = os.getpid()
-        self._ready = False
-
-    def ask(self, request: Message, descriptors: tuple[int, ...], timeout: float) -> Message:
-        """Send a request and return the answer.
-
-        Raises:
-            WorkerError: The worker does not start, or died twice over this request.
-        """
-        with self._lock:
-            try:
-                for attempt in range(2):
-                    self._start()
-                    try:
-                        self._wait_ready()
-                        assert self._sock is not None
-                        send(self._sock, request, descriptors)
-                        return self._receive(timeout)
-                    except (OSError, WorkerError):
-                        # Something outside ended it, such as the system's memory killer.
-                        self._close()
-                        if attempt:
-                            raise
-                raise AssertionError("unreachable")
-            except BaseException:
-                # Also for an interrupt: an answer that arrives later must find no reader.
-                self._close()
-                raise
-
-    def _wait_ready(self) -> None:
-        if not self._ready:
-            self._receive(_START_LIMIT)
-            self._ready = True
-
-    def _receive(self, timeout: float) -> Message:
-        assert self._sock is not None
-        ready, _, _ = select.select([self._sock], [], [], timeout)
-        if not ready:
-            raise WorkerError(f"the checking process gave no answer in {timeout:.0f} s")
-        message, _ = receive(self._sock)
-        if message is None:
-            raise WorkerError(f"the checking process ended: {self._last_words()}")
-        return message
-
-    def _last_words(self) -> str:
-        if self._errors is None:
-            return ""
-        size = os.fstat(self._errors).st_size
-        text = os.pread(self._errors, 2000, max(0, size - 2000)).decode(errors="replace")
-        return text.strip().rpartition("\n")[2]
-
-    @property
-    def pid(self) -> int | None:
-        """The process's id while it runs."""
-        return self._process.pid if self._process and self._process.poll() is None else None
-
-    def close(self) -> None:
-        """End the process and what it started."""
-        if self._owner == os.getpid():
-            with self._lock:
-                self._close()
-
-    def _close(self) -> None:
-        if self._sock is not None:
-            # It sees this at once, ends its children and itself.
-            self._sock.close()
-        if self._process is not None:
-            try:
-                self._process.wait(_END_LIMIT)
-            except subprocess.TimeoutExpired:
-                # Its children follow: each asked to be killed when it goes.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
-        if self._errors is not None:
-            os.close(self._errors)
-        self._process = self._sock = self._errors = None
-        self._ready = False
-
-
-_worker = Worker()
-atexit.register(_worker.close)
+_worker = Worker(
+    "fusec.verify.worker",
+    # A stray device context has no place in a process that forks, nor has a thread.
+    {"CUDA_VISIBLE_DEVICES": "", "OPENBLAS_NUM_THREADS": "1"},
+)
+_device_worker = Worker(
+    "fusec.verify.device_worker",
+    # Every allocation its own: a step outside one is more likely to be seen.
+    {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+)
+for _each in (_worker, _device_worker):
+    atexit.register(_each.close)
+    os.register_at_fork(after_in_child=_each.forget)
 
 
 def worker() -> Worker:
-    """Return this process's worker."""
+    """Return this process's worker for the CPU."""
     return _worker
 
 
-def prestart() -> None:
+def device_worker() -> Worker:
+    """Return this process's worker for CUDA devices."""
+    return _device_worker
+
+
+def prestart(device: str = "cpu") -> None:
     """Start the worker in the background, so that the first check need not wait for it.
 
     Cheap, returns at once, and may be called as often as one likes.
     """
     with contextlib.suppress(OSError):
-        _worker.start()
+        (_worker if device == "cpu" else _device_worker).start()

@@ -1,0 +1,186 @@
+"""The worker processes, seen from the process that asks them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from fusec.verify.protocol import Message, receive, send
+
+_START_LIMIT = 60.0
+_END_LIMIT = 1.0
+
+
+class WorkerError(RuntimeError):
+    """The worker process itself does not start or died; a candidate's failure is no such error."""
+
+
+class NoAnswer(WorkerError):
+    """The worker did not answer in time; it has been ended."""
+
+
+class Worker:
+    """A long-lived process that runs candidates, and the conversation with it.
+
+    Attributes:
+        module: What the process runs; it takes its socket's descriptor as its argument.
+        environment: What its environment has that this process's has not.
+    """
+
+    def __init__(self, module: str, environment: Mapping[str, str]) -> None:
+        self.module = module
+        self.environment = environment
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._sock: socket.socket | None = None
+        self._ready = False
+        self._errors: int | None = None
+
+    def start(self) -> None:
+        """Start the process if it does not run; returns at once, before it is ready."""
+        # Where somebody holds the lock, it is about to run or runs.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._start()
+            finally:
+                self._lock.release()
+
+    def _start(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._close()
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        package = str(Path(__file__).resolve().parents[2])
+        paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            **self.environment,
+        }
+        self._errors = os.memfd_create("fusec-worker-errors", os.MFD_CLOEXEC)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-W", "ignore", "-m", self.module, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=self._errors,
+                env=environment,
+                start_new_session=True,
+            )
+        self._sock = mine
+        self._ready = False
+
+    def ask(
+        self,
+        request: Message,
+        descriptors: tuple[int, ...],
+        timeout: float,
+        *,
+        retry: bool = True,
+    ) -> Message:
+        """Send a request and return the answer.
+
+        Args:
+            request: What to do.
+            descriptors: Files that go with it.
+            timeout: Seconds to wait, once the process is ready.
+            retry: Whether to ask a new process where this one ends over the request.
+
+        Raises:
+            NoAnswer: There was none in time.
+            WorkerError: The worker does not start, or ended over this request.
+        """
+        with self._lock:
+            try:
+                for attempt in range(2):
+                    self._start()
+                    try:
+                        self._wait_ready()
+                        assert self._sock is not None
+                        send(self._sock, request, descriptors)
+                        return self._receive(timeout)
+                    except (OSError, WorkerError):
+                        # Something outside ended it, such as the system's memory killer.
+                        self._close()
+                        if attempt or not retry:
+                            raise
+                raise AssertionError("unreachable")
+            except BaseException:
+                # Also for an interrupt: an answer that arrives later must find no reader.
+                self._close()
+                raise
+
+    def _wait_ready(self) -> None:
+        if not self._ready:
+            self._receive(_START_LIMIT)
+            self._ready = True
+
+    def _receive(self, timeout: float) -> Message:
+        assert self._sock is not None
+        ready, _, _ = select.select([self._sock], [], [], timeout)
+        if not ready:
+            raise NoAnswer(f"the checking process gave no answer in {timeout:.0f} s")
+        message, _ = receive(self._sock)
+        if message is None:
+            raise WorkerError(f"the checking process ended: {self._last_words()}")
+        return message
+
+    def _last_words(self) -> str:
+        if self._errors is None:
+            return ""
+        size = os.fstat(self._errors).st_size
+        text = os.pread(self._errors, 2000, max(0, size - 2000)).decode(errors="replace")
+        return text.strip().rpartition("\n")[2]
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id while it runs."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def close(self) -> None:
+        """End the process and what it started."""
+        # At exit another thread may still wait for an answer: then the process has to go all
+        # the same.
+        held = self._lock.acquire(timeout=_END_LIMIT)
+        try:
+            self._close()
+        finally:
+            if held:
+                self._lock.release()
+
+    def forget(self) -> None:
+        """In a fork of this process: let go of the worker, which stays the parent's."""
+        self._lock = threading.Lock()
+        if self._sock is not None:
+            # Or the worker would not see the parent's end.
+            self._sock.close()
+        if self._errors is not None:
+            os.close(self._errors)
+        self._process = self._sock = self._errors = None
+        self._ready = False
+
+    def _close(self) -> None:
+        if self._sock is not None:
+            # It sees this at once, ends its children and itself.
+            self._sock.close()
+        if self._process is not None:
+            try:
+                self._process.wait(_END_LIMIT)
+            except subprocess.TimeoutExpired:
+                # Its children follow: each asked to be killed when it goes.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+        if self._errors is not None:
+            os.close(self._errors)
+        self._process = self._sock = self._errors = None
+        self._ready = False

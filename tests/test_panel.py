@@ -212,11 +212,16 @@ def test_keyboard_checks_and_keeps(bench, cell):
     assert cell.kernels["gelu_norm"].source == edit
 
 
-def test_revert_brings_back_the_generated_text(bench, cell):
+def test_revert_goes_back_to_the_text_in_use_then_to_the_generated(bench, cell):
     kernel = cell.kernels["gelu_norm"]
     type_text(bench, kernel.source + "// mine\n", "keep")
     settle(bench)
-    type_text(bench, kernel.source + "// and more\n")
+    kept = kernel.source
+    type_text(bench, kept + "// and more\n")
+    bench.kernels.revert.click()
+    settle(bench)
+    assert bench.kernels.editor.text == kept == kernel.source
+    assert "edited text, which is in use" in verdict(bench)
     bench.kernels.revert.click()
     settle(bench)
     assert not kernel.edited
@@ -365,6 +370,11 @@ def test_edit_of_the_user_survives_tuning(bench, cell):
     bench.kernels.tune.click()
     settle(bench)
     assert bench.kernels.editor.text == edit
+    assert "Revert shows them" in verdict(bench)
+    bench.kernels.revert.click()
+    settle(bench)
+    assert bench.kernels.editor.text == cell.kernels["gelu_norm"].source
+    assert "tuned text" in verdict(bench)
 
 
 def test_failing_search_is_shown(bench, cell, monkeypatch):

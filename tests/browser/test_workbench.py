@@ -50,6 +50,8 @@ def test_edit_check_keep_tune(open_notebook: OpenNotebook) -> None:
     expect(panel.fault).to_contain_text("static_assert")
     notebook.shoot("panel-compile", panel.root)
     panel.button("Revert").click()
+    panel.says(re.compile("back to the edited text"))
+    panel.button("Revert").click()
     panel.says(re.compile("back to the generated text"))
     assert "static_assert" not in panel.editor.input_value()
     panel.type_at_end_of("return 0;", " // WRONG")

@@ -48,7 +48,9 @@ class KernelsTab:
         self.tunables = Tunables(self._set_tunable)
         self.check = button("Check", "Build, run apart, compare and time (Ctrl+Enter)", "check")
         self.keep = button("Keep", "Put it in use if it passes (Ctrl+Shift+Enter)", "save")
-        self.revert = button("Revert", "Back to the generated text", "undo")
+        self.revert = button(
+            "Revert", "Drop what was typed; then, back to the generated text", "undo"
+        )
         self.tune = button("Tune", "Search the tunables", "sliders")
         self.export = button("Export", "Write a file that runs without Fuselab", "download")
         self.check.button_style = "primary"
@@ -90,7 +92,7 @@ class KernelsTab:
         self._start("Keeping", self._keep)
 
     def start_revert(self) -> None:
-        """Go back to the generated text."""
+        """Go back to the text in use; from there, to the generated one."""
         self._start("Reverting", self._revert)
 
     def start_export(self) -> None:
@@ -163,15 +165,19 @@ class KernelsTab:
                 self._bench.set_draft(name, self._bench.draft(name))
                 self._bench.note = f"{name}: the edit is in use"
 
-    def _revert(self, name: str, kernel: Kernel, _text: str) -> None:
-        if kernel.edited:
+    def _revert(self, name: str, kernel: Kernel, text: str) -> None:
+        # What was typed goes first: the text in use may be a better one than the generated.
+        if text == kernel.source and kernel.edited:
             with self._bench.cell.lock:
                 kernel.revert()
                 self._bench.cell.refresh()
         with self._bench.state:
             self._bench.drafts.pop(name, None)
             self._bench.checked.pop(name, None)
-            self._bench.note = f"{name}: back to the generated text"
+            which = f"{kernel_state(kernel)} text, which is in use"
+            if not kernel.edited:
+                which = "generated text"
+            self._bench.note = f"{name}: back to the {which}"
 
     def _export(self, name: str, kernel: Kernel, text: str) -> None:
         with self._bench.cell.lock:

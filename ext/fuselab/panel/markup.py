@@ -53,7 +53,8 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     def row(cells: list[str], tag: str) -> str:
         return "".join(
             f"<{tag} style='padding:1px 14px 1px 0;font-weight:{600 if tag == 'th' else 400};"
-            f"text-align:{'right' if i else 'left'};white-space:nowrap'>{escape(cell)}</{tag}>"
+            f"text-align:{'right' if i else 'left'};vertical-align:baseline;"
+            f"white-space:{'nowrap' if i and tag == 'td' else 'normal'}'>{escape(cell)}</{tag}>"
             for i, cell in enumerate(cells)
         )
 

@@ -130,7 +130,10 @@ class TuningTab:
                     self._bench.checked.pop(name, None)
                     if self._bench.drafts.get(name) == kernel.source:
                         self._bench.drafts.pop(name)
-                    self._bench.note = f"{name}: the tuned values are in use"
+                    typed = name in self._bench.drafts
+                    self._bench.note = f"{name}: the tuned values are in use" + (
+                        " (above is what you typed; Revert shows them)" if typed else ""
+                    )
 
     def _progress(self, run: TuningRun, turns: Turns) -> None:
         """Show the run so far: between two measurements, and not often."""

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import pytest
-
 from codegen_cpp_bodies import check, random_bench
+
+from fusec.codegen.cpp import choices
 from fusec.runtime.cpp_build import build_many
 
 BLOCK = 10
+# With these, bodies of a few hundred elements take the paths of large ones.
+SHRUNK = {
+    "GRAIN": 4,
+    "GRAIN_EXPENSIVE": 4,
+    "SUM_CHUNK": 16,
+    "INDEX_CHUNK": 8,
+    "COLUMNS": 16,
+    "ROW_CHUNK": 4,
+    "PIECES": 4,
+}
 
 
-@pytest.mark.parametrize("block", range(16))
-def test_random_bodies(block: int) -> None:
+def check_block(block: int) -> None:
     seeds = range(block * BLOCK, (block + 1) * BLOCK)
     benches = [(seed, random_bench(seed)) for seed in seeds]
     build_many([bench.source().text for _, bench in benches])
     for seed, bench in benches:
         check(bench, seed=seed, special=seed % 3 == 0, context=f"seed {seed}")
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_random_bodies(block: int) -> None:
+    check_block(block)
+
+
+@pytest.mark.parametrize("block", range(100, 112))
+def test_random_bodies_as_if_large(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SHRUNK.items():
+        monkeypatch.setattr(choices, name, value)
+    check_block(block)

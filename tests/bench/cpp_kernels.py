@@ -88,13 +88,11 @@ def workloads() -> list[Workload]:
         Workload("argmax", lambda a: a.argmax(-1), (x,)),
         Workload("argmax all", lambda a: a.argmax(), (many,)),
         Workload("logsumexp", lambda a: a.logsumexp(-1), (logits,)),
-        Workload("cross_entropy", lambda a, t: F.cross_entropy(a, t), (logits, labels)),
+        Workload("cross_entropy", F.cross_entropy, (logits, labels)),
         Workload("transpose + add", lambda a, b: a.t() + b, (square, randn(2048, 2048))),
         Workload("transpose copy", lambda a: a.t().contiguous(), (square,)),
         Workload("permute NCHW", lambda a: a.permute(0, 2, 3, 1).contiguous(), (image,)),
-        Workload(
-            "batch_norm stats", lambda a: (a.mean((0, 2, 3)), a.var((0, 2, 3))), (image,)
-        ),
+        Workload("batch_norm stats", lambda a: (a.mean((0, 2, 3)), a.var((0, 2, 3))), (image,)),
         Workload("embedding", lambda t, i: t[i], (table, ids)),
         Workload("bool mask", lambda a: torch.where(a > 0, a, 0.1 * a), (x,)),
         Workload("int8 quantize", lambda a: (a * 20).round().clamp(-128, 127).to(torch.int8), (x,)),
@@ -127,7 +125,8 @@ class Program:
             path = build(source.text)
             self.build_seconds = max(self.build_seconds, time.perf_counter() - started)
             types = [ctypes.c_void_p] * len(source.signature.arguments) + [ctypes.c_int64]
-            self.steps.append((load(path, source.entry, argtypes=types), argument_buffers(step.body)))
+            function = load(path, source.entry, argtypes=types)
+            self.steps.append((function, argument_buffers(step.body)))
             self.sources.append(source)
         made = [n for step in program.steps for n in step.writes() if n not in program.inputs]
         self.made = [
@@ -161,11 +160,14 @@ class Program:
         ]
 
 
+clock = time.perf_counter
+
+
 def once(function: Callable[[], object], repeat: int) -> float:
-    started = time.perf_counter()
+    started = clock()
     for _ in range(repeat):
         function()
-    return (time.perf_counter() - started) / repeat
+    return (clock() - started) / repeat
 
 
 def compare(
@@ -181,7 +183,8 @@ def compare(
     for _ in range(rounds):
         for name, function in contenders.items():
             times[name].append(once(function, repeat))
-    return {name: (min if best else statistics.median)(values) * 1e3 for name, values in times.items()}
+    middle = min if best else statistics.median
+    return {name: middle(values) * 1e3 for name, values in times.items()}
 
 
 def run(
@@ -217,10 +220,16 @@ def main() -> None:
     parser.add_argument("--inductor", action="store_true", help="time TorchInductor as well")
     parser.add_argument("--show", action="store_true", help="print the kernels, time nothing")
     parser.add_argument("--best", action="store_true", help="minima: for a machine in use")
+    parser.add_argument(
+        "--cpu", action="store_true", help="one thread, and its time on the processor alone"
+    )
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=0.5, help="for each workload")
     options = parser.parse_args()
     torch.manual_seed(0)
+    if options.cpu:
+        global clock
+        clock, options.threads = time.thread_time, 1
     if options.threads:
         torch.set_num_threads(options.threads)
     print(f"{torch.get_num_threads()} threads; milliseconds; floor = copy / fusec")

@@ -15,6 +15,7 @@ SUM_CHUNK = 4096
 GRAIN = 32768
 # The same for a body with an exponential or the like, which takes several times as long.
 GRAIN_EXPENSIVE = 8192
+GRAINS = (4096, 8192, 16384, 32768, 65536)
 
 
 def grain(operations: int) -> int:
@@ -53,3 +54,32 @@ def worth_keeping(cost: int) -> bool:
         cost: What computing it takes, in additions.
     """
     return cost >= KEEP_COST
+
+
+# -- columns ----------------------------------------------------------------------------------
+
+# Columns that are reduced side by side: 4 KiB of float, one page of a row, which is what the
+# hardware's prefetcher follows; the running results stay in the first-level cache. Narrow tiles
+# that would stay in the second-level cache from pass to pass do not: columns lie a power of two
+# apart more often than not, so a few sets of the cache would have to hold them all.
+COLUMNS = 1024
+COLUMN_CHOICES = (64, 128, 256, 512, 1024, 2048)
+# Rows that a column's float sum adds up before they go into a double.
+ROW_CHUNK = 512
+# Units of work that a loop over tiles should have before it is split over the rows as well:
+# enough to keep many cores busy.
+UNITS = 16
+# Pieces of a long reduction that threads share. Fixed, so that the result does not depend on
+# the number of threads; more pieces would balance better and cost more to combine.
+PIECES = 32
+PIECE_CHOICES = (8, 16, 32, 64, 128)
+
+
+def split_rows(units: int | None, work: int | None) -> bool:
+    """Whether threads should share the rows of a reduction rather than its outer points.
+
+    Args:
+        units: Outer points (or tiles of them), None where it is not known.
+        work: Elements in all, likewise.
+    """
+    return units is not None and units < UNITS and (work is None or work >= 2 * GRAIN)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fusec.codegen.cpp.columns import column_axis, write_columns
 from fusec.codegen.cpp.dtypes import C_TYPES
 from fusec.codegen.cpp.loops import cost
+from fusec.codegen.cpp.pieces import should_split, write_pieces
 from fusec.codegen.cpp.pointwise import write_pointwise
 from fusec.codegen.cpp.rows import write_rows
 from fusec.codegen.cpp.scope import Kernel, Scope
@@ -47,7 +49,13 @@ def emit_cpp(
     if kernel.checked:
         code.line("int failed = 0; // the number of a check that failed")
     if body.has_reduction or body.reduce_axes:
-        write_rows(kernel, scope, code)
+        column = column_axis(kernel)
+        if column is not None:
+            write_columns(kernel, scope, code, column)
+        elif should_split(kernel):
+            write_pieces(kernel, scope, code)
+        else:
+            write_rows(kernel, scope, code)
     else:
         write_pointwise(kernel, scope, code)
     code.line("return failed;" if kernel.checked else "return 0;")
@@ -75,7 +83,7 @@ def emit_cpp(
             f"initializer(omp_priv = {'-' if kind == 'max' else ''}INFINITY)"
         )
     file.line()
-    file.lines_of(kernel.tunables.values())
+    file.lines_of([*kernel.tunables.values(), *kernel.asserts])
     if kernel.tunables:
         file.line()
     _write_parameters(file, kernel, entry)

@@ -69,9 +69,7 @@ def is_real_sum(node: Reduce) -> bool:
     return node.kind == "sum" and node.dtype.is_floating_point
 
 
-def accumulator(
-    scope: Scope, node: Reduce, prefix: str, *, total: bool = False, suffix: str = ""
-) -> Accumulator:
+def accumulator(scope: Scope, node: Reduce, prefix: str, *, total: bool = False) -> Accumulator:
     """Name an accumulator; nothing is written yet.
 
     Args:
@@ -79,15 +77,14 @@ def accumulator(
         node: The reduction.
         prefix: ``row``, ``column``...
         total: Whether sums of sums go into it: floats are added up as doubles then.
-        suffix: Goes behind the name.
     """
     value = node.args[0].dtype if is_index(node) else node.dtype
     wide = total and is_real_sum(node)
     dtype = torch.float64 if wide else value
     word = "total" if wide else node.kind.removeprefix("arg")
-    place = scope.name("_".join(w for w in (prefix, word, suffix) if w))
-    index = scope.name("_".join(w for w in (prefix, node.kind, suffix) if w))
-    return Accumulator(node, place, dtype, index if is_index(node) else "")
+    place = scope.name(f"{prefix}_{word}")
+    index = scope.name(f"{prefix}_{node.kind}") if is_index(node) else ""
+    return Accumulator(node, place, dtype, index)
 
 
 def identity(node: Reduce, dtype: torch.dtype) -> str:

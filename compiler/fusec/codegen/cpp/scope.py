@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -67,6 +67,7 @@ class Kernel:
         names: Buffer name to parameter name.
         signature: Its parameters and checks.
         helpers: Names of the helper functions that the text calls so far.
+        nodes: All nodes, arguments before users.
         free: Node to the axes that its value depends on.
         users: Node to the nodes that have it as an argument.
         updated: Buffers that are read and written.
@@ -80,11 +81,13 @@ class Kernel:
     helpers: set[str] = field(default_factory=set)
     reductions: set[tuple[str, torch.dtype]] = field(default_factory=set)
     tunables: dict[str, str] = field(default_factory=dict)
+    asserts: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.nodes = self.body.nodes()
         self.free = free_axes(self.body.roots)
         self.users: dict[Node, list[Node]] = {}
-        for node in self.body.nodes():
+        for node in self.nodes:
             for arg in node.args:
                 self.users.setdefault(arg, []).append(node)
         written = set(self.body.writes())
@@ -94,6 +97,28 @@ class Kernel:
     def use(self, helper: str) -> None:
         """Note that the text calls a helper."""
         self.helpers.add(helper)
+
+    def tunable(self, name: str, value: int, values: Sequence[int], meaning: str) -> str:
+        """Declare a named constant that a search may change; return its name."""
+        among = " ".join(str(v) for v in sorted({*values, value}))
+        self.tunables[name] = f"constexpr int64_t {name} = {value}; // tunable: {among} ({meaning})"
+        return name
+
+    def at_most(self, value: str, limit: str) -> str:
+        """Return the text of the lesser of two positions."""
+        self.use("at_most")
+        return f"at_most({value}, {limit})"
+
+    def closure(self, roots: Iterable[Node], known: Collection[Node]) -> list[Node]:
+        """Return the nodes that ``roots`` are computed from, up to those ``known``, in order."""
+        live: set[Node] = set()
+        stack = list(roots)
+        while stack:
+            node = stack.pop()
+            if node not in live and node not in known:
+                live.add(node)
+                stack.extend(node.args)
+        return [node for node in self.nodes if node in live]
 
     @property
     def checked(self) -> bool:
@@ -235,8 +260,8 @@ class Scope:
             if assigned:
                 return f"{assigned[1]}_val"
         if isinstance(node, Cast):
-            inner = self.values[node.args[0]].text
-            stem = inner if inner.isidentifier() else "value"
+            inner = self.values.get(node.args[0])
+            stem = inner.text if inner is not None and inner.text.isidentifier() else "value"
             return f"{stem}_{_TYPE_WORDS.get(node.dtype, 'cast')}"
         if isinstance(node, Op):
             return _WORDS.get(node.name, f"{node.name}_val")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from fusec.codegen.cpp import choices
@@ -11,7 +11,7 @@ from fusec.codegen.cpp.scope import Kernel
 from fusec.codegen.passes import Pass, PassPlan, plan_passes
 from fusec.ir.body import Store, axis_sizes
 from fusec.ir.index import product
-from fusec.ir.node import Load, Node, Op, Reduce, walk
+from fusec.ir.node import Load, Node, Op, walk
 from fusec.ir.ops import EXPENSIVE
 
 
@@ -63,7 +63,7 @@ def _kept_values(kernel: Kernel, steps: Steps, points: int | None) -> Steps:
                 continue
             live.add(node)
             earlier = first.get(node, number) < number
-            if earlier and (node in kept or choices.worth_keeping(recomputed(node, steps))):
+            if earlier and (node in kept or choices.worth_keeping(recomputed(node, steps, kept))):
                 size = (points or 0) * node.dtype.itemsize
                 if node in kept or (size <= room and node.dtype in C_TYPES):
                     room -= 0 if node in kept else size
@@ -82,14 +82,14 @@ def roots(step: Pass) -> list[Node]:
     return [r.args[0] for r in step.reductions] + [s.value for s in step.stores]
 
 
-def recomputed(node: Node, steps: Steps) -> int:
-    """Return what computing an elementwise node again would cost, in additions."""
+def recomputed(node: Node, steps: Steps, kept: Collection[Node]) -> int:
+    """Return what computing an elementwise node again from the kept ones costs, in additions."""
     total = 0
-    seen: set[Node] = set()
+    seen: set[Node] = set(kept)
     stack = [node]
     while stack:
         current = stack.pop()
-        if current in seen or current not in steps.elementwise or isinstance(current, Reduce):
+        if current in seen or current not in steps.elementwise:
             continue
         seen.add(current)
         if isinstance(current, Op):

@@ -180,7 +180,7 @@ FX_INLINE double fx_fmod(double x, double y) { return __builtin_fmod(x, y); }
 FX_INLINE float fx_remainder(float x, float y)
 {
     float r = __builtin_fmodf(x, y);
-    return (r != 0.0f) & ((y < 0.0f) != (r < 0.0f) ? r + y : r;
+    return (r != 0.0f) & ((y < 0.0f) != (r < 0.0f)) ? r + y : r;
 }
 
 //@ name: remainder.f64
@@ -189,7 +189,7 @@ FX_INLINE float fx_remainder(float x, float y)
 FX_INLINE double fx_remainder(double x, double y)
 {
     double r = __builtin_fmod(x, y);
-    return (r != 0.0) & ((y < 0.0) != (r < 0.0) ? r + y : r;
+    return (r != 0.0) & ((y < 0.0) != (r < 0.0)) ? r + y : r;
 }
 
 //@ name: floordiv.f32
@@ -199,7 +199,7 @@ FX_INLINE float fx_floordiv(float x, float y)
 {
     float r = __builtin_fmodf(x, y);
     float q = (x - r) / y;
-    q = (r != 0.0f) & ((y < 0.0f) != (r < 0.0f) ? q - 1.0f : q;
+    q = (r != 0.0f) & ((y < 0.0f) != (r < 0.0f)) ? q - 1.0f : q;
     float whole = __builtin_floorf(q);
     whole = q - whole > 0.5f ? whole + 1.0f : whole;
     whole = q != 0.0f ? whole : __builtin_copysignf(0.0f, x / y);
@@ -213,7 +213,7 @@ FX_INLINE double fx_floordiv(double x, double y)
 {
     double r = __builtin_fmod(x, y);
     double q = (x - r) / y;
-    q = (r != 0.0) & ((y < 0.0) != (r < 0.0) ? q - 1.0 : q;
+    q = (r != 0.0) & ((y < 0.0) != (r < 0.0)) ? q - 1.0 : q;
     double whole = __builtin_floor(q);
     whole = q - whole > 0.5 ? whole + 1.0 : whole;
     whole = q != 0.0 ? whole : __builtin_copysign(0.0, x / y);

@@ -17,6 +17,7 @@ import torch
 from fusec.codegen.naming import identifier
 from fusec.codegen.triton import expressions as ex
 from fusec.codegen.triton.expressions import Needs, Text
+from fusec.codegen.triton.padding import Padding
 from fusec.codegen.triton.tiling import LIMIT, Dim, Tile
 from fusec.codegen.triton.writer import Writer
 from fusec.ir.body import Buffer, Store
@@ -44,6 +45,9 @@ class Kernel:
         index_type: ``tl.int32``, ``tl.int64``, or ``INDEX`` where the sizes decide.
         favorite: Node to the name that the user gave it.
         size_names: Symbolic size to its name in the text.
+        relaxed: The nodes that quick instructions may compute.
+        padding: What loads yield outside the row; None without a reduction.
+        evict: Number of the pass and buffer to how long the cache should keep it.
         names: Node to the name it got in this kernel.
         wishes: Reduction to the name it should get in every kernel of the file.
     """
@@ -58,6 +62,9 @@ class Kernel:
     index_type: str
     favorite: Mapping[Node, str]
     size_names: Mapping[Symbol, str] = field(default_factory=dict)
+    relaxed: frozenset[Node] = frozenset()
+    padding: Padding | None = None
+    evict: Mapping[tuple[int, str], str] = field(default_factory=dict)
     names: dict[Node, str] = field(default_factory=dict)
     wishes: dict[Node, str] = field(default_factory=dict)
 
@@ -104,10 +111,10 @@ def favorite_names(roots: tuple[Node, ...]) -> dict[Node, str]:
 class Block:
     """A straight stretch of statements; an inner loop's block sees what its outer one named."""
 
-    def __init__(self, kernel: Kernel, outer: Block | None = None) -> None:
+    def __init__(self, kernel: Kernel, outer: Block | None = None, number: int = -1) -> None:
         self.kernel = kernel
+        self.number = number  # the pass whose loop this is; -1 outside
         self.known: dict[Node, Text] = dict(outer.known) if outer else {}
-        self.offsets: dict[tuple[str, ...], str] = dict(outer.offsets) if outer else {}
         self.pending: dict[Node, tuple[SourceLine | None, ...]] = {}
         self.uses: Counter[Node] = Counter()
         self.must_name: set[Node] = set()
@@ -250,7 +257,9 @@ class Block:
                 Text(self.index(a.expr), ex.SUM) if isinstance(a, IndexValue) else text
                 for a, text in zip(node.args, args, strict=True)
             ]
-        return ex.operation(node.name, [a.dtype for a in node.args], args, self.kernel.needs)
+        dtypes = [a.dtype for a in node.args]
+        relaxed = node in self.kernel.relaxed
+        return ex.operation(node.name, dtypes, args, self.kernel.needs, relaxed)
 
     def _index_value(self, node: IndexValue) -> Text:
         if fits_index(node.expr) or self.kernel.index_type == "tl.int64":
@@ -283,6 +292,8 @@ class Block:
         if offset.constant == 0:
             return name, frozenset()
         text = self.index(offset)
+        if len(offset.terms) == 1 and text.startswith("(") and text.endswith(")"):
+            text = text[1:-1]  # one quotient or remainder: it binds more tightly than the sum
         return f"{name} + {text}", self.kernel.expr_dims(offset)
 
     def _load(self, node: Load) -> Text:
@@ -302,8 +313,20 @@ class Block:
             other = ex.number(node.other, node.dtype)
             if node.dtype == torch.bool:
                 other = Text(str(int(node.other)))
-            args.append(other.source)
+            args.append(f"other={other.source}")
+        elif self.kernel.padding is not None and node in self.kernel.padding.loads:
+            args.append(f"other={self._padded(node)}")
+        policy = self.kernel.evict.get((self.number, node.buffer))
+        if policy is not None and self.kernel.tile.inner in dims:
+            args.append(f'eviction_policy="{policy}"')
         return ex.call("tl.load", *[Text(a) for a in args])
+
+    def _padded(self, node: Load) -> str:
+        assert self.kernel.padding is not None
+        value = self.kernel.padding.loads[node]
+        if node.dtype == torch.bool:
+            return str(int(value))
+        return ex.number(value, node.dtype).source
 
     # -- stores ---------------------------------------------------------------------------
 
@@ -351,8 +374,8 @@ class Block:
         return [d for d in self.kernel.tile.dims if d in dims]
 
 
-_OP_NAMES = {"where": "chosen", "truediv": "quotient", "sub": "difference", "add": "total"} | {
-    "mul": "scaled",
+_OP_NAMES = {"where": "chosen", "truediv": "quotient", "sub": "difference", "add": "added"} | {
+    "mul": "product",
     "logical_and": "both",
     "logical_or": "either",
     "logical_not": "not_",

@@ -214,7 +214,7 @@ def choose_looped(
     """A long row a program: 16 elements a thread and step, so that many loads are under way."""
     long = columns >= 4096
     block = 4096 if long else 1024
-    what = "elements of a row that a program takes at a time"
+    what = "elements a program takes at a time"
     knobs = (
         Knob("RBLOCK", block, (512, 1024, 2048, 4096, 8192), what),
         warps(8 if long else 4),

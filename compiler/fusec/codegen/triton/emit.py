@@ -14,8 +14,10 @@ from fusec.codegen.triton.choices import Choice, Knob, choose
 from fusec.codegen.triton.expressions import Needs
 from fusec.codegen.triton.helpers import HELPERS
 from fusec.codegen.triton.online import carry_online
+from fusec.codegen.triton.padding import Padding
 from fusec.codegen.triton.pointwise import write_pointwise
 from fusec.codegen.triton.reductions import write_looped, write_persistent
+from fusec.codegen.triton.relaxed import relaxed_nodes
 from fusec.codegen.triton.tiling import (
     LIMIT,
     Dim,
@@ -101,6 +103,10 @@ class File:
         taken |= {k.name for k in self.choice.knobs} | set(HELPERS)
         for dim in tile.dims:
             taken |= {dim.index, dim.mask}
+        free = free_axes(all_roots(body))
+        padding = None
+        if tile.inner is not None and tile.inner.mask:
+            padding = Padding(body.nodes(), tile.inner.symbol, free)
         return Kernel(
             tile=tile,
             buffers=self.buffers,
@@ -108,9 +114,11 @@ class File:
             needs=self.needs,
             writer=Writer(),
             taken=taken,
-            free=free_axes(all_roots(body)),
+            free=free,
             index_type=self.index,
             favorite=favorite_names(body.roots),
+            relaxed=relaxed_nodes(body),
+            padding=padding,
             size_names=self.sizes,
             wishes=self.wishes,
         )

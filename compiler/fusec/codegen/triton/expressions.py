@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from fusec.codegen.triton.helpers import HELPERS, NEEDS_LIBDEVICE
+from fusec.codegen.triton.helpers import HELPERS, NEEDS_LIBDEVICE, USES
 from fusec.ir.node import Number
 
 # Python's binding strengths, weakest first
@@ -67,7 +67,7 @@ class Needs:
 
     def helper(self, name: str) -> str:
         """Note that the file needs a helper function; return its name."""
-        self.helpers.add(name)
+        self.helpers |= {name, USES.get(name, name)}
         self.libdevice = self.libdevice or name in NEEDS_LIBDEVICE
         return name
 
@@ -172,6 +172,9 @@ _TL = {"abs": "tl.abs", "floor": "tl.floor", "ceil": "tl.ceil", "rsqrt": "tl.rsq
     "fmin": "tl.minimum",
 }
 
+# Instructions of the GPU that err by a few units in float32's last place.
+_RELAXED = {"truediv": "/", "exp": "tl.exp", "sigmoid": "tl.sigmoid", "sqrt": "tl.sqrt"}
+
 
 def infix(symbol: str, strength: int, left: Text, right: Text) -> Text:
     """Return ``left symbol right`` with the parentheses that it needs."""
@@ -185,7 +188,13 @@ def call(function: str, *args: Text) -> Text:
     return Text(f"{function}({', '.join(a.source for a in args)})")
 
 
-def operation(name: str, dtypes: Sequence[torch.dtype], args: Sequence[Text], needs: Needs) -> Text:
+def operation(
+    name: str,
+    dtypes: Sequence[torch.dtype],
+    args: Sequence[Text],
+    needs: Needs,
+    relaxed: bool = False,
+) -> Text:
     """Return the text of an operation.
 
     Args:
@@ -193,6 +202,7 @@ def operation(name: str, dtypes: Sequence[torch.dtype], args: Sequence[Text], ne
         dtypes: The arguments' types; all equal, but for the condition of ``where``.
         args: The arguments' texts.
         needs: Takes what the text relies on.
+        relaxed: Whether float32's last bits do not matter; see ``relaxed``.
     """
     dtype = dtypes[-1]
     if name == "where":
@@ -213,6 +223,10 @@ def operation(name: str, dtypes: Sequence[torch.dtype], args: Sequence[Text], ne
     if name in _INFIX:
         symbol, strength = _INFIX[name]
         return infix(symbol, strength, args[0], args[1])
+    if relaxed and name in _RELAXED:
+        if name == "truediv":
+            return infix("/", PRODUCT, *args)
+        return call(_RELAXED[name], *[_solid(a, dtype) for a in args])
     special = _SPECIAL.get(name)
     if special is not None:
         found = special(dtype, list(args), needs)
@@ -238,6 +252,10 @@ def _neg(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
 
 
 def _truediv(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    if args[1].literal and "inf" not in args[1].source and "nan" not in args[1].source:
+        divisor = float(args[1].source)
+        if divisor and abs(math.frexp(divisor)[0]) == 0.5 and 2**-60 < abs(divisor) < 2**60:
+            return infix("*", PRODUCT, args[0], _plain(1 / divisor))  # exact: a power of two
     if dtype == torch.float64:
         return infix("/", PRODUCT, *args)
     return call("tl.div_rn", *args)

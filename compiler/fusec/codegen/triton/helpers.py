@@ -46,16 +46,30 @@ def first_smallest(a, i, b, j):
 ''',
     "online_sum": '''
 @triton.jit
-def online_sum(total, largest, x):
-    """Add exp(x - largest) to a running total, which is scaled down where x is larger."""
-    ratio = tl.where(x == largest, 1.0, tl.exp(-tl.abs(x - largest)))
-    return tl.where(x > largest, total * ratio + 1.0, total + ratio)
+def online_sum(largest, total, x):
+    """Take x into a running maximum and the sum of exp(x - maximum) that goes with it."""
+    new = maximum(largest, x)
+    shift = tl.where(new == -float("inf"), 0.0, new)
+    return new, total * tl.exp(largest - shift) + tl.exp(x - shift)
+''',
+    "online_sum_grouped": '''
+@triton.jit
+def online_sum_grouped(largest, total, x, GROUP: tl.constexpr):
+    """Take x into a running maximum and the sum of exp(x - maximum) that goes with it.
+
+    GROUP neighbors, which one thread holds, share a running value: the sum is rescaled once for
+    all of them, and the loop needs no exchange between threads.
+    """
+    x = tl.reshape(x, [x.shape[0] // GROUP, GROUP])
+    new = maximum(largest, tl.reduce(x, 1, maximum))
+    shift = tl.where(new == -float("inf"), 0.0, new)
+    return new, total * tl.exp(largest - shift) + tl.sum(tl.exp(x - shift[:, None]), 1)
 ''',
     "rescale": '''
 @triton.jit
 def rescale(largest, final):
-    """Return exp(largest - final), and 1 for equals even where both are infinite."""
-    return tl.where(largest == final, 1.0, tl.exp(largest - final))
+    """Return exp(largest - final); 0 where the final maximum says that there was nothing."""
+    return tl.exp(largest - tl.where(final == -float("inf"), 0.0, final))
 ''',
     "sigmoid": '''
 @triton.jit
@@ -161,4 +175,6 @@ def digamma(x):
 ''',
 }
 
+# What a helper calls itself.
+USES = {"online_sum": "maximum", "online_sum_grouped": "maximum"}
 NEEDS_LIBDEVICE = frozenset({"sigmoid", "sigmoid64", "float_mod", "digamma"})

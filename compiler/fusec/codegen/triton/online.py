@@ -2,10 +2,9 @@
 
 ``sum(exp(x - max(x)))`` needs two passes over a row as it is written.  Carrying
 ``(largest, total)`` with ``total = sum(exp(x - largest))`` needs one: whenever a larger element
-comes, the total is scaled down.  Elements
-equal to the running maximum count as 1, so that infinities do no harm on the way.  What they
-give in the end is decided by what the user subtracted: the maximum itself (softmax: NaN, as in
-eager), or the maximum with infinities replaced, as ``logsumexp`` does (the infinity).
+comes, the total is scaled down.  What infinities give is decided at the end, by what the user
+subtracted: the maximum itself (softmax: NaN, as in eager), or the maximum with infinities
+replaced, as ``logsumexp`` does (the infinity).
 """
 
 from __future__ import annotations

@@ -45,11 +45,16 @@ def identity_text(node: Reduce) -> Text:
     return number(identity(node.kind, dtype), dtype)
 
 
-def padding(node: Reduce) -> Text:
+def padding_value(node: Reduce) -> Number:
     """Return what stands for elements outside the row: for a sum of exponentials, exp's zero."""
     if node.kind == ONLINE_SUM:
-        return number(float("-inf"), node.args[0].dtype)
-    return identity_text(node)
+        return float("-inf")
+    return identity(node.kind, node.args[0].dtype)
+
+
+def padding(node: Reduce) -> Text:
+    """Return the text of ``padding_value``."""
+    return number(padding_value(node), node.args[0].dtype)
 
 
 def step(node: Reduce, so_far: str, value: Text, needs: Needs) -> Text:

@@ -32,6 +32,9 @@ class Reducer:
         self.axis = max(self.inner.place, 0)
         self.keep = kernel.tile.rank > 1
         self.running: dict[Reduce, tuple[str, ...]] = {}
+        self.online = [
+            n for n in kernel.tile.body.nodes() if isinstance(n, Reduce) and n.kind == rt.ONLINE_SUM
+        ]
 
     # -- one tile -------------------------------------------------------------------------
 
@@ -56,7 +59,8 @@ class Reducer:
             if block.value(argument).literal:
                 literal = block.value(argument).source
                 value = Text(f"tl.full({shape}, {literal}, {triton_type(argument.dtype)})")
-        if not self.inner.mask:
+        padding = self.kernel.padding
+        if not self.inner.mask or (padding is not None and node in padding.clean):
             return value
         outside = rt.padding(node).source
         return Text(f"tl.where({self.inner.mask}, {value.source}, {outside})")
@@ -106,8 +110,12 @@ class Reducer:
         writer, argument = self.kernel.writer, node.args[0]
         full = frozenset(d for d in self.kernel.tile.dims if d.place >= 0)
         shape = self.kernel.tile.shape(full)
+        group = self._group(node)
+        if group > 1:
+            shape = f"[{self.inner.block} // {group}]"
         writer.mark(node.source)
-        name = self.kernel.name(f"running_{node.kind}")
+        word = "total" if node.kind == rt.ONLINE_SUM else node.kind
+        name = self.kernel.name(f"running_{word}")
         first = rt.identity_text(node).source
         writer.line(
             f"{name} = tl.full({shape}, {first}, {triton_type(argument.dtype)})", (node.source,)
@@ -119,20 +127,31 @@ class Reducer:
             writer.line(f"{names[1]} = tl.full({shape}, 2**31 - 1, {index})", (node.source,))
         self.running[node] = tuple(names)
 
+    def _group(self, node: Reduce) -> int:
+        """Return how many neighbors share a running value: those of one 16-byte access."""
+        online = [r for r in self.online if r.args == node.args]
+        if self.keep or not online or (node is not online[0] and node.kind != "max"):
+            return 1
+        sizes = [n.dtype.itemsize for n in nodes_for(self.kernel, node.args) if isinstance(n, Load)]
+        return max(16 // max(sizes, default=4), 1)
+
     def update(self, node: Reduce, inner: Block) -> None:
         """Write one step of the loop."""
         names = self.running[node]
-        value = self._tile(node, inner)
         writer = self.kernel.writer
+        if any(r.args == node.args for r in self.online) and node.kind == "max":
+            return  # the sum's update includes it
+        value = self._tile(node, inner)
         writer.mark(node.source)
         if node.kind in ("argmax", "argmin"):
             args = f"{', '.join(names)}, {value.source}, {self._positions()}"
             writer.line(f"{', '.join(names)} = {self._first(node)}({args})", (node.source,))
         elif node.kind == rt.ONLINE_SUM:
-            largest = self.running[partner(node, self.running)][0]
-            helper = self.kernel.needs.helper("online_sum")
-            text = f"{helper}({names[0]}, {largest}, {value.source})"
-            writer.line(f"{names[0]} = {text}", (node.source,))
+            both = f"{self.running[partner(node, self.running)][0]}, {names[0]}"
+            group = self._group(node)
+            helper = self.kernel.needs.helper("online_sum_grouped" if group > 1 else "online_sum")
+            more = f", {group}" if group > 1 else ""
+            writer.line(f"{both} = {helper}({both}, {value.source}{more})", (node.source,))
         else:
             text = rt.step(node, names[0], value, self.kernel.needs).source
             writer.line(f"{names[0]} = {text}", (node.source,))
@@ -154,9 +173,8 @@ class Reducer:
         self, node: Reduce, sums: str, maxima: str, largest: str, partial: bool
     ) -> None:
         keep = ", keep_dims=True" if self.keep else ""
-        # a part of a row may be empty or infinite without the row being so
         weight = f"tl.exp({maxima} - {largest})"
-        if partial:
+        if partial:  # a part of a row may hold nothing without the row being so
             weight = f"{self.kernel.needs.helper('rescale')}({maxima}, {largest})"
         text = f"tl.sum({sums} * {weight}, {self.axis}{keep})"
         self.block.assign(node, Text(text), wish=self._wish(node))
@@ -240,11 +258,11 @@ def write_looped(kernel: Kernel, block: Block, plan: PassPlan, loop: str) -> Non
     """
     reducer = Reducer(kernel, block)
     stores = delayed_stores(plan)
+    kernel.evict = evictions(plan)
     for number, each in enumerate(plan.passes):
-        needed = later_uses(plan, number)
-        block.must_name.update(needed)
-        block.write(each.before, roots=needed, stores=each.row_stores)
-        write_pass(kernel, reducer, each, stores[number], loop)
+        block.must_name.update(loop_uses(plan, number))
+        block.write(each.before, roots=later_uses(plan, number), stores=each.row_stores)
+        write_pass(kernel, reducer, number, each, stores[number], loop)
         # an online sum ends with its maximum, which is therefore known by then
         for node in sorted(each.reductions, key=lambda n: n.kind == rt.ONLINE_SUM):
             reducer.end(node)
@@ -256,12 +274,13 @@ def write_looped(kernel: Kernel, block: Block, plan: PassPlan, loop: str) -> Non
 def write_pass(
     kernel: Kernel,
     reducer: Reducer,
+    number: int,
     each: Pass,
     stores: Sequence[Store],
     loop: str,
     origin: str = "start",
 ) -> None:
-    """Write one loop over the rows; ``origin`` is where a step begins."""
+    """Write the loop of pass ``number``; ``origin`` is where a step begins."""
     if not each.reductions and not stores:
         return
     writer, inner_dim = kernel.writer, reducer.inner
@@ -273,12 +292,11 @@ def write_pass(
         if inner_dim.mask:
             size = reducer.block.index(inner_dim.size)
             writer.line(f"{inner_dim.mask} = {inner_dim.index} < {size}")
-        inside = Block(kernel, reducer.block)
+        inside = Block(kernel, reducer.block, number)
         roots = [r.args[0] for r in each.reductions]
         wanted = [s.value for s in stores]
         inside.write(nodes_for(kernel, [*roots, *wanted]), roots=roots, stores=stores)
-        # an online sum looks at the maximum so far: it comes before the maximum moves on
-        for node in sorted(each.reductions, key=lambda n: n.kind != rt.ONLINE_SUM):
+        for node in each.reductions:
             reducer.update(node, inside)
         for store in stores:
             inside.store(store)
@@ -306,7 +324,7 @@ def nodes_for(kernel: Kernel, roots: Sequence[Node]) -> list[Node]:
     return [n for n in kernel.tile.body.nodes() if n in wanted]
 
 
-def later_uses(plan: PassPlan, number: int) -> list[Node]:
+def loop_uses(plan: PassPlan, number: int) -> list[Node]:
     """Return the row values that loops from pass ``number`` on read, once for each reader."""
     found: list[Node] = []
     for each in plan.passes[number:]:
@@ -314,10 +332,32 @@ def later_uses(plan: PassPlan, number: int) -> list[Node]:
             found.extend(a for a in node.args if a not in plan.elementwise)
         found.extend(a for r in each.reductions for a in r.args if a not in plan.elementwise)
         found.extend(s.value for s in each.stores if s.value not in plan.elementwise)
+    return found
+
+
+def later_uses(plan: PassPlan, number: int) -> list[Node]:
+    """Return the row values that loops and rows from pass ``number`` on read."""
+    found = loop_uses(plan, number)
     for each in plan.passes[number + 1 :]:
         for node in each.before:
             found.extend(a for a in node.args)
         found.extend(s.value for s in each.row_stores)
+    return found
+
+
+def evictions(plan: PassPlan) -> dict[tuple[int, str], str]:
+    """Return how long the cache should keep what a pass loads: until the last one has read it."""
+    passes: dict[str, list[int]] = {}
+    for number, each in enumerate(plan.passes):
+        for node in each.inside:
+            if isinstance(node, Load) and number not in passes.setdefault(node.buffer, []):
+                passes[node.buffer].append(number)
+    found = {}
+    for buffer, numbers in passes.items():
+        if len(numbers) > 1:
+            for number in numbers:
+                last = number == numbers[-1]
+                found[(number, buffer)] = "evict_first" if last else "evict_last"
     return found
 
 

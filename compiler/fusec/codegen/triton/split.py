@@ -16,6 +16,7 @@ from fusec.codegen.triton.reductions import (
     Reducer,
     delayed_stores,
     later_uses,
+    loop_uses,
     scratch_names,
     write_pass,
 )
@@ -69,12 +70,12 @@ def write(file: File) -> None:
             load_parts(file, kernel, reducer, earlier, reductions, tile)
         before = [n for each in plan.passes[: number + 1] for n in each.before if n in needed]
         if loops:
-            block.must_name.update(later_uses(plan, number))
+            block.must_name.update(loop_uses(plan, number))
         block.write(before, roots=later_uses(plan, number), stores=row_stores.get(number, []))
         if loops:
             loop = "for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES):"
             origin = "split * CHUNK + start"
-            write_pass(kernel, reducer, plan.passes[number], stores[number], loop, origin)
+            write_pass(kernel, reducer, number, plan.passes[number], stores[number], loop, origin)
             for node in reductions:
                 if node in plan.passes[number].reductions:
                     reducer.end(node, partial=True)

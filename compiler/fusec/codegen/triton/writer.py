@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 from fusec.report import SourceLine
+
+WIDTH = 94  # a function's body is one level deeper in the file than in its own writer
 
 
 class Writer:
@@ -19,10 +22,11 @@ class Writer:
 
     def line(self, text: str = "", sources: Iterable[SourceLine | None] = ()) -> None:
         """Append a line; ``sources`` are the user's lines that it computes."""
-        self.lines.append("    " * self.depth + text if text else "")
         known = tuple(dict.fromkeys(s for s in sources if s is not None))
-        if known:
-            self.origins[len(self.lines)] = known
+        for part in wrapped(text, WIDTH - 4 * self.depth):
+            self.lines.append("    " * self.depth + part if part else "")
+            if known:
+                self.origins[len(self.lines)] = known
 
     def block(self, text: str) -> None:
         """Append ready-made lines, such as a helper function."""
@@ -52,3 +56,29 @@ class Writer:
     def text(self) -> str:
         """All lines so far."""
         return "\n".join(self.lines) + "\n"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return ``text``, an argument a line of its outermost call where it is too long for one."""
+    if len(text) <= width or "#" in text or '"""' in text:
+        return [text]
+    depth, opening, closing = 0, -1, -1
+    cuts: list[int] = []
+    for position, character in enumerate(text):
+        if character in "([{":
+            if depth == 0:
+                opening, cuts = position, []  # the last outermost bracket is the one to open
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+            if depth == 0:
+                closing = position
+        elif character == "," and depth == 1:
+            cuts.append(position)
+    if opening < 0 or closing - opening < width // 4:
+        return [text]
+    edges = [opening, *cuts, closing]
+    items = [text[a + 1 : b].strip() for a, b in pairwise(edges)]
+    comma = "," if cuts else ""
+    body = [f"    {line}" for item in items for line in wrapped(item + comma, width - 4)]
+    return [text[: opening + 1], *body, text[closing:]]

@@ -36,7 +36,7 @@ from typing import Literal, NoReturn
 
 Kind = Literal["plain", "fused"]
 
-_OWN_NAMESPACE = frozenset({"exec", "eval", "locals", "vars", "dir"})
+_OWN_NAMESPACE = frozenset({"exec", "eval", "globals", "locals", "vars", "dir"})
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _DEFINITIONS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -71,8 +72,14 @@ class EditOutcome:
 
     def reason(self) -> str:
         """The verdict's reason, with the cell's own line in front of it."""
-        line = self.cell_line
-        return f"line {line}: {self.verdict.reason}" if line is not None else self.verdict.reason
+        line = self.verdict.line
+        if line is None:
+            return self.verdict.reason
+        # The compiler counts the kernel's lines; the user sees the cell's.
+        bare = re.sub(
+            rf"^(the kernel does not compile: )?(line {line}: )?", "", self.verdict.reason
+        )
+        return f"line {self.cell_line}: {bare}"
 
     def lines(self) -> list[str]:
         """The verdict as lines of text, the outcome first."""
@@ -135,9 +142,19 @@ class TuningOutcome:
 
     @property
     def ranked(self) -> list[tuple[int, Trial]]:
-        """The configurations that ran, the fastest first, each with its place in the search."""
+        """The configurations that ran, each with its place in the search.
+
+        The winner, then the fastest first.  The winner need not have the lowest median: a
+        search that ends with a final round keeps what it started from unless something is
+        faster beyond the noise.
+        """
         done = [(i, t) for i, t in enumerate(self.run.trials) if t.timing is not None]
-        return sorted(done, key=lambda item: item[1].timing.median if item[1].timing else 0.0)
+
+        def place(item: tuple[int, Trial]) -> tuple[bool, float]:
+            index, trial = item
+            return index != self.run.best, trial.timing.median if trial.timing else 0.0
+
+        return sorted(done, key=place)
 
     def note(self) -> str:
         """The outcome in one line."""
@@ -155,7 +172,7 @@ class TuningOutcome:
             if run.best != 0 and first.timing is not None:
                 note += f", {words.against(best.timing.median, first.timing.median)} than before"
             elif run.best == 0:
-                note += ", which is what it started from"
+                note += ", which is what it started from: nothing was faster beyond the noise"
         return note
 
     def rows(self) -> list[dict[str, Any]]:

@@ -108,7 +108,7 @@ def tuning_figure(run: TuningRun, *, title: str = "") -> Figure:
     axes.set_xlabel(f"configuration, in the order tried ({len(run.trials)} of {run.total})")
     axes.set_ylabel(f"time a call ({unit})")
     if axes.get_legend_handles_labels()[1]:
-        axes.legend(fontsize=_SMALL - 1, frameon=False, loc="best")
+        axes.legend(fontsize=_SMALL - 1, frameon=False, loc="best", labelcolor=_TEXT)
     axes.set_title(title or run.kernel, fontsize=_SMALL + 1, loc="left", color=_TEXT)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -191,7 +191,12 @@ def _shares(axes: Axes, kernels: Mapping[str, Timing]) -> None:
     axes.set_xlim(0, 100)
     axes.set_xlabel("share of the kernels' time, each alone (%)")
     axes.legend(
-        fontsize=_SMALL - 1, frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0.0, 1.9)
+        fontsize=_SMALL - 1,
+        frameon=False,
+        ncols=3,
+        loc="upper left",
+        bbox_to_anchor=(0.0, 1.9),
+        labelcolor=_TEXT,
     )
     _plain(axes)
 
@@ -206,8 +211,13 @@ def _point(axes: Axes, x: int, timing: Timing, scale: float, *, color: str, best
 
 
 def _plain(axes: Axes) -> None:
+    # Every color is said: a notebook's dark style must not put white text on white.
+    axes.set_facecolor("white")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color("#555555")
     axes.tick_params(labelsize=_SMALL, colors=_TEXT)
-    axes.xaxis.label.set_fontsize(_SMALL)
-    axes.yaxis.label.set_fontsize(_SMALL)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set_fontsize(_SMALL)
+        label.set_color(_TEXT)

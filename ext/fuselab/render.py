@@ -93,8 +93,8 @@ class Summary:
         return self.verdict.max_error if self.verdict and self.verdict.outputs else None
 
     @property
-    def headline(self) -> str:
-        """What a reader wants to know first, in one line."""
+    def facts(self) -> list[str]:
+        """How many kernels there are, what else there is, and how fast it is."""
         parts = [words.count(len(self.kernels), "kernel")]
         if self.externs:
             parts.append(words.count(len(self.externs), "extern call"))
@@ -104,6 +104,12 @@ class Summary:
             faster = words.against(self.fused.median, self.eager.median)
             eager, fused = words.duration(self.eager.median), words.duration(self.fused.median)
             parts.append(f"eager {eager}, fused {fused} ({faster})")
+        return parts
+
+    @property
+    def headline(self) -> str:
+        """What a reader wants to know first, in one line."""
+        parts = self.facts
         if self.verdict is not None:
             word = "checked" if self.verdict.ok else "WRONG"
             found = f", {words.error_line(self.verdict)}" if self.verdict.outputs else ""

@@ -397,7 +397,7 @@ class Session:
             job.wait(None)
         run = job.result()
         self._seen[id(kernel)] = kernel, kernel.source
-        return TuningOutcome(name, run)
+        return TuningOutcome(kernel.name, run)
 
 
 class TuningJob:

@@ -21,7 +21,7 @@ Function = Callable[[mp.mpf], mp.mpf]
 
 @dataclass(frozen=True)
 class Fit:
-    """Approximate `f` on [a, b] by the sum of c_i x^i for i < `terms`, with error weighed by `w`."""
+    """Approximate `f` on [a, b] by the sum of c_i x^i, i < `terms`; `w` weighs the error."""
 
     f: Function
     w: Function
@@ -109,11 +109,16 @@ def solve(fit: Fit) -> tuple[list[mp.mpf], mp.mpf, mp.mpf]:
     at_once = [rounded(c, fit.bits) for c in free]
     while len(fixed) < fit.terms:
         fixed.append(rounded(free[0], fit.bits))
-        done = list(fixed)
         left = powers[len(fixed) :]
         if left:
-            free = remez(memo(lambda x: f(x) - horner(done, range(len(done)), x)), w, left, a, b)
+            free = remez(less(f, fixed), w, left, a, b)
     return min((fixed, before, error(fixed)), (at_once, before, error(at_once)), key=lambda r: r[2])
+
+
+def less(f: Function, c: Sequence[mp.mpf]) -> Function:
+    """Return what a polynomial with these coefficients leaves of f."""
+    done = list(c)
+    return memo(lambda x: f(x) - horner(done, range(len(done)), x))
 
 
 def hexadecimal(c: mp.mpf, bits: int) -> str:

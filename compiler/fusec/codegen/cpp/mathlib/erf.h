@@ -2,7 +2,7 @@
 
 //@ name: erf.f32
 //@ needs: _exp_normal.f32
-//@ accuracy: 1.3 ulp
+//@ accuracy: 1.1 ulp
 //@ method: x + x P(x^2) up to 0.93, 1 - exp(-|x| + |x| Q(|x|)) beyond; minimax of degrees 5 and 6
 FX_INLINE float fx_erf(float x)
 {
@@ -101,7 +101,7 @@ FX_INLINE float fx_erfc(float x)
 
 //@ name: erfc.f64
 //@ needs: exp.f64
-//@ accuracy: 3 ulp
+//@ accuracy: 2.7 ulp
 //@ method: exp(-x^2) R(u) / (1 + 2 |x|), u = (|x| - 4) / (|x| + 4), degree 23; 1 - erf up to 1/2
 FX_INLINE double fx_erfc(double x)
 {

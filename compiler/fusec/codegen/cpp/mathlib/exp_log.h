@@ -214,7 +214,7 @@ FX_INLINE float fx_expm1(float x)
 
 //@ name: expm1.f64
 //@ needs: _bits.f64
-//@ accuracy: 1.5 ulp
+//@ accuracy: 2 ulp
 //@ method: 2^n expm1(r) + (2^n - 1), minimax of degree 12
 FX_INLINE double fx_expm1(double x)
 {
@@ -340,7 +340,7 @@ FX_INLINE double fx_log(double x)
 
 //@ name: log2.f32
 //@ needs: _log_split.f32 _log_poly.f32 _log_special.f32
-//@ accuracy: 1.5 ulp
+//@ accuracy: 1.1 ulp
 //@ method: e + log(1 + f) / ln 2, with 1 / ln 2 in two parts
 FX_INLINE float fx_log2(float x)
 {
@@ -352,7 +352,7 @@ FX_INLINE float fx_log2(float x)
 
 //@ name: log2.f64
 //@ needs: _log_split.f64 _log_poly.f64 _log_special.f64
-//@ accuracy: 1.5 ulp
+//@ accuracy: 1 ulp
 //@ method: e + log(1 + f) / ln 2, with 1 / ln 2 in two parts
 FX_INLINE double fx_log2(double x)
 {
@@ -364,7 +364,7 @@ FX_INLINE double fx_log2(double x)
 
 //@ name: log10.f32
 //@ needs: _log_split.f32 _log_poly.f32 _log_special.f32
-//@ accuracy: 1.5 ulp
+//@ accuracy: 1 ulp
 //@ method: e log10(2) + log(1 + f) / ln 10, with both constants in two parts
 FX_INLINE float fx_log10(float x)
 {
@@ -377,7 +377,7 @@ FX_INLINE float fx_log10(float x)
 
 //@ name: log10.f64
 //@ needs: _log_split.f64 _log_poly.f64 _log_special.f64
-//@ accuracy: 1.5 ulp
+//@ accuracy: 1 ulp
 //@ method: e log10(2) + log(1 + f) / ln 10, with both constants in two parts
 FX_INLINE double fx_log10(double x)
 {

@@ -144,7 +144,7 @@ FX_INLINE float fx_hypot(float x, float y)
 
 //@ name: hypot.f64
 //@ needs: _bits.f64
-//@ accuracy: 1.5 ulp
+//@ accuracy: 1.3 ulp
 //@ method: scaled by a power of two near the larger one
 FX_INLINE double fx_hypot(double x, double y)
 {

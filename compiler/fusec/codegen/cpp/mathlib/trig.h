@@ -146,7 +146,7 @@ FX_INLINE float fx_asin(float x)
 
 //@ name: acos.f32
 //@ needs: _asin_poly.f32
-//@ accuracy: 1.5 ulp
+//@ accuracy: 1.2 ulp
 //@ method: pi/2 - asin(x); beyond 0.6, 2 asin(sqrt((1 - |x|) / 2)), from pi below 0
 FX_INLINE float fx_acos(float x)
 {
@@ -190,7 +190,7 @@ FX_INLINE float fx_atan(float x)
 
 //@ name: atan2.f32
 //@ needs: _bits.f32 _atan_unit.f32
-//@ accuracy: 2 ulp
+//@ accuracy: 1.8 ulp
 //@ method: atan of the smaller over the larger, then into its octant
 FX_INLINE float fx_atan2(float y, float x)
 {
@@ -249,7 +249,7 @@ FX_INLINE double fx_asin(double x)
 
 //@ name: acos.f64
 //@ needs: _asin_poly.f64
-//@ accuracy: 1.5 ulp
+//@ accuracy: 1.2 ulp
 //@ method: pi/2 - asin(x); beyond 0.6, 2 asin(sqrt((1 - |x|) / 2)), from pi below 0
 FX_INLINE double fx_acos(double x)
 {
@@ -292,7 +292,7 @@ FX_INLINE double fx_atan_unit(double t)
 
 //@ name: atan.f64
 //@ needs: _atan_unit.f64
-//@ accuracy: 1.5 ulp
+//@ accuracy: 1.7 ulp
 //@ method: pi/2 - atan(1 / |x|) beyond 1
 FX_INLINE double fx_atan(double x)
 {
@@ -304,7 +304,7 @@ FX_INLINE double fx_atan(double x)
 
 //@ name: atan2.f64
 //@ needs: _bits.f64 _atan_unit.f64
-//@ accuracy: 2 ulp
+//@ accuracy: 1.7 ulp
 //@ method: atan of the smaller over the larger, then into its octant
 FX_INLINE double fx_atan2(double y, double x)
 {

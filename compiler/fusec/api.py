@@ -9,6 +9,7 @@ from typing import Any, overload
 
 import torch
 from torch import nn
+from torch._dynamo.exc import BackendCompilerFailed
 
 from fusec.capture.backend import Backend
 from fusec.capture.breaks import (
@@ -17,6 +18,7 @@ from fusec.capture.breaks import (
     describe_guards,
     describe_recompile,
 )
+from fusec.errors import FusecError
 from fusec.kernel import Kernel
 from fusec.options import Options
 from fusec.report import GraphBreak, Guard
@@ -55,6 +57,10 @@ class CompiledFunction:
         marker, compiled = break_marker(), len(backend.graphs)
         try:
             return self._optimized(*args, **kwargs)
+        except BackendCompilerFailed as error:
+            if isinstance(error.inner_exception, FusecError):
+                raise error.inner_exception from None
+            raise
         finally:
             if len(backend.graphs) != compiled or break_marker() != marker:
                 self._breaks.update(dict.fromkeys(breaks_since(marker)))

@@ -85,3 +85,13 @@ class BuildTimeout(FusecError, TimeoutError):
 
 class LoadError(FusecError):
     """A built kernel cannot be loaded, or has no function of the name asked for."""
+
+
+class DeviceNotThere(FusecError, RuntimeError):
+    """A tensor is asked for on a device that this machine does not have."""
+
+    def __init__(self, device: str, there: Iterable[str], where: str = "") -> None:
+        place = f"{where}: " if where else ""
+        super().__init__(
+            f"{place}there is no device {device} here", f"there is: {', '.join(there)}"
+        )

@@ -14,7 +14,7 @@ from torch._dynamo import disable
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from fusec.errors import FusecError
+from fusec.errors import DeviceNotThere, FusecError
 from fusec.graph.decompositions import decomposition_table
 from fusec.lower.program import GraphNotLowered
 from fusec.options import Options
@@ -137,6 +137,8 @@ class _GraphCompiler:
             self.stages.append(Stage("build", time.perf_counter() - started, ""))
         except GraphNotLowered as reason:
             return self._fall_back(kind, module, str(reason))
+        except DeviceNotThere:
+            raise  # eager would fail as well, in the middle of the work
         except FusecError as error:
             if strict():
                 raise

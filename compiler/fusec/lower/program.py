@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import fx
 
+from fusec.errors import DeviceNotThere
 from fusec.ir.body import Buffer, Program
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, recording, source_line
@@ -132,6 +133,9 @@ class _Driver:
         lowering.label = _label(target)
         lowering.hint = _readable(node)
         lowering.where = user_line(node.meta.get("stack_trace"))
+        for meta in lowering.results:
+            if meta is not None:
+                _require_device(meta.device, lowering.where)
         with source_line(lowering.where):
             self.values[node] = self.lower_call(target, args, kwargs, several)
 
@@ -242,6 +246,19 @@ class _Constant:
 
     def __repr__(self) -> str:
         return f"constant{list(self.tensor.shape)}"
+
+
+def _require_device(device: torch.device, where: SourceLine | None) -> None:
+    """Raise where a tensor would lie on a device that is not there.
+
+    Fake tensors do not mind, and eager would fail only when the step is reached, in the middle.
+    """
+    if device.type != "cuda":
+        return
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) >= count:
+        there = ["cpu", *(f"cuda:{n}" for n in range(count))]
+        raise DeviceNotThere(str(device), there, str(where) if where else "")
 
 
 def _require_supported(

@@ -36,7 +36,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 
-FAMILIES = ("base", "exp_log", "hyperbolic", "erf", "trig", "power", "special", "half", "integer")
+FAMILIES = (
+    "base",
+    "exp",
+    "log",
+    "hyperbolic",
+    "erf",
+    "trig",
+    "power",
+    "special",
+    "half",
+    "integer",
+)
 MARK = "//@ "
 # The head of a function, up to its body; one may have several lines.
 HEAD = re.compile(r"^(?:template <[^\n]*>\n)?FX_INLINE [^{;]*?(?=\n?\s*\{)", re.MULTILINE)

@@ -1,5 +1,5 @@
-// Half-precision numbers: storage types, with conversions in integer operations, because g++
-// has no vector code for its own _Float16 before it has a machine with half arithmetic.
+// Half-precision numbers: storage types, with conversions in integer operations, because g++ 12
+// converts its own _Float16 one by one where the machine has no arithmetic for it.
 
 //@ name: _bf16
 //@ place: top
@@ -34,9 +34,6 @@ FX_INLINE fx_bf16 fx_to_bf16(float x)
 //@ accuracy: exact
 FX_INLINE float fx_to_float(fx_f16 x)
 {
-#if defined(__aarch64__)
-    return (float)__builtin_bit_cast(__fp16, x.bits);
-#else
     uint32_t sign = (uint32_t)(x.bits & 0x8000u) << 16;
     uint32_t shifted = (uint32_t)(x.bits & 0x7fffu) << 13;
     uint32_t normal = shifted + (112u << 23);
@@ -45,7 +42,6 @@ FX_INLINE float fx_to_float(fx_f16 x)
     uint32_t bits = shifted < (1u << 23) ? fx_bits(small) : normal;
     bits = shifted >= (31u << 23) ? normal + (112u << 23) : bits;
     return fx_from_bits(bits | sign);
-#endif
 }
 
 //@ name: to_f16.f32
@@ -54,9 +50,6 @@ FX_INLINE float fx_to_float(fx_f16 x)
 //@ method: to nearest, ties to even
 FX_INLINE fx_f16 fx_to_f16(float x)
 {
-#if defined(__aarch64__)
-    return fx_f16{__builtin_bit_cast(uint16_t, (__fp16)x)};
-#else
     uint32_t bits = fx_bits(x);
     uint32_t sign = (bits >> 16) & 0x8000u;
     bits &= 0x7fffffffu;
@@ -67,7 +60,6 @@ FX_INLINE fx_f16 fx_to_f16(float x)
     half = bits >= (143u << 23) ? 0x7c00u : half;
     half = bits > (255u << 23) ? 0x7e00u : half;
     return fx_f16{(uint16_t)(half | sign)};
-#endif
 }
 
 //@ name: to_bf16.f64

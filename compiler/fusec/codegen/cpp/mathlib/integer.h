@@ -17,7 +17,7 @@ FX_INLINE T fx_truncdiv(T x, T y)
 {
     // -1 is done by hand: the least value / -1 traps.
     bool negate = ((T)-1 < (T)0) & (y == (T)-1);
-    T divisor = (y == 0) | negate ? (T)1 : y;
+    T divisor = ((y == 0) | negate) ? (T)1 : y;
     T q;
     if constexpr (sizeof(T) < 4) {
         // No machine divides vectors of integers, and a quotient in double is exact enough.
@@ -39,7 +39,7 @@ FX_INLINE T fx_floordiv(T x, T y)
 {
     T q = fx_truncdiv(x, y);
     T r = (T)((uint64_t)x - (uint64_t)q * (uint64_t)y);
-    return (r != 0) & ((r < 0) != (y < 0)) & (y != 0) ? (T)(q - 1) : q;
+    return ((r != 0) & ((r < 0) != (y < 0)) & (y != 0)) ? (T)(q - 1) : q;
 }
 
 //@ name: fmod.int
@@ -59,7 +59,7 @@ template <typename T>
 FX_INLINE T fx_remainder(T x, T y)
 {
     T r = fx_fmod(x, y);
-    return (r != 0) & ((r < 0) != (y < 0)) ? (T)(r + y) : r;
+    return ((r != 0) & ((r < 0) != (y < 0))) ? (T)(r + y) : r;
 }
 
 //@ name: pow.int

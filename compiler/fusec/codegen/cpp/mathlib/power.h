@@ -11,10 +11,10 @@ FX_INLINE float fx_pow_special(float x, float y, float result)
     result = a == 0.0f ? (y < 0.0f ? infinity : 0.0f) : result;
     result = a == infinity ? (y < 0.0f ? 0.0f : infinity) : result;
     result = a == 1.0f ? 1.0f : result;
-    result = (x < 0.0f) & !whole & (a != infinity) ? __builtin_nanf("") : result;
+    result = ((x < 0.0f) & !whole & (a != infinity)) ? __builtin_nanf("") : result;
     result = odd ? __builtin_copysignf(result, x) : result;
-    result = (x != x) | (y != y) ? x + y : result;
-    return (y == 0.0f) | (x == 1.0f) ? 1.0f : result;
+    result = ((x != x) | (y != y)) ? x + y : result;
+    return ((y == 0.0f) | (x == 1.0f)) ? 1.0f : result;
 }
 
 //@ name: _pow_special.f64
@@ -28,10 +28,10 @@ FX_INLINE double fx_pow_special(double x, double y, double result)
     result = a == 0.0 ? (y < 0.0 ? infinity : 0.0) : result;
     result = a == infinity ? (y < 0.0 ? 0.0 : infinity) : result;
     result = a == 1.0 ? 1.0 : result;
-    result = (x < 0.0) & !whole & (a != infinity) ? __builtin_nan("") : result;
+    result = ((x < 0.0) & !whole & (a != infinity)) ? __builtin_nan("") : result;
     result = odd ? __builtin_copysign(result, x) : result;
-    result = (x != x) | (y != y) ? x + y : result;
-    return (y == 0.0) | (x == 1.0) ? 1.0 : result;
+    result = ((x != x) | (y != y)) ? x + y : result;
+    return ((y == 0.0) | (x == 1.0)) ? 1.0 : result;
 }
 
 //@ name: pow.f32
@@ -40,7 +40,8 @@ FX_INLINE double fx_pow_special(double x, double y, double result)
 //@ method: 2^(y log2 |x|) in double, minimax of degree 14 for log2 and 7 for 2^r
 FX_INLINE float fx_pow(float x, float y)
 {
-    uint64_t bits = fx_bits(__builtin_fabs((double)x)) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+    double a = __builtin_fabs((double)x);
+    uint64_t bits = fx_bits(a) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
     double e = fx_from_bits((bits >> 52) | 0x4330000000000000u) - (0x1p52 + 1023.0);
     double f = fx_from_bits((bits & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
     double p = -0x1.1da5d8727ee42p-4;
@@ -83,7 +84,8 @@ FX_INLINE double fx_pow(double x, double y)
     double a = __builtin_fabs(x);
     bool tiny = a < 0x1p-1022;
     uint64_t bits = fx_bits(tiny ? a * 0x1p54 : a) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
-    double e = fx_from_bits((bits >> 52) | 0x4330000000000000u) - (tiny ? 0x1p52 + 1077.0 : 0x1p52 + 1023.0);
+    double bias = tiny ? 0x1p52 + 1077.0 : 0x1p52 + 1023.0;
+    double e = fx_from_bits((bits >> 52) | 0x4330000000000000u) - bias;
     double m = fx_from_bits((bits & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu);
     // s = (m - 1) / (m + 1), log m = 2 s + 2/3 s^3 + ..., each of the two in two doubles.
     double f = m - 1.0;
@@ -139,7 +141,8 @@ FX_INLINE float fx_hypot(float x, float y)
     double sum = __builtin_fma((double)x, (double)x, (double)y * (double)y);
     float result = (float)__builtin_sqrt(sum);
     float infinity = __builtin_inff();
-    return (__builtin_fabsf(x) == infinity) | (__builtin_fabsf(y) == infinity) ? infinity : result;
+    bool infinite = (__builtin_fabsf(x) == infinity) | (__builtin_fabsf(y) == infinity);
+    return infinite ? infinity : result;
 }
 
 //@ name: hypot.f64
@@ -159,7 +162,7 @@ FX_INLINE double fx_hypot(double x, double y)
     a *= down;
     b *= down;
     double result = __builtin_sqrt(__builtin_fma(a, a, b * b)) * up;
-    return (a == infinity) | (b == infinity) ? infinity : result;
+    return ((a == infinity) | (b == infinity)) ? infinity : result;
 }
 
 //@ name: fmod.f32
@@ -180,7 +183,7 @@ FX_INLINE double fx_fmod(double x, double y) { return __builtin_fmod(x, y); }
 FX_INLINE float fx_remainder(float x, float y)
 {
     float r = __builtin_fmodf(x, y);
-    return (r != 0.0f) & ((y < 0.0f) != (r < 0.0f)) ? r + y : r;
+    return ((r != 0.0f) & ((y < 0.0f) != (r < 0.0f))) ? r + y : r;
 }
 
 //@ name: remainder.f64
@@ -189,7 +192,7 @@ FX_INLINE float fx_remainder(float x, float y)
 FX_INLINE double fx_remainder(double x, double y)
 {
     double r = __builtin_fmod(x, y);
-    return (r != 0.0) & ((y < 0.0) != (r < 0.0)) ? r + y : r;
+    return ((r != 0.0) & ((y < 0.0) != (r < 0.0))) ? r + y : r;
 }
 
 //@ name: floordiv.f32
@@ -199,7 +202,7 @@ FX_INLINE float fx_floordiv(float x, float y)
 {
     float r = __builtin_fmodf(x, y);
     float q = (x - r) / y;
-    q = (r != 0.0f) & ((y < 0.0f) != (r < 0.0f)) ? q - 1.0f : q;
+    q = ((r != 0.0f) & ((y < 0.0f) != (r < 0.0f))) ? q - 1.0f : q;
     float whole = __builtin_floorf(q);
     whole = q - whole > 0.5f ? whole + 1.0f : whole;
     whole = q != 0.0f ? whole : __builtin_copysignf(0.0f, x / y);
@@ -213,7 +216,7 @@ FX_INLINE double fx_floordiv(double x, double y)
 {
     double r = __builtin_fmod(x, y);
     double q = (x - r) / y;
-    q = (r != 0.0) & ((y < 0.0) != (r < 0.0)) ? q - 1.0 : q;
+    q = ((r != 0.0) & ((y < 0.0) != (r < 0.0))) ? q - 1.0 : q;
     double whole = __builtin_floor(q);
     whole = q - whole > 0.5 ? whole + 1.0 : whole;
     whole = q != 0.0 ? whole : __builtin_copysign(0.0, x / y);
@@ -227,10 +230,10 @@ FX_INLINE float fx_nextafter(float x, float y)
 {
     uint32_t bits = fx_bits(x);
     // Away from zero is one up, whatever the sign; off zero itself it is the least subnormal.
-    bool away = x < y == x > 0.0f;
+    bool away = (x < y) == (x > 0.0f);
     uint32_t next = x == 0.0f ? (fx_bits(y) & 0x80000000u) | 1u : away ? bits + 1u : bits - 1u;
     float result = x == y ? y : fx_from_bits(next);
-    return (x != x) | (y != y) ? x + y : result;
+    return ((x != x) | (y != y)) ? x + y : result;
 }
 
 //@ name: nextafter.f64
@@ -239,9 +242,9 @@ FX_INLINE float fx_nextafter(float x, float y)
 FX_INLINE double fx_nextafter(double x, double y)
 {
     uint64_t bits = fx_bits(x);
-    bool away = x < y == x > 0.0;
+    bool away = (x < y) == (x > 0.0);
     uint64_t next =
         x == 0.0 ? (fx_bits(y) & 0x8000000000000000u) | 1u : away ? bits + 1u : bits - 1u;
     double result = x == y ? y : fx_from_bits(next);
-    return (x != x) | (y != y) ? x + y : result;
+    return ((x != x) | (y != y)) ? x + y : result;
 }

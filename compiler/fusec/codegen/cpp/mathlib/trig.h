@@ -206,7 +206,7 @@ FX_INLINE float fx_atan2(float y, float x)
     bool left = fx_bits(x) >> 31;
     r = steep ? 0x1.921fb6p+0f - (r + 0x1.777a5cp-25f) : r;
     r = left ? 2.0f * 0x1.921fb6p+0f - (r - 2.0f * -0x1.777a5cp-25f) : r;
-    r = (x != x) | (y != y) ? x + y : r;
+    r = ((x != x) | (y != y)) ? x + y : r;
     return __builtin_copysignf(r, y);
 }
 
@@ -320,6 +320,6 @@ FX_INLINE double fx_atan2(double y, double x)
     bool left = fx_bits(x) >> 63;
     r = steep ? 0x1.921fb54442d18p+0 - (r - 0x1.1a62633145c07p-54) : r;
     r = left ? 2.0 * 0x1.921fb54442d18p+0 - (r - 2.0 * 0x1.1a62633145c07p-54) : r;
-    r = (x != x) | (y != y) ? x + y : r;
+    r = ((x != x) | (y != y)) ? x + y : r;
     return __builtin_copysign(r, y);
 }

@@ -29,6 +29,8 @@ Judgment = Literal["FASTER", "SLOWER", "SAME", "UNCLEAR"]
 _BLOCK = 200e-6
 _MAX_CALLS = 10_000
 _WARM_UP_CALLS = 3
+# Overwriting this takes a fast GPU some hundred microseconds.
+_FLUSH = 512 << 20
 # Differences below this are the same for a user, and within what layout alone can do.
 _INDIFFERENT = 0.02
 
@@ -301,11 +303,12 @@ class _EventClock(_Clock):
         self.synchronize = synchronize or torch.cuda.synchronize
         self.buffer: torch.Tensor | None = None
         if flush:
-            size = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-            # Twice its size, and at least enough work to let the host run ahead.
-            self.buffer = torch.empty(
-                max(2 * size, 64 << 20) // 4, dtype=torch.int32, device="cuda"
-            )
+            cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+            # Twice the cache, and enough work for the host to run ahead of the device: else
+            # the events would time how fast Python starts kernels.
+            free, _ = torch.cuda.mem_get_info()
+            size = max(2 * cache, min(_FLUSH, free // 8))
+            self.buffer = torch.empty(size // 4, dtype=torch.int32, device="cuda")
         self.pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def once(self, call: Call, prepare: Call | None) -> float:

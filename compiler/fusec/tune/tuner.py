@@ -30,7 +30,7 @@ Check = Callable[[str], Verdict]
 Progress = Callable[[TuningRun], None]
 
 # Candidates that are compiled side by side.
-_AHEAD = max(2, min(8, os.cpu_count() or 2))
+_AHEAD = max(2, min(4, os.cpu_count() or 2))
 _TRIAL_SECONDS = 0.04
 _FINAL_SECONDS = 0.3
 # How many of the fastest are measured again at the end.
@@ -79,7 +79,7 @@ def tune_kernel(
         check: Checks the winner's text before it is used.
         check_each: Checks each text before it is timed in this process: for edited kernels,
             whose other configurations nobody has looked at yet.
-        budget: Seconds for the whole run; a compiler that is at work is waited for.
+        budget: Seconds for the search; settling on the winner comes on top.
         progress: Called after each trial, between measurements, with the run so far.
         stop: Set it to end the search; so does an interrupt. The best so far is kept.
         store: Where the record goes; None keeps none.
@@ -136,15 +136,15 @@ class _Run:
     def go(self) -> TuningRun:
         """Search, settle, and put the winner in use."""
         reason = "finished"
-        with ThreadPoolExecutor(_AHEAD, "fusec-tune") as pool:
-            try:
-                reason = self.explore(pool)
-            except KeyboardInterrupt:
-                reason = "stopped"
-            finally:
-                for candidate in self.ahead:
-                    candidate.call.cancel()
-                self.ahead.clear()
+        pool = ThreadPoolExecutor(_AHEAD, "fusec-tune")
+        try:
+            reason = self.explore(pool)
+        except KeyboardInterrupt:
+            reason = "stopped"
+        finally:
+            # A compiler still at work is not waited for.
+            pool.shutdown(wait=False, cancel_futures=True)
+            self.ahead.clear()
         try:
             self.settle(reason)
         except KeyboardInterrupt:
@@ -182,17 +182,23 @@ class _Run:
                 return "finished"
             waiting = {candidate.call for candidate in self.ahead}
             while waiting:
-                if self.stop.is_set():
-                    return "stopped"
+                if reason := self.over():
+                    return reason
                 _, waiting = wait(waiting, timeout=0.05)
             while self.ahead:
-                if self.stop.is_set():
-                    return "stopped"
-                if self.trials and time.perf_counter() >= self.deadline:
-                    return "budget"
+                if reason := self.over():
+                    return reason
                 self.attempt(self.ahead.popleft())
                 if self.progress is not None:
                     self.progress(self.report())
+
+    def over(self) -> str:
+        """Return why the search has to end now; empty while it may go on."""
+        if self.stop.is_set():
+            return "stopped"
+        if self.trials and time.perf_counter() >= self.deadline:
+            return "budget"
+        return ""
 
     def attempt(self, candidate: _Candidate) -> None:
         """Wait for a candidate's compiler and time it."""

@@ -41,6 +41,8 @@ _STICKY = (
     "invalid program counter",
 )
 
+_kept: list[BaseException] = []
+
 
 class Padded:
     """One operand on the device, between margins."""
@@ -115,8 +117,10 @@ def run(body: Message, data: memoryview, result_file: int) -> list[Message]:
             reports.append({"done": outcome})
     except Exception as error:
         described = describe_error(error, body["file"])
-        described["line"] = _refused_line(error, namespace) or described["line"]
+        described.update(_refused(error, namespace))
         if is_sticky(error):
+            # Freeing a tensor in a spoilt context ends the process, and the report with it.
+            _kept.append(error)
             described = {
                 "problem": "device",
                 "message": str(error),
@@ -126,14 +130,14 @@ def run(body: Message, data: memoryview, result_file: int) -> list[Message]:
     return reports
 
 
-def _refused_line(error: Exception, namespace: dict[str, Any]) -> int | None:
-    """Return the line of the kernel file that Triton refuses to compile."""
+def _refused(error: Exception, namespace: dict[str, Any]) -> Message:
+    """Return the line of the kernel file that Triton refuses to compile, and why."""
     from fusec.runtime.triton_build import compile_error
 
     with contextlib.suppress(Exception):
-        diagnostics = compile_error(error, namespace, namespace["__file__"]).diagnostics
-        return diagnostics[0].line if diagnostics else None
-    return None
+        for found in compile_error(error, namespace, namespace["__file__"]).diagnostics:
+            return {"line": found.line, "message": found.message}
+    return {}
 
 
 def is_sticky(error: BaseException) -> bool:

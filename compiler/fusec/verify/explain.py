@@ -78,10 +78,8 @@ def finding(
 
 
 def _timeout(reply: Message, placed: Message | None) -> Finding:
-    if placed is None:
-        return Finding("timeout", f"did not start within {reply['seconds']:.1f} s")
     limit = f"did not finish within {reply['seconds']:.1f} s"
-    if placed["run"]:
+    if placed is not None and placed["run"]:
         # An earlier run came to its end, so it may just be slow.
         plural = "thread" if placed["threads"] == 1 else "threads"
         return Finding(

@@ -27,6 +27,10 @@ class NoAnswer(WorkerError):
     """The worker did not answer in time; it has been ended."""
 
 
+class WorkerEnded(WorkerError):
+    """The worker ended over a request."""
+
+
 class Worker:
     """A long-lived process that runs candidates, and the conversation with it.
 
@@ -97,7 +101,8 @@ class Worker:
 
         Raises:
             NoAnswer: There was none in time.
-            WorkerError: The worker does not start, or ended over this request.
+            WorkerEnded: The process ended over this request.
+            WorkerError: It does not start.
         """
         with self._lock:
             try:
@@ -121,7 +126,10 @@ class Worker:
 
     def _wait_ready(self) -> None:
         if not self._ready:
-            self._receive(_START_LIMIT)
+            try:
+                self._receive(_START_LIMIT)
+            except WorkerEnded as error:
+                raise WorkerError(str(error)) from None
             self._ready = True
 
     def _receive(self, timeout: float) -> Message:
@@ -131,7 +139,7 @@ class Worker:
             raise NoAnswer(f"the checking process gave no answer in {timeout:.0f} s")
         message, _ = receive(self._sock)
         if message is None:
-            raise WorkerError(f"the checking process ended: {self._last_words()}")
+            raise WorkerEnded(f"the checking process ended: {self._last_words()}")
         return message
 
     def _last_words(self) -> str:

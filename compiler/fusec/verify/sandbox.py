@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import json
 import os
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from fusec.kernel import Signature, Target
 from fusec.verify import explain
 from fusec.verify.explain import Finding, Run
 from fusec.verify.layout import Case, Layout
-from fusec.verify.process import NoAnswer, Worker, WorkerError
+from fusec.verify.process import NoAnswer, Worker, WorkerEnded, WorkerError
 from fusec.verify.protocol import Message
 
 # The worker ends a run at its time limit; only if it fails to, this much later the worker goes.
@@ -183,6 +184,10 @@ def _ask(device: str, request: Message, files: tuple[int, int], limit: float) ->
         return device_worker().ask(request, files, limit, retry=False)
     except NoAnswer:
         return {"reports": [], "timeout": True, "status": 0, "log": "", "seconds": limit}
+    except WorkerEnded as error:
+        status = -int(signal.SIGABRT)
+        log = str(error)
+        return {"reports": [], "timeout": False, "status": status, "log": log, "seconds": 0.0}
     finally:
         # A device error spoils the process, which has then ended; the next one starts now.
         device_worker().start()

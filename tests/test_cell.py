@@ -247,7 +247,8 @@ def test_values_are_named_for_the_users_variables():
         return graph.forward
 
     torch._dynamo.reset()
-    body = "s = (x * x).mean()\na, b = x + s, x - s\nq: int = a * b\nfor v in (q, q + 1):\n    r = v * 2\n"
+    body = "s = (x * x).mean()\na, b = x + s, x - s\nq: int = a * b\n"
+    body += "for v in (q, q + 1):\n    r = v * 2\n"
     plan = plan_cell(body, name="cell_3", filename=FILE)
     CellProgram(plan, notebook(), lambda f: torch.compile(f, backend=backend)).run()
     names = {node.name for node in graphs[0].graph.nodes}
@@ -258,7 +259,7 @@ def test_a_failed_run_does_not_spoil_the_next_one():
     counter, space = Counter(), notebook()
     one = program("y = x * 2\nz = y @ w\n", space, counter)
     space["w"] = torch.ones(5)
-    with pytest.raises(RuntimeError, match="size mismatch|inconsistent"):
+    with pytest.raises(RuntimeError, match=r"size mismatch|inconsistent"):
         one.run()
     assert counter.graphs == 0
     assert "y" in space
@@ -279,8 +280,17 @@ def test_failure_of_the_compiler_is_told():
     one = CellProgram(plan, space, lambda f: torch.compile(f, backend=broken))
     one.run()
     assert torch.equal(space["y"], torch.arange(4.0) * 2)
-    assert len(one.hidden) == 1
-    assert "not today" in one.hidden[0]
+    (mistake,) = one.failures.mistakes
+    assert "not today" in mistake
+
+
+def test_break_that_cannot_be_resumed_is_told():
+    one = program("y = x\ntry:\n    y = x * 2\n    print('a')\nfinally:\n    z = y\n", notebook())
+    one.run()
+    (skip,) = one.failures.skips
+    assert skip.where.line == 5
+    assert "print" in skip.reason
+    assert "runs in eager" in skip.reason
 
 
 def test_reset_notebook_makes_a_program_stale():
@@ -435,7 +445,7 @@ class TestDefinitions:
         counter, space = Counter(), notebook()
         one = program("def f(v, w):\n    v = v * 2\n    return v @ w\n", space, counter)
         one.run()
-        with pytest.raises(RuntimeError, match="size mismatch|inconsistent") as caught:
+        with pytest.raises(RuntimeError, match=r"size mismatch|inconsistent") as caught:
             space["f"](space["x"], torch.ones(5))
         assert type(caught.value) is RuntimeError
         assert space["f"](space["x"], torch.ones(4)) == torch.tensor(12.0)

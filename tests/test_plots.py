@@ -102,7 +102,7 @@ def test_background_is_white_whatever_the_style():
     dark |= dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), "white")
     with matplotlib.rc_context(dark):
         made = [
-            speed_figure(timing(9.0), timing(3.0), {"k": timing(3.0)}, title="t"),
+            speed_figure(timing(9.0), timing(3.0), {"k": timing(3.0), "l": timing(1.0)}, title="t"),
             tuning_figure(tuned(3.0, 2.0, None)),
         ]
         for figure in made:

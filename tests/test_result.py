@@ -1,6 +1,7 @@
 """A result's static forms: what they say, that they are safe, and that they survive."""
 
 import base64
+import html
 import html.parser
 import re
 import threading
@@ -163,6 +164,13 @@ class TestForms:
         cell.update()
         assert "WRONG: out[17, 3] is 0.31 off" in cell.text().splitlines()[0]
         assert "WRONG" in read(cell.html())
+
+    def test_white_space_survives_nbconvert(self, session):
+        bs4 = pytest.importorskip("bs4")
+        page = fused(session, "y = x * 2\n").html()
+        through = str(bs4.BeautifulSoup(page, features="html.parser"))
+        bare = html.unescape(re.sub(r"<[^>]+>", "", through))
+        assert "      const float y = gelu(row[j]);" in bare
 
     def test_long_kernel_is_cut_in_html_only(self, session):
         cell = fused(session, "y = x * 2\n")

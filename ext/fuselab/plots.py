@@ -41,13 +41,15 @@ def speed_figure(
     Args:
         eager: The whole cell in eager.
         fused: The whole cell as compiled.
-        kernels: Each kernel alone.
+        kernels: Each kernel alone; shares are drawn of two or more.
         title: Above the bars; the cell's name.
         others: More bars, such as ``{"inductor": timing}``.
     """
     bars = [("eager", eager, EAGER), *((n, t, _TEXT) for n, t in (others or {}).items())]
     bars.append(("fused", fused, FUSED))
     present = [(name, timing, color) for name, timing, color in bars if timing is not None]
+    if kernels and len(kernels) == 1:
+        kernels = None  # all of it is its share
     figure = _figure(0.9 + 0.34 * len(present) + (0.75 if kernels else 0.0))
     if kernels:
         heights = [len(present) + 0.6, 1.0]

@@ -10,12 +10,13 @@ import logging
 import os
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, Protocol, cast
 
 import torch
 
+from fusec.report import GraphBreak
 from fuselab.cell import (
     TORCH,
     UNBOUND,
@@ -64,15 +65,14 @@ class CellProgram:
         plan: What runs, in order.
         namespace: The notebook's.
         functions: The compiled functions so far, in the order they were first needed.
-        hidden: Why parts of the cell run in eager although nothing in them is wrong: mistakes
-            of the compiler, a line each.
+        failures: What TorchDynamo gave up on, so that it runs in eager.
     """
 
     def __init__(self, plan: CellPlan, namespace: dict[str, Any], compiler: Compiler) -> None:
         self.plan = plan
         self.namespace = namespace
         self.functions: list[Compiled] = []
-        self.hidden: list[str] = []
+        self.failures = Failures()
         self._compiler = compiler
         self._variants: dict[int, list[_Variant]] = {}
         self._plain: dict[int, tuple[CodeType, CodeType | None]] = {}
@@ -131,19 +131,18 @@ class CellProgram:
         arguments = [self.namespace[name] for name in variant.parameters]
         if variant.sentinel:
             arguments.append(UNBOUND)
-        hidden: list[str] = []
         try:
-            with seeded(self.namespace, missing, landing), natural_errors(hidden):
+            with seeded(self.namespace, missing, landing), natural_errors() as failures:
                 return variant.run(*arguments)
         except BaseException:
             # TorchDynamo never again compiles code that it failed on, and the next run may
             # well have inputs that fit: it gets code of its own.
             self._variants[index].remove(variant)
             self.functions.remove(variant.run)
-            hidden.clear()  # what it failed on is the error that the user sees
+            failures = Failures()  # what it failed on is the error that the user sees
             raise
         finally:
-            self.hidden += [reason for reason in hidden if reason not in self.hidden]
+            self.failures.update(failures)
 
     def _variant(self, index: int, segment: Segment, missing: frozenset[str]) -> _Variant:
         local = self.plan.locals_of(segment)
@@ -258,26 +257,64 @@ def seeded(
 
 
 @contextmanager
-def natural_errors(hidden: list[str]) -> Iterator[None]:
+def natural_errors() -> Iterator[Failures]:
     """Let a statement that fails under TorchDynamo's trace fail as it does in eager.
 
     A mistake such as two shapes that do not fit shows up on fake tensors first, as an error of
     the compiler.  Suppressed, the function runs as it stands up to the same statement, which
     then raises the error that the user knows, after all that stands before it.
 
-    Args:
-        hidden: Takes what was suppressed, a line each, in place of pages on standard error.
+    Yields:
+        What was suppressed, in place of pages on standard error.
     """
-    listener = _Listener(hidden)
+    failures = Failures()
+    listener = _Listener(failures)
     loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.addFilter(listener)
+        if "TORCH_LOGS" not in os.environ:
+            logger.setLevel(logging.INFO)  # the level at which it says that it skips a function
     try:
         with torch._dynamo.config.patch(suppress_errors=True):
-            yield
+            yield failures
     finally:
-        for logger in loggers:
+        for logger, level in zip(loggers, levels, strict=True):
             logger.removeFilter(listener)
+            logger.setLevel(level)
+
+
+@dataclass
+class Failures:
+    """What TorchDynamo gave up on: the function that it was in runs in eager.
+
+    Attributes:
+        skips: Graph breaks in places from which it cannot resume, such as loops.
+        mistakes: Errors of the compiler, a line each.
+    """
+
+    skips: dict[GraphBreak, None] = field(default_factory=dict)
+    mistakes: dict[str, None] = field(default_factory=dict)
+
+    def add(self, error: BaseException) -> None:
+        """Take note of a suppressed exception."""
+        from fusec.capture import breaks  # imports TorchDynamo, which takes seconds
+
+        text = str(error)
+        if not isinstance(error, torch._dynamo.exc.Unsupported):
+            first = " ".join(text.split("\n")[:2])
+            self.mistakes[f"{type(error).__name__}: {first}"] = None
+            return
+        looped = "graph break in loop" in text
+        place = "in a loop" if looped else "in a place that cannot be resumed"
+        reason = f"{breaks.summarize(text)}; {place}, so all of the function runs in eager"
+        where = breaks.user_frame(getattr(error, "real_stack", None) or ())
+        self.skips[GraphBreak(reason, breaks.hint_for(text), where)] = None
+
+    def update(self, other: Failures) -> None:
+        """Take over what another run failed on."""
+        self.skips.update(other.skips)
+        self.mistakes.update(other.mistakes)
 
 
 # They report to developers what the result of a cell tells its user: graph breaks and errors.
@@ -289,20 +326,17 @@ _TALKATIVE = (
 
 
 class _Listener(logging.Filter):
-    """Keeps TorchDynamo's complaints off standard error, and the suppressed errors in a list."""
+    """Keeps TorchDynamo's complaints off standard error, and what it gave up on at hand."""
 
-    def __init__(self, hidden: list[str]) -> None:
+    def __init__(self, failures: Failures) -> None:
         super().__init__()
-        self._hidden = hidden
+        self._failures = failures
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno < logging.WARNING or "TORCH_LOGS" in os.environ:
-            return True
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
-            text = " ".join(str(error).split("\n")[:2])
-            self._hidden.append(f"{type(error).__name__}: {text}")
-        return False
+            self._failures.add(error)
+        return "TORCH_LOGS" in os.environ
 
 
 def _has_run(traceback: TracebackType | None) -> bool:

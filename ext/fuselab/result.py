@@ -23,6 +23,7 @@ from fuselab.render import KernelView, Summary
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
     from fuselab.cell import CellPlan
+    from fuselab.program import Failures
 
 MIME = "application/vnd.fuselab.result+json"
 
@@ -32,7 +33,7 @@ class FusedCell:
 
     Args:
         functions: Returns the compiled functions there are so far.
-        hidden: Returns why parts run in eager that the compiled functions know nothing of.
+        failures: Returns what runs in eager without the compiled functions' knowing.
         pending: Names whose compilation waits for their first call.
         live: Whether to measure and check, before showing, what has run since the last time;
             for functions, whose calls nobody announces.
@@ -62,7 +63,7 @@ class FusedCell:
         lock: threading.RLock | None = None,
         pending: Sequence[str] = (),
         live: bool = False,
-        hidden: Callable[[], Sequence[str]] = tuple,
+        failures: Callable[[], Failures] | None = None,
     ) -> None:
         self.name = name
         self.source = source
@@ -78,7 +79,7 @@ class FusedCell:
         self._functions = functions
         self._pending = tuple(pending)
         self._live = live
-        self._hidden = hidden
+        self._failures = failures
         self._measured: tuple[Any, ...] = ()
         self._checked: tuple[Any, ...] = ()
         self._drawn: tuple[Any, bytes] | None = None
@@ -107,7 +108,8 @@ class FusedCell:
     @property
     def breaks(self) -> tuple[GraphBreak, ...]:
         """Where capture stopped and Python ran in between."""
-        return tuple(self._each("breaks"))
+        skips = self._failures().skips if self._failures else ()
+        return tuple(dict.fromkeys([*self._each("breaks"), *skips]))
 
     @property
     def guards(self) -> tuple[Guard, ...]:
@@ -122,8 +124,11 @@ class FusedCell:
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """What runs in eager, and why."""
-        hidden = [f"what the compiler failed on: {reason}" for reason in self._hidden()]
-        return (*self._each("fallbacks"), *hidden)
+        mistakes = self._failures().mistakes if self._failures else ()
+        return (
+            *self._each("fallbacks"),
+            *(f"what the compiler failed on: {reason}" for reason in mistakes),
+        )
 
     @property
     def externs(self) -> tuple[ExternCall, ...]:
@@ -249,10 +254,16 @@ class FusedCell:
                 fusions=self.fusions,
                 stages=tuple(stages.items()),
                 plan=str(self.plan) if self.plan else "",
-                notes=(*(self.plan.notes if self.plan else ()), *self.notes),
+                notes=tuple(dict.fromkeys([*self._graph_notes(), *self.notes])),
                 device=_device(),
                 pending=self._pending if not graphs else (),
             )
+
+    def _graph_notes(self) -> Iterator[str]:
+        if self.plan is not None:
+            yield from self.plan.notes
+        for graph in self.graphs:
+            yield from getattr(graph, "notes", ())
 
     def _view(self, name: str, kernel: Kernel) -> KernelView:
         generated = kernel.generated

@@ -204,7 +204,7 @@ class Session:
             plan=plan,
             lock=self.lock,
             pending=plan.defines,
-            hidden=lambda: program.hidden,
+            failures=lambda: program.failures,
         )
         return _Entry(program, cell, frontend.cell_id)
 

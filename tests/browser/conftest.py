@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
@@ -11,6 +11,7 @@ playwright_api = pytest.importorskip("playwright.sync_api", reason="Playwright i
 
 from lab import CHROMIUM_ARGS, SECOND, Lab, Notebook, start_lab  # noqa: E402
 
+FAILED = pytest.StashKey[bool]()
 EXPECT = 30 * SECOND  # other tests may have the machine
 
 
@@ -31,8 +32,21 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
         yield lab
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let the fixtures know whether the test failed."""
+    report = yield
+    if report.when == "call":
+        item.stash[FAILED] = report.failed
+    return report
+
+
 @pytest.fixture
-def open_notebook(browser: playwright_api.Browser, lab: Lab) -> Iterator[Callable[..., Notebook]]:
+def open_notebook(
+    browser: playwright_api.Browser, lab: Lab, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Notebook]]:
     """Open notebooks given as lists of cells; at the end, nothing may have wanted another host."""
     opened: list[Notebook] = []
 
@@ -45,4 +59,6 @@ def open_notebook(browser: playwright_api.Browser, lab: Lab) -> Iterator[Callabl
 
     yield open_
     for notebook in opened:
+        if request.node.stash.get(FAILED, False):
+            notebook.shoot(f"failed-{request.node.name}")
         notebook.close()

@@ -287,10 +287,11 @@ class Panel:
         """Return a tab by its title."""
         return self.root.get_by_role("tab", name=name)
 
-    def type_at_end_of(self, line: str, text: str) -> None:
-        """Put the cursor at the end of the line that holds ``line``, and type."""
+    def type_at_end_of(self, line: str, text: str, after: str = "") -> None:
+        """Put the cursor at the end of the first line with ``line`` after ``after``, and type."""
         value = self.editor.input_value()
-        end = value.index("\n", value.index(line))
+        found = value.index(line, value.index(after))
+        end = value.index("\n", found + len(line))
         self.editor.focus()
         self.editor.evaluate("(area, end) => area.setSelectionRange(end, end)", end)
         self.editor.page.keyboard.type(text)

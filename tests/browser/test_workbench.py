@@ -21,6 +21,15 @@ FAKE = [
 ]
 
 
+# The real thing.
+REAL = [
+    "%load_ext fuselab\n"
+    "import torch, torch.nn.functional as F\n"
+    "x, weight, bias = torch.randn(1024, 768), torch.randn(768), torch.randn(768)",
+    "%%fuse --panel\ny = F.gelu(x)\nz = F.layer_norm(y, (768,), weight, bias)",
+]
+
+
 def open_fake(open_notebook: OpenNotebook, name: str, **size: int) -> tuple[Notebook, Panel]:
     notebook = open_notebook(name, FAKE, **size)
     notebook.run(0)
@@ -142,3 +151,41 @@ def test_restoring_runs_nothing(open_notebook: OpenNotebook) -> None:
     expect(panel.editor).to_have_value(re.compile("typed before"))
     panel.says(re.compile("Passed – "))
     expect(notebook.page.locator(".jp-Notebook")).not_to_contain_text("NameError")
+
+
+def test_fuse_panel(open_notebook: OpenNotebook) -> None:
+    notebook = open_notebook("fuse.ipynb", REAL, height=1500)
+    notebook.run(0)
+    panel = Panel(notebook.run(1))
+    expect(panel.editor).to_be_visible(timeout=120 * SECOND)
+    panel.says("1 kernel")
+    notebook.shoot("fuse-first")
+
+    # An edit that is right, one that is wrong, one that does not compile.
+    panel.type_at_end_of("return 0;", "  // a person typed this")
+    panel.button("Check").click()
+    panel.says(re.compile("Passed – "), timeout=90)
+    notebook.shoot("fuse-passed", panel.root)
+    panel.type_at_end_of("\n{", "\nreturn 0;", after='extern "C"')
+    panel.button("Keep").click()
+    panel.says(re.compile("Refused: wrong result"), timeout=90)
+    notebook.shoot("fuse-wrong", panel.root)
+    panel.button("Revert").click()
+    panel.says(re.compile("back to the generated text"))
+    panel.type_at_end_of("\n{", "\nint broken = ;", after='extern "C"')
+    notebook.page.keyboard.press("Control+Enter")
+    panel.says(re.compile("Refused.* line"), timeout=90)
+    expect(panel.fault).to_contain_text("broken")
+    notebook.shoot("fuse-compile", panel.root)
+    panel.button("Revert").click()
+    panel.says(re.compile("back to the generated text"))
+
+    # Tune, and read the plot.
+    panel.button("Tune").click()
+    expect(panel.plot).to_be_visible(timeout=60 * SECOND)
+    panel.says(re.compile("best .* after"), timeout=90)
+    assert overflowing(panel.root) == []
+    notebook.shoot("fuse-tuned", panel.root)
+    panel.tab("Timings").click()
+    expect(panel.plot).to_be_visible()
+    notebook.shoot("fuse-timings", panel.root)

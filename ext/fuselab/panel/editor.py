@@ -28,7 +28,8 @@ class Editor(anywidget.AnyWidget):
 
     Attributes:
         content: ``document`` (a name), ``text`` and ``seen``, the number of the latest edit
-            that the text takes in: a view ignores a text that is older than what was typed.
+            that the text takes in: a view ignores a text that is older than what was typed;
+            ``top``, the line to begin at where the text is long.
         language: ``cpp`` or ``python``.
         label: The accessible name.
         mark: The line at fault, from 1; 0 for none.
@@ -38,7 +39,7 @@ class Editor(anywidget.AnyWidget):
     _esm = STATIC / "editor.js"
     _css = STATIC / "editor.css"
 
-    content = t.Dict(default_value={"document": "", "text": "", "seen": 0}).tag(sync=True)
+    content = t.Dict(default_value={"document": "", "text": "", "seen": 0, "top": 1}).tag(sync=True)
     language = t.Unicode("cpp").tag(sync=True)
     label = t.Unicode("").tag(sync=True)
     mark = t.Int(0).tag(sync=True)
@@ -72,7 +73,8 @@ class Editor(anywidget.AnyWidget):
         self.mark = 0
         self.label = label
         self.language = LANGUAGES[target]
-        self.content = {**self.content, "document": document, "text": text}
+        top = first_line(text, target)
+        self.content = {**self.content, "document": document, "text": text, "top": top}
 
     def replace(self, text: str) -> None:
         """Change the shown text in place; the user can undo it."""
@@ -84,7 +86,13 @@ class Editor(anywidget.AnyWidget):
             return
         if document == self.document:
             # The echo; views that typed on since then ignore it.
-            self.content = {"document": document, "text": text, "seen": message.get("seen", 0)}
+            self.content = {**self.content, "text": text, "seen": message.get("seen", 0)}
         self._on_edit(document, text)
         if kind in self._handlers:
             self._handlers[kind](document, text)
+
+
+def first_line(text: str, target: Target) -> int:
+    """Return the line where the kernel itself begins, below what it includes and declares."""
+    mark = 'extern "C"' if target == "cpp" else "@triton.jit"
+    return text.count("\n", 0, max(text.find(mark), 0)) + 1

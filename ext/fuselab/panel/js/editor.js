@@ -1,7 +1,7 @@
 // The kernel editor: one widget view over prism-code-editor.
 //
 // Traits, all set by Python and only by Python:
-//   content   {document, text, seen}: what the editor shows
+//   content   {document, text, seen, top}: what the editor shows, and the line to begin at
 //   language  "cpp" or "python"
 //   label     accessible name
 //   mark      the line at fault, from 1; 0 for none
@@ -59,6 +59,11 @@ function render({ model, el }) {
   const fit = () => {
     const lines = Math.min(Math.max(editor.lines.length - 1, FEWEST), MOST);
     editor.container.style.height = `${lines * 1.4 + 1.2}em`;
+    // Once it is laid out.
+    requestAnimationFrame(() => {
+      const { top = 1 } = model.get("content");
+      editor.container.scrollTo(0, top > MOST / 2 ? editor.lines[top]?.offsetTop ?? 0 : 0);
+    });
   };
   fit();
 
@@ -76,7 +81,7 @@ function render({ model, el }) {
     const number = edits.get(model) + 1;
     edits.set(model, number);
     // Local only: a second view follows at once, and saving the notebook saves the edit.
-    model.set("content", { document: shown, text, seen: number });
+    model.set("content", { ...model.get("content"), text, seen: number });
     clearTimeout(timer);
     timer = setTimeout(send, EDIT_DELAY, "edit");
   });
@@ -111,7 +116,6 @@ function render({ model, el }) {
       edits.set(model, Math.max(content.seen, edits.get(model)));
       editor.setOptions({ value: text, language: model.get("language") });
       editor.extensions.history.clear();
-      editor.container.scrollTo(0, 0);
       fit();
     } else if (content.seen >= edits.get(model) && content.text !== editor.value) {
       clearTimeout(timer);

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from codegen_cpp_bodies import check, random_bench
 
+from codegen_cpp_bodies import check, random_bench
 from fusec.codegen.cpp import choices
 from fusec.runtime.cpp_build import build_many
 

@@ -83,3 +83,32 @@ def split_rows(units: int | None, work: int | None) -> bool:
         work: Elements in all, likewise.
     """
     return units is not None and units < UNITS and (work is None or work >= 2 * GRAIN)
+
+
+# -- pointwise --------------------------------------------------------------------------------
+
+# Elements of a row that a thread takes at a time where there are too few rows to share out.
+BLOCK = 8192
+BLOCK_CHOICES = (2048, 4096, 8192, 16384, 32768)
+# A tile that is turned over is as high as a cache line is long, so that every line that is read
+# is used up at once, and long enough for what is written to be a stream: 16 x 512 floats.
+LINE_BYTES = 64
+TILE_COLUMNS = 512
+TILE_CHOICES = (8, 16, 32, 64, 128, 256, 512)
+# Shorter axes than this are not worth turning a tile over for.
+MIN_TILE = 8
+# Loops that one loop may be split into where conditions on its variable change.
+MAX_RANGES = 8
+
+
+def tile(itemsize: int, extent: int | None) -> tuple[int, int]:
+    """Return rows and columns of a tile that is turned over.
+
+    Args:
+        itemsize: Bytes of an element.
+        extent: Length of the axis that the columns are along, None where it is not known.
+    """
+    columns = TILE_COLUMNS
+    while extent is not None and columns // 2 >= max(extent, 8):
+        columns //= 2
+    return LINE_BYTES // itemsize, columns

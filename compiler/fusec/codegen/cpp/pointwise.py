@@ -2,46 +2,176 @@
 
 from __future__ import annotations
 
-from fusec.codegen.cpp.loops import head, may_thread, outer_loops
+from collections.abc import Sequence
+
+from fusec.codegen.cpp import choices
+from fusec.codegen.cpp.dtypes import C_TYPES
+from fusec.codegen.cpp.expressions import Expression
+from fusec.codegen.cpp.loops import cost, head, may_thread, shared_loops
+from fusec.codegen.cpp.ranges import split_ranges
+from fusec.codegen.cpp.reductions import simd
 from fusec.codegen.cpp.scope import Kernel, Scope
+from fusec.codegen.cpp.transpose import Turned, turned_loads
 from fusec.codegen.cpp.writer import Writer
+from fusec.ir.body import axis_sizes
+from fusec.ir.index import Symbol, product
 from fusec.ir.node import Node
 
 
 def write_pointwise(kernel: Kernel, scope: Scope, writer: Writer) -> None:
     """Write the loops of a body without reductions."""
+    parts = [kernel]
+    if may_thread(kernel) and kernel.body.axes:
+        parts = [kernel.part(b) for b in split_ranges(kernel.body, kernel.body.axes[:-1])]
+    for part in parts:
+        _write_part(part, scope, writer)
+
+
+def _write_part(kernel: Kernel, scope: Scope, writer: Writer) -> None:
     body = kernel.body
-    nodes = body.nodes()
-    axes = body.axes
+    outside = Scope(kernel, scope)
     # What depends on no axis is computed once, above the loops.
-    constants = [node for node in nodes if not kernel.free[node]]
-    stores = body.stores if not axes else ()
-    scope.compute(constants, writer, stores=stores, later=_rest(nodes, constants))
-    if not axes:
+    constants = [node for node in kernel.nodes if not kernel.free[node]]
+    stores = body.stores if not body.axes else ()
+    outside.compute(constants, writer, stores=stores, later=_rest(kernel, constants))
+    if not body.axes:
         for store in body.stores:
-            scope.store(store, writer)
+            outside.store(store, writer)
         return
-    if len(axes) == 1:
-        with outer_loops(kernel, scope, writer, axes, simd=may_thread(kernel)) as inner:
-            inner.compute(nodes, writer, stores=body.stores)
-            for store in body.stores:
-                inner.store(store, writer)
-        return
-    *outer, last = axes
-    with outer_loops(kernel, scope, writer, outer) as middle:
-        rows = [node for node in nodes if last not in kernel.free[node]]
-        middle.compute(rows, writer, later=_rest(nodes, rows))
-        inner = Scope(kernel, middle)
-        if may_thread(kernel):
-            writer.directive("omp simd" + (" reduction(max : failed)" if kernel.checked else ""))
-        with writer.block(head(inner, last)):
-            inner.compute(nodes, writer, stores=body.stores)
-            for store in body.stores:
-                inner.store(store, writer)
+    turned = turned_loads(kernel, body.axes[-1]) if may_thread(kernel) else None
+    if turned is not None:
+        _write_tiles(kernel, outside, writer, turned)
+    else:
+        _write_nest(kernel, outside, writer)
 
 
-def _rest(nodes: list[Node], without: list[Node]) -> set[Node]:
-    return set(nodes) - set(without)
+def _write_nest(kernel: Kernel, scope: Scope, writer: Writer) -> None:
+    *outer, last = kernel.body.axes
+    threads = may_thread(kernel)
+    middle = Scope(kernel, scope)
+    heads = [head(middle, axis) for axis in outer]
+    parts = [kernel]
+    if threads:
+        parts = [kernel.part(body) for body in split_ranges(kernel.body, (last,))]
+    if not outer:
+        for part in parts:
+            only = Scope(part, middle)
+            loop = head(only, part.body.axes[-1])
+            with shared_loops(part, writer, [loop], simd=threads):
+                _write_elements(part, only, writer)
+        return
+    blocked = len(parts) == 1 and _needs_blocks(kernel, outer, last)
+    begin, end = "0", ""
+    if blocked:
+        begin, end = middle.name(f"{last.name}_block"), kernel.extent(last)
+        size = kernel.tunable(
+            "BLOCK", choices.BLOCK, choices.BLOCK_CHOICES, "elements a thread takes at a time"
+        )
+        heads.append(f"for (int64_t {begin} = 0; {begin} < {end}; {begin} += {size})")
+    with shared_loops(kernel, writer, heads):
+        if blocked:
+            limit = kernel.at_most(f"{begin} + BLOCK", end)
+            end = middle.name(f"{last.name}_end")
+            writer.line(f"const int64_t {end} = {limit};")
+        for part in parts:
+            row = Scope(part, middle)
+            axis = part.body.axes[-1]
+            rows = [node for node in part.nodes if axis not in part.free[node]]
+            row.compute(rows, writer, later=_rest(part, rows))
+            middle.taken |= row.taken
+            _vector_loop(part, row, writer, axis, begin, end)
+
+
+def _vector_loop(
+    kernel: Kernel, scope: Scope, writer: Writer, axis: Symbol, begin: str, end: str
+) -> None:
+    inner = Scope(kernel, scope)
+    if may_thread(kernel):
+        simd(kernel, (), writer)
+    with writer.block(head(inner, axis, begin, end)):
+        _write_elements(kernel, inner, writer)
+
+
+def _write_elements(kernel: Kernel, scope: Scope, writer: Writer) -> None:
+    scope.compute(kernel.nodes, writer, stores=kernel.body.stores)
+    for store in kernel.body.stores:
+        scope.store(store, writer)
+
+
+def _needs_blocks(kernel: Kernel, outer: Sequence[Symbol], last: Symbol) -> bool:
+    """Whether the outer loops are too short for the threads, so that the last one is cut."""
+    points = product(axis_sizes(tuple(outer))).constant
+    size = last.size.constant if last.size is not None else 1
+    if points is None or points >= choices.UNITS:
+        return False
+    return size is None or size * points >= choices.grain(cost(kernel.nodes))
+
+
+def _write_tiles(kernel: Kernel, scope: Scope, writer: Writer, turned: Turned) -> None:
+    """Write loops over square tiles of two axes, some loads turned over beforehand."""
+    last, across = kernel.body.axes[-1], turned.across
+    others = [axis for axis in kernel.body.axes if axis not in (last, across)]
+    tile = Scope(kernel, scope)
+    sizes = _tile_sizes(kernel, turned)
+    heads = [head(tile, axis) for axis in others]
+    ends: dict[Symbol, tuple[str, str]] = {}
+    for axis, size in sizes.items():
+        begin = tile.name(f"{axis.name}_tile")
+        heads.append(
+            f"for (int64_t {begin} = 0; {begin} < {kernel.extent(axis)}; {begin} += {size})"
+        )
+        ends[axis] = (begin, tile.name(f"{axis.name}_end"))
+    with shared_loops(kernel, writer, heads):
+        for axis, (begin, end) in ends.items():
+            limit = kernel.at_most(f"{begin} + {sizes[axis]}", kernel.extent(axis))
+            writer.line(f"const int64_t {end} = {limit};")
+        (row, row_end), (column, column_end) = ends[across], ends[last]
+        names = {}
+        corner = Scope(kernel, tile)
+        corner.axes.update({across: row, last: column})
+        for load, step in turned.steps:
+            dtype = kernel.buffers[load.buffer].dtype
+            corner.use_type(dtype)
+            names[load] = tile.name(f"{kernel.names[load.buffer]}_tile")
+            writer.line(
+                f"{C_TYPES[dtype]} {names[load]}[{sizes[across]}][{sizes[last]}];", load.source
+            )
+            kernel.use(f"turn_over.{dtype.itemsize}")
+            source = corner.element(load.buffer, load.index)
+            writer.line(
+                f"turn_over_{dtype.itemsize * 8}({names[load]}, &{source}, {tile.index(step)}, "
+                f"{row_end} - {row}, {column_end} - {column});",
+                load.source,
+            )
+        inner = Scope(kernel, tile)
+        with writer.block(head(inner, across, row, row_end)):
+            rows = [node for node in kernel.nodes if last not in kernel.free[node]]
+            inner.compute(rows, writer, later=_rest(kernel, rows))
+            place = f"[{inner.axes[across]} - {row}]"
+            for load, name in names.items():
+                text = f"{name}{place}[{last.name} - {column}]"
+                inner.values[load] = Expression(text, reads=True)
+            _vector_loop(kernel, inner, writer, last, column, column_end)
+
+
+def _tile_sizes(kernel: Kernel, turned: Turned) -> dict[Symbol, str]:
+    """Declare the sides of the tiles."""
+    last = kernel.body.axes[-1]
+    load = turned.steps[0][0]
+    extent = last.size.constant if last.size is not None else 1
+    rows, columns = choices.tile(kernel.buffers[load.buffer].dtype.itemsize, extent)
+    return {
+        turned.across: kernel.tunable(
+            "TILE_ROWS", rows, choices.TILE_CHOICES, "rows of a tile that is turned over"
+        ),
+        last: kernel.tunable(
+            "TILE_COLUMNS", columns, choices.TILE_CHOICES, "elements of each of those rows"
+        ),
+    }
+
+
+def _rest(kernel: Kernel, without: Sequence[Node]) -> set[Node]:
+    return set(kernel.nodes) - set(without)
 
 
 __all__ = ["write_pointwise"]

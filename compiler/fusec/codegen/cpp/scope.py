@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -93,6 +93,10 @@ class Kernel:
         written = set(self.body.writes())
         self.updated = frozenset(name for name in self.body.reads() if name in written)
         self.check_numbers = {text: n for n, text in enumerate(self.signature.checks, 1)}
+
+    def part(self, body: Body) -> Kernel:
+        """Return this kernel for a part of its body: the same names, helpers and tunables."""
+        return replace(self, body=body)
 
     def use(self, helper: str) -> None:
         """Note that the text calls a helper."""
@@ -314,13 +318,14 @@ class Scope:
                 payload = symbol.payload
                 if isinstance(payload, Node) and payload in self.valid and _may_be_empty(symbol):
                     conditions.append(self.valid[payload])
-        self._use_type(buffer.dtype)
+        self.use_type(buffer.dtype)
         if not conditions:
             return Expression(text, ATOM, True)
         other = literal(node.other, node.dtype)
         return Expression(f"{' & '.join(conditions)} ? {text} : {other}", CHOICE, True)
 
-    def _use_type(self, dtype: torch.dtype) -> None:
+    def use_type(self, dtype: torch.dtype) -> None:
+        """Note that the text names a type that a helper defines."""
         if dtype in HALVES:
             self.kernel.use("to_float.bf16" if dtype == torch.bfloat16 else "to_float.f16")
 
@@ -342,7 +347,7 @@ class Scope:
         value = self.values[store.value]
         dtype = self.kernel.buffers[store.buffer].dtype
         source = store.value.source
-        self._use_type(dtype)
+        self.use_type(dtype)
         if store.mode == "set":
             writer.line(f"{target} = {value.text};", source)
             return

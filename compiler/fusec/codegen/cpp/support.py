@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.resources import files
 
 from fusec.codegen.cpp.mathlib import HelperText, available, helper_sources
 
@@ -54,6 +55,9 @@ def _own_text(name: str) -> str:
             f"{_INLINE} {signed} {stem}({signed} x, {signed} y)\n{{\n"
             f"    return ({signed})(({unsigned})x {_WRAPPING[stem]} ({unsigned})y);\n}}\n"
         )
+    if stem == "turn_over":
+        text = files(__package__).joinpath("templates", "turn_over.h").read_text("utf-8")
+        return text.replace("BITS", str(int(kind) * 8))
     if stem in _EXTREME:
         sign, word = _EXTREME[stem]
         real = _C[kind]
@@ -82,11 +86,14 @@ def helper_texts(names: Iterable[str]) -> HelperText:
     known = available()
     library = helper_sources(name for name in wanted if name in known)
     own = [_own_text(name) for name in wanted if name not in known]
-    heads = [
-        next(line for line in text.splitlines() if not line.startswith("//")) + ";\n"
-        for text in own
-    ]
+    heads = [declaration(text) for text in own]
     return HelperText(
         library.declarations + "".join(heads),
         "\n".join(text for text in [library.definitions, *own] if text),
     )
+
+
+def declaration(text: str) -> str:
+    """Return the declaration of the function that ``text`` defines."""
+    lines = [line for line in text.splitlines() if not line.startswith("//")]
+    return "\n".join(lines[: lines.index("{")]) + ";\n"

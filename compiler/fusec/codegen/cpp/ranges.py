@@ -1,0 +1,98 @@
+"""Splitting loops where a condition on a loop variable changes.
+
+``cat``, ``pad``, ``stack``, ``flip`` and slices that are written leave comparisons of positions in
+a body: this element comes from the first tensor as long as ``i < 1024``.  A loop over all of them
+would test every element and mask every read; two loops, up to 1024 and from there on, need
+neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fusec.codegen.cpp import choices
+from fusec.ir import ops
+from fusec.ir.body import Body
+from fusec.ir.index import Expr, Symbol, is_nonnegative
+from fusec.ir.node import Const, IndexValue, Node, Op
+
+_FIRST_AFTER = {"lt": 0, "ge": 0, "le": 1, "gt": 1}
+
+
+def split_ranges(body: Body, axes: Collection[Symbol]) -> list[Body]:
+    """Return bodies, over parts of the loops, that together do what ``body`` does.
+
+    Args:
+        body: What to split; its outer points are independent.
+        axes: The outer loops that may be split.
+    """
+    done: list[Body] = []
+    waiting = [(body, frozenset(axes))]
+    while waiting:
+        current, loops = waiting.pop()
+        points = len(done) + len(waiting) + 2
+        found = _split_point(current, loops) if points <= choices.MAX_RANGES else None
+        if found is None:
+            done.append(current)
+            continue
+        axis, point = found
+        for part in (_part(current, axis, point, None), _part(current, axis, Expr.of(0), point)):
+            new = (a for a in part.axes if a not in current.axes)
+            waiting.append((part, (loops - {axis}).union(new)))
+    return done
+
+
+def _split_point(body: Body, loops: Collection[Symbol]) -> tuple[Symbol, Expr] | None:
+    """Return an axis and the first position at which a comparison has its other outcome."""
+    for node in body.nodes():
+        if not isinstance(node, Op) or node.name not in _FIRST_AFTER:
+            continue
+        left, right = node.args
+        if not isinstance(left, IndexValue):
+            continue
+        limit = _value(right)
+        axes = [s for s in left.expr.symbols() if s.kind != "size"]
+        if limit is None or len(axes) != 1 or axes[0] not in loops:
+            continue
+        axis = axes[0]
+        if not left.expr.is_affine_in(axis) or left.expr.coefficient(axis) != 1:
+            continue
+        assert axis.size is not None
+        point = limit - (left.expr - Expr.of(axis)) + _FIRST_AFTER[node.name]
+        # inside the loop for certain, so that neither part can have a negative length
+        if is_nonnegative(point - 1) and is_nonnegative(axis.size - point - 1):
+            return axis, point
+    return None
+
+
+def _value(node: Node) -> Expr | None:
+    if isinstance(node, Const) and not isinstance(node.value, float):
+        return Expr.of(int(node.value))
+    if isinstance(node, IndexValue) and all(s.kind == "size" for s in node.expr.symbols()):
+        return node.expr
+    return None
+
+
+def _part(body: Body, axis: Symbol, begin: Expr, end: Expr | None) -> Body:
+    """Return the body over ``begin <= axis < end`` (to the end if None), conditions decided."""
+    assert axis.size is not None
+    size = (axis.size if end is None else end) - begin
+    own = Symbol(axis.name, "axis", size)
+    axes = tuple(own if a is axis else a for a in body.axes)
+    return body.moved(axes, body.reduce_axes, {axis: Expr.of(own) + begin}, _fold)
+
+
+def _fold(node: Node) -> Node | None:
+    """Simplify an operation again, now that its loops are shorter."""
+    if not isinstance(node, Op):
+        return None
+    if node.name == "where":
+        return ops.where(*node.args)
+    if node.name == "logical_not":
+        return ops.logical_not(node.args[0])
+    if node.name in ops.COMPARISONS or node.name in ("logical_and", "logical_or"):
+        return ops.binary(node.name, *node.args)
+    if node.name.startswith(ops.CHECK_PREFIX):
+        condition, value = node.args
+        return ops.check(condition, value, node.name.removeprefix(ops.CHECK_PREFIX))
+    return None

@@ -231,3 +231,73 @@ def test_attention_and_convolution_stay_extern_with_a_reason() -> None:
     externs = compiled.graphs[0].externs
     assert len(externs) == 2
     assert all(e.reason and e.where for e in externs)
+
+
+def test_several_random_operators_keep_their_order() -> None:
+    def function(x: torch.Tensor) -> Any:
+        late = torch.rand_like(x)
+        early = torch.randn_like(x).exp().sum(0)
+        return (late * early).tanh() + torch.rand_like(x), early
+
+    x = torch.randn(8, 4)
+    compiled = fusec.compile(function)
+    torch.manual_seed(1)
+    actual = compiled(x)
+    torch.manual_seed(1)
+    assert not difference(actual, function(x))
+
+
+def test_emulated_rounding_is_eagers() -> None:
+    x = torch.randn(64, 64, dtype=torch.bfloat16)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return ((x * 1.01 - x) * 64).tanh()
+
+    assert torch.equal(fusec.compile(function, emulate_rounding=True)(x), function(x))
+
+
+def test_dynamic_sizes_from_the_start() -> None:
+    compiled = fusec.compile(lambda x: F.softmax(x * 2, -1).sum(0), dynamic=True)
+    for shape in ((3, 5), (8, 7), (64, 33)):
+        x = torch.randn(shape)
+        assert not difference(compiled(x), F.softmax(x * 2, -1).sum(0))
+    assert len(compiled.graphs) == 1
+
+
+def test_a_missing_compiler_runs_in_eager_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FUSEC_STRICT")
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("CXX", raising=False)
+    compiled = fusec.compile(lambda x: torch.tanh(x) * 17.25)
+    x = torch.randn(5)
+    assert torch.equal(compiled(x), torch.tanh(x) * 17.25)
+    (reason,) = compiled.fallbacks
+    assert "compiler" in reason
+    assert "CXX" in reason
+
+
+def test_a_device_that_is_not_there() -> None:
+    compiled = fusec.compile(lambda x: x.to("cuda:77") * 2)
+    with pytest.raises(RuntimeError, match="cuda:77") as caught:
+        compiled(torch.randn(3))
+    assert "x.to" in str(caught.value)
+
+
+def test_two_functions_at_once() -> None:
+    import threading
+
+    x = torch.randn(50, 50)
+    results: dict[int, torch.Tensor] = {}
+
+    def work(number: int) -> None:
+        compiled = fusec.compile(lambda x: (x * number).softmax(-1) + number)
+        results[number] = compiled(x)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, result in results.items():
+        assert not difference(result, (x * number).softmax(-1) + number)
+    assert len(results) == 3

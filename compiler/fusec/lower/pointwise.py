@@ -440,12 +440,23 @@ def clamp(
     def value(index: Index) -> Node:
         result = element(x, index, dtype)
         if low is not None:
-            result = _bool_result("maximum", result, element(low, index, dtype))
+            result = _bounded(result, low, element(low, index, dtype), "lt")
         if high is not None:
-            result = _bool_result("minimum", result, element(high, index, dtype))
+            result = _bounded(result, high, element(high, index, dtype), "gt")
         return result
 
     return lowering.pointwise(value)
+
+
+def _bounded(value: Node, bound: Operand, limit: Node, beyond: str) -> Node:
+    """Return ``value``, or ``limit`` where value lies beyond it.
+
+    A number as a bound is never NaN, and a comparison keeps NaN and the sign of zero as eager
+    does; a tensor's elements may be NaN, which wins.
+    """
+    if value.dtype == torch.bool or isinstance(bound, TensorValue):
+        return _bool_result("maximum" if beyond == "lt" else "minimum", value, limit)
+    return ops.where(ops.binary(beyond, value, limit), limit, value)
 
 
 @register(aten.clone, aten.lift_fresh_copy, aten.copy, aten._to_copy, aten.to)
@@ -489,8 +500,10 @@ def same(lowering: Lowering, x: TensorValue) -> TensorValue:
 
 @register(aten.relu)
 def relu(lowering: Lowering, x: TensorValue) -> TensorValue:
-    """Return max(x, 0), NaN kept."""
-    return map_elements(lowering, (x,), lambda v: _bool_result("maximum", v, ops.const(0, v.dtype)))
+    """Return max(x, 0); NaN and negative zero stay."""
+    if x.dtype == torch.bool:
+        return map_elements(lowering, (x,), lambda v: v)
+    return map_elements(lowering, (x,), lambda v: _bounded(v, 0, ops.const(0, v.dtype), "lt"))
 
 
 @register(aten.gelu)

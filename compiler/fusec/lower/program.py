@@ -264,8 +264,11 @@ def _require_device(device: torch.device, where: SourceLine | None) -> None:
 def _require_supported(
     args: Sequence[object], kwargs: dict[str, object], results: Sequence[ResultMeta | None]
 ) -> None:
+    devices: set[torch.device] = set()
+
     def visit(value: object) -> None:
         if isinstance(value, TensorValue):
+            devices.add(value.device)
             if value.dtype not in SUPPORTED_DTYPES:
                 raise NotLowered(f"{value.dtype} has no kernels")
             if value.device.type not in ("cpu", "cuda"):
@@ -278,6 +281,9 @@ def _require_supported(
 
     visit(tuple(args))
     visit(tuple(kwargs.values()))
+    devices |= {meta.device for meta in results if meta is not None}
+    if len(devices) > 1:
+        raise NotLowered("its tensors are on different devices")
     for meta in results:
         if meta is not None and meta.dtype not in SUPPORTED_DTYPES:
             raise NotLowered(f"{meta.dtype} has no kernels")

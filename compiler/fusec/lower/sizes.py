@@ -10,6 +10,10 @@ from fusec.ir.index import Expr, Symbol
 from fusec.lower.values import NotLowered
 
 
+# The lower bound of an integer about which nothing is known.
+ANY_SIGN = -(1 << 62)
+
+
 class SizeTable:
     """The symbols of one graph, by torch's names for them."""
 
@@ -17,9 +21,9 @@ class SizeTable:
         self.symbols: dict[str, Symbol] = {}
 
     def symbol(self, name: str, low: int = 2) -> Symbol:
-        """Return the symbol called ``name``; symbolic sizes are at least 2 in torch."""
+        """Return the symbol called ``name``, whose values are at least ``low``."""
         if name not in self.symbols:
-            self.symbols[name] = Symbol(name, "size", low=max(low, 0))
+            self.symbols[name] = Symbol(name, "size", low=low)
         return self.symbols[name]
 
     def convert(self, value: object) -> Expr:
@@ -47,8 +51,10 @@ class SizeTable:
                 raise NotLowered("the size depends on data")
             low = 2
             ranges = getattr(shape_env, "var_to_range", {})
-            if expr in ranges and ranges[expr].lower.is_integer:
-                low = int(ranges[expr].lower)
+            if expr in ranges:
+                # an integer argument that is no size may have any sign
+                bound = ranges[expr].lower
+                low = int(bound) if isinstance(bound, sympy.Integer) else ANY_SIGN
             return Expr.of(self.symbol(expr.name, low))
         parts = [self._from_sympy(a, shape_env) for a in expr.args]
         if isinstance(expr, sympy.Add):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
+import torch
+
 from fusec.ir.body import Body, Compute, Extern, Program, Step
 from fusec.report import FusionDecision
 from fusec.schedule import choices
@@ -33,9 +35,15 @@ class _Groups:
     def _link(self) -> None:
         last_write: dict[str, int] = {}
         reads_since: dict[str, list[int]] = {}
+        last_effect: int | None = None
         for n, step in enumerate(self.steps):
             assert step is not None
             direct = 0
+            if isinstance(step, Extern) and has_effects(step):
+                # random numbers and the like come in eager's own order
+                if last_effect is not None:
+                    direct |= 1 << last_effect
+                last_effect = n
             for name in step.reads():
                 self.readers.setdefault(name, set()).add(n)
                 if name in last_write:
@@ -168,6 +176,15 @@ class _Groups:
         return tuple(order)
 
 
+def has_effects(step: Extern) -> bool:
+    """Whether a call does more than compute its results from its arguments."""
+    schema = getattr(step.target, "_schema", None)
+    if schema is None:
+        return bool(step.args)  # a callable nobody knows; a constant has no arguments
+    tags = getattr(step.target, "tags", ())
+    return bool(schema.is_mutable) or torch.Tag.nondeterministic_seeded in tags
+
+
 def _bits(mask: int) -> Iterable[int]:
     while mask:
         low = mask & -mask
@@ -232,12 +249,7 @@ def _try(groups: _Groups, a: int, b: int, mutated: set[str]) -> Body | Refusal:
         return Refusal("an extern call changes one of their tensors in place")
     if groups.blocked(a, b):
         return Refusal("another step must run between them")
-    devices = {groups.program.buffers[name].device for name in touched}
-    if len(devices) > 1 and any(
-        groups.program.buffers[name].elements.constant != 1
-        for name in touched
-        if groups.program.buffers[name].device.type == "cpu"
-    ):
+    if len({groups.program.buffers[name].device for name in touched}) > 1:
         return Refusal("they run on different devices")
     bodies = (first.body, second.body)
     if any(a.size == 0 for body in bodies for a in body.axes + body.reduce_axes):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
-
 from fusec.ir.body import Compute, Program
 from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
-from fusec.schedule.fuse import fuse
+from fusec.schedule.fuse import fuse, has_effects
 from fusec.schedule.inline import inline_pointwise
 from fusec.schedule.loops import arrange_loops
 
@@ -45,21 +43,11 @@ def drop_dead(program: Program) -> Program:
                 continue
             if len(stores) != len(step.body.stores):
                 step = replace(step, body=replace(step.body, stores=stores))
-        elif not set(step.writes()) & needed and step.outputs and _is_pure(step.target):
+        elif not set(step.writes()) & needed and step.outputs and not has_effects(step):
             continue
         needed |= set(step.reads())
         kept.append(step)
     return replace(program, steps=tuple(reversed(kept)))
-
-
-def _is_pure(target: object) -> bool:
-    """Whether an extern call may be left out when its result is unused."""
-    schema = getattr(target, "_schema", None)
-    tags = getattr(target, "tags", ())
-    if schema is None:
-        return False
-    random = torch.Tag.nondeterministic_seeded in tags
-    return not schema.is_mutable and not random
 
 
 def schedule_program(program: Program) -> Schedule:

@@ -9,7 +9,6 @@ from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod, PythonMod
 from fusec.ir.index import Expr, Symbol
 from fusec.lower.values import NotLowered
 
-
 # The lower bound of an integer about which nothing is known.
 ANY_SIGN = -(1 << 62)
 

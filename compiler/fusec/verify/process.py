@@ -108,15 +108,17 @@ class Worker:
             try:
                 for attempt in range(2):
                     self._start()
+                    sent = False
                     try:
                         self._wait_ready()
                         assert self._sock is not None
                         send(self._sock, request, descriptors)
+                        sent = True
                         return self._receive(timeout)
                     except (OSError, WorkerError):
                         # Something outside ended it, such as the system's memory killer.
                         self._close()
-                        if attempt or not retry:
+                        if attempt or (sent and not retry):
                             raise
                 raise AssertionError("unreachable")
             except BaseException:

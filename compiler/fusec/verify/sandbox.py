@@ -181,7 +181,11 @@ def _ask(device: str, request: Message, files: tuple[int, int], limit: float) ->
         # It ends a run at its limit by itself.
         return worker().ask(request, files, limit + _GRACE)
     try:
-        return device_worker().ask(request, files, limit, retry=False)
+        reply = device_worker().ask(request, files, limit, retry=False)
+        if any(r.get("result", {}).get("problem") == "device" for r in reply["reports"]):
+            # The error has spoilt its context: it is on its way out.
+            device_worker().close()
+        return reply
     except NoAnswer:
         return {"reports": [], "timeout": True, "status": 0, "log": "", "seconds": limit}
     except WorkerEnded as error:
@@ -189,7 +193,7 @@ def _ask(device: str, request: Message, files: tuple[int, int], limit: float) ->
         log = str(error)
         return {"reports": [], "timeout": False, "status": status, "log": log, "seconds": 0.0}
     finally:
-        # A device error spoils the process, which has then ended; the next one starts now.
+        # Where it ended, the next one starts now rather than at the next check.
         device_worker().start()
 
 

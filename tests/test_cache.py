@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -295,6 +296,22 @@ def test_full_disk(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # said once
         store.put("cpp", {"after": 1}, FILES)
+
+
+def test_only_the_main_thread_warns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        if not store.private:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, data)
+
+    write = cache.write_file
+    monkeypatch.setattr(cache, "write_file", full)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(store.put, "cpp", KEY, FILES).result().files
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        assert store.get("cpp", KEY) is not None
 
 
 def test_private_folder_goes_with_the_process(tmp_path: Path) -> None:

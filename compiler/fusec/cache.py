@@ -137,6 +137,7 @@ class Store:
         self.private = False
         self._lock = threading.Lock()
         self._puts = itertools.count()
+        self._notice = ""
         self.folder = folder if folder is not None else default_folder()
         problem = prepare_folder(self.folder)
         if problem is not None:
@@ -144,6 +145,7 @@ class Store:
 
     def get(self, kind: str, key: Mapping[str, Any]) -> Entry | None:
         """Return the entry for ``key`` with every file checked, or None. Never raises OSError."""
+        self._give_notice()
         digest = digest_of(kind, key)
         folder = self.folder / kind / digest
         try:
@@ -305,12 +307,17 @@ class Store:
             self.folder = Path(tempfile.mkdtemp(prefix="fusec-"))
             self.private = True
             atexit.register(remove_if_own, self.folder, os.getpid())
-        warnings.warn(
-            f"fusec cache: {problem}; using a temporary folder, so nothing is kept when this "
-            "process ends. Set FUSEC_CACHE_DIR to a folder of your own to keep it.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+            self._notice = (
+                f"fusec cache: {problem}; using a temporary folder, so nothing is kept when this "
+                "process ends. Set FUSEC_CACHE_DIR to a folder of your own to keep it."
+            )
+        self._give_notice()
+
+    def _give_notice(self) -> None:
+        """Warn once; a background thread leaves it to the main one, which may print."""
+        if self._notice and threading.current_thread() is threading.main_thread():
+            notice, self._notice = self._notice, ""
+            warnings.warn(notice, RuntimeWarning, stacklevel=3)
 
     def _quarantine(self, folder: Path) -> None:
         """Move a damaged entry aside; if that fails, leave it: it stays a miss."""

@@ -147,7 +147,7 @@ def try_build_many(
     """Build several kernels side by side; a path, or what went wrong, for each.
 
     Raises:
-        CompilerNotFound: There is no compiler, and not every text is in the store.
+        CompilerNotFound: There is none; what is stored depends on it too.
     """
     store = store or default_store()
     compiler = find_compiler()

@@ -301,3 +301,12 @@ def test_two_functions_at_once() -> None:
     for number, result in results.items():
         assert not difference(result, (x * number).softmax(-1) + number)
     assert len(results) == 3
+
+
+def test_a_compiled_module_offers_what_the_module_offers() -> None:
+    model = nn.Linear(3, 2)
+    compiled = fusec.compile(model)
+    assert list(compiled.parameters()) == list(model.parameters())
+    assert compiled.in_features == 3
+    with pytest.raises(AttributeError):
+        _ = compiled.nothing_of_the_kind

@@ -69,6 +69,12 @@ class CompiledFunction:
         """Bind like a function, so that a method can be decorated."""
         return self if instance is None else functools.partial(self, instance)
 
+    def __getattr__(self, name: str) -> Any:
+        """Offer what the original offers: a module's ``parameters()``, a function's docstring."""
+        if name.startswith("_") or name == "function":
+            raise AttributeError(name)
+        return getattr(self.function, name)
+
     def _export_guards(self, guards: Any) -> None:
         for guard in describe_guards(guards):
             self._guards.setdefault(guard.text, guard)

@@ -3,10 +3,9 @@
 OpenMP.  A kernel has to run on the OpenMP runtime that torch runs on: a second one would bring
 a second team of threads and would not follow ``torch.set_num_threads``.  Wheels of torch bring
 their own ``libgomp``, at times under a name of its own (``libgomp-a34b3233.so.1``).  So that
-very file is named first at link time, under ``--as-needed``: the kernel then asks the loader
-for the library by the name under which torch has already loaded it, and the compiler's own
-libgomp, which ``-fopenmp`` puts later on the line, is not needed any more.  Where torch brings
-none, it uses the system's, and so does the compiler.
+very file is what a kernel is linked with, in place of the compiler's own: the kernel then asks
+the loader for the library by the name under which torch has already loaded it.  Where torch
+brings none, it uses the system's, and so does the compiler.
 
 clang emits calls that only LLVM's runtime (``libomp``) answers, so with clang a kernel has
 threads of its own beside torch's; how many is what the caller passes as ``threads``.  Where
@@ -90,8 +89,10 @@ class Compiler:
             # A function that exists nowhere is an error now, not when the kernel is loaded.
             command += ["-Wl,-z,defs", "-Wl,--as-needed"]
         command += [self.runtime] if self.runtime else []
-        if plain and self.runtime and sys.platform == "linux":
-            command += ["-nodefaultlibs", "-lm", "-lc", "-lgcc"]
+        if self.runtime and sys.platform == "linux":
+            # Named one by one, so that the compiler's own libgomp is not among them.
+            command += ["-nodefaultlibs", *([] if plain else ["-lstdc++"])]
+            command += ["-lm", "-lc", "-lgcc_s", "-lgcc"]
         return command
 
 

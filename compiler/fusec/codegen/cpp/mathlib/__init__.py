@@ -20,7 +20,12 @@ bf16 f16``; the half types are storage: ``fx_bf16`` and ``fx_f16`` are structs o
 
 Results, unless a helper's text says otherwise: float32 within 2 units in the last place of the
 exact value, float64 within 3; NaN for NaN; infinities, signed zeros, subnormal arguments and
-results, overflow as in C99.  ``tests/bench/mathlib_accuracy.py`` measures it over every float32.
+results, overflow as in C99; and the same bits on every machine and with every compiler, but for
+the calls of the C library.  ``tests/bench/mathlib_accuracy.py`` measures it over every float32,
+``tests/bench/mathlib_fit.py`` computes the polynomials.
+
+In a helper, conditions are joined with ``&`` and ``|``: ``&&`` is a branch, which g++ does not
+always turn back into a select.
 
 The texts are in the ``.h`` files beside this one.  A helper starts at a line ``//@ name: NAME``;
 further ``//@`` lines give what it ``needs`` (names, by spaces), its measured ``accuracy``, the

@@ -150,6 +150,34 @@ CELLS = {
     "match": "match list(x.shape):\n    case [m]:\n        y = x * m\n    case _:\n        y = x\n",
     "print": "y = x * 2\nprint('half', y.shape)\nz = y + 1\nz\n",
     "print in loop": "for i in range(2):\n    y = x * i\n    print('i', i)\n",
+    "training loop": (
+        "p = torch.ones(4, requires_grad=True)\nlosses = []\n"
+        "for step in range(3):\n    loss = ((p * x - w) ** 2).mean()\n    loss.backward()\n"
+        "    with torch.no_grad():\n        p -= rate * p.grad\n    p.grad = None\n"
+        "    if step % 2 == 0:\n        losses.append(loss.item())\n        print(step)\n"
+        "total = sum(losses)\ntotal\n"
+    ),
+    "nested loops": (
+        "t = x * 0\nfor i in range(3):\n    u = x + i\n    for j in range(3):\n"
+        "        u = u * j\n        if j == 1:\n            continue\n        t = t + u\n"
+        "        print(i, j)\n    if i == 1:\n        break\nelse:\n    never = 1\nt\n"
+    ),
+    "while with a read": "k = x.sum()\nwhile k.item() < 50:\n    k = k * 2\nk\n",
+    "loop that raises": "for i in range(3):\n    y = x * i\n    print(i)\n    q = 1 / (1 - i)\n",
+    "loop over a generator": (
+        "def batches():\n    yield x\n    yield x + 1\n"
+        "s = 0\nfor b in batches():\n    s = s + b.sum()\n    print('b')\ns\n"
+    ),
+    "try in a loop": (
+        "for i in range(3):\n    try:\n        y = x * i\n        print(i)\n        r = 1 / i\n"
+        "    except ZeroDivisionError as e:\n        y = x - 1\n    finally:\n        z = y + 1\n"
+    ),
+    "constants in a loop": "for i in range(2):\n    c = 3\n    print(c)\n    d = 4\n",
+    "for else": "for i in range(2):\n    print(i)\nelse:\n    y = x * 2\ny\n",
+    "hidden break": (
+        "def show(v):\n    print('v')\n    return v\n"
+        "for i in range(2):\n    y = show(x * i)\n    z = y + 1\nz\n"
+    ),
     "item": "m = int(x.sum())\ny = x * m\n",
     "append": "items.append(x * 2)\ntable['a'] = x + 1\nbox.y = x * 3\n",
     "append result": "items.append(x * 2)\ny = items[-1] + 1\n",
@@ -228,6 +256,8 @@ def test_one_graph_and_no_recompilation(name):
         ("y = x * 2\nprint('half')\nz = y + 1\n", 2),
         ("y = x * 2\nprint('half')\nz = y + 1\nprint('more')\nz.sum()\n", 3),
         ("m = int(x.sum())\ny = x * m\n", 2),
+        ("for i in range(4):\n    y = x * 2\n    print(i)\n    z = y + 1\nw = z * 2\n", 3),
+        (CELLS["training loop"], 2),
     ],
 )
 def test_what_follows_a_break_is_compiled_too(body, graphs):
@@ -253,6 +283,51 @@ def test_values_are_named_for_the_users_variables():
     CellProgram(plan, notebook(), lambda f: torch.compile(f, backend=backend)).run()
     names = {node.name for node in graphs[0].graph.nodes}
     assert {"s", "a", "b", "q", "r"} <= names
+
+
+class TestLoops:
+    def test_plan_says_what_runs_in_python(self):
+        body = "for i in range(9):\n    y = x * 2\n    print(i)\n    z = y + 1\nw = z * 2\n"
+        plan = plan_cell(body, name="cell_3", filename=FILE)
+        assert "lines 2-5: a loop in Python, 2 fused pieces in it; reads x" in str(plan)
+        (found,) = plan.breaks
+        assert str(found.where) == "line 4: print(i)"
+        assert "after the loop" in found.hint
+
+    def test_loop_without_a_break_stays_whole(self):
+        plan = plan_cell(CELLS["loop"], filename=FILE)
+        assert [s.kind for s in plan.segments] == ["fused"]
+
+    def test_break_that_shows_only_when_it_runs(self):
+        from fuselab.session import CellOptions, Frontend, Session
+
+        torch._dynamo.reset()
+        counter, space = Counter(), notebook()
+        session = Session(space, compiler=lambda f, **_: torch.compile(f, backend=counter))
+        body = CELLS["hidden break"].partition("for ")
+        exec(body[0], space)
+        cell, code = session.prepare(body[1] + body[2], CellOptions(), Frontend())
+        session.run(cell, code)
+        assert counter.graphs == 0
+        assert "from the next run on" in cell.notes[0]
+        session.run(*session.prepare(body[1] + body[2], CellOptions(), Frontend()))
+        assert counter.graphs > 0
+        assert torch.equal(space["z"], torch.arange(4.0) + 1)
+
+    def test_out(self):
+        space = notebook()
+        body = "for i in range(3):\n    h = x * i\n    print(i)\n    y = h + 1\nz = y * 2\n"
+        one = program(body, space, out=["z"])
+        before = {name for name in space if not name.startswith("__")}
+        one.run()
+        assert {name for name in space if not name.startswith("__")} - before == {"z"}
+        assert torch.equal(space["z"], torch.arange(4.0) * 4 + 2)
+
+    def test_nothing_of_the_pieces_stays_behind(self):
+        space = notebook()
+        one = program(CELLS["nested loops"], space)
+        one.run()
+        assert not [name for name in space if "piece" in name]
 
 
 def test_a_failed_run_does_not_spoil_the_next_one():

@@ -15,7 +15,7 @@ What TorchDynamo asks in return: it looks a global up before it looks at what wa
 during the trace, so a name that the cell assigns must exist before the function runs.  Missing
 ones are seeded with ``UNBOUND`` and taken away again afterwards; wherever such a name might be
 read before it is assigned, the function checks for ``UNBOUND`` and raises the ``NameError`` that
-a plain cell would raise, on the same line (`_Flow` finds those places).  ``del name`` becomes
+a plain cell would raise, on the same line (`Flow` finds those places).  ``del name`` becomes
 ``name = UNBOUND`` for the same reason.
 
 Known differences from a plain cell: the annotation in ``name: annotation = value`` is not
@@ -29,16 +29,18 @@ import ast
 import builtins
 import dis
 import linecache
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from types import CodeType
-from typing import Literal, NoReturn
+from typing import Literal
 
-Kind = Literal["plain", "fused"]
+from fusec.report import GraphBreak
+from fuselab.loops import Outliner, is_broken_loop
+from fuselab.scopes import Flow, bound_names, own_scope
+
+Kind = Literal["plain", "fused", "loop"]
 
 _OWN_NAMESPACE = frozenset({"exec", "eval", "globals", "locals", "vars", "dir"})
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _DEFINITIONS = (
     ast.FunctionDef,
     ast.AsyncFunctionDef,
@@ -46,24 +48,6 @@ _DEFINITIONS = (
     ast.Import,
     ast.ImportFrom,
 )
-SENTINEL = "__unbound__"
-_ALIAS = "__fuse_local_"
-# TorchDynamo's own name for the module in the namespaces of the functions that it compiles.
-TORCH = "__import_torch"
-
-
-class Unbound:
-    """Stands in the namespace for a name that the cell assigns but has not assigned yet."""
-
-    def __call__(self, name: str) -> NoReturn:
-        """Raise what a plain cell raises where ``name`` is read."""
-        raise NameError(f"name {name!r} is not defined", name=name)
-
-    def __repr__(self) -> str:
-        return "<not assigned yet>"
-
-
-UNBOUND = Unbound()
 
 
 @dataclass(frozen=True)
@@ -71,7 +55,8 @@ class Segment:
     """A run of consecutive top-level statements that are executed together.
 
     Attributes:
-        kind: ``plain`` runs as it stands, ``fused`` becomes one function.
+        kind: ``plain`` runs as it stands, ``fused`` becomes one function, ``loop`` runs in
+            Python with fused pieces in it (see ``fuselab.loops``).
         first_line: 1-based, as the gutter shows it.
         last_line: Likewise.
         why: For a plain segment, why it is not fused.
@@ -81,6 +66,8 @@ class Segment:
         statements: The statements themselves; the last expression is not among them when its
             value is the cell's.
         value: The last expression, where its value is the cell's.
+        pieces: The fused parts of a loop.
+        breaks: The graph breaks of a loop that are known before it runs.
     """
 
     kind: Kind
@@ -92,12 +79,18 @@ class Segment:
     unsure: tuple[str, ...]
     statements: tuple[ast.stmt, ...] = field(repr=False, compare=False)
     value: ast.expr | None = field(repr=False, compare=False)
+    pieces: tuple[Segment, ...] = ()
+    breaks: tuple[GraphBreak, ...] = ()
 
     def __str__(self) -> str:
         lines = f"line {self.first_line}"
         if self.last_line != self.first_line:
             lines = f"lines {self.first_line}-{self.last_line}"
-        parts = [f"{lines}: {'as it stands, ' + self.why if self.why else 'fused'}"]
+        how = f"as it stands, {self.why}" if self.why else "fused"
+        if self.kind == "loop":
+            count = len(self.pieces)
+            how = f"a loop in Python, {count} fused piece{'s' if count != 1 else ''} in it"
+        parts = [f"{lines}: {how}"]
         if self.reads:
             parts.append(f"reads {', '.join(self.reads)}")
         if self.assigns:
@@ -139,9 +132,14 @@ class CellPlan:
         """Every name that the cell binds, sorted."""
         return tuple(sorted({name for segment in self.segments for name in segment.assigns}))
 
+    @property
+    def breaks(self) -> tuple[GraphBreak, ...]:
+        """The graph breaks that are known before the cell runs."""
+        return tuple(found for segment in self.segments for found in segment.breaks)
+
     def locals_of(self, segment: Segment) -> tuple[str, ...]:
         """Return the names that ``segment`` assigns and keeps to itself."""
-        if self.out is None or segment.kind == "plain":
+        if self.out is None or segment.kind != "fused":
             return ()
         kept = {*self.out, *self.carried}
         return tuple(name for name in segment.assigns if name not in kept)
@@ -167,6 +165,7 @@ def plan_cell(
     transform: Callable[[str], str] | None = None,
     transform_ast: Callable[[ast.Module], ast.Module] | None = None,
     interactivity: str = "last_expr",
+    broken: frozenset[int] = frozenset(),
 ) -> CellPlan:
     """Split a cell into segments and register its text for tracebacks.
 
@@ -179,6 +178,7 @@ def plan_cell(
         transform: IPython's ``transform_cell``, which turns magics into Python.
         transform_ast: IPython's ``transform_ast``.
         interactivity: IPython's ``ast_node_interactivity``.
+        broken: Lines at which TorchDynamo found a graph break in a loop.
 
     Raises:
         SyntaxError: With the cell's own line, column and text.
@@ -197,7 +197,7 @@ def plan_cell(
     # function, `break` outside a loop), and the flags of its __future__ imports.
     whole = compile(python, filename, "exec", dont_inherit=True)
     flags = whole.co_flags & _FUTURE_FLAGS
-    segments = _split(tree.body, _Facts(filename, interactivity, flags))
+    segments = _split(tree.body, _Facts(filename, text, interactivity, flags, broken))
     wanted = None if out is None else tuple(dict.fromkeys(out))
     carried: tuple[str, ...] = ()
     if wanted is not None:
@@ -228,56 +228,6 @@ def register_source(filename: str, text: str) -> None:
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
 
 
-def function_code(
-    plan: CellPlan, segment: Segment, *, guard: frozenset[str], parameters: Sequence[str]
-) -> CodeType:
-    """Compile a fused segment into the code of one function.
-
-    Args:
-        plan: The cell.
-        segment: One of its fused segments.
-        guard: Names in ``segment.unsure`` that are missing from the notebook: reading one of
-            them checks that it has been assigned.  If there are any, the function's last
-            parameter is the ``UNBOUND`` object.
-        parameters: With ``--out``: local names whose value comes from the notebook.
-    """
-    local = set(plan.locals_of(segment))
-    landing = [name for name in segment.assigns if name not in local]
-    unsure = _Flow(frozenset(segment.assigns), segment.statements, segment.value).unsure_nodes
-    rewrite = _Rewrite(landing=frozenset(landing), guard=guard, unsure=unsure)
-    # A fresh tree: the plan's own must stay as it is for the next variant.
-    source = ast.Module([*segment.statements], [])
-    body = rewrite.statements(source.body)
-    if segment.value is not None:
-        value = rewrite.visit(segment.value)
-        body.append(ast.copy_location(ast.Return(value), segment.value))
-    needs_sentinel = rewrite.used_sentinel
-    names = [*parameters, *([SENTINEL] if needs_sentinel else [])]
-    head = (segment.statements or (segment.value,))[0]
-    assert head is not None
-    if landing:
-        body.insert(0, ast.copy_location(ast.Global(landing), head))
-    # Parsed rather than put together: which fields a definition has depends on the version.
-    function = ast.parse(f"def {plan.name}({', '.join(names)}): pass").body[0]
-    assert isinstance(function, ast.FunctionDef)
-    function.body = body
-    _move(function, head)
-    module = ast.fix_missing_locations(ast.Module([function], []))
-    code = compile(module, plan.filename, "exec", plan.flags, dont_inherit=True)
-    made = next(item for item in code.co_consts if isinstance(item, CodeType))
-    # What follows a graph break is compiled only if it holds a tensor in a local variable, of
-    # which there are none here, or names a global that is torch's. This makes it name one.
-    return made.replace(
-        co_names=(*made.co_names, TORCH),
-        co_varnames=tuple(name.removeprefix(_ALIAS) for name in made.co_varnames),
-    )
-
-
-def wants_sentinel(code: CodeType) -> bool:
-    """Return whether ``code`` takes the ``UNBOUND`` object as its last parameter."""
-    return SENTINEL in code.co_varnames[: code.co_argcount]
-
-
 # --- splitting -------------------------------------------------------------------------------
 
 # The flags that a code object records of its __future__ statements, all but those of
@@ -291,27 +241,52 @@ for _feature in __future__.all_feature_names:
 @dataclass(frozen=True)
 class _Facts:
     filename: str
+    text: str
     interactivity: str
     flags: int
+    broken: frozenset[int]
 
 
 def _split(statements: list[ast.stmt], facts: _Facts) -> tuple[Segment, ...]:
     only_definitions = bool(_defines(statements))
-    groups: list[tuple[str, list[ast.stmt]]] = []
+    groups: list[tuple[Kind, str, list[ast.stmt]]] = []
     for statement in statements:
         why = _why_plain(statement)
         if not why and only_definitions:
             why = "a constant beside definitions"
-        if groups and bool(groups[-1][0]) == bool(why):
-            known = groups[-1][0]
-            groups[-1] = (known if why in known else f"{known}, {why}", [*groups[-1][1], statement])
+        kind: Kind = "plain" if why else "fused"
+        if kind == "fused" and is_broken_loop(statement, facts.broken):
+            kind = "loop"
+        if groups and kind == groups[-1][0] != "loop":
+            known = groups[-1][1]
+            both = known if why in known else f"{known}, {why}"
+            groups[-1] = (kind, both, [*groups[-1][2], statement])
         else:
-            groups.append((why, [statement]))
-    segments = []
-    for index, (why, group) in enumerate(groups):
-        last = index == len(groups) - 1
-        segments.append(_segment(why, group, facts, last=last))
+            groups.append((kind, why, [statement]))
+    segments: list[Segment] = []
+    pieces = 0
+    for index, (kind, why, group) in enumerate(groups):
+        if kind == "loop":
+            segments.append(_loop(group[0], facts, pieces))
+            pieces += len(segments[-1].pieces)
+        else:
+            segments.append(_segment(why, group, facts, last=index == len(groups) - 1))
     return tuple(segments)
+
+
+def _loop(statement: ast.stmt, facts: _Facts, first: int) -> Segment:
+    """Take apart a loop that cannot be captured as a whole."""
+    outliner = Outliner(facts.filename, facts.text, _why_plain, facts.broken, first)
+    skeleton = outliner.outline(statement)
+    pieces = tuple(_segment("", run, facts, last=False) for run in skeleton.runs)
+    whole = _segment("", [statement], facts, last=False)
+    return replace(
+        whole,
+        kind="loop",
+        statements=(skeleton.statement,),
+        pieces=pieces,
+        breaks=tuple(skeleton.breaks),
+    )
 
 
 def _segment(why: str, group: list[ast.stmt], facts: _Facts, *, last: bool) -> Segment:
@@ -329,7 +304,7 @@ def _segment(why: str, group: list[ast.stmt], facts: _Facts, *, last: bool) -> S
     assigns = bound_names([*statements, *([ast.Expr(value)] if value else [])])
     if not why:
         assigns -= _handler_names(group)
-    flow = _Flow(frozenset(assigns), tuple(statements), value)
+    flow = Flow(frozenset(assigns), tuple(statements), value)
     module = ast.Module([*group], [])
     code = compile(module, facts.filename, "exec", facts.flags, dont_inherit=True)
     unsure = {node.id for node in flow.unsure_nodes.values()}
@@ -402,7 +377,7 @@ def _why_plain(statement: ast.stmt) -> str:
         return "definitions"
     if isinstance(statement, ast.AnnAssign) and statement.value is None:
         return "an annotation"
-    for node in _own_scope(statement):
+    for node in own_scope(statement):
         if isinstance(node, ast.ClassDef):
             return "a class inside a block"
         if isinstance(node, ast.ImportFrom) and any(item.name == "*" for item in node.names):
@@ -452,7 +427,8 @@ def _shared(segments: tuple[Segment, ...], out: tuple[str, ...]) -> tuple[str, .
             continue
         for name in segment.assigns:
             others = segments[:index] + segments[index + 1 :]
-            if name not in out and any(name in (*s.reads, *s.assigns) for s in others):
+            used = any(name in (*s.reads, *s.assigns) for s in others)
+            if name not in out and (used or segment.kind == "loop"):
                 shared.add(name)
     return tuple(sorted(shared))
 
@@ -460,7 +436,7 @@ def _shared(segments: tuple[Segment, ...], out: tuple[str, ...]) -> tuple[str, .
 def _notes(segments: tuple[Segment, ...]) -> tuple[str, ...]:
     notes = []
     for before, middle, after in zip(segments, segments[1:], segments[2:], strict=False):
-        if before.kind == after.kind == "fused":
+        if before.kind == after.kind == "fused" and middle.kind == "plain":
             notes.append(
                 f"line {middle.first_line} ({middle.why}) runs as it stands and separates what is"
                 " before it from what is after it: put it first to fuse them together"
@@ -480,391 +456,3 @@ def _global_reads(code: CodeType) -> set[str]:
         if isinstance(item, CodeType):
             names |= _global_reads(item)
     return names
-
-
-# --- scopes ----------------------------------------------------------------------------------
-
-
-def _own_scope(node: ast.AST) -> Iterable[ast.AST]:
-    """Walk ``node`` without the bodies of functions and classes in it."""
-    yield node
-    if isinstance(node, _SCOPES):
-        return
-    for child in ast.iter_child_nodes(node):
-        yield from _own_scope(child)
-
-
-def bound_names(statements: Iterable[ast.stmt]) -> set[str]:
-    """Return the names that the statements bind or delete in their own scope."""
-    collector = _Bindings()
-    for statement in statements:
-        collector.visit(statement)
-    return collector.names
-
-
-class _Bindings(ast.NodeVisitor):
-    """Collects the names bound in one scope, in whatever way Python binds a name."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-        self._comprehension = 0
-
-    def visit_Name(self, node: ast.Name) -> None:
-        # A comprehension's own targets are local to it; a walrus inside one is not.
-        if not isinstance(node.ctx, ast.Load) and not self._comprehension:
-            self.names.add(node.id)
-
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
-        self.names.add(node.target.id)
-        self.visit(node.value)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        self.names.add(node.name)
-        for item in [*node.decorator_list, *node.args.defaults, *node.args.kw_defaults]:
-            if item is not None:
-                self.visit(item)
-
-    visit_AsyncFunctionDef = visit_FunctionDef
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self.names.add(node.name)
-        for item in [*node.decorator_list, *node.bases, *node.keywords]:
-            self.visit(item)
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        for item in [*node.args.defaults, *node.args.kw_defaults]:
-            if item is not None:
-                self.visit(item)
-
-    def generic_visit(self, node: ast.AST) -> None:
-        inside = isinstance(node, _COMPREHENSIONS)
-        self._comprehension += inside
-        if isinstance(node, ast.alias):
-            self.names.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
-            self.names.add(node.name)
-        elif isinstance(node, ast.MatchMapping) and node.rest:
-            self.names.add(node.rest)
-        super().generic_visit(node)
-        self._comprehension -= inside
-
-
-class _Flow:
-    """Finds where a name might be read before it was assigned.
-
-    A definite-assignment analysis that errs on one side only: a place that it does not report
-    is reached with the name assigned.  A place it does report costs one identity test, and
-    only where the name is missing from the notebook.
-    """
-
-    def __init__(
-        self, names: frozenset[str], statements: tuple[ast.stmt, ...], value: ast.expr | None
-    ) -> None:
-        self.names = names
-        self.unsure_nodes: dict[int, ast.Name] = {}
-        state = self._block(statements, frozenset())
-        if value is not None:
-            self._expression(value, state)
-
-    def _expression(self, node: ast.AST | None, state: frozenset[str] | None) -> None:
-        if node is None or state is None or isinstance(node, _SCOPES):
-            return
-        if isinstance(node, ast.Name):
-            if isinstance(node.ctx, ast.Load) and node.id in self.names and node.id not in state:
-                self.unsure_nodes[id(node)] = node
-            return
-        if isinstance(node, _COMPREHENSIONS):
-            own = {
-                name.id
-                for generator in node.generators
-                for name in ast.walk(generator.target)
-                if isinstance(name, ast.Name)
-            }
-            state = state | own
-        for child in ast.iter_child_nodes(node):
-            self._expression(child, state)
-
-    def _block(
-        self, statements: Iterable[ast.stmt], state: frozenset[str] | None
-    ) -> frozenset[str] | None:
-        for statement in statements:
-            if state is None:
-                break  # nothing after a raise, break or continue is reached
-            state = self._statement(statement, state)
-        return state
-
-    def _statement(self, node: ast.stmt, state: frozenset[str]) -> frozenset[str] | None:
-        if isinstance(node, (ast.Break, ast.Continue)):
-            return None
-        if isinstance(node, ast.Raise):
-            self._expression(node, state)
-            return None
-        if isinstance(node, ast.If):
-            self._expression(node.test, state)
-            state = state | _walrus(node.test)
-            return _meet(self._block(node.body, state), self._block(node.orelse, state))
-        if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
-            return self._loop(node, state)
-        if isinstance(node, (ast.With, ast.AsyncWith)):
-            return self._with(node, state)
-        if isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
-            return self._try(node, state)  # type: ignore[arg-type]
-        if isinstance(node, ast.Match):
-            return self._match(node, state)
-        return self._simple(node, state)
-
-    def _simple(self, node: ast.stmt, state: frozenset[str]) -> frozenset[str]:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            return state | {node.name}
-        self._expression(node, state)
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            name = node.target
-            if name.id in self.names and name.id not in state:
-                self.unsure_nodes[id(name)] = name
-        if isinstance(node, ast.Delete):
-            gone = [item for item in ast.walk(node) if isinstance(item, ast.Name)]
-            gone = [item for item in gone if isinstance(item.ctx, ast.Del)]
-            for name in gone:
-                if name.id not in state:
-                    self.unsure_nodes[id(name)] = name
-            return state - {name.id for name in gone}
-        return state | bound_names([node]) - _maybe_walrus(node)
-
-    def _loop(
-        self, node: ast.For | ast.AsyncFor | ast.While, state: frozenset[str]
-    ) -> frozenset[str] | None:
-        # What the body deletes may be gone at the start of the next round and after the loop.
-        around = state - _deleted(node.body)
-        if isinstance(node, ast.While):
-            self._expression(node.test, around)
-            inside = around | _walrus(node.test)
-        else:
-            self._expression(node.iter, state)
-            self._expression(node.target, around)
-            inside = around | bound_names([ast.Expr(node.target)])
-        self._block(node.body, inside)
-        self._block(node.orelse, around)
-        return around - _deleted(node.orelse)
-
-    def _with(self, node: ast.With | ast.AsyncWith, state: frozenset[str]) -> frozenset[str] | None:
-        for item in node.items:
-            self._expression(item, state)
-            if item.optional_vars is not None:
-                state = state | bound_names([ast.Expr(item.optional_vars)])
-        after = self._block(node.body, state)
-        # A context manager may swallow an exception, and then the body ended anywhere; those
-        # of torch do not.
-        if all(ast.unparse(item.context_expr).startswith("torch.") for item in node.items):
-            return after
-        return state - _deleted(node.body)
-
-    def _try(self, node: ast.Try, state: frozenset[str]) -> frozenset[str] | None:
-        after = self._block(node.body, state)
-        if after is not None:
-            after = self._block(node.orelse, after)
-        broken = state - _deleted(node.body)
-        for handler in node.handlers:
-            self._expression(handler.type, broken)
-            own = {handler.name} if handler.name else set()
-            ended = self._block(handler.body, broken | own)
-            after = _meet(after, None if ended is None else ended - own)
-        if node.finalbody:
-            # Reached with whatever the rest left behind, so only the entry state is sure ...
-            everything = [*node.body, *node.orelse, *(s for h in node.handlers for s in h.body)]
-            self._block(node.finalbody, state - _deleted(everything))
-            if after is not None:
-                after = (after | _sure(node.finalbody)) - _deleted(node.finalbody)
-        return after
-
-    def _match(self, node: ast.Match, state: frozenset[str]) -> frozenset[str] | None:
-        self._expression(node.subject, state)
-        # Without a case that surely matches, nothing may have happened at all.
-        after: frozenset[str] | None = state
-        for case in node.cases:
-            pattern = _Bindings()
-            pattern.visit(case.pattern)
-            inside = state | pattern.names
-            self._expression(case.guard, inside)
-            ended = self._block(case.body, inside)
-            after = _meet(after, ended)
-        return after
-
-
-def _meet(one: frozenset[str] | None, two: frozenset[str] | None) -> frozenset[str] | None:
-    if one is None or two is None:
-        return one if two is None else two
-    return one & two
-
-
-def _walrus(node: ast.AST) -> frozenset[str]:
-    """Return the walrus targets in ``node`` that are bound whatever else it computes."""
-    every = {n.target.id for n in _own_scope(node) if isinstance(n, ast.NamedExpr)}
-    return frozenset(every) - _maybe_walrus(node)
-
-
-def _maybe_walrus(node: ast.AST) -> frozenset[str]:
-    """Return the walrus targets in ``node`` that a condition or an empty loop may skip."""
-    skippable = (ast.BoolOp, ast.IfExp, ast.Compare, ast.Assert, *_COMPREHENSIONS)
-    return frozenset(
-        inner.target.id
-        for outer in _own_scope(node)
-        if isinstance(outer, skippable)
-        for inner in _own_scope(outer)
-        if isinstance(inner, ast.NamedExpr)
-    )
-
-
-def _deleted(statements: Iterable[ast.stmt]) -> frozenset[str]:
-    names = set()
-    for statement in statements:
-        for node in _own_scope(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del):
-                names.add(node.id)
-            elif isinstance(node, ast.ExceptHandler) and node.name:
-                names.add(node.name)
-    return frozenset(names)
-
-
-def _sure(statements: Iterable[ast.stmt]) -> frozenset[str]:
-    """Return names that plain assignments at the top of a block bind."""
-    simple = [item for item in statements if isinstance(item, (ast.Assign, ast.AugAssign))]
-    return frozenset(bound_names(simple))
-
-
-# --- rewriting -------------------------------------------------------------------------------
-
-
-class _Rewrite(ast.NodeTransformer):
-    """Copies statements into the form that works inside a function with global names."""
-
-    def __init__(
-        self, *, landing: frozenset[str], guard: frozenset[str], unsure: dict[int, ast.Name]
-    ) -> None:
-        self.landing = landing
-        self.guard = guard
-        self.unsure = unsure
-        self.used_sentinel = False
-
-    def statements(self, statements: Iterable[ast.stmt]) -> list[ast.stmt]:
-        """Return rewritten copies; the originals are left alone."""
-        done: list[ast.stmt] = []
-        for statement in statements:
-            result = self.visit(statement)
-            done += result if isinstance(result, list) else [result]
-        return done
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        # The base class edits in place; the plan's tree is shared, so copy instead.
-        fields = {}
-        for name, value in ast.iter_fields(node):
-            if isinstance(value, list):
-                copied: list[object] = []
-                for item in value:
-                    result = self.visit(item) if isinstance(item, ast.AST) else item
-                    copied += result if isinstance(result, list) else [result]
-                fields[name] = copied
-            else:
-                fields[name] = self.visit(value) if isinstance(value, ast.AST) else value
-        return ast.copy_location(type(node)(**fields), node)
-
-    def visit_Global(self, node: ast.Global) -> ast.stmt:
-        # At the top level it says nothing; in the function its place would be an error.
-        return ast.copy_location(ast.Pass(), node)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return node  # its body is another scope
-
-    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
-    visit_ClassDef = visit_FunctionDef  # type: ignore[assignment]
-    visit_Lambda = visit_FunctionDef  # type: ignore[assignment]
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        if isinstance(node.ctx, ast.Load) and self._checked(node):
-            return self._check(node)
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | list[ast.AST]:
-        if isinstance(node.target, ast.Name) and node.value is not None:
-            # `global x` and an annotated x exclude each other.
-            return self.visit_Assign(ast.copy_location(ast.Assign([node.target], node.value), node))
-        return self.generic_visit(node)
-
-    def visit_Assign(self, node: ast.Assign) -> ast.AST | list[ast.AST]:
-        """Store through a local variable of the same name, and only then in the notebook.
-
-        TorchDynamo names a value for the local variable that it is first stored in, and kernels
-        take their names from there.  Bytecode may well have a local and a global of one name;
-        the source may not, so the local one gets its name after compilation.
-        """
-        done = self.generic_visit(node)
-        assert isinstance(done, ast.Assign)
-        targets = [t for target in done.targets for t in _flat(target)]
-        if not all(isinstance(t, ast.Name) and t.id in self.landing for t in targets):
-            return done
-        landed: list[ast.AST] = []
-        for target in dict.fromkeys(t.id for t in targets if isinstance(t, ast.Name)):
-            alias = ast.copy_location(ast.Name(_ALIAS + target, ast.Load()), node)
-            store = ast.copy_location(ast.Name(target, ast.Store()), node)
-            landed.append(ast.copy_location(ast.Assign([store], alias), node))
-        done.targets = [_aliased(target) for target in done.targets]
-        return [done, *landed]
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | list[ast.AST]:
-        done = self.generic_visit(node)
-        if isinstance(node.target, ast.Name) and self._checked(node.target):
-            return [ast.copy_location(ast.Expr(self._check(node.target)), node), done]
-        return done
-
-    def visit_Delete(self, node: ast.Delete) -> list[ast.AST]:
-        done: list[ast.AST] = []
-        targets = list(node.targets)
-        while targets:
-            target = targets.pop(0)
-            if isinstance(target, (ast.Tuple, ast.List)):
-                targets[:0] = target.elts
-            elif isinstance(target, ast.Name) and target.id in self.landing:
-                if self._checked(target):
-                    done.append(ast.copy_location(ast.Expr(self._check(target)), target))
-                self.used_sentinel = True
-                gone = ast.Assign([_name(target, ast.Store())], _name(target, id=SENTINEL))
-                done.append(ast.copy_location(gone, node))
-            else:
-                copied = ast.Delete([self.visit(target)])
-                done.append(ast.copy_location(copied, node))
-        return done
-
-    def _checked(self, node: ast.Name) -> bool:
-        return id(node) in self.unsure and node.id in self.guard and node.id in self.landing
-
-    def _check(self, node: ast.Name) -> ast.expr:
-        """Return ``UNBOUND("x") if x is UNBOUND else x`` in the place of ``x``."""
-        self.used_sentinel = True
-        missing = ast.Call(_name(node, id=SENTINEL), [ast.Constant(node.id)], [])
-        test = ast.Compare(_name(node), [ast.Is()], [_name(node, id=SENTINEL)])
-        return ast.copy_location(ast.IfExp(test, missing, _name(node)), node)
-
-
-def _flat(target: ast.expr) -> list[ast.expr]:
-    """Return the targets of an unpacking that binds all of them or none."""
-    return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-
-
-def _aliased(target: ast.expr) -> ast.expr:
-    if isinstance(target, (ast.Tuple, ast.List)):
-        names = [_aliased(item) for item in target.elts]
-        return ast.copy_location(type(target)(names, ast.Store()), target)
-    assert isinstance(target, ast.Name)
-    return ast.copy_location(ast.Name(_ALIAS + target.id, ast.Store()), target)
-
-
-def _name(
-    like: ast.Name, context: ast.expr_context | None = None, id: str | None = None
-) -> ast.Name:
-    return ast.copy_location(ast.Name(id or like.id, context or ast.Load()), like)
-
-
-def _move(node: ast.FunctionDef, like: ast.AST) -> None:
-    """Give a definition and its parameters, but not its statements, the place of ``like``."""
-    ast.copy_location(node, like)
-    for child in ast.walk(node.args):
-        ast.copy_location(child, like)

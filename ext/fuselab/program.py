@@ -11,20 +11,16 @@ import os
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, Protocol, cast
 
 import torch
 
 from fusec.report import GraphBreak
-from fuselab.cell import (
-    TORCH,
-    UNBOUND,
-    CellPlan,
-    Segment,
-    function_code,
-    wants_sentinel,
-)
+from fuselab.cell import CellPlan, Segment
+from fuselab.loops import piece_name
+from fuselab.rewrite import TORCH, UNBOUND, function_code, wants_sentinel
 
 _MISSING = object()
 # How the names begin that compiled code looks up in the namespace.
@@ -74,8 +70,8 @@ class CellProgram:
         self.functions: list[Compiled] = []
         self.failures = Failures()
         self._compiler = compiler
-        self._variants: dict[int, list[_Variant]] = {}
-        self._plain: dict[int, tuple[CodeType, CodeType | None]] = {}
+        self._variants: dict[object, list[_Variant]] = {}
+        self._plain: dict[object, tuple[CodeType, CodeType | None]] = {}
         self._defined: dict[str, _Defined] = {}
         self._marks: frozenset[str] = frozenset()
 
@@ -96,6 +92,9 @@ class CellProgram:
             for index, segment in enumerate(self.plan.segments):
                 if segment.kind == "plain":
                     value = self._run_plain(index, segment)
+                elif segment.kind == "loop":
+                    self._run_loop(index, segment)
+                    value = None
                 else:
                     value = self._run_fused(index, segment)
         finally:
@@ -107,7 +106,7 @@ class CellProgram:
             self._compile_definition(name)
         return value
 
-    def _run_plain(self, index: int, segment: Segment) -> Any:
+    def _run_plain(self, index: object, segment: Segment) -> Any:
         if index not in self._plain:
             # Compiled once, so that re-run definitions keep their code objects: TorchDynamo
             # knows a function by its code.
@@ -122,7 +121,27 @@ class CellProgram:
         exec(body, self.namespace)
         return eval(last, self.namespace) if last is not None else None
 
-    def _run_fused(self, index: int, segment: Segment) -> Any:
+    def _run_loop(self, index: int, segment: Segment) -> None:
+        first = sum(len(earlier.pieces) for earlier in self.plan.segments[:index])
+        names = [piece_name(first + i) for i in range(len(segment.pieces))]
+        for i, (name, piece) in enumerate(zip(names, segment.pieces, strict=True)):
+            run = self._run_fused if piece.kind == "fused" else self._run_plain
+            self.namespace[name] = partial(run, (index, i), piece)
+        try:
+            self._run_plain(index, segment)
+        finally:
+            for name in names:
+                self.namespace.pop(name, None)
+
+    def replan(self, plan: CellPlan) -> None:
+        """Take another plan for the same cell; what was compiled for the old one is dropped."""
+        self.plan = plan
+        self.failures = Failures()
+        self.functions.clear()
+        self._variants.clear()
+        self._plain.clear()
+
+    def _run_fused(self, index: object, segment: Segment) -> Any:
         self.namespace[TORCH] = torch
         self.namespace.setdefault("__builtins__", builtins)  # as `exec` does
         landing = set(segment.assigns) - set(self.plan.locals_of(segment))
@@ -144,7 +163,7 @@ class CellProgram:
         finally:
             self.failures.update(failures)
 
-    def _variant(self, index: int, segment: Segment, missing: frozenset[str]) -> _Variant:
+    def _variant(self, index: object, segment: Segment, missing: frozenset[str]) -> _Variant:
         local = self.plan.locals_of(segment)
         parameters = tuple(n for n in local if n in segment.unsure and n in self.namespace)
         guard = missing & frozenset(segment.unsure)
@@ -291,10 +310,12 @@ class Failures:
     Attributes:
         skips: Graph breaks in places from which it cannot resume, such as loops.
         mistakes: Errors of the compiler, a line each.
+        loops: Lines of the breaks among ``skips`` that are in a loop.
     """
 
     skips: dict[GraphBreak, None] = field(default_factory=dict)
     mistakes: dict[str, None] = field(default_factory=dict)
+    loops: set[int] = field(default_factory=set)
 
     def add(self, error: BaseException) -> None:
         """Take note of a suppressed exception."""
@@ -309,12 +330,15 @@ class Failures:
         place = "in a loop" if looped else "in a place that cannot be resumed"
         reason = f"{breaks.summarize(text)}; {place}, so all of the function runs in eager"
         where = breaks.user_frame(getattr(error, "real_stack", None) or ())
+        if looped and where is not None:
+            self.loops.add(where.line)
         self.skips[GraphBreak(reason, breaks.hint_for(text), where)] = None
 
     def update(self, other: Failures) -> None:
         """Take over what another run failed on."""
         self.skips.update(other.skips)
         self.mistakes.update(other.mistakes)
+        self.loops.update(other.loops)
 
 
 # They report to developers what the result of a cell tells its user: graph breaks and errors.

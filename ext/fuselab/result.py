@@ -108,8 +108,9 @@ class FusedCell:
     @property
     def breaks(self) -> tuple[GraphBreak, ...]:
         """Where capture stopped and Python ran in between."""
+        known = self.plan.breaks if self.plan is not None else ()
         skips = self._failures().skips if self._failures else ()
-        return tuple(dict.fromkeys([*self._each("breaks"), *skips]))
+        return tuple(dict.fromkeys([*known, *self._each("breaks"), *skips]))
 
     @property
     def guards(self) -> tuple[Guard, ...]:

@@ -19,7 +19,7 @@ import torch
 
 from fusec.cache import Store, default_store
 from fusec.report import TuningRun, Verdict
-from fuselab.cell import plan_cell
+from fuselab.cell import CellPlan, plan_cell
 from fuselab.errors import UnknownName
 from fuselab.history import (
     KEPT,
@@ -91,6 +91,7 @@ class _Entry:
     program: CellProgram
     cell: FusedCell
     cell_id: str | None
+    plan: Callable[[frozenset[int]], CellPlan]
 
 
 class Session:
@@ -175,9 +176,28 @@ class Session:
         """Run a prepared cell and return its value; its names land even where it raises."""
         with self.lock:
             try:
-                return program.run()
+                value = program.run()
             finally:
                 self.adopt(cell)
+            self._take_loops_apart(cell, program)
+            return value
+
+    def _take_loops_apart(self, cell: FusedCell, program: CellProgram) -> None:
+        """Plan a cell anew that has a loop which TorchDynamo could not capture."""
+        entry = next((e for e in self._programs.values() if e.program is program), None)
+        lines = frozenset(program.failures.loops)
+        if entry is None or not lines:
+            return
+        plan = entry.plan(lines)
+        if [s.kind for s in plan.segments] == [s.kind for s in program.plan.segments]:
+            return  # the loop is in a function that the cell calls
+        program.replan(plan)
+        cell.plan = plan
+        where = ", ".join(str(line) for line in sorted(lines))
+        cell.notes.append(
+            f"a loop breaks the graph (line {where}) and ran in eager;"
+            " from the next run on the cell fuses what is between the breaks"
+        )
 
     def _new_entry(
         self, body: str, options: CellOptions, frontend: Frontend, header: str | None
@@ -185,16 +205,21 @@ class Session:
         kind = "cell" if header is not None else "line"
         name = options.name or self._unused_name(f"{kind}_{frontend.number}")
         filename = _unused_file(f"<fuse {kind} {frontend.number}>", header, body)
-        plan = plan_cell(
-            body,
-            name=name,
-            filename=filename,
-            header=header,
-            out=options.out,
-            transform=frontend.transform,
-            transform_ast=frontend.transform_ast,
-            interactivity=frontend.interactivity,
-        )
+
+        def plan_with(broken: frozenset[int]) -> CellPlan:
+            return plan_cell(
+                body,
+                name=name,
+                filename=filename,
+                header=header,
+                out=options.out,
+                transform=frontend.transform,
+                transform_ast=frontend.transform_ast,
+                interactivity=frontend.interactivity,
+                broken=broken,
+            )
+
+        plan = plan_with(frozenset())
         program = CellProgram(plan, self.namespace, self._compile_with(options))
         cell = FusedCell(
             name,
@@ -206,7 +231,7 @@ class Session:
             pending=plan.defines,
             failures=lambda: program.failures,
         )
-        return _Entry(program, cell, frontend.cell_id)
+        return _Entry(program, cell, frontend.cell_id, plan_with)
 
     def _compile_with(self, options: CellOptions) -> Callable[[Callable[..., Any]], Compiled]:
         def compiler(function: Callable[..., Any]) -> Compiled:

@@ -289,8 +289,22 @@ class CompiledGraph:
                 raise NoInputs(self.name)
             tensors, sizes = part.kernel_inputs(kernel.name, part.last_inputs)
             return tune_in_graph(
-                self, kernel, tensors, sizes, budget=budget, progress=progress, stop=stop
+                self,
+                kernel,
+                tensors,
+                sizes,
+                budget=budget,
+                progress=progress,
+                stop=stop,
+                eager=self._same_work_in_eager(),
             )
+
+    def _same_work_in_eager(self) -> Callable[[], object] | None:
+        """Return eager's form of the only kernel; None where other steps are part of the graph."""
+        if len(self.kernels) != 1 or self.externs:
+            return None
+        inputs, eager = self._copies(), self.eager
+        return lambda: eager(*inputs)
 
 
 def _library(kernel: Kernel, text: str) -> Path | None:

@@ -11,7 +11,7 @@ from typing import Any
 import ipywidgets as widgets
 import pytest
 
-from fusec.report import TuningRun
+from fusec.report import Trial, TuningRun
 from fuselab.panel import Workbench, workbench
 from fuselab.panel.editor import Editor
 from fuselab.panel.kernels import free_path
@@ -321,6 +321,19 @@ def test_tuning_shows_progress_plot_and_winner(bench, cell):
     assert bench.kernels.editor.text == kernel.source
     assert bench.kernels.tune.description == "Tune"
     assert cell.refreshed == 1
+
+
+def test_ranking_puts_the_winner_first_and_says_why_a_faster_median_lost():
+    from fuselab.panel.tuning import ranking_table
+    from panel_fake import timing
+
+    trials = tuple(Trial((("GRAIN", 2**i),), timing(ms)) for i, ms in enumerate((3.0, 2.9, 4.0)))
+    table = ranking_table(TuningRun("gelu", trials, 0, 3, None, "finished", 1.0))
+    order = [table.index(f"GRAIN={n}") for n in (1, 2, 4)]
+    assert order == sorted(order)
+    assert "GRAIN=1 (best, at the start)" in table
+    assert "within the noise" in table
+    assert "eager" not in table
 
 
 def test_stop_keeps_the_best(cell):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+import matplotlib
 import nbformat
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
@@ -92,6 +93,8 @@ def start_lab(base: Path) -> Iterator[Lab]:
     environment = {
         **os.environ,
         "HOME": str(folders["home"]),
+        # Its list of fonts takes seconds to make; the tests' own will do.
+        "MPLCONFIGDIR": matplotlib.get_cachedir(),
         "IPYTHONDIR": str(base / "ipython"),
         "JUPYTER_CONFIG_DIR": str(folders["config"]),
         "JUPYTER_DATA_DIR": str(folders["data"]),

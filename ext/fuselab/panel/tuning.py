@@ -242,29 +242,29 @@ def progress_line(run: TuningRun) -> str:
 
 
 def ranking_table(run: TuningRun, length: int = 5) -> str:
-    """Return the best configurations as an HTML table, with the one that was there first."""
+    """Return the best configurations as an HTML table: the winner, its runners-up, the start."""
     timed = [(trial.timing, i) for i, trial in enumerate(run.trials) if trial.timing]
     if not timed:
         return ""
-    timed.sort(key=lambda entry: entry[0].median)
+    fastest = min(timed, key=lambda entry: entry[0].median)[1]
+    timed.sort(key=lambda entry: (entry[1] != run.best, entry[0].median))
     first = run.trials[0].timing
-    shown = timed[:length] + [entry for entry in timed[length:] if entry[1] == 0]
+    head = ["Configuration", "Median (quartiles)", "Against the start"]
+    head += ["Against eager"] if run.eager else []
     rows = []
-    for timing, index in shown:
+    for place, (timing, index) in enumerate(timed):
+        if place >= length and index:
+            continue
+        marks = ["best"] if index == run.best else []
+        marks += ["at the start"] if index == 0 else []
         label = config_text(run.trials[index].values)
-        rows.append(
-            [
-                label + (" – at the start" if index == 0 else ""),
-                words.spread(timing),
-                words.against(timing.median, first.median) if first and index else "",
-                words.against(timing.median, run.eager.median) if run.eager else "",
-            ]
-        )
-    failed = len(run.trials) - len(timed)
-    note = f"<div>{failed} of {len(run.trials)} failed</div>" if failed else ""
-    return (
-        markup.table(
-            ["Configuration", "Median (quartiles)", "Against the start", "Against eager"], rows
-        )
-        + note
-    )
+        row = [f"{label} ({', '.join(marks)})" if marks else label, words.spread(timing)]
+        row.append(words.against(timing.median, first.median) if first and index else "")
+        row += [words.against(timing.median, run.eager.median)] if run.eager else []
+        rows.append(row)
+    notes = []
+    if run.stopped and fastest != run.best:
+        notes.append("A lead that is within the noise does not win.")
+    if len(timed) < len(run.trials):
+        notes.append(f"{len(run.trials) - len(timed)} of {len(run.trials)} failed.")
+    return markup.table(head, rows) + (f"<div>{' '.join(notes)}</div>" if notes else "")

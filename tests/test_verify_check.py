@@ -254,6 +254,18 @@ def test_triton_right():
     assert verdict.ok, verdict
 
 
+def test_triton_functions_that_call_others():
+    # The interpreter reads their source long after the file was executed.
+    helper = (
+        "@triton.jit\ndef twice(value):\n    return value * 2.0\n\n\n@triton.jit\ndef add(a, b):\n"
+    )
+    helper += "    return a + b\n\n\n"
+    text = vk.TRITON.replace("@triton.jit\n", helper + "@triton.jit\n", 1)
+    text = text.replace("value * 2.0 + 1.0", "twice(value) + 1.0 + 0.0 * tl.reduce(i * 0, 0, add)")
+    verdict = vk.check(text, target="triton", timeout=60.0, kinds=("similar",))
+    assert verdict.ok, verdict
+
+
 TRITON_WRONG = {
     "no mask": (
         ("tl.store(out + i, value * 2.0 + 1.0, mask=mask)", "tl.store(out + i, value * 2.0 + 1.0)"),

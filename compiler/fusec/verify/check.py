@@ -42,6 +42,12 @@ Prepare = Callable[[str], Runnable]
 
 # Above this, the copies for further kinds of input cost more than they find.
 _LARGE = 512 << 20
+_LARGE_INTERPRETED = 1 << 16
+# What a case's runs may take at least; then a byte at the slowest rate that is not a mistake,
+# and an element in Triton's interpreter.
+_TIMEOUT = 5.0
+_SLOWEST = 50e6
+_INTERPRETER_SECONDS = 1e-4
 # Below this, one process runs all cases.
 _TOGETHER = 128 << 20
 # A check that took this long so far leaves out the adversarial inputs.
@@ -67,7 +73,7 @@ def check_kernel(
     generated: Runnable | None = None,
     kinds: Sequence[Kind] = ("similar", "adversarial", "nonfinite"),
     timed: bool = True,
-    timeout: float = 5.0,
+    timeout: float | None = None,
     seconds: float = 0.1,
     threads: int | None = None,
 ) -> Verdict:
@@ -86,7 +92,7 @@ def check_kernel(
             everyone; None where it cannot run in this process.
         kinds: The kinds of fresh input to add.
         timed: Whether to time it.
-        timeout: Seconds for each guarded run.
+        timeout: Seconds for the guarded runs on each case; enough for its size by default.
         seconds: Seconds for the timing.
         threads: The most threads to check with.
     """
@@ -125,7 +131,7 @@ def _check(
     generated: Runnable | None,
     kinds: Sequence[Kind],
     timed: bool,
-    timeout: float,
+    timeout: float | None,
     seconds: float,
     threads: int | None,
     started: float,
@@ -155,7 +161,7 @@ def _check(
         and cases
         and prepare is not None
         and generated is not None
-        and _has_speed(kernel, cases[0])
+        and not _is_interpreted(kernel, cases[0])
     ):
         case = cases[0]
         try:
@@ -193,9 +199,9 @@ _LABELS: dict[Kind, str] = {
 }
 
 
-def _has_speed(kernel: Kernel, case: Case) -> bool:
-    """Whether its time means anything: Triton's interpreter only stands in for a GPU."""
-    return kernel.target == "cpp" or any(t.device.type != "cpu" for t in case.tensors)
+def _is_interpreted(kernel: Kernel, case: Case) -> bool:
+    """Whether Triton's interpreter stands in for a GPU; its speed means nothing."""
+    return kernel.target == "triton" and all(t.device.type == "cpu" for t in case.tensors)
 
 
 def _built(building: Future[Path | None]) -> Path | None:
@@ -262,7 +268,7 @@ class _Checker:
         text: str,
         interpret: Interpret,
         generated: Runnable | None,
-        timeout: float,
+        timeout: float | None,
         threads: int | None,
     ) -> None:
         self.kernel = kernel
@@ -291,7 +297,11 @@ class _Checker:
         for kind in kinds if cases else ():
             label = f"on {_LABELS[kind]}"
             elapsed = time.perf_counter() - started
-            if kind != "similar" and (cases[0].nbytes > _LARGE or elapsed > _PATIENCE):
+            large = cases[0].nbytes > _LARGE or (
+                _is_interpreted(self.kernel, cases[0])
+                and sum(t.numel() for t in cases[0].tensors) > _LARGE_INTERPRETED
+            )
+            if kind != "similar" and (large or elapsed > _PATIENCE):
                 self.notes.append(f"not checked {label}: the inputs are large")
                 continue
             case = self.fresh(cases[0], kind, label)
@@ -302,6 +312,14 @@ class _Checker:
                 self.notes.append(f"not checked {label}: eager refuses them")
                 continue
             yield _Trial(case, references, kind)
+
+    def limit(self, case: Case) -> float:
+        """Return the seconds that the runs on a case may take."""
+        if self.timeout is not None:
+            return self.timeout
+        if _is_interpreted(self.kernel, case):
+            return _TIMEOUT + _INTERPRETER_SECONDS * sum(t.numel() for t in case.tensors)
+        return _TIMEOUT + case.nbytes / _SLOWEST
 
     def fresh(self, like: Case, kind: Kind, label: str) -> Case:
         """Return a case with other values; what is only written stays as it is."""
@@ -327,7 +345,7 @@ class _Checker:
                 signature=self.kernel.signature,
                 library=library,
                 cases=[trial.case for trial in waiting[:together]],
-                timeout=self.timeout,
+                timeout=max(self.limit(trial.case) for trial in waiting[:together]),
                 threads=self.threads,
             )
             for trial, result in zip(waiting, results, strict=False):

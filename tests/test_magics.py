@@ -119,6 +119,7 @@ class TestFuse:
         run(shell, "%%fuse --name defs\ndef f(v):\n    return v * 2 + 1")
         assert "compiled at the first call: f" in shell.shown[0].text()
         assert torch.equal(run(shell, "f(x)"), torch.arange(4.0) * 2 + 1)
+        assert list(fuselab.cells["defs"].kernels) == ["defs_f"]
         run(shell, "%fuse_report defs")
         assert "gelu_norm" in shell.shown[-1].text() or "defs" in shell.shown[-1].text()
         assert shell.shown[-1].graphs[0].measured == 1

@@ -83,7 +83,7 @@ class TestForms:
         assert "(eager's own 1.2e-07)" in first
         assert "gelu_norm    cpp" in text
         assert "row reduction over 4096 x 1024, lines 2-3" in text
-        assert "extern  aten.mm (line 3): a library does it better" in text
+        assert "extern  aten.mm (line 3) 2 times: a library does it better" in text
         assert "break   print() runs in Python (line 3: print(y)) – move it below" in text
         assert "   5  constexpr int64_t GRAIN = 4;" in text
         assert max(len(line) for line in text.splitlines()[1:]) < 120

@@ -9,6 +9,9 @@ by changing as little as possible:
   very instructions that a plain cell would use, so helpers that read a name which the cell has
   just assigned, conditional assignments, ``del``, aliases, walrus targets, in-place updates and
   what has landed when an exception stops the cell halfway are all exactly as in a plain cell.
+* A loop that prints, reads numbers out of tensors or runs a backward pass stays a Python loop,
+  and what is between the breaks is fused; see ``fuselab.loops``.
+* A cell of definitions only: its functions and its classes of modules become compiled ones.
 * Line numbers are the gutter's: line 1 is the ``%%fuse`` line.
 
 What TorchDynamo asks in return: it looks a global up before it looks at what was stored in it

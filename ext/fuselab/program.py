@@ -34,7 +34,8 @@ class Compiled(Protocol):
         """Run; the first call compiles."""
 
 
-Compiler = Callable[[Callable[..., Any]], Compiled]
+# Takes a function and, for a definition, its name.
+Compiler = Callable[[Callable[..., Any], str], Compiled]
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ class CellProgram:
                 return variant
         code = function_code(self.plan, segment, guard=guard, parameters=parameters)
         function = FunctionType(code, self.namespace, self.plan.name)
-        variant = _Variant(guard, parameters, wants_sentinel(code), self._compiler(function))
+        variant = _Variant(guard, parameters, wants_sentinel(code), self._compiler(function, ""))
         known.append(variant)
         self.functions.append(variant.run)
         return variant
@@ -192,7 +193,7 @@ class CellProgram:
         old = self._defined.get(name)
         if old is not None and old.same(function):
             return old.wrapper
-        compiled = self._compiler(function)
+        compiled = self._compiler(function, name.removesuffix(".forward"))
         wrapper = compiled_function(function, compiled)
         self._defined[name] = _Defined(function, wrapper)
         self.functions.append(compiled)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -136,8 +137,9 @@ def summary_text(summary: Summary) -> str:
                 )
             )
         lines += [f"  {line}" for line in columns(rows)]
-    for call in summary.externs:
-        lines.append(f"  extern  {_located(call.name, call.where, summary)}: {call.reason}")
+    for call, count in Counter(summary.externs).items():
+        times = f" {count} times" if count > 1 else ""
+        lines.append(f"  extern  {_located(call.name, call.where, summary)}{times}: {call.reason}")
     for item in summary.breaks:
         hint = f" – {item.hint}" if item.hint else ""
         lines.append(f"  break   {_located(item.reason, item.where, summary)}{hint}")
@@ -254,6 +256,7 @@ def summary_html(summary: Summary) -> str:
         s=summary,
         where=lambda place: words.where(place, summary.filename),
         sources={k.name: source_lines(k, summary.filename) for k in summary.kernels},
+        externs=list(Counter(summary.externs).items()),
         most_rows=MOST_ROWS,
     )
 

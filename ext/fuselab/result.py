@@ -164,17 +164,19 @@ class FusedCell:
         with self.lock:
             graphs = self.graphs
             pairs = []
-            times: dict[str, Timing] = {}
+            times: dict[int, Timing] = {}
             for graph in graphs:
                 with self._reported(f"{graph.name} could not be timed"):
                     pairs.append(graph.measure(seconds=seconds))
                     # Which kernel costs how much is one launch away; a tenth will do.
-                    if len(graph.kernels) > 0:
-                        times.update(graph.kernel_timings(seconds / 3))
+                    if graph.kernels:
+                        alone = graph.kernel_timings(seconds / 3)
+                        times |= {id(k): alone[k.name] for k in graph.kernels if k.name in alone}
             complete = len(pairs) == len(graphs) and bool(pairs)
             self.eager = _sum([pair[0] for pair in pairs]) if complete else None
             self.fused = _sum([pair[1] for pair in pairs]) if complete else None
-            self.kernel_times = times
+            named = self.kernels.items()
+            self.kernel_times = {name: times[id(k)] for name, k in named if id(k) in times}
             self._measured = self._state()
             return self.eager, self.fused
 
@@ -278,7 +280,7 @@ class FusedCell:
             summary=generated.summary,
             lines=words.lines_of(places, self.filename),
             moved=generated.read_bytes + generated.written_bytes if known else -1,
-            time=self.kernel_times.get(kernel.name),
+            time=self.kernel_times.get(name),
             source=kernel.source,
             # A tuned text has other numbers in the same lines; an edited one has other lines.
             origins=generated.origins if state != "edited" else {},

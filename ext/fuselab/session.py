@@ -31,7 +31,7 @@ from fuselab.history import (
     notebook_scope,
 )
 from fuselab.outcomes import EditOutcome, TuningOutcome
-from fuselab.program import CellProgram, Compiled
+from fuselab.program import CellProgram, Compiled, Compiler
 from fuselab.result import FusedCell, kernel_state
 
 if TYPE_CHECKING:
@@ -233,9 +233,13 @@ class Session:
         )
         return _Entry(program, cell, frontend.cell_id, plan_with)
 
-    def _compile_with(self, options: CellOptions) -> Callable[[Callable[..., Any]], Compiled]:
-        def compiler(function: Callable[..., Any]) -> Compiled:
-            return self.compile(function, **options.for_compiler())
+    def _compile_with(self, options: CellOptions) -> Compiler:
+        def compiler(function: Callable[..., Any], defines: str) -> Compiled:
+            chosen = options.for_compiler()
+            if options.name and defines:
+                # Kernels of several functions of one cell are told apart by the function.
+                chosen["name"] = f"{options.name}_{defines}"
+            return self.compile(function, **chosen)
 
         return compiler
 

@@ -141,7 +141,8 @@ def test_scalars() -> None:
     torch._dynamo.reset()
 
     def function(x: torch.Tensor) -> Any:
-        return x.softmax(0), x.sum(), (x * 2).exp(), x.expand(3), x.reshape(1, 1)
+        reduced = x.sum(), x.mean(), x.amax(), x.argmax(), x.prod(), (x > 0).any(), x.norm()
+        return *reduced, x.softmax(0), x.max(0), (x * 2).exp(), x.expand(3), x.reshape(1, 1)
 
     x = torch.tensor(1.5)
     assert not difference(torch.compile(function, backend=Interpreted())(x), function(x))

@@ -325,7 +325,9 @@ def _convert(value: Number, source: torch.dtype, target: torch.dtype) -> Number:
 
 
 def reduce(kind: str, arg: Node, axes: tuple[Symbol, ...], dtype: torch.dtype) -> Node:
-    """Return a reduction of ``arg`` over ``axes``; see ``Reduce``."""
+    """Return a reduction of ``arg`` over ``axes``; see ``Reduce``. Over none it is ``arg``."""
+    if not axes:
+        return const(0, dtype) if kind.startswith("arg") else cast(arg, dtype)
     key = ("reduce", kind, arg, axes, dtype)
     return current_recorder().intern(key, lambda: Reduce(kind, arg, axes, dtype))
 

@@ -18,6 +18,10 @@ SHRUNK = {
     "COLUMNS": 16,
     "ROW_CHUNK": 4,
     "PIECES": 4,
+    "KEEP_COST": 1,
+    "BLOCK": 16,
+    "TILE_COLUMNS": 16,
+    "MIN_TILE": 2,
 }
 
 

@@ -30,7 +30,7 @@ from fusec.codegen.cpp.steps import plan_steps
 from fusec.codegen.cpp.writer import Writer
 from fusec.ir.body import Store, axis_sizes
 from fusec.ir.index import Symbol, product
-from fusec.ir.node import Cast, Load, Node, Op
+from fusec.ir.node import Cast, Load, Node, Op, Reduce
 from fusec.ir.ops import CHECK_PREFIX
 
 
@@ -380,7 +380,8 @@ def column_axis(kernel: Kernel) -> Symbol | None:
     if not votes:
         return None
     best = max(votes, key=lambda axis: votes[axis])
-    return best if votes[best] > own else None
+    beside = all(best in kernel.free[n] for n in kernel.nodes if isinstance(n, Reduce))
+    return best if beside and votes[best] > own else None
 
 
 __all__ = ["column_axis", "write_columns"]

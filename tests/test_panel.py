@@ -11,6 +11,7 @@ from typing import Any
 import ipywidgets as widgets
 import pytest
 
+from fusec.errors import FusecError
 from fusec.report import Trial, TuningRun
 from fuselab.panel import Workbench, workbench
 from fuselab.panel.editor import Editor
@@ -200,6 +201,17 @@ def test_failure_of_the_checker_is_shown(bench):
     bench.kernels.check.click()
     settle(bench)
     assert "Passed" in verdict(bench)
+
+
+def test_mistake_of_the_user_is_one_line(bench, cell, monkeypatch):
+    def check(*_: Any, **__: Any) -> None:
+        raise FusecError("graph 0 has not run", "run the cell once")
+
+    monkeypatch.setattr(cell.host, "check", check)
+    bench.kernels.check.click()
+    settle(bench)
+    assert "graph 0 has not run (run the cell once)" in verdict(bench)
+    assert "Traceback" not in verdict(bench)
 
 
 def test_keyboard_checks_and_keeps(bench, cell):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fusec.errors import FusecError
 from fusec.kernel import Kernel
 from fusec.report import Timing, Verdict
 
@@ -205,7 +206,11 @@ class Bench:
                 self.changed()
 
     def _failed(self, error: BaseException) -> None:
-        message = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        if isinstance(error, FusecError):  # the user's to mend, and it says how
+            problem = (str(error), "")
+        else:
+            message = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            problem = (message, "".join(traceback.format_exception(error)))
         with self.state:
-            self.problem = (message, "".join(traceback.format_exception(error)))
+            self.problem = problem
             self.changed()

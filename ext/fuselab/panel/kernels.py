@@ -253,7 +253,7 @@ class KernelsTab:
             if not current:
                 lines[0] += " (the text has changed since)"
             elif bench.note:
-                lines[0] = f"{bench.note} – {lines[0]}"
+                lines.insert(0, bench.note)
             elif verdict.ok and bench.selected in bench.drafts:
                 lines[0] += " – not in use yet: Keep"
             color = markup.GOOD if verdict.ok else markup.BAD

@@ -7,6 +7,7 @@ point maths runs in float64, which gives the yardstick for everybody's rounding 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -145,7 +146,9 @@ class _Evaluator:
             return total.to(self.real(node.dtype))
         # the others take one dimension: move the reduced ones last and flatten them
         rest = [d for d in range(len(shape)) if d not in dims]
-        flat = value.permute([*rest, *dims]).reshape([shape[d] for d in rest] + [-1])
+        flat = value.permute([*rest, *dims]).reshape(
+            [shape[d] for d in rest] + [math.prod(shape[d] for d in dims)]
+        )
         if flat.shape[-1] == 0 and kind in ("max", "min", "argmax", "argmin"):
             # nothing is ever stored from here; any value of the right shape will do
             result = torch.zeros(flat.shape[:-1], dtype=self.real(node.dtype), device=flat.device)

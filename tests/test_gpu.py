@@ -1,0 +1,84 @@
+"""On a GPU: kernels through Triton, checked, edited, tuned. Skipped where there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.opinfo import difference
+
+import fusec
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEC_STRICT", "1")
+    torch._dynamo.reset()
+
+
+def everything(x: torch.Tensor) -> Any:
+    y = F.layer_norm(F.gelu(x * 2 + 1), (x.shape[-1],))
+    return y, y.sum(0), y.argmax(-1), x.softmax(-1), x.t().contiguous(), x.std(), (x > 0).any(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("shape", [(128, 256), (33, 1027), (1, 7), (2048, 5000)])
+def test_agrees_with_eager(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = torch.randn(shape, dtype=dtype, device="cuda")
+    compiled = fusec.compile(everything, keep_inputs=True)
+    compiled(x)
+    assert {k.target for k in compiled.kernels.values()} == {"triton"}
+    verdict = compiled.graphs[0].verify()
+    assert verdict.ok, verdict.reason
+
+
+def test_cross_entropy_and_gather() -> None:
+    logits = torch.randn(300, 5003, device="cuda")
+    target = torch.randint(0, 5003, (300,), device="cuda")
+    target[7] = -100
+    compiled = fusec.compile(lambda x, t: (F.cross_entropy(x, t), x[t[:5].clamp(0, 299)]))
+    assert not difference(compiled(logits, target), compiled.function(logits, target))
+
+
+def test_gradients() -> None:
+    x = torch.randn(64, 512, device="cuda", requires_grad=True)
+    w = torch.randn(512, device="cuda", requires_grad=True)
+
+    def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(F.gelu(x), (512,), w).square().mean()
+
+    expected = torch.autograd.grad(loss(x, w), [x, w])
+    actual = torch.autograd.grad(fusec.compile(loss)(x, w), [x, w])
+    assert not difference(actual, expected)
+
+
+def test_a_scalar_on_the_cpu_among_tensors_on_the_gpu() -> None:
+    scale = torch.tensor(2.5)
+    x = torch.randn(1000, device="cuda")
+    compiled = fusec.compile(lambda x: (x + 1) * scale)
+    assert not difference(compiled(x), (x + 1) * scale)
+
+
+def test_edit_and_tune() -> None:
+    x = torch.randn(2048, 2048, device="cuda", dtype=torch.float16)
+    compiled = fusec.compile(lambda x: F.softmax(x * 2, -1), keep_inputs=True, name="soft")
+    expected = compiled(x)
+    (kernel,) = compiled.kernels.values()
+    wrong = kernel.keep(kernel.source.replace("* 2.0", "* 3.0"))
+    assert not wrong.ok
+    assert wrong.stage == "wrong"
+    right = kernel.keep(kernel.source + "\n# mine\n")
+    assert right.ok, right.reason
+    assert right.timing is not None
+    kernel.revert()
+    run = kernel.tune(budget=8)
+    assert run.best is not None
+    assert len(run.trials) > 1
+    assert not difference(compiled(x), expected)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fusec
-from support.opinfo import difference
+from support.compare import difference
 
 
 @pytest.fixture(autouse=True)

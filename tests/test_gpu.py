@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.opinfo import difference
 
 import fusec
+from support.compare import difference
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,8 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from support.compare import difference
 from support.interpreted import Interpreted
-from support.opinfo import difference, name_of, run_samples
+from support.opinfo import name_of, run_samples
 
 Case = Callable[[torch.Tensor], Any]
 

@@ -1,4 +1,4 @@
-"""fusec: a fusion compiler for PyTorch whose every stage can be read and whose kernels can be edited.
+"""fusec: a fusion compiler for PyTorch that lets its stages be read and its kernels be edited.
 
 ``fusec.compile(function)`` or ``torch.compile(function, backend="fusec")``.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fusec.api import CompiledFunction, compile, device_summary  # noqa: A004
+    from fusec.api import CompiledFunction, compile, device_summary
     from fusec.errors import FusecError
     from fusec.kernel import Kernel
     from fusec.options import Options

@@ -92,11 +92,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     print(f"{fusec.device_summary()}, torch {torch.__version__}, {options.dtype}")
-    print(f"{'cell':<20}{'kernels':>8}{'first s':>9}{'eager ms':>10}{'fused ms':>10}{'x':>7}", end="")
-    print(f"{'inductor':>10}{'error':>10}{'eager err':>11}")
+    print(f"{'cell':<20}{'kernels':>8}{'first s':>9}{'eager ms':>10}{'fused ms':>10}", end="")
+    print(f"{'x':>7}{'inductor':>10}{'error':>10}{'eager err':>11}")
     rows = []
     with torch.no_grad():
-        for name, (function, inputs) in cells(options.device, getattr(torch, options.dtype)).items():
+        table = cells(options.device, getattr(torch, options.dtype))
+        for name, (function, inputs) in table.items():
             rows.append(measure(name, function, inputs, options))
     if options.json:
         with open(options.json, "w") as file:

@@ -7,6 +7,7 @@ globals, which is how an edited kernel takes the place of a generated one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -75,7 +76,7 @@ class _Writer:
             return "[" + ", ".join(self.value(v) for v in value) + "]"
         if value is None or isinstance(value, (bool, int, str)):
             return repr(value)
-        if isinstance(value, float) and value == value and abs(value) != float("inf"):
+        if isinstance(value, float) and math.isfinite(value):
             return repr(value)
         return self.constant(value, str(value))
 

@@ -12,9 +12,8 @@ from fusec.ir.node import Op, walk
 from fusec.ir.ops import CHECK_PREFIX
 from fusec.kernel import Argument, Role, Signature
 
-_RESERVED = frozenset(
-    keyword.kwlist
-    + "int long short char float double bool void auto const static signed unsigned struct union "
+_RESERVED = frozenset(keyword.kwlist) | frozenset(
+    "int long short char float double bool void auto const static signed unsigned struct union "
     "enum switch case default do goto sizeof template typename class namespace using new delete "
     "operator private public protected virtual inline extern register volatile this true false "
     "tl triton torch launch grid threads main std asm export friend mutable throw typedef".split()

@@ -326,8 +326,9 @@ def test_a_check_is_fast(monkeypatch):
         started = time.perf_counter()
         assert vk.check(text).ok
         times.append(time.perf_counter() - started - sum(building))
-    # What the compiler takes is not this test's matter; the rest includes 0.1 s of timing.
-    assert min(times) < 0.5, times
+    # What the compiler takes is not this test's matter; the rest includes 0.1 s of timing and
+    # takes 0.12 s on a machine with nothing else to do.
+    assert min(times) < 0.8, times
 
 
 def test_updated_argument():

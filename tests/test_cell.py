@@ -58,6 +58,9 @@ HELPERS = """
 def helper(v):
     return v * rate
 
+def uses_builtin(v):
+    return abs(v) + 1
+
 def store(v):
     global landed
     landed = v + 1
@@ -200,6 +203,11 @@ CELLS = {
     "annotated": "y: torch.Tensor = x * 2\nz: int\ny\n",
     "global statement": "global y\ny = x * 2\n",
     "shadows a builtin": "sum = x * 2\nmax = sum + 1\n",
+    "built-in before it is hidden": "t = sum([x, x + 1])\nsum = t * 2\nu = sum + 1\n",
+    "built-in that a helper uses": "y = uses_builtin(x)\nabs = y * 2\nround = 3\n",
+    "built-in maybe hidden": "if flag:\n    max = 3\ny = x * max(1, 2)\n",
+    "built-in back again": "sum = x * 2\ndel sum\ny = sum([x, x])\n",
+    "asks whether a name exists": "try:\n    c\nexcept NameError:\n    c = x * 2\ny = c\n",
     "exec": "exec('y = x * 2')\nz = y + 1\n",
     "seed": "torch.manual_seed(0)\ny = torch.rand(3) + 1\n",
     "backward": "p = x.clone().requires_grad_()\nl = (p * x).sum()\nl.backward()\ng = p.grad\n",

@@ -22,7 +22,8 @@ a plain cell would raise, on the same line (`Flow` finds those places).  ``del n
 ``name = UNBOUND`` for the same reason.
 
 Known differences from a plain cell: the annotation in ``name: annotation = value`` is not
-evaluated, and top-level ``await`` is a syntax error.
+evaluated; top-level ``await`` is a syntax error; a function that the cell calls and that asks
+whether a global exists which the cell assigns only later finds ``UNBOUND`` there.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import linecache
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from types import CodeType
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from fusec.report import GraphBreak
 from fuselab.loops import Outliner, is_broken_loop
@@ -385,12 +386,19 @@ def _why_plain(statement: ast.stmt) -> str:
             return "a class inside a block"
         if isinstance(node, ast.ImportFrom) and any(item.name == "*" for item in node.names):
             return "imports"
+        if _is_deleted(node) and hasattr(builtins, node.id):
+            # What comes back into view is the built-in, not nothing.
+            return "deletes a name that hides a built-in"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id == "get_ipython":
                 return "a magic"
             if node.func.id in _OWN_NAMESPACE:
                 return f"{node.func.id}() looks at the namespace itself"
     return ""
+
+
+def _is_deleted(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del)
 
 
 def _is_constant(statement: ast.stmt) -> bool:

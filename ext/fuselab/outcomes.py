@@ -172,7 +172,7 @@ class TuningOutcome:
             if run.best != 0 and first.timing is not None:
                 note += f", {words.against(best.timing.median, first.timing.median)} than before"
             elif run.best == 0:
-                note += ", which is what it started from: nothing was faster beyond the noise"
+                note += ", which is what it started from: nothing was confirmed as faster"
         return note
 
     def rows(self) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ EAGER = "#8a8a8a"
 FUSED = "#2f6db5"
 EDITED = "#c8641b"
 FAILED = "#c0392b"
+PEER = "#7a5ea8"
 _TEXT = "#1a1a1a"
 # A palette for kernels that stays apart in gray and for color-blind readers (Okabe and Ito).
 _KERNELS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#666666")
@@ -45,12 +46,13 @@ def speed_figure(
         title: Above the bars; the cell's name.
         others: More bars, such as ``{"inductor": timing}``.
     """
-    bars = [("eager", eager, EAGER), *((n, t, _TEXT) for n, t in (others or {}).items())]
+    bars = [("eager", eager, EAGER), *((n, t, PEER) for n, t in (others or {}).items())]
     bars.append(("fused", fused, FUSED))
     present = [(name, timing, color) for name, timing, color in bars if timing is not None]
     if kernels and len(kernels) == 1:
         kernels = None  # all of it is its share
-    figure = _figure(0.9 + 0.34 * len(present) + (0.75 if kernels else 0.0))
+    rows = -(-min(len(kernels), _MOST_KERNELS + 1) // 3) if kernels else 0
+    figure = _figure(0.9 + 0.34 * len(present) + (0.6 + 0.17 * rows if kernels else 0.0))
     if kernels:
         heights = [len(present) + 0.6, 1.0]
         axes, shares = figure.subplots(2, 1, height_ratios=heights)
@@ -196,8 +198,8 @@ def _shares(axes: Axes, kernels: Mapping[str, Timing]) -> None:
         fontsize=_SMALL - 1,
         frameon=False,
         ncols=3,
-        loc="upper left",
-        bbox_to_anchor=(0.0, 1.9),
+        loc="lower left",
+        bbox_to_anchor=(0.0, 0.95),
         labelcolor=_TEXT,
     )
     _plain(axes)

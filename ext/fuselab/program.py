@@ -167,7 +167,7 @@ class CellProgram:
     def _variant(self, index: object, segment: Segment, missing: frozenset[str]) -> _Variant:
         local = self.plan.locals_of(segment)
         parameters = tuple(n for n in local if n in segment.unsure and n in self.namespace)
-        guard = missing & frozenset(segment.unsure)
+        guard = missing & frozenset(segment.unsure) - vars(builtins).keys()
         known = self._variants.setdefault(index, [])
         for variant in known:
             # More checks than needed do no harm; a second compilation would.
@@ -265,15 +265,20 @@ def compiled_function(function: Callable[..., Any], compiled: Compiled) -> Funct
 def seeded(
     namespace: MutableMapping[str, Any], missing: frozenset[str], names: set[str]
 ) -> Iterator[None]:
-    """Let every name in ``missing`` exist while a fused function runs; see ``fuselab.cell``."""
+    """Let every name in ``missing`` exist while a fused function runs; see ``fuselab.cell``.
+
+    The name of a built-in stands for it until the cell assigns it.
+    """
     for name in missing:
-        namespace[name] = UNBOUND
+        namespace[name] = getattr(builtins, name, UNBOUND)
     try:
         yield
     finally:
         for name in names:
-            if namespace.get(name) is UNBOUND:
-                del namespace[name]
+            value = namespace.get(name)
+            untouched = name in missing and value is getattr(builtins, name, UNBOUND)
+            if value is UNBOUND or untouched:
+                namespace.pop(name, None)
 
 
 @contextmanager

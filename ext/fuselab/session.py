@@ -395,6 +395,9 @@ class Session:
                     self._remember(make_edit(kernel, kernel.source, KEPT, verdict))
                 elif self.history.latest(kernel.name, kernel.target) is not None:
                     self._remember(make_edit(kernel, kernel.source, REVERTED, None))
+            # A kernel keeps its graph's inputs alive; nobody can reach these any more.
+            alive = {id(k) for cell in self.cells.values() for k in cell.kernels.values()}
+            self._seen = {key: value for key, value in self._seen.items() if key in alive}
 
     def _remember(self, edit: Edit) -> None:
         # A full disk must not undo an edit that is in use; it is in memory in any case.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fusec.kernel import Kernel
     from fusec.options import Options
     from fusec.runtime.graph import CompiledGraph
+    from fusec.warm import prestart
 
 # Imported when first used: the worker that runs candidate kernels must stay small and quick.
 _HOMES = {
@@ -25,6 +26,7 @@ _HOMES = {
     "Options": "fusec.options",
     "compile": "fusec.api",
     "device_summary": "fusec.api",
+    "prestart": "fusec.warm",
 }
 
 
@@ -48,4 +50,5 @@ __all__ = [
     "__version__",
     "compile",
     "device_summary",
+    "prestart",
 ]

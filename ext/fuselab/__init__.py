@@ -108,6 +108,7 @@ def __getattr__(name: str) -> Any:
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics (``%load_ext fuselab``)."""
     global _session
+    from fusec import prestart
     from fuselab.magics import FuseMagics
     from fuselab.session import Session
 
@@ -122,6 +123,7 @@ def load_ipython_extension(shell: Any) -> None:
     # The panel and the user's own calls keep edits too: remember them for the next session.
     shell.events.register("post_run_cell", magics.remember)
     atexit.register(_session.close)
+    prestart()
 
 
 def unload_ipython_extension(shell: Any) -> None:

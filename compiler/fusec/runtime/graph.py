@@ -18,6 +18,7 @@ from fusec.kernel import Kernel, Runnable
 from fusec.report import ExternCall, FusionDecision, Stage, Timing, TuningRun, Verdict
 from fusec.runtime import cpp_build
 from fusec.runtime.part import CompiledPart, build_runnable
+from fusec.runtime.simulate import Simulated
 from fusec.tune.measure import interleave
 from fusec.verify.inputs import fresh_inputs
 
@@ -211,8 +212,12 @@ class CompiledGraph:
             placed(self._run_eager),
             placed(float64) if float64 is not None else None,
             tensors,
-            timed=timed,
+            timed=timed and not self._simulated(),
         )
+
+    def _simulated(self) -> bool:
+        """Whether kernels run in Triton's interpreter, whose times mean nothing."""
+        return any(isinstance(k.runnable(), Simulated) for k in self.kernels)
 
     def artifact(self, kernel: Kernel, kind: str) -> str:
         """Return a lower form of a kernel's text; see ``Kernel.artifact``."""
@@ -309,6 +314,9 @@ class CompiledGraph:
 
 def _library(kernel: Kernel, text: str) -> Path | None:
     if kernel.target != "cpp":
+        from fusec.runtime.triton_build import check
+
+        check(text, kernel.signature, kernel.generated.entry)  # raises CompileError
         return None
     kind = "cpp" if text == kernel.generated.text else "edits-cpp"
     return cpp_build.build(text, kind=kind)

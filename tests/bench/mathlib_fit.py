@@ -221,6 +221,18 @@ def erf_far_fit(low: str, high: str, terms: int, bits: int) -> Fit:
     )
 
 
+def erf_power_fit(low: str, high: str, terms: int, bits: int) -> Fit:
+    """log2(erfc(t)) / t in t, error relative to erf."""
+    return Fit(
+        lambda t: mp.log(mp.erfc(t), 2) / t,
+        lambda t: mp.erfc(t) * t * LN2 / mp.erf(t),
+        mp.mpf(low),
+        mp.mpf(high),
+        terms,
+        bits,
+    )
+
+
 def erfcx_fit(centre: int, high: str, terms: int, bits: int) -> Fit:
     """(1 + 2 x) exp(x^2) erfc(x) in u = (x - c) / (x + c), relative error."""
 
@@ -300,7 +312,7 @@ FITS: dict[str, Callable[[], Fit]] = {
     "sinh.f32": lambda: sinh_fit(4, 24),
     "sinh.f64": lambda: sinh_fit(8, 53),
     "erf_near.f32": lambda: erf_near_fit("0.93", 6, 24),
-    "erf_far.f32": lambda: erf_far_fit("0.93", "4.1", 7, 24),
+    "erf_far.f32": lambda: erf_power_fit("0.92", "4", 7, 24),
     "erf_near.f64": lambda: erf_near_fit("1", 12, 53),
     "erf_half.f64": lambda: erf_near_fit("0.5", 9, 53),
     "erf_far.f64": lambda: erf_far_fit("1", "6.1", 20, 53),

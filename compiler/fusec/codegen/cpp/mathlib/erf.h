@@ -1,9 +1,9 @@
 // The error function and its complement.
 
 //@ name: erf.f32
-//@ needs: _exp_normal.f32
+//@ needs: _bits.f32
 //@ accuracy: 1.1 ulp
-//@ method: x + x P(x^2) up to 0.93, 1 - exp(-|x| + |x| Q(|x|)) beyond; minimax of degrees 5 and 6
+//@ method: x + x P(x^2) up to 0.93, 1 - 2^(|x| Q(|x|)) beyond; minimax of degrees 5 and 6
 FX_INLINE float fx_erf(float x)
 {
     float z = x * x;
@@ -16,14 +16,24 @@ FX_INLINE float fx_erf(float x)
     float near = __builtin_fmaf(p, x, x);
     float a = __builtin_fabsf(x);
     a = a > 4.0f ? 4.0f : a;
-    float q = -0x1.860c78p-17f;
-    q = __builtin_fmaf(q, a, 0x1.569a70p-12f);
-    q = __builtin_fmaf(q, a, -0x1.df83eap-9f);
-    q = __builtin_fmaf(q, a, 0x1.85deb6p-6f);
-    q = __builtin_fmaf(q, a, -0x1.b34e76p-4f);
-    q = __builtin_fmaf(q, a, -0x1.452f74p-1f);
-    q = __builtin_fmaf(q, a, -0x1.077beap-3f);
-    float far = 1.0f - fx_exp_normal(__builtin_fmaf(q, a, -a));
+    float q = -0x1.1019bcp-16f;
+    q = __builtin_fmaf(q, a, 0x1.e87718p-12f);
+    q = __builtin_fmaf(q, a, -0x1.586b08p-8f);
+    q = __builtin_fmaf(q, a, 0x1.18d6fep-5f);
+    q = __builtin_fmaf(q, a, -0x1.39e4acp-3f);
+    q = __builtin_fmaf(q, a, -0x1.d5291cp-1f);
+    q = __builtin_fmaf(q, a, -0x1.a0d7fcp+0f);
+    // The power is n + r, minimax of degree 6 for 2^r.
+    float shifted = __builtin_fmaf(q, a, 0x1.8p23f);
+    float r = __builtin_fmaf(q, a, 0x1.8p23f - shifted);
+    float e = 0x1.4500bep-13f;
+    e = __builtin_fmaf(e, r, 0x1.5ee4f4p-10f);
+    e = __builtin_fmaf(e, r, 0x1.3b2a70p-7f);
+    e = __builtin_fmaf(e, r, 0x1.c6afdcp-5f);
+    e = __builtin_fmaf(e, r, 0x1.ebfbe0p-3f);
+    e = __builtin_fmaf(e, r, 0x1.62e430p-1f);
+    e = __builtin_fmaf(e, r, 1.0f);
+    float far = 1.0f - fx_from_bits(fx_bits(e) + (fx_bits(shifted) << 23));
     // Asked this way round, NaN takes the near side, which keeps it.
     return a > 0.93f ? __builtin_copysignf(far, x) : near;
 }

@@ -60,54 +60,63 @@ FX_INLINE double fx_exp_poly(double r)
     return p;
 }
 
-//@ name: _exp_times.f32
+//@ name: exp.f32
 //@ needs: _bits.f32 _scale.f32 _exp_poly.f32
-//@ method: exp(x) 2^k for small k, x = n ln 2 + r with ln 2 in two parts
-FX_INLINE float fx_exp_times(float x, int32_t k)
+//@ accuracy: 0.9 ulp
+//@ method: x = n ln 2 + r with ln 2 in two parts
+FX_INLINE float fx_exp(float x)
 {
-    x = x > 90.0f ? 90.0f : x;
     x = x < -104.0f ? -104.0f : x;
-    float shifted = __builtin_fmaf(x, 0x1.715476p+0f, 0x1.8p23f);
+    // A large x overflows by way of r, which also keeps NaN; only n is held back, as an integer.
+    int32_t bits = (int32_t)fx_bits(x);
+    float y = fx_from_bits((uint32_t)(bits < 0x42b40000 ? bits : 0x42b40000));
+    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8p23f);
     float n = shifted - 0x1.8p23f;
     float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
     r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
-    return fx_scale(fx_exp_poly(r), (int32_t)(fx_bits(shifted) - 0x4b400000u) + k);
+    return fx_scale(fx_exp_poly(r), (int32_t)(fx_bits(shifted) - 0x4b400000u));
 }
 
-//@ name: _exp_times.f64
+//@ name: exp.f64
 //@ needs: _bits.f64 _scale.f64 _exp_poly.f64
-//@ method: exp(x) 2^k for small k, x = n ln 2 + r with ln 2 in two parts
-FX_INLINE double fx_exp_times(double x, int32_t k)
+//@ accuracy: 1 ulp
+//@ method: x = n ln 2 + r with ln 2 in two parts
+FX_INLINE double fx_exp(double x)
 {
-    x = x > 711.0 ? 711.0 : x;
     x = x < -746.0 ? -746.0 : x;
-    double shifted = __builtin_fma(x, 0x1.71547652b82fep+0, 0x1.8p52);
+    int64_t bits = (int64_t)fx_bits(x);
+    double y = fx_from_bits((uint64_t)(bits < 0x4086380000000000 ? bits : 0x4086380000000000));
+    double shifted = __builtin_fma(y, 0x1.71547652b82fep+0, 0x1.8p52);
     double n = shifted - 0x1.8p52;
     double r = __builtin_fma(n, -0x1.62e42fefa3800p-1, x);
     r = __builtin_fma(n, -0x1.ef35793c76730p-45, r);
-    return fx_scale(fx_exp_poly(r), fx_bits(shifted) - 0x4338000000000000u + (uint64_t)(2048 + k));
+    return fx_scale(fx_exp_poly(r), fx_bits(shifted) - 0x4338000000000000u + 2048u);
 }
 
-//@ name: exp.f32
-//@ needs: _exp_times.f32
-//@ accuracy: 0.9 ulp
-FX_INLINE float fx_exp(float x) { return fx_exp_times(x, 0); }
-
-//@ name: exp.f64
-//@ needs: _exp_times.f64
-//@ accuracy: 1 ulp
-FX_INLINE double fx_exp(double x) { return fx_exp_times(x, 0); }
-
-//@ name: _exp_normal.f32
+//@ name: _exp_half.f32
 //@ needs: _bits.f32 _exp_poly.f32
-//@ method: exp for -87 <= x <= 88, where the result is a normal number; anything for NaN
-FX_INLINE float fx_exp_normal(float x)
+//@ method: exp(x) / 2 for x >= 0, which overflows later than exp(x)
+FX_INLINE float fx_exp_half(float x)
 {
-    float shifted = __builtin_fmaf(x, 0x1.715476p+0f, 0x1.8p23f);
+    float y = x > 90.0f ? 90.0f : x;
+    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8p23f);
     float n = shifted - 0x1.8p23f;
-    float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
+    float r = __builtin_fmaf(n, -0x1.62e400p-1f, y);
     r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
-    return fx_from_bits(fx_bits(fx_exp_poly(r)) + (fx_bits(shifted) << 23));
+    return 2.0f * (fx_exp_poly(r) * fx_from_bits((fx_bits(shifted) << 23) + (125u << 23)));
+}
+
+//@ name: _exp_half.f64
+//@ needs: _bits.f64 _exp_poly.f64
+//@ method: exp(x) / 2 for x >= 0, which overflows later than exp(x)
+FX_INLINE double fx_exp_half(double x)
+{
+    double y = x > 711.0 ? 711.0 : x;
+    double shifted = __builtin_fma(y, 0x1.71547652b82fep+0, 0x1.8p52);
+    double n = shifted - 0x1.8p52;
+    double r = __builtin_fma(n, -0x1.62e42fefa3800p-1, y);
+    r = __builtin_fma(n, -0x1.ef35793c76730p-45, r);
+    return 2.0 * (fx_exp_poly(r) * fx_from_bits((fx_bits(shifted) << 52) + ((uint64_t)1021 << 52)));
 }
 
 //@ name: _exp_normal.f64
@@ -240,20 +249,24 @@ FX_INLINE double fx_expm1(double x)
 }
 
 //@ name: sigmoid.f32
-//@ needs: exp.f32
-//@ accuracy: 1.5 ulp
+//@ needs: _bits.f32 _scale.f32 _exp_poly.f32
+//@ accuracy: 2 ulp
 //@ method: exp(-|x|) / (1 + exp(-|x|)) below 0, 1 / (1 + exp(-|x|)) above: no tail loses bits
 FX_INLINE float fx_sigmoid(float x)
 {
-    float e = fx_exp(-__builtin_fabsf(x));
-    float top = x < 0.0f ? e : 1.0f;
+    // exp as above, without the care for large x.
+    float y = -__builtin_fabsf(x);
+    y = y < -104.0f ? -104.0f : y;
+    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8p23f);
+    float n = shifted - 0x1.8p23f;
+    float r = __builtin_fmaf(n, -0x1.62e400p-1f, y);
+    r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
+    float e = fx_scale(fx_exp_poly(r), (int32_t)(fx_bits(shifted) - 0x4b400000u));
     float sum = 1.0f + e;
     float lost = e - (sum - 1.0f);
-    float inverse = 1.0f / sum;
-    // One step of refinement takes back what the sum and the product lost.
-    float q = top * inverse;
-    float rest = __builtin_fmaf(-q, lost, __builtin_fmaf(-q, sum, top));
-    return __builtin_fmaf(rest, inverse, q);
+    float q = (x < 0.0f ? e : 1.0f) / sum;
+    // The quotient for sum + lost is q - q lost / sum; 0.8 is near enough to 1 / sum here.
+    return __builtin_fmaf(q * lost, -0.8f, q);
 }
 
 //@ name: sigmoid.f64

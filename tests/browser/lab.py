@@ -224,15 +224,18 @@ class Notebook:
         self.page.evaluate(script, [name, arguments])
 
     def theme(self, name: str) -> None:
-        """Change to ``light`` or ``dark``, and wait until it shows."""
-        self.command("apputils:change-theme", theme=f"JupyterLab {name.title()}")
-        is_light = str(name == "light").lower()
-        expect(self.page.locator(f"body[data-jp-theme-light={is_light}]")).to_be_attached()
+        """Change to ``light`` or ``dark`` if need be, and wait until it shows."""
+        shown = self.page.locator(f"body[data-jp-theme-light={str(name == 'light').lower()}]")
+        if not shown.count():
+            self.command("apputils:change-theme", theme=f"JupyterLab {name.title()}")
+            expect(shown).to_be_attached()
 
     def shoot(self, name: str, of: Locator | None = None) -> None:
         """Save a screenshot in the light and one in the dark theme under ``build``."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        for theme in ("dark", "light"):
+        # From whichever theme there is to the other: changing takes longer than the picture.
+        dark = self.page.locator("body[data-jp-theme-light=false]").count() > 0
+        for theme in ("dark", "light") if dark else ("light", "dark"):
             self.theme(theme)
             (of or self.page).screenshot(path=SCREENSHOTS / f"{name}-{theme}.png")
 

@@ -50,7 +50,8 @@ class Case:
             tensor = self.empty(name)
             if name in self.body.reads() or self.added(name):
                 values = random_values(tensor.shape, tensor.dtype, generator)
-                tensor.copy_(self.fill.get(name, lambda t: t)(values))
+                values = self.fill.get(name, lambda t: t)(values)
+                unique(tensor).copy_(values[tuple(firsts(tensor))])
             else:
                 tensor.fill_(float("nan") if tensor.dtype.is_floating_point else 77)
             found[name] = tensor.to(device)
@@ -69,6 +70,16 @@ class Case:
             given[name] = tensor.to(precision) if raise_it else tensor.clone()
         run_body(self.body, given, self.sizes, precision)
         return {name: given[name] for name in self.body.writes()}
+
+
+def firsts(tensor: torch.Tensor) -> list[slice]:
+    """Return the slices that take the first of every dimension that repeats its elements."""
+    return [slice(0, 1) if step == 0 else slice(None) for step in tensor.stride()]
+
+
+def unique(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the part of an expanded tensor in which each element of memory occurs once."""
+    return tensor[tuple(firsts(tensor))]
 
 
 def random_values(

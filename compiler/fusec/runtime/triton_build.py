@@ -27,6 +27,13 @@ import torch
 
 from fusec.errors import CompileError, Diagnostic, FusecError
 from fusec.kernel import Runnable, Signature
+from fusec.runtime.triton_interpret import (
+    compiling,
+    failed_check,
+    interpret_functions,
+    interpreting,
+    line_of,
+)
 
 KINDS = {
     "cuda": ("ttir", "ttgir", "llir", "ptx", "sass"),
@@ -54,6 +61,7 @@ class TritonRunnable:
         self.signature = signature
         self.interpreted = cpu
         self._launch: Callable[..., None] = namespace[entry]
+        self._compiled = False
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         """Run once.
@@ -64,7 +72,14 @@ class TritonRunnable:
         """
         if self.interpreted:
             self._interpret(tensors, sizes)
-            return
+        elif self._compiled:
+            self._run(tensors, sizes)
+        else:
+            with compiling():
+                self._run(tensors, sizes)
+            self._compiled = True
+
+    def _run(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         try:
             device = tensors[0].device
             if device.index not in (None, torch.cuda.current_device()):
@@ -78,8 +93,6 @@ class TritonRunnable:
             raise
 
     def _interpret(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
-        from fusec.runtime.triton_interpret import failed_check, interpreting, line_of
-
         try:
             with interpreting():
                 self._launch(*tensors, *sizes)
@@ -110,8 +123,6 @@ def build_triton(text: str, signature: Signature, entry: str = "launch") -> Runn
         line = text.count("\n") + 1
         raise CompileError([Diagnostic(line, 0, "error", f"there is no function {entry}")], "")
     if cpu:
-        from fusec.runtime.triton_interpret import interpret_functions
-
         check(text, signature, entry)
         interpret_functions(namespace)
     return TritonRunnable(namespace, path, signature, entry, cpu)
@@ -138,8 +149,6 @@ def load(text: str) -> tuple[dict[str, Any], str]:
     try:
         exec(code, module.__dict__)
     except Exception as error:
-        from fusec.runtime.triton_interpret import line_of
-
         line = line_of(error, path) or 1
         words = f"{type(error).__name__}: {error}"
         raise CompileError([Diagnostic(line, 0, "error", words)], words) from error
@@ -308,13 +317,26 @@ def check(text: str, signature: Signature, entry: str = "launch") -> None:
     namespace, path = load(text)
     if not any(hasattr(f, "params") for f in namespace.values()):
         return  # the process interprets everything
-    for start in record_starts(namespace, signature, entry):
-        try:
-            make_ttir(start)
-        except Exception as error:
-            if _is_triton_error(error):
-                raise compile_error(error, namespace, path) from error
+    with compiling():
+        for start in launched(namespace, path, signature, entry):
+            try:
+                make_ttir(start)
+            except Exception as error:
+                if _is_triton_error(error):
+                    raise compile_error(error, namespace, path) from error
+                raise
+
+
+def launched(namespace: dict[str, Any], path: str, signature: Signature, entry: str) -> list[Start]:
+    """Return ``record_starts``, a failure in the file's own lines being a compile error."""
+    try:
+        return record_starts(namespace, signature, entry)
+    except Exception as error:
+        line = line_of(error, path)
+        if line is None:
             raise
+        words = f"{type(error).__name__}: {error}"
+        raise CompileError([Diagnostic(line, 0, "error", words)], words) from error
 
 
 def make_ttir(start: Start, gpu: str = "sm_90") -> Any:
@@ -362,8 +384,8 @@ def artifacts(
             raise FusecError(f"there is no {kind} for {gpu}", f"there is {', '.join(there)}")
     namespace, path = load(text)
     found: dict[str, list[str]] = {kind: [] for kind in wanted}
-    with _triton_cache():
-        starts = record_starts(namespace, signature, entry)
+    with compiling(), _triton_cache():
+        starts = launched(namespace, path, signature, entry)
         for start in starts:
             compiled = compile_start(start, target, namespace, path)
             for kind in wanted:

@@ -15,15 +15,18 @@ element), assertions (never checked).
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+
+from fusec.codegen.triton.helpers import HELPERS
 
 _lock = threading.RLock()
 _standard: dict[str, Any] = {}
@@ -37,6 +40,11 @@ def interpret_functions(namespace: dict[str, Any]) -> None:
     for name, value in list(namespace.items()):
         if isinstance(value, JITFunction):
             namespace[name] = InterpretedFunction(value.fn)
+
+
+def compiling() -> threading.RLock:
+    """Return what to hold while Triton compiles: no kernel is interpreted meanwhile."""
+    return _lock
 
 
 @contextlib.contextmanager
@@ -95,6 +103,7 @@ def _patch(interpreter: Any, tl: Any, libdevice: Any) -> None:
     interpreter.interpreter_builder.options = replace(
         interpreter.interpreter_builder.options, debug=True, sanitize_overflow=False
     )
+    interpreter._get_np_dtype = _numpy_types(interpreter, tl)
     original = interpreter._convert_float
     interpreter._convert_float = lambda *args: convert_float(tl, original, *args)
     _patch_builder(interpreter, tl)
@@ -143,6 +152,22 @@ def _torch_type(tl: Any, dtype: Any) -> torch.dtype | None:
     }.get(dtype)
 
 
+def _numpy_types(interpreter: Any, tl: Any) -> Callable[[Any], Any]:
+    """Return the interpreter's table of types, without building it anew at every operation."""
+    build = interpreter._get_np_dtype
+    known: dict[str, Any] = {}
+
+    def numpy_type(dtype: Any) -> Any:
+        if isinstance(dtype, tl.block_type):
+            dtype = dtype.element_ty
+        name = dtype.name
+        if name not in known:
+            known[name] = build(dtype)
+        return known[name]
+
+    return numpy_type
+
+
 _BITS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16), 4: (torch.int32, np.int32)} | {
     8: (torch.int64, np.int64)
 }
@@ -174,7 +199,15 @@ def _patch_builder(interpreter: Any, tl: Any) -> None:
         bits = convert_float(tl, None, data.astype(np.float32), tl.float32, tl.bfloat16, None)
         return handle(bits, tl.bfloat16)
 
-    binary, unary = builder.binary_op, builder.unary_op
+    binary, unary, cast = builder.binary_op, builder.unary_op, builder.cast_impl
+
+    def cast_impl(self: Any, value: Any, target: Any) -> Any:
+        wanted = target.scalar
+        if wanted == tl.bfloat16 and value.dtype.scalar != tl.bfloat16:
+            return narrow(value.data)
+        if value.dtype.scalar == tl.bfloat16 and wanted != tl.bfloat16:
+            return handle(widen(value).astype(interpreter._get_np_dtype(target)), wanted)
+        return cast(self, value, target)
 
     def binary_op(self: Any, left: Any, right: Any, op: Any) -> Any:
         if left.dtype.scalar != tl.bfloat16:
@@ -215,6 +248,7 @@ def _patch_builder(interpreter: Any, tl: Any) -> None:
         return handle(np.invert(np.zeros(1, dtype=bits)), dtype.scalar)
 
     builder.get_all_ones_value = all_ones
+    builder.cast_impl = cast_impl
     builder.binary_op = binary_op
     builder.unary_op = unary_op
     builder.create_erf = erf
@@ -228,15 +262,14 @@ def _reduce(self: Any, args: Any, slow: Callable[..., Any]) -> Any:
     if self.axis is None:
         return slow(self, args)
     arrays = [arg.handle.data for arg in args]
+    dtypes = [arg.dtype for arg in args]
     axis = self.axis % arrays[0].ndim
-    extreme = _extreme(self.combine_fn)
-    if extreme is not None and args[0].dtype.name != "bf16":
-        result = extreme(arrays[0], axis=axis, keepdims=self.keep_dims)
-        return [self.to_tensor(result if result.shape else result.item(), args[0].dtype)]
+    known = _known_reduction(self.combine_fn.fn)
+    if known is not None and args[0].dtype.name != "bf16":
+        arrays = known(arrays, axis)
     length = arrays[0].shape[axis]
     if length & (length - 1):
         return slow(self, args)
-    dtypes = [arg.dtype for arg in args]
     while length > 1:
         length //= 2
         first = [
@@ -257,13 +290,28 @@ def _reduce(self: Any, args: Any, slow: Callable[..., Any]) -> Any:
     ]
 
 
-def _extreme(combine: Any) -> Callable[..., Any] | None:
-    """Return numpy's name for a combine function that propagates NaN, where it is one."""
-    text = inspect.getsource(combine.fn).rsplit("return ", 1)[-1].strip()
-    for name, function in (("maximum", np.max), ("minimum", np.min)):
-        if text == f"tl.{name}(a, b, propagate_nan=tl.PropagateNan.ALL)":
-            return function
-    return None
+@functools.lru_cache(maxsize=256)
+def _known_reduction(combine: Any) -> Callable[..., Any] | None:
+    """Return numpy's form of a combine function that generated files define, where it is one."""
+    known = HELPERS.get(combine.__name__)
+    if known is None or known.strip() != inspect.getsource(combine).strip():
+        return None
+    return {
+        "maximum": lambda arrays, axis: [np.max(arrays[0], axis, keepdims=True)],
+        "minimum": lambda arrays, axis: [np.min(arrays[0], axis, keepdims=True)],
+        "multiply": lambda arrays, axis: [np.prod(arrays[0], axis, keepdims=True)],
+        "first_largest": lambda arrays, axis: _first(arrays, axis, np.max),
+        "first_smallest": lambda arrays, axis: _first(arrays, axis, np.min),
+    }.get(combine.__name__)
+
+
+def _first(arrays: Sequence[Any], axis: int, extreme: Callable[..., Any]) -> list[Any]:
+    values, positions = arrays
+    best = extreme(values, axis, keepdims=True)
+    # NaN is not equal to itself, and here it is the best there is
+    same = (values == best) | (~np.equal(values, values) & ~np.equal(best, best))
+    last = np.iinfo(positions.dtype).max
+    return [best, np.min(np.where(same, positions, last), axis, keepdims=True)]
 
 
 def _device_function(interpreter: Any, tl: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -294,7 +342,13 @@ _LIBDEVICE: dict[str, Callable[..., torch.Tensor]] = {
         "asinh acosh atanh lgamma erfinv trunc floor ceil fmod pow atan2 copysign hypot nextafter "
         "sqrt rsqrt fmax fmin"
     ).split()
-} | {"nearbyint": torch.round, "rint": torch.round, "abs": torch.abs}
+} | {
+    "nearbyint": torch.round,
+    "rint": torch.round,
+    "abs": torch.abs,
+    "fast_expf": torch.exp,
+    "fast_dividef": torch.div,
+}
 
 
 def failed_check(error: BaseException) -> str | None:

@@ -18,6 +18,8 @@ from fusec.codegen.naming import identifier
 from fusec.codegen.triton import expressions as ex
 from fusec.codegen.triton.expressions import Needs, Text
 from fusec.codegen.triton.padding import Padding
+from fusec.codegen.triton.patterns import ONE_PLUS
+from fusec.codegen.triton.relaxed import is_softmax_total, is_softmax_weight
 from fusec.codegen.triton.tiling import LIMIT, Dim, Tile
 from fusec.codegen.triton.writer import Writer
 from fusec.ir.body import Buffer, Store
@@ -105,6 +107,9 @@ def favorite_names(roots: tuple[Node, ...]) -> dict[Node, str]:
             node = node.args[0]  # the store rounds
         if not is_check(node):
             names.setdefault(node, name)
+    for node in walk(roots):
+        if is_check(node):
+            names.setdefault(node.args[0], "in_range")
     return names
 
 
@@ -259,7 +264,23 @@ class Block:
             ]
         dtypes = [a.dtype for a in node.args]
         relaxed = node in self.kernel.relaxed
+        if node.name in ONE_PLUS.values():
+            return ex.call(self.kernel.needs.helper(node.name), *args)
+        if is_softmax_weight(node) and (relaxed or self._only_summed(node)):
+            # what is too small for a normal number counts nothing beside the row's 1
+            self.kernel.needs.libdevice = True
+            return ex.call("libdevice.fast_expf", args[0])
+        if relaxed and node.name == "truediv" and is_softmax_total(node.args[1]):
+            inverse = ex.infix("/", ex.PRODUCT, Text("1.0"), args[1])
+            return ex.infix("*", ex.PRODUCT, args[0], inverse)
         return ex.operation(node.name, dtypes, args, self.kernel.needs, relaxed)
+
+    def _only_summed(self, node: Node) -> bool:
+        """Whether a float32 value is nothing but a term of sums."""
+        users = [n for n in self.kernel.tile.body.nodes() if node in n.args]
+        sums = all(isinstance(n, Reduce) and n.kind == "sum" for n in users)
+        stored = any(s.value is node for s in self.kernel.tile.body.stores)
+        return node.dtype == torch.float32 and sums and not stored
 
     def _index_value(self, node: IndexValue) -> Text:
         if fits_index(node.expr) or self.kernel.index_type == "tl.int64":

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fusec.codegen.passes import plan_passes
+from fusec.codegen.triton.online import carry_online
 from fusec.codegen.triton.tiling import by_stride, strides_of
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol, product
@@ -18,7 +20,8 @@ from fusec.ir.node import Load, Reduce
 
 SMS = 132
 UNKNOWN_SIZE = 8192  # what a symbolic size is taken for
-PERSISTENT_LIMIT = 32768  # elements of a row that 32 warps hold in registers
+PERSISTENT_LIMIT = 16384  # elements of a row in registers, with two programs an SM
+ONCE_LIMIT = 8192  # the same for rows that a loop, too, would read only once
 TILE_SIDE = 32
 
 
@@ -170,7 +173,8 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -
     if not single and not reduces_contiguous(body, buffers, outer, reduced):
         return choose_columns((outer,), reduced, rows, columns, strategy)
     width = power_of_two(columns)
-    fits = size.constant is not None and width <= (1 << 20 if strategy else PERSISTENT_LIMIT)
+    limit = ONCE_LIMIT if reads_once(body) else PERSISTENT_LIMIT
+    fits = size.constant is not None and width <= (1 << 20 if strategy else limit)
     splits = splits_for(rows, columns)
     kind = strategy or ("split" if splits > 1 else "persistent" if fits else "looped")
     if kind == "persistent" and fits:
@@ -178,6 +182,16 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -
     if kind == "split":
         return choose_split((outer,), reduced, max(splits, 2))
     return choose_looped((outer,), reduced, columns)
+
+
+def reads_once(body: Body) -> bool:
+    """Whether a loop over the row would do with one pass: then registers save nothing.
+
+    A program that holds a whole row computes nothing while it loads and loads nothing while it
+    computes; a loop of several programs an SM overlaps both.
+    """
+    passes = plan_passes(carry_online(body)).passes
+    return sum(each.loops for each in passes) == 1
 
 
 def choose_persistent(
@@ -258,17 +272,17 @@ def splits_for(rows: int, columns: int) -> int:
     """Return how many programs share a row: 1 where there are rows enough to fill the GPU."""
     if rows >= SMS or columns < 16384:
         return 1
-    wanted = 4 * SMS // max(rows, 1)
+    wanted = 8 * SMS // max(rows, 1)
     return min(power_of_two(wanted), power_of_two(columns // 4096), 1024)
 
 
 def choose_split(
     groups: tuple[tuple[Symbol, ...], ...], reduced: tuple[Symbol, ...], splits: int
 ) -> Choice:
-    """Few long rows: programs enough to fill the GPU four times share them."""
+    """Few long rows: programs enough to fill the GPU share them, 32 bytes a thread and step."""
     counts = (8, 16, 32, 64, 128, 256, 512, 1024)
     knobs = (
-        Knob("RBLOCK", 2048, (512, 1024, 2048, 4096, 8192), "elements a program takes at a time"),
+        Knob("RBLOCK", 4096, (512, 1024, 2048, 4096, 8192), "elements a program takes at a time"),
         Knob("SPLITS", splits, counts, "programs that share a row"),
         warps(8),
         stages(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fusec.codegen.naming import body_sizes, identifier, make_signature
 from fusec.codegen.passes import plan_passes
@@ -15,6 +15,7 @@ from fusec.codegen.triton.expressions import Needs
 from fusec.codegen.triton.helpers import HELPERS
 from fusec.codegen.triton.online import carry_online
 from fusec.codegen.triton.padding import Padding
+from fusec.codegen.triton.patterns import use_patterns
 from fusec.codegen.triton.pointwise import write_pointwise
 from fusec.codegen.triton.reductions import write_looped, write_persistent
 from fusec.codegen.triton.relaxed import relaxed_nodes
@@ -32,7 +33,7 @@ from fusec.codegen.triton.writer import Writer
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, Reduce, free_axes, recording
-from fusec.kernel import KernelSource
+from fusec.kernel import KernelSource, Signature
 
 
 @dataclass
@@ -116,7 +117,7 @@ class File:
             taken=taken,
             free=free,
             index_type=self.index,
-            favorite=favorite_names(body.roots),
+            favorite=favorite_names(all_roots(body)),
             relaxed=relaxed_nodes(body),
             padding=padding,
             size_names=self.sizes,
@@ -147,7 +148,7 @@ def emit_triton(
         strategy: ``persistent``, ``looped`` or ``split`` in place of the rules' choice.
         device_properties: Reserved for the GPU that the text is meant for.
     """
-    signature, parameters = make_signature(body, buffers)
+    signature, parameters = free_of(RESERVED, *make_signature(body, buffers))
     with recording():
         check_reductions(body)
         filled = without_empty_rows(body)
@@ -155,7 +156,8 @@ def emit_triton(
         moved = move(filled, choice.groups, choice.reduced)
         if choice.kind in ("looped", "split"):
             moved = carry_online(moved)
-        taken = {*parameters.values(), *HELPERS, "libdevice"}
+        moved = use_patterns(moved)
+        taken = {*parameters.values(), *RESERVED}
         sizes = {s: identifier(s.name, taken, "s") for s in body_sizes(body, buffers)}
         file = File(
             name=identifier(f"{name}_kernel" if name in taken else name, taken, "kernel"),
@@ -186,6 +188,24 @@ def emit_triton(
             operations=count_operations(body),
             summary=summary,
         )
+
+
+RESERVED = frozenset({*HELPERS, "libdevice", "XBLOCK", "YBLOCK", "RBLOCK", "SPLITS", "chunk"}) | {
+    "NUM_WARPS",
+    "NUM_STAGES",
+    "wide",
+}
+
+
+def free_of(
+    reserved: frozenset[str], signature: Signature, parameters: Mapping[str, str]
+) -> tuple[Signature, dict[str, str]]:
+    """Return a signature whose parameters are not called like something in the file."""
+    taken = set(reserved) | set(parameters.values())
+    renamed = {p: identifier(f"{p}_in", taken, "x") for p in parameters.values() if p in reserved}
+    arguments = tuple(replace(a, name=renamed.get(a.name, a.name)) for a in signature.arguments)
+    names = {buffer: renamed.get(p, p) for buffer, p in parameters.items()}
+    return replace(signature, arguments=arguments), names
 
 
 def check_reductions(body: Body) -> None:

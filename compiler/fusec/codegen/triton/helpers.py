@@ -50,7 +50,8 @@ def online_sum(largest, total, x):
     """Take x into a running maximum and the sum of exp(x - maximum) that goes with it."""
     new = maximum(largest, x)
     shift = tl.where(new == -float("inf"), 0.0, new)
-    return new, total * tl.exp(largest - shift) + tl.exp(x - shift)
+    here = libdevice.fast_expf(x - shift)
+    return new, total * libdevice.fast_expf(largest - shift) + here
 ''',
     "online_sum_grouped": '''
 @triton.jit
@@ -63,13 +64,31 @@ def online_sum_grouped(largest, total, x, GROUP: tl.constexpr):
     x = tl.reshape(x, [x.shape[0] // GROUP, GROUP])
     new = maximum(largest, tl.reduce(x, 1, maximum))
     shift = tl.where(new == -float("inf"), 0.0, new)
-    return new, total * tl.exp(largest - shift) + tl.sum(tl.exp(x - shift[:, None]), 1)
+    here = tl.sum(libdevice.fast_expf(x - shift[:, None]), 1)
+    return new, total * libdevice.fast_expf(largest - shift) + here
 ''',
     "rescale": '''
 @triton.jit
 def rescale(largest, final):
     """Return exp(largest - final); 0 where the final maximum says that there was nothing."""
-    return tl.exp(largest - tl.where(final == -float("inf"), 0.0, final))
+    return libdevice.fast_expf(largest - tl.where(final == -float("inf"), 0.0, final))
+''',
+    "one_plus_erf": '''
+@triton.jit
+def one_plus_erf(z):
+    """Return 1 + erf(z), to 18 bits: enough for a result in half precision."""
+    # erfc(|z|) = exp(-z * z) * p(t), a polynomial fitted for the smallest relative error
+    t = libdevice.fast_dividef(1.0, 1.0 + 0.44 * tl.abs(z))
+    p = (((-0.146112190 * t + 0.350670787) * t + 0.0407116802) * t + 0.263596037) * t
+    p = ((p + 0.242567286) * t + 0.248561213) * t
+    tail = p * libdevice.fast_expf(-z * z)
+    return tl.where(z > 0.0, 2.0 - tail, tail)
+''',
+    "one_plus_tanh": '''
+@triton.jit
+def one_plus_tanh(z):
+    """Return 1 + tanh(z), to 22 bits: enough for a result in half precision."""
+    return 2.0 / (1.0 + libdevice.fast_expf(-2.0 * z))
 ''',
     "sigmoid": '''
 @triton.jit
@@ -166,7 +185,8 @@ def digamma(x):
         total = tl.where(small, total - 1.0 / y, total)
         y = tl.where(small, y + 1.0, y)
     z = 1.0 / (y * y)
-    tail = z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z / 132))))
+    tail = 1.0 / 240 - z * (1.0 / 132 - z * (691.0 / 32760 - z / 12))
+    tail = z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * tail)))
     result = total + libdevice.log(y) - 0.5 / y - tail
     # a pole: infinite at 0 (of the other sign), undefined at the negative integers
     at_zero = tl.where(1.0 / x > 0, -float("inf"), float("inf"))
@@ -177,4 +197,7 @@ def digamma(x):
 
 # What a helper calls itself.
 USES = {"online_sum": "maximum", "online_sum_grouped": "maximum"}
-NEEDS_LIBDEVICE = frozenset({"sigmoid", "sigmoid64", "float_mod", "digamma"})
+NEEDS_LIBDEVICE = frozenset(
+    "sigmoid sigmoid64 float_mod digamma online_sum online_sum_grouped rescale one_plus_erf "
+    "one_plus_tanh".split()
+)

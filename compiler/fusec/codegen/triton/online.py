@@ -26,7 +26,7 @@ def carry_online(body: Body) -> Body:
         return body
 
     def replace_sum(node: Node) -> Node | None:
-        if not isinstance(node, Reduce) or node.kind != "sum":
+        if not isinstance(node, Reduce) or node.kind != "sum" or node.dtype != torch.float32:
             return None
         exponential = node.args[0]
         if not (isinstance(exponential, Op) and exponential.name == "exp"):

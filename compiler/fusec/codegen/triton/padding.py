@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from fusec.codegen.triton.reduce_text import padding_value
+from fusec.codegen.triton.relaxed import follows_maximum
 from fusec.ir.index import Symbol
-from fusec.ir.node import Cast, Const, Load, Node, Number, Op, Reduce, walk
+from fusec.ir.node import Cast, Const, Load, Node, Number, Op, Reduce
 
 _FOLD: dict[str, Callable[[float, float], float]] = {
     "add": lambda a, b: a + b,
@@ -122,17 +123,4 @@ class Padding:
         value, shift = difference.args
         if self.outside(value) != -math.inf or self._inner in self._free[shift]:
             return False
-        return any(
-            isinstance(n, Reduce) and n.kind == "max" and n.args[0] is value for n in walk((shift,))
-        ) and _follows_maximum(shift, value)
-
-
-def _follows_maximum(shift: Node, value: Node) -> bool:
-    """Whether ``shift`` is the maximum of ``value``, or that with infinities replaced by 0."""
-    if isinstance(shift, Reduce):
-        return shift.kind == "max" and shift.args[0] is value
-    if isinstance(shift, Op) and shift.name == "where":
-        _, then, other = shift.args
-        parts = [p for p in (then, other) if not (isinstance(p, Const) and p.value == 0)]
-        return len(parts) == 1 and _follows_maximum(parts[0], value)
-    return False
+        return follows_maximum(shift, value)

@@ -32,6 +32,7 @@ class Reducer:
         self.axis = max(self.inner.place, 0)
         self.keep = kernel.tile.rank > 1
         self.running: dict[Reduce, tuple[str, ...]] = {}
+        self.extremes: dict[Reduce, str] = {}  # the value that goes with an argmax's position
         self.online = [
             n for n in kernel.tile.body.nodes() if isinstance(n, Reduce) and n.kind == rt.ONLINE_SUM
         ]
@@ -85,6 +86,7 @@ class Reducer:
             (node.source,),
         )
         self.kernel.names[node] = position
+        self.extremes[node] = extreme
         self.block.known[node] = Text(f"{position}.to({triton_type(node.dtype)})")
 
     def _first(self, node: Reduce) -> str:
@@ -186,7 +188,7 @@ class Reducer:
         found = [self.block.value(node).within(ATOM)]
         if node.kind in ("argmax", "argmin"):
             position = self.kernel.names[node]
-            found = [f"{position}_value", position]
+            found = [self.extremes[node], position]
         for pointer, value in zip(scratch, found, strict=True):
             end = f", {mask})" if mask else ")"
             self.kernel.writer.line(f"tl.store({pointer} + {address}, {value}{end}", (node.source,))

@@ -5,6 +5,10 @@ units in the last of float32's 24 bits.  Where a value ends up in memory as floa
 alone, with 11 or 8 bits, that error is a thousandth of the rounding that follows.  It is *not*
 harmless before anything that jumps (a comparison, floor, an index, a cast to an integer) or that
 blows small differences up without bound (sine of a large number, a power).
+
+Some instructions are right only within a range, which two patterns guarantee: the weights of a
+softmax, ``exp(x - max(x))``, where what is too small for a normal number may be zero beside the
+row's 1; and their sum, which is at least 1 and thus has a reciprocal.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ from __future__ import annotations
 import torch
 
 from fusec.ir.body import Body
-from fusec.ir.node import Cast, Node, Op, Reduce
+from fusec.ir.node import Cast, Const, Node, Op, Reduce
 
 _SMOOTH = frozenset(
-    "add sub mul truediv neg abs maximum minimum sqrt rsqrt exp tanh sigmoid erf log log1p".split()
+    "add sub mul truediv neg abs maximum minimum sqrt rsqrt exp tanh sigmoid erf log log1p "
+    "one_plus_erf one_plus_tanh".split()
 )
 _SMOOTH_REDUCTIONS = frozenset({"sum", "max", "min", "prod", "online_sum"})
 _HALF = (torch.float16, torch.bfloat16)
@@ -35,6 +40,36 @@ def relaxed_nodes(body: Body) -> frozenset[Node]:
         elif not harmless:
             strict.update(node.args)
     return frozenset(n for n in nodes if n not in strict and n.dtype == torch.float32)
+
+
+def follows_maximum(shift: Node, value: Node) -> bool:
+    """Whether ``shift`` is the maximum of ``value``, or that with infinities replaced by 0."""
+    if isinstance(shift, Reduce):
+        return shift.kind == "max" and shift.args[0] is value
+    if isinstance(shift, Op) and shift.name == "where":
+        _, then, other = shift.args
+        parts = [p for p in (then, other) if not (isinstance(p, Const) and p.value == 0)]
+        return len(parts) == 1 and follows_maximum(parts[0], value)
+    return False
+
+
+def is_softmax_weight(node: Node) -> bool:
+    """Whether this is ``exp(x - max(x))``: at most 1, and exactly 1 somewhere in the row."""
+    if not (isinstance(node, Op) and node.name == "exp"):
+        return False
+    difference = node.args[0]
+    return (
+        isinstance(difference, Op)
+        and difference.name == "sub"
+        and follows_maximum(difference.args[1], difference.args[0])
+    )
+
+
+def is_softmax_total(node: Node) -> bool:
+    """Whether this is the sum of a row's weights: not below 1."""
+    if not isinstance(node, Reduce):
+        return False
+    return node.kind == "online_sum" or (node.kind == "sum" and is_softmax_weight(node.args[0]))
 
 
 def _is_smooth(node: Node) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fusec.codegen.triton.reduce_text import identity
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol, product, unflatten
-from fusec.ir.node import Node, Reduce, const, free_axes, indirect, reduce, rewrite
+from fusec.ir.node import Node, Reduce, cast, const, free_axes, indirect, reduce, rewrite
 
 LIMIT = 2**31 - 2**24  # positions in the last, partly filled tile must not overflow either
 
@@ -126,14 +126,19 @@ def move(body: Body, groups: Sequence[Sequence[Symbol]], reduced: Sequence[Symbo
 
 
 def without_empty_rows(body: Body) -> Body:
-    """Return ``body`` with reductions over nothing replaced by what they yield."""
-    if product(a.size for a in body.reduce_axes if a.size is not None).constant != 0:
+    """Return ``body`` without reductions over nothing at all, or over no axes."""
+    empty = product(a.size for a in body.reduce_axes if a.size is not None).constant == 0
+    if body.reduce_axes and not empty:
         return body
 
     def settle(node: Node) -> Node | None:
         if not isinstance(node, Reduce):
             return None
-        return const(identity(node.kind, node.args[0].dtype), node.dtype)
+        if empty:
+            return const(identity(node.kind, node.args[0].dtype), node.dtype)
+        return (
+            const(0, node.dtype) if node.kind.startswith("arg") else cast(node.args[0], node.dtype)
+        )
 
     reduced = set(body.reduce_axes)
     free = free_axes(body.roots)

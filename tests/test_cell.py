@@ -1,6 +1,7 @@
 """A fused cell does what the plain cell does: names, value, side effects, errors, lines."""
 
 import copy
+import inspect
 import traceback
 import types
 
@@ -11,6 +12,9 @@ from fuselab.cell import plan_cell
 from fuselab.program import CellProgram
 
 FILE = "<fuse cell test>"
+
+# A namespace that goes before the code that TorchDynamo compiled in it: torch complains.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class Counter:
@@ -521,6 +525,9 @@ class TestDefinitions:
         assert norm.__doc__ == "Normalize."
         assert norm.__name__ == "norm"
         assert norm.__wrapped__.__code__.co_firstlineno == 4
+        assert str(inspect.signature(norm)) == "(v, eps=1e-05)"
+        assert inspect.getsource(norm).startswith("def norm(v, eps=EPS):")
+        assert repr(norm).startswith("<function norm at")
         assert torch.allclose(norm(x), x / (x.norm() + 1e-5))
         assert counter.graphs == 1
         assert torch.allclose(block(x), 2 * x / (x.norm() + 1e-5))

@@ -61,6 +61,13 @@ class TestCells:
         second, _ = run(session, "y = x * 3\n", number=2, cell_id="a")
         assert list(session.cells.values()) == [second]
 
+    def test_changed_cell_of_the_same_name_lets_go_too(self, tmp_path):
+        session = notebook(tmp_path)
+        run(session, "y = x * 2\n", name="mine")
+        second, _ = run(session, "y = x * 3\n", name="mine")
+        assert list(session.cells.values()) == [second]
+        assert len(session._programs) == 1
+
     def test_number_of_programs_is_bounded(self, tmp_path):
         session = notebook(tmp_path)
         for i in range(MOST_PROGRAMS + 3):

@@ -160,7 +160,7 @@ class Session:
                 self._drop(self._programs.pop(key))
                 entry = None
             if entry is None:
-                self._forget_earlier(frontend.cell_id)
+                self._forget_earlier(frontend.cell_id, options.name)
                 entry = self._new_entry(body, options, frontend, header)
                 self._programs[key] = entry
                 while len(self._programs) > MOST_PROGRAMS:
@@ -259,12 +259,11 @@ class Session:
             number += 1
         return candidate
 
-    def _forget_earlier(self, cell_id: str | None) -> None:
+    def _forget_earlier(self, cell_id: str | None, name: str) -> None:
         """Drop the programs of a cell that was changed: they hold its old inputs."""
-        if cell_id is None:
-            return
         for key, entry in list(self._programs.items()):
-            if entry.cell_id == cell_id:
+            same_cell = cell_id is not None and entry.cell_id == cell_id
+            if same_cell or (name and entry.cell.name == name):
                 del self._programs[key]
                 self._drop(entry)
 

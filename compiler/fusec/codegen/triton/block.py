@@ -268,7 +268,6 @@ class Block:
             return ex.call(self.kernel.needs.helper(node.name), *args)
         if is_softmax_weight(node) and (relaxed or self._only_summed(node)):
             # what is too small for a normal number counts nothing beside the row's 1
-            self.kernel.needs.libdevice = True
             return ex.call("libdevice.fast_expf", args[0])
         if relaxed and node.name == "truediv" and is_softmax_total(node.args[1]):
             inverse = ex.infix("/", ex.PRODUCT, Text("1.0"), args[1])

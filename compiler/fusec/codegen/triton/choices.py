@@ -136,10 +136,10 @@ def flat_knobs(body: Body, buffers: Mapping[str, Buffer], points: int) -> tuple[
 def disagreeing_axes(
     body: Body, buffers: Mapping[str, Buffer], axes: list[Symbol]
 ) -> tuple[Symbol, Symbol] | None:
-    """Return (the stores' fastest axis, the fastest of some large load) where they differ.
+    """Return (the fastest axis, the one that some access is contiguous along) where they differ.
 
-    Tiles pay only where both are long enough to fill a cache line, and where the load that is
-    contiguous along another axis strides along the stores' one.
+    Tiles pay only where both are long enough to fill a cache line, and where the access that is
+    contiguous along another axis strides along the fastest one.
     """
     x = next((a for a in reversed(axes) if a.size != 1), None)
     if x is None or x.size is None or known(x.size) < TILE_SIDE // 2:
@@ -149,8 +149,8 @@ def disagreeing_axes(
         if y is x or y.size is None or known(y.size) < TILE_SIDE // 2:
             continue
         along_y = strides_of(body, buffers, y)
-        for (sx, is_store), (sy, _) in zip(along_x, along_y, strict=True):
-            if not is_store and sy == 1 and (sx > 1 or sx == -1):
+        for sx, sy in zip(along_x, along_y, strict=True):
+            if sy == 1 and (sx > 1 or sx == -1):
                 return x, y
     return None
 
@@ -252,7 +252,7 @@ def choose_columns(
     while block > 8 and block >= 2 * rows:
         block //= 2
     programs = max(rows // block, 1)
-    step = min(power_of_two(columns), 32)
+    step = min(power_of_two(columns), 2048 // block)  # 16 elements a thread and step
     knobs = [
         Knob("XBLOCK", block, (16, 32, 64, 128, 256), "columns a program computes"),
         Knob("RBLOCK", step, (4, 8, 16, 32, 64, 128), "rows it takes at a time"),
@@ -261,7 +261,7 @@ def choose_columns(
     ]
     splits = min(4 * SMS // programs, columns // (4 * step)) if programs < 2 * SMS else 1
     if strategy == "split" or (splits > 1 and not strategy):
-        splits = min(power_of_two(max(splits, 2)), 128)
+        splits = min(power_of_two(max(splits, 2)), 8192 // block)
         sharing = Knob("SPLITS", splits, (4, 8, 16, 32, 64, 128), "programs that share a column")
         knobs.insert(2, sharing)
         return Choice("split", groups, reduced, inner_last=False, knobs=tuple(knobs))

@@ -366,13 +366,15 @@ def assemble(file: File, label: str, summary: str) -> Writer:
         out.line("import torch")
     out.line("import triton")
     out.line("import triton.language as tl")
-    if file.needs.libdevice:
+    kernels = "\n".join(f.writer.text for f in file.functions)
+    helpers = file.needs.texts(kernels)
+    if "libdevice." in kernels + "".join(helpers):
         out.line("from triton.language.extra import libdevice")
     out.line()
     for knob in file.choice.knobs:
         choices = " ".join(str(c) for c in sorted({*knob.choices, knob.value}))
         out.line(f"{knob.name} = {knob.value}  # tunable: {choices} ({knob.meaning})")
-    for text in file.needs.texts():
+    for text in helpers:
         out.line()
         out.line()
         out.block(text)

@@ -2,19 +2,20 @@
 
 ``Text`` is a piece of source with its binding strength, so that parentheses appear only where
 they are needed.  ``operation`` is the table: IR name and argument dtype to text; it says in
-``Needs`` what the text relies on (helper functions, libdevice).
+``Needs`` which helper functions the text relies on.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from fusec.codegen.triton.helpers import HELPERS, NEEDS_LIBDEVICE, USES
+from fusec.codegen.triton.helpers import HELPERS, USES
 from fusec.ir.node import Number
 
 # Python's binding strengths, weakest first
@@ -63,17 +64,17 @@ class Needs:
     """What a file's text relies on."""
 
     helpers: set[str] = field(default_factory=set)
-    libdevice: bool = False
 
     def helper(self, name: str) -> str:
         """Note that the file needs a helper function; return its name."""
-        self.helpers |= {name, USES.get(name, name)}
-        self.libdevice = self.libdevice or name in NEEDS_LIBDEVICE
+        self.helpers.add(name)
         return name
 
-    def texts(self) -> list[str]:
-        """Return the helper functions that are needed, in their order."""
-        return [text for name, text in HELPERS.items() if name in self.helpers]
+    def texts(self, kernels: str) -> list[str]:
+        """Return the helper functions that the kernels' text calls, in their order."""
+        called = {n for n in self.helpers if re.search(rf"\b{n}\b(?!_)", kernels)}
+        called |= {USES[n] for n in called if n in USES}
+        return [text for name, text in HELPERS.items() if name in called]
 
 
 def triton_type(dtype: torch.dtype) -> str:
@@ -234,7 +235,6 @@ def operation(
             return found
     args = [typed(a, dtype) for a in args]
     if name in _LIBDEVICE:
-        needs.libdevice = True
         return call(f"libdevice.{_LIBDEVICE[name]}", *args)
     if name in _TL:
         return call(_TL[name], *args)

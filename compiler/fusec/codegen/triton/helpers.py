@@ -174,12 +174,13 @@ def int_pow(base, exponent, BITS: tl.constexpr):
 @triton.jit
 def digamma(x):
     """Return the logarithmic derivative of the gamma function, as torch does."""
-    pi = 3.14159265358979323846
     whole = x == tl.floor(x)
     mirrored = x < 0.5
     # psi(x) = psi(1 - x) - pi / tan(pi x), whose period is 1
     y = tl.where(mirrored, 1.0 - x, x)
-    total = tl.where(mirrored, pi / libdevice.tan(pi * (x - libdevice.nearbyint(x))), 0.0) * -1.0
+    fraction = x - libdevice.nearbyint(x)
+    angle = libdevice.tan(fraction * 3.141592653589793)
+    total = tl.where(mirrored, -3.141592653589793 / angle, 0.0)
     for _ in tl.static_range(10):
         small = y < 10.0
         total = tl.where(small, total - 1.0 / y, total)
@@ -197,7 +198,3 @@ def digamma(x):
 
 # What a helper calls itself.
 USES = {"online_sum": "maximum", "online_sum_grouped": "maximum"}
-NEEDS_LIBDEVICE = frozenset(
-    "sigmoid sigmoid64 float_mod digamma online_sum online_sum_grouped rescale one_plus_erf "
-    "one_plus_tanh".split()
-)

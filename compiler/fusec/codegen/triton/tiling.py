@@ -164,23 +164,23 @@ def all_roots(body: Body) -> tuple[Node, ...]:
     return (*body.roots, *(p for p in payloads if isinstance(p, Node)))
 
 
-def strides_of(body: Body, buffers: Mapping[str, Buffer], axis: Symbol) -> list[tuple[int, bool]]:
-    """Return ``axis``'s stride in every access, with whether the access is a store.
+def strides_of(body: Body, buffers: Mapping[str, Buffer], axis: Symbol) -> list[int]:
+    """Return ``axis``'s stride in every access, loads first.
 
     0 where the access does not depend on it, -1 where the stride is no constant (symbolic
     sizes, or an index that is computed or folded).
     """
     found = []
-    accesses = [(load.buffer, load.index, False) for load in body.loads()]
-    accesses += [(store.buffer, store.index, True) for store in body.stores]
-    for name, index, is_store in accesses:
+    accesses = [(load.buffer, load.index) for load in body.loads()]
+    accesses += [(store.buffer, store.index) for store in body.stores]
+    for name, index in accesses:
         offset = buffers[name].offset(index)
         if axis not in offset.symbols():
-            found.append((0, is_store))
+            found.append(0)
         elif offset.is_affine_in(axis) and offset.coefficient(axis).constant is not None:
-            found.append((abs(offset.coefficient(axis).constant or 0), is_store))
+            found.append(abs(offset.coefficient(axis).constant or 0))
         else:
-            found.append((-1, is_store))
+            found.append(-1)
     return found
 
 

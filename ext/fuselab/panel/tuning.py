@@ -237,7 +237,8 @@ def progress_line(run: TuningRun) -> str:
     if best and best.timing:
         parts.append(f"best {words.duration(best.timing.median)} ({config_text(best.values)})")
     if run.stopped:
-        parts.append(f"{ENDINGS.get(run.stopped, run.stopped)} after {run.seconds:.1f}\N{NO-BREAK SPACE}s")
+        took = f"{run.seconds:.1f}\N{NO-BREAK SPACE}s"
+        parts.append(f"{ENDINGS.get(run.stopped, run.stopped)} after {took}")
     return ", ".join(parts)
 
 

@@ -259,7 +259,7 @@ def compare(
     ulp = torch.finfo(F32 if single and got.dtype == F64 else got.dtype).eps
     finite = torch.isfinite(truth) & torch.isfinite(wanted64)
     own = (wanted64 - truth).abs()
-    scale = truth.abs().clamp(min=1e-3 if got.dtype in (F32, F64) else 1e-2)
+    scale = truth.abs().clamp(min=0.25)
     allowed = torch.where(finite, 4 * own + 16 * ulp * scale, torch.zeros_like(truth))
     if got.dtype in (F16, BF16):
         allowed = allowed.clamp(min=0) + ulp * scale

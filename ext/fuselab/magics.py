@@ -203,7 +203,8 @@ class FuseMagics(Magics):
         with contextlib.suppress(Exception):  # a terminal has no parent message
             cell_id = shell.get_parent()["metadata"].get("cellId")
         return Frontend(
-            number=shell.execution_count,
+            # newer IPython counts on before the cell runs; the prompt knows both ways
+            number=max(shell.displayhook.prompt_count, 1),
             cell_id=cell_id,
             transform=shell.transform_cell,
             transform_ast=shell.transform_ast,

@@ -81,10 +81,17 @@ class EditOutcome:
         )
         return f"line {self.cell_line}: {bare}"
 
-    def lines(self) -> list[str]:
-        """The verdict as lines of text, the outcome first."""
+    def lines(self, *, quoted: bool = True) -> list[str]:
+        """The verdict as lines of text, the outcome first.
+
+        Args:
+            quoted: Whether to quote the line at fault.
+        """
         verdict = self.verdict
         lines = [f"{self.name}: {self.outcome} – {self.reason()}"]
+        source = self.text.splitlines()
+        if quoted and verdict.line is not None and 1 <= verdict.line <= len(source):
+            lines.append(f"    {source[verdict.line - 1].strip()}")
         lines += [line for line in (words.error_line(verdict), words.time_line(verdict)) if line]
         if not verdict.ok:
             state = "edited text" if self.kernel.edited else "generated text"
@@ -98,9 +105,6 @@ class EditOutcome:
         marked = []
         if line is not None:
             marked = render.marked_lines(self.text, self.kernel.target, line)
-            source = self.text.splitlines()
-            if 1 <= line <= len(source):
-                text.insert(1, f"    {source[line - 1].strip()}")
         diff = difflib.unified_diff(
             self.kernel.generated.text.splitlines(),
             self.text.splitlines(),
@@ -114,7 +118,7 @@ class EditOutcome:
             verdict=self.verdict,
             outcome=self.outcome,
             reason=self.reason(),
-            lines=self.lines()[1:],
+            lines=self.lines(quoted=False)[1:],
             marked=marked,
             diff="\n".join(diff),
         )

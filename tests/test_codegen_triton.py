@@ -655,3 +655,44 @@ def test_quick_gelu_is_as_good_as_half_precision(function: str) -> None:
     error = ((tensors["out"].double() - exact).abs() / unit)[exact.isfinite()]
     assert error.max() < 0.55  # half a unit is rounding alone
     assert bool(tensors["out"][z.isnan()].isnan().all())
+
+
+@pytest.mark.parametrize("strategy", ["persistent", "looped", "split"])
+def test_reduced_rows_may_be_scattered(strategy: str) -> None:
+    buffers = {
+        "x": buffer("x", (6, 40)),
+        "where": buffer("where", (6,), torch.int64),
+        "out": buffer("out", (9,)),
+    }
+    with recording():
+        (i,), (r,) = axes(6), axes(40, prefix="r")
+        row = ops.checked_index(ops.load("where", at(i), torch.int64), Expr.of(9))
+        known = ops.cast(ops.load("where", at(i), torch.int64), F32)
+        total = ops.reduce("sum", ops.load("x", at(i, r), F32), (r,), F32)
+        value = ops.binary("add", total, known)
+        body = Body((i,), (r,), (Store("out", (row,), value, "add"),))
+    case = Case(
+        "scatter", body, buffers, fill={"where": lambda t: torch.tensor([0, 3, 3, 8, -1, 0])}
+    )
+    source = emit(case, strategy)
+    tensors = case.inputs()
+    where = tensors["where"] % 9
+    added = tensors["x"].sum(1) + tensors["where"]
+    expected = tensors["out"].clone().index_add_(0, where, added)
+    kernel = build_triton(source.text, source.signature)
+    kernel([tensors[a.name] for a in source.signature.arguments], [])
+    torch.testing.assert_close(tensors["out"], expected)
+
+
+def test_shared_rows_are_not_overwritten_while_others_read_them() -> None:
+    buffers = {"x": buffer("x", (2, 70000)), "y": buffer("y", (2, 70000)), "z": buffer("z", (2,))}
+    with recording():
+        (i,), (r,) = axes(2), axes(70000, prefix="r")
+        scale = ops.load("z", at(i), F32)
+        total = ops.reduce("sum", ops.load("x", at(i, r), F32), (r,), F32)
+        scaled = ops.binary("mul", ops.load("x", at(i, r), F32), scale)
+        stores = (Store("y", at(i, r), scaled), Store("z", at(i), ops.binary("add", total, scale)))
+        body = Body((i,), (r,), stores)
+    case = Case("update", body, buffers)
+    assert "looped" in emit(case).summary
+    run(case)

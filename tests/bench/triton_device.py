@@ -38,6 +38,7 @@ from fusec.ir.body import Body, Store
 from fusec.runtime.triton_build import build_triton
 from fusec.tunables import read_tunables, set_tunables
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALF, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 Tensors = dict[str, torch.Tensor]
 
@@ -97,9 +98,12 @@ def eager_norm_backward(t: Tensors) -> torch.Tensor:
     return ((grad - rest) * t["rstd"][:, None]).to(t["grad"].dtype)
 
 
-def workloads() -> Iterator[Workload]:
-    """Yield the workloads, those of ``reference/floors.md`` first."""
+def workloads(dry: bool = False) -> Iterator[Workload]:
+    """Yield the workloads, those of ``reference/floors.md`` first; ``dry`` makes them tiny."""
     rows = ("", "looped")
+
+    def n(size: int) -> int:
+        return max(size // 512, 4) if dry else size
 
     def softmax(t: Tensors) -> torch.Tensor:
         return torch.softmax(t["x"], -1)
@@ -124,66 +128,78 @@ def workloads() -> Iterator[Workload]:
         return (t["x"] + t["bias"]) * t["scale"] * t["gain"]
 
     for name, dtype in (("fp16", HALF), ("bf16", BF16), ("fp32", F32)):
-        yield Workload(f"softmax 4096x4096 {name}", bodies.softmax(4096, 4096, dtype), softmax)
+        yield Workload(
+            f"softmax 4096x4096 {name}", bodies.softmax(n(4096), n(4096), dtype), softmax
+        )
         yield Workload(
             f"gelu+layer_norm 8192x2048 {name}",
-            bodies.gelu_layer_norm(8192, 2048, dtype),
+            bodies.gelu_layer_norm(n(8192), n(2048), dtype),
             gelu_norm,
         )
         yield Workload(
-            f"pointwise 8192x4096 {name}", bodies.pointwise_chain(8192, 4096, dtype=dtype), chain
+            f"pointwise 8192x4096 {name}",
+            bodies.pointwise_chain(n(8192), n(4096), dtype=dtype),
+            chain,
         )
     yield Workload(
-        "masked logsumexp 4096x8192 fp16", bodies.logsumexp(4096, 8192, HALF), logsumexp, rows
+        "masked logsumexp 4096x8192 fp16", bodies.logsumexp(n(4096), n(8192), HALF), logsumexp, rows
     )
     both = ("", "persistent")
     yield Workload(
         "cross_entropy 4096x32000 fp16",
-        bodies.cross_entropy(4096, 32000, HALF),
+        bodies.cross_entropy(n(4096), n(32000), HALF),
         cross_entropy,
         ("", "looped"),
     )
     yield Workload(
         "softmax 128x131072 fp16",
-        bodies.softmax(128, 131072, HALF),
+        bodies.softmax(n(128), n(131072), HALF),
         softmax,
         ("", "looped", "split"),
     )
-    yield Workload("softmax 1024x65536 fp16", bodies.softmax(1024, 65536, HALF), softmax, both)
-    yield Workload("softmax 16384x1000 fp16", bodies.softmax(16384, 1000, HALF), softmax)
-    yield Workload("softmax 65536x128 fp16", bodies.softmax(65536, 128, HALF), softmax)
-    yield Workload("softmax 4x4000000 fp16", bodies.softmax(4, 4000000, HALF), softmax)
     yield Workload(
-        "norm backward 8192x2048 fp16", norm_backward(8192, 2048, HALF), eager_norm_backward
+        "softmax 1024x65536 fp16", bodies.softmax(n(1024), n(65536), HALF), softmax, both
     )
-    yield Workload("scale 8192x4096 fp32", bodies.broadcast_add(8192, 4096, F32), scale)
+    yield Workload("softmax 16384x1000 fp16", bodies.softmax(n(16384), n(1000), HALF), softmax)
+    yield Workload("softmax 65536x128 fp16", bodies.softmax(n(65536), n(128), HALF), softmax)
+    yield Workload("softmax 4x4000000 fp16", bodies.softmax(n(4), n(4000000), HALF), softmax)
+    yield Workload(
+        "norm backward 8192x2048 fp16", norm_backward(n(8192), n(2048), HALF), eager_norm_backward
+    )
+    yield Workload("scale 8192x4096 fp32", bodies.broadcast_add(n(8192), n(4096), F32), scale)
     yield Workload(
         "transpose add 4096x4096 fp16",
-        bodies.transpose_add(4096, 4096, HALF),
+        bodies.transpose_add(n(4096), n(4096), HALF),
         lambda t: t["a"] + t["b"].T,
     )
     yield Workload(
-        "sum dim0 16384x4096 fp16", bodies.sum_columns(16384, 4096, HALF), lambda t: t["x"].sum(0)
+        "sum dim0 16384x4096 fp16",
+        bodies.sum_columns(n(16384), n(4096), HALF),
+        lambda t: t["x"].sum(0),
     )
     yield Workload(
-        "sum dim0 131072x256 fp32", bodies.sum_columns(131072, 256, F32), lambda t: t["x"].sum(0)
+        "sum dim0 131072x256 fp32",
+        bodies.sum_columns(n(131072), n(256), F32),
+        lambda t: t["x"].sum(0),
     )
     yield Workload(
-        "sum all 8192x8192 fp16", bodies.sum_all(8192, 8192, dtype=HALF), lambda t: t["x"].sum()
+        "sum all 8192x8192 fp16",
+        bodies.sum_all(n(8192), n(8192), dtype=HALF),
+        lambda t: t["x"].sum(),
     )
     yield Workload(
         "argmax 4096x8192 fp32",
-        bodies.reduce_rows("argmax", 4096, 8192),
+        bodies.reduce_rows("argmax", n(4096), n(8192)),
         lambda t: t["x"].argmax(-1),
     )
     yield Workload(
         "max dim0 8192x8192 bf16",
-        bodies.reduce_rows("max", 8192, 8192, BF16, down=True),
+        bodies.reduce_rows("max", n(8192), n(8192), BF16, down=True),
         lambda t: t["x"].amax(0),
     )
     yield Workload(
         "gather 65536x512 fp16",
-        bodies.gather(100000, 512, 65536, HALF),
+        bodies.gather(n(100000), n(512), n(65536), HALF),
         lambda t: t["table"][t["which"]] * 2,
     )
 
@@ -195,10 +211,16 @@ class Clock:
     """Times functions on the device, the L2 flushed before every run."""
 
     def __init__(self) -> None:
-        self.flush = torch.empty(512 << 20, dtype=torch.int8, device="cuda")
+        self.flush = torch.empty(
+            512 << (20 if DEVICE == "cuda" else 0), dtype=torch.int8, device=DEVICE
+        )
 
     def __call__(self, run: Callable[[], object], repeat: int = 30) -> float:
         """Return the median, in microseconds, of ``repeat`` runs."""
+        if DEVICE == "cpu":  # a dry run: the script is tried, not the kernels' speed
+            started = time.perf_counter()
+            run()
+            return (time.perf_counter() - started) * 1e6
         for _ in range(3):
             run()
         torch.cuda.synchronize()
@@ -216,16 +238,32 @@ class Clock:
 
 def copy_limit(clock: Clock, moved: int) -> float:
     """Return how long a device copy takes that moves ``moved`` bytes in all."""
-    source = torch.empty(max(moved // 2, 1), dtype=torch.int8, device="cuda")
+    source = torch.empty(max(moved // 2, 1), dtype=torch.int8, device=DEVICE)
     target = torch.empty_like(source)
     return clock(lambda: target.copy_(source))
 
 
 def on_gpu(case: bodies.Case) -> bodies.Case:
     """Return a case whose buffers are on the GPU."""
-    device = torch.device("cuda")
+    device = torch.device(DEVICE)
     buffers = {n: replace(b, device=device) for n, b in case.buffers.items()}
     return replace(case, buffers=buffers)
+
+
+def make_inputs(case: bodies.Case) -> Tensors:
+    """Return random tensors for all buffers, made where they are needed."""
+    torch.manual_seed(0)
+    found = {}
+    for name, buffer in case.buffers.items():
+        shape = [case.size(e) for e in buffer.shape]
+        if buffer.dtype == torch.bool:
+            values = torch.rand(shape, device=DEVICE) < 0.5
+        elif buffer.dtype.is_floating_point:
+            values = torch.randn(shape, device=DEVICE).to(buffer.dtype)
+        else:
+            values = torch.randint(-50, 50, shape, device=DEVICE, dtype=buffer.dtype)
+        found[name] = case.fill.get(name, lambda t: t)(values)
+    return found
 
 
 def error(got: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -281,7 +319,7 @@ def measure(work: Workload, clock: Clock, tune: int, try_variants: bool) -> Resu
     """Check and time one workload."""
     case = on_gpu(work.case)
     result = Result(work.name)
-    tensors = {n: t.cuda() for n, t in work.case.inputs().items()}
+    tensors = make_inputs(case)
     reads = [n for n in case.body.reads() if n not in case.body.writes()]
     order = [tensors[n] for n in [*reads, *case.body.writes()]]
     inputs = {n: tensors[n] for n in case.body.reads()}
@@ -315,7 +353,8 @@ def measure(work: Workload, clock: Clock, tune: int, try_variants: bool) -> Resu
             try:
                 run = build_triton(text, source.signature)
                 run(order, [])
-                torch.cuda.synchronize()
+                if DEVICE == "cuda":
+                    torch.cuda.synchronize()
                 spent = clock(lambda run=run: run(order, []), 12)
             except Exception as problem:  # too many registers, too much shared memory
                 result.trials.append((words, math.inf))
@@ -342,13 +381,15 @@ def main() -> None:
     parser.add_argument("--tune", type=int, default=8, help="settings to try, a strategy")
     parser.add_argument("--variants", action="store_true", help="also time cheaper maths")
     parser.add_argument("--trials", action="store_true", help="print every trial")
+    parser.add_argument("--dry", action="store_true", help="tiny sizes, to try the script itself")
     options = parser.parse_args()
-    print(torch.cuda.get_device_name(), "torch", torch.__version__, flush=True)
+    name = torch.cuda.get_device_name() if DEVICE == "cuda" else "no GPU: a dry run"
+    print(name, "torch", torch.__version__, flush=True)
     clock = Clock()
     head = f"{'workload':36} {'copy':>7} {'ours':>7} {'of it':>5} {'best':>7} {'of it':>5}"
     print(f"{head} {'eager':>7}  {'error':>8} {'eager':>8}  best setting")
     results = []
-    for work in workloads():
+    for work in workloads(options.dry or DEVICE == "cpu"):
         if not re.search(options.filter, work.name):
             continue
         started = time.time()
@@ -368,7 +409,8 @@ def main() -> None:
         if options.trials:
             for words, spent in sorted(r.trials, key=lambda t: t[1]):
                 print(f"    {spent:8.1f}  {words}")
-        torch.cuda.empty_cache()
+        if DEVICE == "cuda":
+            torch.cuda.empty_cache()
     if results:
         ratios = [r.limit / r.ours for r in results]
         tuned = [r.limit / r.best for r in results]

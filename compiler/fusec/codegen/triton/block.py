@@ -6,29 +6,27 @@ others get names, the user's own where a line of theirs says ``name = ...``.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeGuard
 
 import torch
 
 from fusec.codegen.naming import identifier
 from fusec.codegen.triton import expressions as ex
 from fusec.codegen.triton.expressions import Needs, Text
+from fusec.codegen.triton.names import is_check, rounds_for_memory, wish_for
 from fusec.codegen.triton.padding import Padding
 from fusec.codegen.triton.patterns import ONE_PLUS
 from fusec.codegen.triton.relaxed import is_softmax_total, is_softmax_weight
-from fusec.codegen.triton.tiling import LIMIT, Dim, Tile
+from fusec.codegen.triton.tiling import LIMIT, Dim, Tile, payloads
 from fusec.codegen.triton.writer import Writer
 from fusec.ir.body import Buffer, Store
 from fusec.ir.index import Expr, FloorDiv, Mod, Symbol, is_nonnegative, lower_bound, upper_bound
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, walk
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce
 from fusec.ir.ops import CHECK_PREFIX, COMPARISONS
 from fusec.report import SourceLine
 
-_ASSIGNED = re.compile(r"^([A-Za-z_]\w*)\s*(?::[^=]+)?(?:[-+*/@%&|^]|//|\*\*|<<|>>)?=(?!=)")
 LINE_LIMIT = 72  # an expression longer than this gets its parts named
 
 
@@ -92,27 +90,6 @@ class Kernel:
         return identifier(wish, self.taken, fallback)
 
 
-def favorite_names(roots: tuple[Node, ...]) -> dict[Node, str]:
-    """Return the nodes that are the results of the user's assignments, with the names."""
-    last: dict[tuple[SourceLine, str], Node] = {}
-    for node in walk(roots):
-        if node.source is None or isinstance(node, (Const, Load)):
-            continue
-        match = _ASSIGNED.match(node.source.text)
-        if match:
-            last[(node.source, match[1])] = node
-    names: dict[Node, str] = {}
-    for (_, name), node in last.items():
-        while rounds_for_memory(node) and not isinstance(node.args[0], Load):
-            node = node.args[0]  # the store rounds
-        if not is_check(node):
-            names.setdefault(node, name)
-    for node in walk(roots):
-        if is_check(node):
-            names.setdefault(node.args[0], "in_range")
-    return names
-
-
 class Block:
     """A straight stretch of statements; an inner loop's block sees what its outer one named."""
 
@@ -163,7 +140,9 @@ class Block:
         self, node: Node, text: Text, sources: tuple[SourceLine | None, ...] = (), wish: str = ""
     ) -> str:
         """Write ``name = text`` and know the node by that name from here on."""
-        name = self.kernel.names.get(node) or self.kernel.name(wish or self._wish(node))
+        name = self.kernel.names.get(node) or self.kernel.name(
+            wish or wish_for(node, self.kernel.favorite, self.kernel.parameters)
+        )
         self.kernel.names[node] = name
         self.kernel.writer.mark(node.source)
         self.kernel.writer.line(f"{name} = {text.source}", sources or (node.source,))
@@ -181,13 +160,11 @@ class Block:
         for node in todo:
             self.uses.update(node.args)
             self.uses.update(_index_guards(node.exprs()))
-            for expr in node.exprs():
-                self.must_name.update(_payloads(expr))
+            self.must_name.update(payloads(node.exprs()))
         for store in stores:
             self.uses[store.value] += 1
             self.uses.update(_index_guards(store.index))
-            for expr in store.index:
-                self.must_name.update(_payloads(expr))
+            self.must_name.update(payloads(store.index))
         for node in reversed(todo):
             if is_check(node) and node in self.must_name:
                 self.must_name.add(node.args[1])
@@ -215,20 +192,6 @@ class Block:
         for arg in node.args:
             found.extend(self.pending.get(arg, ()))
         return tuple(found)
-
-    def _wish(self, node: Node) -> str:
-        favorite = self.kernel.favorite.get(node)
-        if favorite:
-            return favorite
-        inner = node.args[0] if isinstance(node, Cast) and node.args else node
-        if isinstance(inner, Load):
-            return self.kernel.parameters[inner.buffer]
-        if isinstance(node, IndexValue):
-            return "position"
-        if isinstance(node, Cast):
-            return "as_" + str(node.dtype).removeprefix("torch.")
-        assert isinstance(node, Op)
-        return _OP_NAMES.get(node.name, node.name)
 
     def _check(self, node: Op) -> None:
         """Write a run-time check: nothing where Triton's debug mode is off."""
@@ -394,23 +357,6 @@ class Block:
         return [d for d in self.kernel.tile.dims if d in dims]
 
 
-_OP_NAMES = {"where": "chosen", "truediv": "quotient", "sub": "difference", "add": "added"} | {
-    "mul": "product",
-    "logical_and": "both",
-    "logical_or": "either",
-    "logical_not": "not_",
-    "eq": "same",
-    "lt": "less",
-    "gt": "greater",
-    "maximum": "larger",
-    "minimum": "smaller",
-}
-
-
-def _payloads(expr: Expr) -> list[Node]:
-    return [s.payload for s in expr.symbols() if isinstance(s.payload, Node)]
-
-
 def _is_position(node: Node) -> bool:
     if isinstance(node, Const):
         return not node.dtype.is_floating_point and -LIMIT < node.value < LIMIT
@@ -423,21 +369,6 @@ def fits_index(expr: Expr) -> bool:
     """Whether a 32-bit index can hold an expression's values for sure."""
     low, high = lower_bound(expr), upper_bound(expr)
     return low is not None and high is not None and low > -LIMIT and high < LIMIT
-
-
-def is_check(node: Node) -> TypeGuard[Op]:
-    """Whether ``node`` is a run-time check."""
-    return isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
-
-
-def rounds_for_memory(node: Node) -> bool:
-    """Whether ``node`` rounds a float for memory: a store does that by itself."""
-    return (
-        isinstance(node, Cast)
-        and not node.bitcast
-        and node.dtype.is_floating_point
-        and node.args[0].dtype.is_floating_point
-    )
 
 
 def _has_negative_division(expr: Expr) -> bool:
@@ -455,7 +386,7 @@ def _has_negative_division(expr: Expr) -> bool:
 def _index_guards(index: tuple[Expr, ...]) -> list[Node]:
     """Return the conditions under which computed indices are in range: the checks of them."""
     found: list[Node] = []
-    stack = [payload for expr in index for payload in _payloads(expr)]
+    stack = payloads(index)
     seen: set[Node] = set()
     while stack:
         node = stack.pop()
@@ -466,6 +397,3 @@ def _index_guards(index: tuple[Expr, ...]) -> list[Node]:
             found.append(node.args[0])
         stack.extend(node.args)
     return [n for n in found if not (isinstance(n, Const) and n.value)]
-
-
-__all__ = ["Block", "Kernel", "favorite_names"]

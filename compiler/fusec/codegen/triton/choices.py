@@ -16,7 +16,7 @@ from fusec.codegen.triton.online import carry_online
 from fusec.codegen.triton.tiling import by_stride, strides_of
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol, product
-from fusec.ir.node import Load, Reduce
+from fusec.ir.node import Load, Reduce, free_axes
 
 SMS = 132
 UNKNOWN_SIZE = 8192  # what a symbolic size is taken for
@@ -93,7 +93,10 @@ def choose(body: Body, buffers: Mapping[str, Buffer], strategy: str = "") -> Cho
             rules (a measurement, a test); it is taken where it is possible.
     """
     if body.reduce_axes:
-        return choose_reduction(body, buffers, strategy)
+        choice = choose_reduction(body, buffers, strategy)
+        if choice.kind == "split" and overwrites_row_values(body):
+            return choose_reduction(body, buffers, "looped")
+        return choice
     return choose_pointwise(body, buffers)
 
 
@@ -182,6 +185,13 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -
     if kind == "split":
         return choose_split((outer,), reduced, max(splits, 2))
     return choose_looped((outer,), reduced, columns)
+
+
+def overwrites_row_values(body: Body) -> bool:
+    """Whether one program of a shared row might overwrite what another still has to read."""
+    free, writes = free_axes(body.roots), set(body.writes())
+    reduced = frozenset(body.reduce_axes)
+    return any(load.buffer in writes and not free[load] & reduced for load in body.loads())
 
 
 def reads_once(body: Body) -> bool:

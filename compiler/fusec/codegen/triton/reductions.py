@@ -16,9 +16,9 @@ from fusec.codegen.passes import Pass, PassPlan
 from fusec.codegen.triton import reduce_text as rt
 from fusec.codegen.triton.block import Block, Kernel
 from fusec.codegen.triton.expressions import ATOM, Text, triton_type, typed
-from fusec.codegen.triton.tiling import Dim
+from fusec.codegen.triton.tiling import Dim, all_roots, payloads
 from fusec.ir.body import Store
-from fusec.ir.node import Load, Node, Reduce
+from fusec.ir.node import Load, Node, Reduce, walk
 
 
 class Reducer:
@@ -244,7 +244,7 @@ def write_persistent(kernel: Kernel, block: Block) -> None:
     """Write a kernel whose tile holds whole rows."""
     body = kernel.tile.body
     reducer = Reducer(kernel, block)
-    block.write(body.nodes(), stores=body.stores, reduce=reducer.reduce)
+    block.write(walk(all_roots(body)), stores=body.stores, reduce=reducer.reduce)
     for store in body.stores:
         block.store(store)
 
@@ -270,7 +270,13 @@ def write_looped(kernel: Kernel, block: Block, plan: PassPlan, loop: str) -> Non
             reducer.end(node)
     for each in plan.passes:
         for store in each.row_stores:
+            write_places(block, store)
             block.store(store)
+
+
+def write_places(block: Block, store: Store) -> None:
+    """Write the run-time integers that say where a row value is stored."""
+    block.write(walk(tuple(payloads(store.index))), stores=[store])
 
 
 def write_pass(
@@ -296,7 +302,7 @@ def write_pass(
             writer.line(f"{inner_dim.mask} = {inner_dim.index} < {size}")
         inside = Block(kernel, reducer.block, number)
         roots = [r.args[0] for r in each.reductions]
-        wanted = [s.value for s in stores]
+        wanted = [n for s in stores for n in (s.value, *payloads(s.index))]
         inside.write(nodes_for(kernel, [*roots, *wanted]), roots=roots, stores=stores)
         for node in each.reductions:
             reducer.update(node, inside)
@@ -323,7 +329,7 @@ def nodes_for(kernel: Kernel, roots: Sequence[Node]) -> list[Node]:
             continue
         wanted.add(node)
         stack.extend(node.args)
-    return [n for n in kernel.tile.body.nodes() if n in wanted]
+    return [n for n in walk(all_roots(kernel.tile.body)) if n in wanted]
 
 
 def loop_uses(plan: PassPlan, number: int) -> list[Node]:

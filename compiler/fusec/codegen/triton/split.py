@@ -7,11 +7,11 @@ loop where only whole-row values remain to be stored.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fusec.codegen.passes import plan_passes
+from fusec.codegen.passes import PassPlan, plan_passes
 from fusec.codegen.triton.block import Block, Kernel
 from fusec.codegen.triton.expressions import Text
+from fusec.codegen.triton.file import File, add_function, mentions
+from fusec.codegen.triton.indices import make_tile, write_outer_indices
 from fusec.codegen.triton.reductions import (
     Reducer,
     delayed_stores,
@@ -19,22 +19,18 @@ from fusec.codegen.triton.reductions import (
     loop_uses,
     scratch_names,
     write_pass,
+    write_places,
 )
 from fusec.codegen.triton.tiling import Tile
 from fusec.ir.body import Store
 from fusec.ir.node import Node, Reduce
 
-if TYPE_CHECKING:
-    from fusec.codegen.triton.emit import File
-
 
 def write(file: File) -> None:
     """Write the kernels of a split reduction, and the scratch memory they share."""
-    from fusec.codegen.triton import emit
-
     body, choice = file.body, file.choice
     plan = plan_passes(body)
-    tile = emit.make_tile(choice, body)
+    tile = make_tile(choice, body)
     assert tile.inner is not None
     stores = delayed_stores(plan)
     reads = set(body.reads())
@@ -58,7 +54,7 @@ def write(file: File) -> None:
         kernel = file.new_kernel(name, body, tile)
         writer = kernel.writer
         loops = number in looping
-        grid = emit.write_outer_indices(file, kernel, tile)
+        grid = write_outer_indices(file, kernel, tile)
         if loops:
             grid = [*grid, "SPLITS"] if grid != ["1"] else ["1", "SPLITS"]
             writer.line("split = tl.program_id(1)")
@@ -82,12 +78,13 @@ def write(file: File) -> None:
                     save_part(file, reducer, node, reductions, tile)
         only = "split == 0" if loops else ""
         for store in row_stores.get(number, []):
+            write_places(block, store)
             block.store(store, only and f"({only})")
         extra = [
             (scratch, scratch)
             for node in reductions
             for scratch in scratch_names(node, reductions)
-            if emit.mentions(writer.text, scratch)
+            if mentions(writer.text, scratch)
         ]
         constants = [(k.name, k.name) for k in file.knobs]
         constants += [("PARTS", "triton.next_power_of_2(SPLITS)")]
@@ -95,16 +92,16 @@ def write(file: File) -> None:
             constants += [("CHUNK", "chunk")]
         else:
             extra += [("CHUNK", "chunk")] if loops else []
-        emit.add_function(file, kernel, name, grid, constants, extra)
+        add_function(file, kernel, name, grid, constants, extra)
 
 
 def plan_roots(
-    plan: object, number: int, stores: list[tuple[Store, ...]], row_stores: dict[int, list[Store]]
+    plan: PassPlan,
+    number: int,
+    stores: list[tuple[Store, ...]],
+    row_stores: dict[int, list[Store]],
 ) -> list[Node]:
     """Return the values that kernel ``number`` exists for."""
-    from fusec.codegen.passes import PassPlan
-
-    assert isinstance(plan, PassPlan)
     roots = [s.value for s in row_stores.get(number, [])]
     if number < len(plan.passes):
         roots += [s.value for s in stores[number]]

@@ -152,6 +152,13 @@ def without_empty_rows(body: Body) -> Body:
     return Body(body.axes, (), tuple(stores))
 
 
+def payloads(index: tuple[Expr, ...]) -> list[Node]:
+    """Return the run-time integers that occur in an index."""
+    found = {s for e in index for s in e.symbols() if isinstance(s.payload, Node)}
+    ordered = sorted(found, key=lambda s: s.serial)
+    return [s.payload for s in ordered if isinstance(s.payload, Node)]
+
+
 def computed_indices(body: Body) -> list[Symbol]:
     """Return the symbols of the stores' indices that stand for run-time integers."""
     found = {s for store in body.stores for e in store.index for s in e.symbols()}

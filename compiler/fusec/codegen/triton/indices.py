@@ -1,0 +1,80 @@
+"""The tile of a kernel, and the lines that say which part of the data a program computes."""
+
+from __future__ import annotations
+
+from fusec.codegen.triton.block import Block, Kernel
+from fusec.codegen.triton.choices import Choice
+from fusec.codegen.triton.file import File
+from fusec.codegen.triton.tiling import Dim, Tile
+from fusec.ir.body import Body
+from fusec.ir.index import Expr
+
+
+def make_tile(choice: Choice, body: Body) -> Tile:
+    """Return the tile of a kernel for the moved body."""
+    if choice.kind == "scalar":
+        return Tile(body, (Dim(body.axes[0], Expr.of(1), "i", "", "", -1),), None, 0)
+    if choice.kind == "flat":
+        size = body.axes[0].size or Expr.of(1)
+        return Tile(body, (Dim(body.axes[0], size, "i", "XBLOCK", "inside", 0),), None, 1)
+    if choice.kind == "tiled":
+        y, x = body.axes
+        dims = (
+            Dim(y, y.size or Expr.of(1), "row", "YBLOCK", "row_inside", 0),
+            Dim(x, x.size or Expr.of(1), "col", "XBLOCK", "col_inside", 1),
+        )
+        return Tile(body, dims, None, 2)
+    x, r = body.axes[0], body.reduce_axes[0]
+    rows, columns = x.size or Expr.of(1), r.size or Expr.of(1)
+    whole = choice.row_block > 0 and columns.constant == choice.row_block
+    if choice.scalar_rows:
+        inner = Dim(r, columns, "col", "RBLOCK", "" if whole else "col_inside", 0)
+        return Tile(body, (Dim(x, rows, "row", "", "", -1),), inner, 1)
+    names = ("row", "col") if choice.inner_last else ("col", "row")
+    place = 0 if choice.inner_last else 1
+    outer = Dim(x, rows, names[0], "XBLOCK", f"{names[0]}_inside", place)
+    mask = "" if whole else f"{names[1]}_inside"
+    inner = Dim(r, columns, names[1], "RBLOCK", mask, 1 - place)
+    return Tile(body, (outer,), inner, 2)
+
+
+def write_outer_indices(file: File, kernel: Kernel, tile: Tile) -> list[str]:
+    """Write the indices of the independent dimensions; return the grid."""
+    writer = kernel.writer
+    wide = "" if file.index == "tl.int32" else f".to({file.index})"
+    block = Block(kernel)
+    if tile.rank == 0:
+        return ["1"]
+    if len(tile.outer) == 2:
+        row, col = tile.outer
+        columns = f"tl.cdiv({block.index(col.size)}, XBLOCK)"
+        writer.line(f"across = {columns}")
+        writer.line(f"program = tl.program_id(0){wide}")
+        for dim, position in ((row, "program // across"), (col, "program % across")):
+            spread = dim.spread(2)
+            writer.line(
+                f"{dim.index} = {position} * {dim.block} + tl.arange(0, {dim.block}){spread}"
+            )
+            writer.line(f"{dim.mask} = {dim.index} < {block.index(dim.size)}")
+        down, wide_tiles = (f"triton.cdiv({file.host(d.size)}, {d.block})" for d in (row, col))
+        return [f"{down} * {wide_tiles}"]
+    (dim,) = tile.outer
+    if dim.place < 0:
+        if dim.size != 1:
+            writer.line(f"{dim.index} = tl.program_id(0){wide}")
+        return [file.host(dim.size)]
+    spread = dim.spread(tile.rank)
+    writer.line(
+        f"{dim.index} = tl.program_id(0){wide} * {dim.block} + tl.arange(0, {dim.block}){spread}"
+    )
+    writer.line(f"{dim.mask} = {dim.index} < {block.index(dim.size)}")
+    return [f"triton.cdiv({file.host(dim.size)}, {dim.block})"]
+
+
+def write_row_index(file: File, kernel: Kernel, dim: Dim) -> None:
+    """Write the index along a row that a tile holds as a whole."""
+    wide = "" if file.index == "tl.int32" else f".to({file.index})"
+    spread = dim.spread(kernel.tile.rank)
+    kernel.writer.line(f"{dim.index} = tl.arange(0, RBLOCK){spread}{wide}")
+    if dim.mask:
+        kernel.writer.line(f"{dim.mask} = {dim.index} < {dim.size}")

@@ -1,0 +1,82 @@
+"""What the values of a kernel are called: as the user called them, where that is known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TypeGuard
+
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, walk
+from fusec.ir.ops import CHECK_PREFIX
+from fusec.report import SourceLine
+
+_ASSIGNED = re.compile(r"^([A-Za-z_]\w*)\s*(?::[^=]+)?(?:[-+*/@%&|^]|//|\*\*|<<|>>)?=(?!=)")
+
+_OP_NAMES = {"where": "chosen", "truediv": "quotient", "sub": "difference", "add": "added"} | {
+    "mul": "product",
+    "logical_and": "both",
+    "logical_or": "either",
+    "logical_not": "not_",
+    "eq": "same",
+    "lt": "less",
+    "gt": "greater",
+    "maximum": "larger",
+    "minimum": "smaller",
+}
+
+
+def favorite_names(roots: tuple[Node, ...]) -> dict[Node, str]:
+    """Return the nodes that are the results of the user's assignments, with the names."""
+    last: dict[tuple[SourceLine, str], Node] = {}
+    for node in walk(roots):
+        if node.source is None or isinstance(node, (Const, Load)):
+            continue
+        match = _ASSIGNED.match(node.source.text)
+        if match:
+            last[(node.source, match[1])] = node
+    names: dict[Node, str] = {}
+    for (_, name), node in last.items():
+        while rounds_for_memory(node) and not isinstance(node.args[0], Load):
+            node = node.args[0]  # the store rounds
+        if not is_check(node):
+            names.setdefault(node, name)
+    for node in walk(roots):
+        if is_check(node):
+            names.setdefault(node.args[0], "in_range")
+    return names
+
+
+def wish_for(node: Node, favorite: Mapping[Node, str], parameters: Mapping[str, str]) -> str:
+    """Return what a value should be called, if the name is free.
+
+    Args:
+        node: The value.
+        favorite: ``favorite_names``.
+        parameters: Buffer name to the name of the kernel's argument.
+    """
+    if node in favorite:
+        return favorite[node]
+    inner = node.args[0] if isinstance(node, Cast) and node.args else node
+    if isinstance(inner, Load):
+        return parameters[inner.buffer]
+    if isinstance(node, IndexValue):
+        return "position"
+    if isinstance(node, Cast):
+        return "as_" + str(node.dtype).removeprefix("torch.")
+    assert isinstance(node, Op)
+    return _OP_NAMES.get(node.name, node.name)
+
+
+def is_check(node: Node) -> TypeGuard[Op]:
+    """Whether ``node`` is a run-time check."""
+    return isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
+
+
+def rounds_for_memory(node: Node) -> bool:
+    """Whether ``node`` rounds a float for memory: a store does that by itself."""
+    return (
+        isinstance(node, Cast)
+        and not node.bitcast
+        and node.dtype.is_floating_point
+        and node.args[0].dtype.is_floating_point
+    )

@@ -145,7 +145,7 @@ class Store:
 
     def get(self, kind: str, key: Mapping[str, Any]) -> Entry | None:
         """Return the entry for ``key`` with every file checked, or None. Never raises OSError."""
-        self._give_notice()
+        self.give_notice()
         digest = digest_of(kind, key)
         folder = self.folder / kind / digest
         try:
@@ -210,6 +210,15 @@ class Store:
             if held:
                 with contextlib.suppress(OSError):
                     lock.release()
+
+    def give_notice(self) -> None:
+        """Warn of a folder that cannot be used, once, and only from the main thread.
+
+        Nothing else may print; what a background thread finds is said at the next call.
+        """
+        if self._notice and threading.current_thread() is threading.main_thread():
+            notice, self._notice = self._notice, ""
+            warnings.warn(notice, RuntimeWarning, stacklevel=3)
 
     def info(self) -> StoreInfo:
         """Count what the store holds."""
@@ -311,13 +320,7 @@ class Store:
                 f"fusec cache: {problem}; using a temporary folder, so nothing is kept when this "
                 "process ends. Set FUSEC_CACHE_DIR to a folder of your own to keep it."
             )
-        self._give_notice()
-
-    def _give_notice(self) -> None:
-        """Warn once; a background thread leaves it to the main one, which may print."""
-        if self._notice and threading.current_thread() is threading.main_thread():
-            notice, self._notice = self._notice, ""
-            warnings.warn(notice, RuntimeWarning, stacklevel=3)
+        self.give_notice()
 
     def _quarantine(self, folder: Path) -> None:
         """Move a damaged entry aside; if that fails, leave it: it stays a miss."""

@@ -173,16 +173,16 @@ def try_build_many(
                 entry = store.put(kind, keys[text], files)
         return entry.path(LIBRARY)
 
-    if len(missing) == 1:
-        results[missing[0]] = job(missing[0])
-    elif missing:
+    if missing:
+        # In threads even where there is one: an interrupt, which only the main thread gets, then
+        # never falls between the start of a compiler and its entry in the list of children.
         pool = ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1), "fusec-build")
         try:
             results.update(zip(missing, pool.map(job, missing), strict=True))
         finally:
-            # Also on KeyboardInterrupt, which only this thread gets: end what the others run.
             children.stop()
             pool.shutdown(cancel_futures=True)
+        store.give_notice()
     return [results[text] for text in texts]
 
 

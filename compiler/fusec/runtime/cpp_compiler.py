@@ -138,8 +138,10 @@ def probe(executable: str) -> Compiler | None:
     """
     status = Path(executable).stat()
     runtime = str(openmp_library() or "")
-    choices = flag_choices()
+    version = first_line(executable)
+    choices = flag_choices("clang" in version)
     key = {
+        "version": version,
         "executable": str(Path(executable).resolve()),
         "size": status.st_size,
         "changed": status.st_mtime_ns,
@@ -151,22 +153,23 @@ def probe(executable: str) -> Compiler | None:
     entry = store.get("compiler", key)
     if entry is not None:
         found = json.loads(entry.read_bytes("compiler.json"))
-        return Compiler(executable, found["version"], tuple(found["flags"]), found["runtime"])
-    version = first_line(executable)
+        return Compiler(executable, version, tuple(found["flags"]), found["runtime"])
     # torch's runtime first; the compiler's own (LLVM's, for clang) where that does not link.
     for library in dict.fromkeys((runtime, "")):
         for flags in choices:
             compiler = Compiler(executable, version, flags, library)
             if builds(compiler):
-                record = {"version": version, "flags": list(flags), "runtime": library}
+                record = {"flags": list(flags), "runtime": library}
                 store.put("compiler", key, {"compiler.json": json.dumps(record).encode()})
                 return compiler
     return None
 
 
-def flag_choices() -> list[tuple[str, ...]]:
+def flag_choices(clang: bool) -> list[tuple[str, ...]]:
     """Return the sets of flags to try, best first: not every compiler knows ``native``."""
-    openmp = (*BASE_FLAGS, "-fopenmp")
+    # Where two conditions follow each other, as in a clamp, g++ would make one out of them
+    # that takes longer as vector code: a tenth of a logarithm.
+    openmp = (*BASE_FLAGS, "-fopenmp", *([] if clang else ["-fno-thread-jumps"]))
     choices = [(*openmp, "-march=native"), (*openmp, "-mcpu=native"), openmp]
     if "avx512f" in machine_features():
         choices.insert(0, (*openmp, "-march=native", "-mprefer-vector-width=512"))

@@ -2,7 +2,7 @@
 
 //@ name: tanh.f32
 //@ needs: _bits.f32
-//@ accuracy: 1.5 ulp
+//@ accuracy: 1.6 ulp
 //@ method: x + x^3 P(x^2) up to 0.6, minimax of degree 4; 1 - 2 / (exp(2 |x|) + 1) beyond
 FX_INLINE float fx_tanh(float x)
 {

@@ -54,6 +54,7 @@ class CompiledGraph:
         self.compiled: Callable[..., Any] | None = None
         self.last_inputs: tuple[Any, ...] | None = None
         self.lock = threading.RLock()
+        self._gradients = True  # whether the last call recorded for autograd; replays do alike
 
     # -- what it is -------------------------------------------------------------------------
 
@@ -92,6 +93,7 @@ class CompiledGraph:
         """Run the compiled graph, as TorchDynamo calls it."""
         if self.keep:
             self.last_inputs = inputs
+            self._gradients = torch.is_grad_enabled()
         assert self.compiled is not None
         return self.compiled(*inputs)
 
@@ -139,7 +141,7 @@ class CompiledGraph:
         Raises:
             NoInputs: The graph has not run with its inputs kept.
         """
-        with self.lock:
+        with self.lock, torch.set_grad_enabled(self._gradients):
             inputs = self._copies()
             device = next((t.device.type for t in inputs if isinstance(t, torch.Tensor)), "cpu")
             keep, self.keep = self.keep, False
@@ -203,17 +205,31 @@ class CompiledGraph:
     ) -> Verdict:
         tensors = _tensors(inputs)
         float64 = self._run_float64()
+        names = self._output_names()
 
         def placed(run: Callable[[Sequence[Any]], list[torch.Tensor]]) -> Callable[..., Any]:
             return lambda given: run(_with_tensors(inputs, given))
 
-        return check_graph(
-            placed(self._run_fused),
-            placed(self._run_eager),
-            placed(float64) if float64 is not None else None,
-            tensors,
-            timed=timed and not self._simulated(),
-        )
+        with torch.set_grad_enabled(self._gradients):
+            return check_graph(
+                placed(self._run_fused),
+                placed(self._run_eager),
+                placed(float64) if float64 is not None else None,
+                tensors,
+                names=names,
+                timed=timed and not self._simulated(),
+            )
+
+    def _output_names(self) -> list[str] | None:
+        """Return what the user calls each output, where every output is a tensor of the graph."""
+        (output,) = (node for node in self.eager.graph.nodes if node.op == "output")
+        values = output.args[0] if isinstance(output.args[0], (list, tuple)) else output.args
+        nodes = [value for value in values if isinstance(value, fx.Node)]
+        if len(nodes) != len(values) or len({node.name for node in nodes}) != len(nodes):
+            return None
+        if not all(isinstance(node.meta.get("example_value"), torch.Tensor) for node in nodes):
+            return None
+        return [node.name for node in nodes]
 
     def _simulated(self) -> bool:
         """Whether kernels run in Triton's interpreter, whose times mean nothing."""

@@ -17,6 +17,13 @@ GRAIN = 32768
 GRAIN_EXPENSIVE = 8192
 GRAINS = (4096, 8192, 16384, 32768, 65536)
 
+# Rows that a thread takes at a time. A few keep neighbors in one cache and one page with one
+# thread; many leave the last thread waiting when rows take unequal time.
+ROWS = 8
+ROWS_TRIED = (1, 4, 8, 32, 128)
+# With fewer rows than this, chunks could leave threads without any.
+ROWS_WORTH_CHUNKS = 512
+
 
 def grain(operations: int) -> int:
     """Return how many elements make a team of threads worth while.

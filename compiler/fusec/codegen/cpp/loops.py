@@ -72,6 +72,10 @@ def shared_loops(
     elif len(heads) > 1 and words:
         words.append(f"collapse({len(heads)})")
     words += clauses
+    rows_known = product(axis_sizes(kernel.body.axes)).constant or 0
+    if clauses and len(heads) == 1 and not simd and rows_known >= choices.ROWS_WORTH_CHUNKS:
+        rows = kernel.tunable("ROWS", choices.ROWS, choices.ROWS_TRIED, "rows a thread takes")
+        words.append(f"schedule(static, {rows})")
     if words and kernel.checked:
         words.append("reduction(max : failed)")
     if words and heads:

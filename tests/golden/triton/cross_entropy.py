@@ -51,7 +51,11 @@ def cross_entropy(
     for start in tl.range(0, 5000, RBLOCK, num_stages=NUM_STAGES):
         col = start + tl.arange(0, RBLOCK)
         col_inside = col < 5000
-        logits = tl.load(logits_ptr + row * 5000 + col, col_inside, other=-float("inf")).to(tl.float32)
+        logits = tl.load(
+            logits_ptr + row * 5000 + col,
+            col_inside,
+            other=-float("inf"),
+        ).to(tl.float32)
         running_max, running_total = online_sum_grouped(running_max, running_total, logits, 8)
     logits_max = tl.reduce(running_max, 0, maximum)
     exp_sum = tl.sum(running_total * tl.exp(running_max - logits_max), 0)

@@ -32,10 +32,4 @@ def pointwise_chain(a_ptr, b_ptr, out_ptr, XBLOCK: tl.constexpr):
 
 def launch(a, b, out):
     """Run on the current device and stream; the tensors are as when it was made."""
-    pointwise_chain[(triton.cdiv(660, XBLOCK),)](
-        a,
-        b,
-        out,
-        XBLOCK=XBLOCK,
-        num_warps=NUM_WARPS,
-    )
+    pointwise_chain[(triton.cdiv(660, XBLOCK),)](a, b, out, XBLOCK=XBLOCK, num_warps=NUM_WARPS)

@@ -41,14 +41,24 @@ def softmax(x_ptr, out_ptr, RBLOCK: tl.constexpr, NUM_STAGES: tl.constexpr):
     for start in tl.range(0, 5000, RBLOCK, num_stages=NUM_STAGES):
         col = start + tl.arange(0, RBLOCK)
         col_inside = col < 5000
-        x = tl.load(x_ptr + row * 5000 + col, col_inside, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
+        x = tl.load(
+            x_ptr + row * 5000 + col,
+            col_inside,
+            other=-float("inf"),
+            eviction_policy="evict_last",
+        ).to(tl.float32)
         running_max, running_total = online_sum_grouped(running_max, running_total, x, 8)
     x_max = tl.reduce(running_max, 0, maximum)
     exp_sum = tl.sum(running_total * tl.exp(running_max - x_max), 0)
     for start in tl.range(0, 5000, RBLOCK, num_stages=NUM_STAGES):
         col = start + tl.arange(0, RBLOCK)
         col_inside = col < 5000
-        x = tl.load(x_ptr + row * 5000 + col, col_inside, other=-float("inf"), eviction_policy="evict_first").to(tl.float32)
+        x = tl.load(
+            x_ptr + row * 5000 + col,
+            col_inside,
+            other=-float("inf"),
+            eviction_policy="evict_first",
+        ).to(tl.float32)
         y = libdevice.fast_expf(x - x_max) * (1.0 / exp_sum)
         tl.store(out_ptr + row * 5000 + col, y, col_inside)
 

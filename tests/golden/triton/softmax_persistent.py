@@ -24,7 +24,11 @@ def softmax(x_ptr, out_ptr, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):
     col = tl.arange(0, RBLOCK)[None, :]
     col_inside = col < 200
     # line 4: y = torch.softmax(x, -1)
-    x = tl.load(x_ptr + row * 200 + col, row_inside & col_inside, other=-float("inf")).to(tl.float32)
+    x = tl.load(
+        x_ptr + row * 200 + col,
+        row_inside & col_inside,
+        other=-float("inf"),
+    ).to(tl.float32)
     x_max = tl.reduce(x, 1, maximum, keep_dims=True)
     exp = libdevice.fast_expf(x - x_max)
     exp_sum = tl.sum(exp, 1, keep_dims=True)
@@ -34,10 +38,4 @@ def softmax(x_ptr, out_ptr, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):
 
 def launch(x, out):
     """Run on the current device and stream; the tensors are as when it was made."""
-    softmax[(triton.cdiv(24, XBLOCK),)](
-        x,
-        out,
-        XBLOCK=XBLOCK,
-        RBLOCK=256,
-        num_warps=NUM_WARPS,
-    )
+    softmax[(triton.cdiv(24, XBLOCK),)](x, out, XBLOCK=XBLOCK, RBLOCK=256, num_warps=NUM_WARPS)

@@ -31,7 +31,11 @@ def sum_columns_part1(
     for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES):
         row = split * CHUNK + start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 3000
-        running_sum = running_sum + tl.load(x_ptr + col + row * 40, col_inside & row_inside, other=0.0).to(tl.float32)
+        running_sum = running_sum + tl.load(
+            x_ptr + col + row * 40,
+            col_inside & row_inside,
+            other=0.0,
+        ).to(tl.float32)
     total = tl.sum(running_sum, 0, keep_dims=True)
     tl.store(sum_parts + split * 40 + col, total, col_inside)
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from fusec.report import SourceLine
 
-WIDTH = 94  # a function's body is one level deeper in the file than in its own writer
+WIDTH = 96  # a function's body is one level deeper in the file than in its own writer
 
 
 class Writer:
@@ -59,26 +59,33 @@ class Writer:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return ``text``, an argument a line of its outermost call where it is too long for one."""
+    """Return ``text``, an argument a line of its longest call where it is too long for one."""
     if len(text) <= width or "#" in text or '"""' in text:
         return [text]
-    depth, opening, closing = 0, -1, -1
-    cuts: list[int] = []
-    for position, character in enumerate(text):
-        if character in "([{":
-            if depth == 0:
-                opening, cuts = position, []  # the last outermost bracket is the one to open
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-            if depth == 0:
-                closing = position
-        elif character == "," and depth == 1:
-            cuts.append(position)
-    if opening < 0 or closing - opening < width // 4:
+    opening, closing, cuts = longest_call(text)
+    if closing - opening < width // 4:
         return [text]
     edges = [opening, *cuts, closing]
     items = [text[a + 1 : b].strip() for a, b in pairwise(edges)]
     comma = "," if cuts else ""
     body = [f"    {line}" for item in items for line in wrapped(item + comma, width - 4)]
     return [text[: opening + 1], *body, text[closing:]]
+
+
+def longest_call(text: str) -> tuple[int, int, list[int]]:
+    """Return where the longest outermost bracket opens, closes, and has its commas."""
+    depth, opening = 0, 0
+    cuts: list[int] = []
+    best: tuple[int, int, list[int]] = (0, 0, [])
+    for position, character in enumerate(text):
+        if character in "([{":
+            if depth == 0:
+                opening, cuts = position, []
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+            if depth == 0 and position - opening > best[1] - best[0]:
+                best = (opening, position, cuts)
+        elif character == "," and depth == 1:
+            cuts.append(position)
+    return best

@@ -265,8 +265,8 @@ FX_INLINE float fx_sigmoid(float x)
     float sum = 1.0f + e;
     float lost = e - (sum - 1.0f);
     float q = (x < 0.0f ? e : 1.0f) / sum;
-    // The quotient for sum + lost is q - q lost / sum; 0.9 is near enough to 1 / sum here.
-    return __builtin_fmaf(q * lost, -0.9f, q);
+    // The quotient for sum + lost is q - q lost / sum, and sum is near 1 where that counts.
+    return __builtin_fmaf(-q, lost, q);
 }
 
 //@ name: sigmoid.f64

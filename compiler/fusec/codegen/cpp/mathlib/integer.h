@@ -53,13 +53,13 @@ FX_INLINE T fx_fmod(T x, T y)
 }
 
 //@ name: remainder.int
-//@ needs: fmod.int
+//@ needs: floordiv.int
 //@ method: Python's %: the sign is that of y; 0 for y = 0
 template <typename T>
 FX_INLINE T fx_remainder(T x, T y)
 {
-    T r = fx_fmod(x, y);
-    return ((r != 0) & ((r < 0) != (y < 0))) ? (T)(r + y) : r;
+    T r = (T)((uint64_t)x - (uint64_t)fx_floordiv(x, y) * (uint64_t)y);
+    return y == 0 ? (T)0 : r;
 }
 
 //@ name: pow.int

@@ -97,7 +97,10 @@ FX_INLINE float fx_tan(float x)
     // d tan = (1 + tan^2) d r
     float low = __builtin_fmaf(p, r, __builtin_fmaf(z, lost, lost));
     float t = r + low;
-    float result = n & 1u ? -1.0f / t : t;
+    // -1 / (t + rest) is q + q^2 rest with q = -1 / t
+    float rest = low - (t - r);
+    float q = -1.0f / t;
+    float result = n & 1u ? __builtin_fmaf(q * q, rest, q) : t;
     return x == 0.0f ? x : result;
 }
 

@@ -210,9 +210,14 @@ def check(
     threads: Sequence[int] = (1, 2),
     special: bool = False,
     seed: int = 0,
+    terms: float = 0.25,
     context: str = "",
 ) -> Built:
-    """Build, run, and compare with the interpreter in the same precision and in float64."""
+    """Build, run, and compare with the interpreter in the same precision and in float64.
+
+    Args:
+        terms: Size of what is added up to a result: errors are judged on that scale at least.
+    """
     built = built or Built(bench)
     tensors = tensors or make_inputs(bench, seed, special)
     reference = run_reference(bench, tensors)
@@ -232,7 +237,8 @@ def check(
             wanted, got = reference[name], copies[name]
             truth = exact[name] if isinstance(exact, dict) else wanted
             single = any(node.dtype == F32 for node in bench.body.nodes())
-            compare(got, wanted, truth, bench.exact.get(name, False), single, f"{context} {name}")
+            exactly = bench.exact.get(name, False)
+            compare(got, wanted, truth, exactly, single, f"{context} {name}", terms)
     return built
 
 
@@ -243,11 +249,13 @@ def compare(
     exact: bool,
     single: bool,
     context: str,
+    terms: float = 0.25,
 ) -> None:
     """Require equality, or an error near the interpreter's own.
 
     Args:
         exact: Whether the results must be equal.
+        terms: Size of what is added up to a result.
         single: Whether some of the maths is in float32, whatever the result's type.
     """
     if exact or not got.dtype.is_floating_point:
@@ -259,7 +267,7 @@ def compare(
     ulp = torch.finfo(F32 if single and got.dtype == F64 else got.dtype).eps
     finite = torch.isfinite(truth) & torch.isfinite(wanted64)
     own = (wanted64 - truth).abs()
-    scale = truth.abs().clamp(min=0.25)
+    scale = truth.abs().clamp(min=terms)
     allowed = torch.where(finite, 4 * own + 16 * ulp * scale, torch.zeros_like(truth))
     if got.dtype in (F16, BF16):
         allowed = allowed.clamp(min=0) + ulp * scale

@@ -97,6 +97,10 @@ def split_rows(units: int | None, work: int | None) -> bool:
 # Elements of a row that a thread takes at a time where there are too few rows to share out.
 BLOCK = 8192
 BLOCK_CHOICES = (2048, 4096, 8192, 16384, 32768)
+# Vectors that one turn of an innermost loop computes. The processor looks several turns ahead by
+# itself, so more than one has never measured faster; it is there to be tried.
+UNROLL = 1
+UNROLL_CHOICES = (1, 2, 4, 8)
 # A tile that is turned over is as high as a cache line is long, so that every line that is read
 # is used up at once, and long enough for what is written to be a stream: 16 x 512 floats.
 LINE_BYTES = 64

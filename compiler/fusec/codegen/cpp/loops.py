@@ -9,7 +9,7 @@ from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.scope import Kernel, Scope
 from fusec.codegen.cpp.writer import Writer
 from fusec.ir.body import axis_sizes
-from fusec.ir.index import Expr, Symbol, product
+from fusec.ir.index import Symbol, product
 from fusec.ir.node import Node, Op
 from fusec.ir.ops import EXPENSIVE
 
@@ -30,31 +30,30 @@ def head(scope: Scope, axis: Symbol, begin: str = "0", end: str = "") -> str:
     return f"for (int64_t {name} = {begin}; {name} < {end or scope.kernel.extent(axis)}; ++{name})"
 
 
-def threaded(kernel: Kernel, units: Expr | None = None) -> list[str]:
-    """Return the clauses that share a loop among threads; none where that cannot pay.
-
-    Args:
-        kernel: The kernel.
-        units: How many units of work the loop hands out; a single one needs no threads.
-    """
+def threaded(kernel: Kernel) -> list[str]:
+    """Return the clauses that share a loop among threads; none where that cannot pay."""
     work = product(axis_sizes(kernel.body.axes + kernel.body.reduce_axes))
     least = choices.grain(cost(kernel.nodes))
     if work.constant is not None and work.constant < least:
         return []
-    if not may_thread(kernel) or (units is not None and units.constant in (0, 1)):
+    if not may_thread(kernel):
         return []
     clauses = ["num_threads(threads)"]
     if work.constant is None:
-        name = kernel.tunable(
-            "GRAIN", least, choices.GRAINS, "elements that are worth a second thread"
-        )
+        name = kernel.tunable("GRAIN", least, choices.GRAINS, "elements worth threads")
         clauses.append(f"if ({kernel.index_text(work, {})} >= {name})")
     return clauses
 
 
 @contextmanager
 def shared_loops(
-    kernel: Kernel, writer: Writer, heads: Sequence[str], *, simd: bool = False, alone: bool = False
+    kernel: Kernel,
+    writer: Writer,
+    heads: Sequence[str],
+    *,
+    rows: Symbol | None = None,
+    simd: bool = False,
+    alone: bool = False,
 ) -> Iterator[None]:
     """Open loops that threads share.
 
@@ -62,6 +61,7 @@ def shared_loops(
         kernel: The kernel.
         writer: Where to.
         heads: The loops, outermost first.
+        rows: The axis of the one loop, if it goes over rows, of which a thread may take several.
         simd: Whether the one loop is a vector loop as well.
         alone: Whether one thread runs them after all.
     """
@@ -72,10 +72,10 @@ def shared_loops(
     elif len(heads) > 1 and words:
         words.append(f"collapse({len(heads)})")
     words += clauses
-    rows_known = product(axis_sizes(kernel.body.axes)).constant or 0
-    if clauses and len(heads) == 1 and not simd and rows_known >= choices.ROWS_WORTH_CHUNKS:
-        rows = kernel.tunable("ROWS", choices.ROWS, choices.ROWS_TRIED, "rows a thread takes")
-        words.append(f"schedule(static, {rows})")
+    count = rows.size.constant if rows is not None and rows.size is not None else None
+    if clauses and count is not None and count >= choices.ROWS_WORTH_CHUNKS:
+        chunk = kernel.tunable("ROWS", choices.ROWS, choices.ROWS_TRIED, "rows a thread takes")
+        words.append(f"schedule(static, {chunk})")
     if words and kernel.checked:
         words.append("reduction(max : failed)")
     if words and heads:
@@ -88,11 +88,12 @@ def shared_loops(
 
 @contextmanager
 def outer_loops(
-    kernel: Kernel, scope: Scope, writer: Writer, axes: Sequence[Symbol], simd: bool = False
+    kernel: Kernel, scope: Scope, writer: Writer, axes: Sequence[Symbol]
 ) -> Iterator[Scope]:
     """Open the loops over ``axes`` that threads share; yields the scope inside."""
     inner = Scope(kernel, scope)
-    with shared_loops(kernel, writer, [head(inner, axis) for axis in axes], simd=simd):
+    rows = axes[0] if len(axes) == 1 else None
+    with shared_loops(kernel, writer, [head(inner, axis) for axis in axes], rows=rows):
         yield inner
 
 

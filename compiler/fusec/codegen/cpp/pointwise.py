@@ -53,22 +53,24 @@ def _write_nest(kernel: Kernel, scope: Scope, writer: Writer) -> None:
     parts = [kernel]
     if threads:
         parts = [kernel.part(body) for body in split_ranges(kernel.body, (last,))]
-    if not outer:
+    blocked = len(parts) == 1 and _needs_blocks(kernel, outer, last)
+    if not outer and not blocked:
         for part in parts:
             only = Scope(part, middle)
             loop = head(only, part.body.axes[-1])
             with shared_loops(part, writer, [loop], simd=threads):
                 _write_elements(part, only, writer)
         return
-    blocked = len(parts) == 1 and _needs_blocks(kernel, outer, last)
     begin, end = "0", ""
+    rows_axis = outer[0] if len(outer) == 1 else None
     if blocked:
         begin, end = middle.name(f"{last.name}_block"), kernel.extent(last)
         size = kernel.tunable(
-            "BLOCK", choices.BLOCK, choices.BLOCK_CHOICES, "elements a thread takes at a time"
+            "BLOCK", choices.BLOCK, choices.BLOCK_CHOICES, "elements a thread takes"
         )
         heads.append(f"for (int64_t {begin} = 0; {begin} < {end}; {begin} += {size})")
-    with shared_loops(kernel, writer, heads):
+        rows_axis = None
+    with shared_loops(kernel, writer, heads, rows=rows_axis):
         if blocked:
             limit = kernel.at_most(f"{begin} + BLOCK", end)
             end = middle.name(f"{last.name}_end")
@@ -100,6 +102,8 @@ def _write_elements(kernel: Kernel, scope: Scope, writer: Writer) -> None:
 
 def _needs_blocks(kernel: Kernel, outer: Sequence[Symbol], last: Symbol) -> bool:
     """Whether the outer loops are too short for the threads, so that the last one is cut."""
+    if not may_thread(kernel):
+        return False
     points = product(axis_sizes(tuple(outer))).constant
     size = last.size.constant if last.size is not None else 1
     if points is None or points >= choices.UNITS:
@@ -162,11 +166,9 @@ def _tile_sizes(kernel: Kernel, turned: Turned) -> dict[Symbol, str]:
     rows, columns = choices.tile(kernel.buffers[load.buffer].dtype.itemsize, extent)
     return {
         turned.across: kernel.tunable(
-            "TILE_ROWS", rows, choices.TILE_CHOICES, "rows of a tile that is turned over"
+            "TILE_ROWS", rows, choices.TILE_CHOICES, "rows of a turned tile"
         ),
-        last: kernel.tunable(
-            "TILE_COLUMNS", columns, choices.TILE_CHOICES, "elements of each of those rows"
-        ),
+        last: kernel.tunable("TILE_COLUMNS", columns, choices.TILE_CHOICES, "elements of a row"),
     }
 
 

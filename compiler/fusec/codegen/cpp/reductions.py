@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.dtypes import C_TYPES, SHORT, highest, is_integer, literal, lowest
 from fusec.codegen.cpp.expressions import ATOM, PRODUCT, UNARY, Expression
 from fusec.codegen.cpp.scope import Kernel, Scope
@@ -203,6 +204,13 @@ def position(scope: Scope, node: Reduce) -> str:
 
 def simd(kernel: Kernel, items: Sequence[Accumulator], writer: Writer) -> None:
     """Write the directive of a vector loop that feeds ``items``."""
+    if not items and not kernel.checked:
+        unroll = kernel.tunable(
+            "UNROLL", choices.UNROLL, choices.UNROLL_CHOICES, "vectors a turn of the loop takes"
+        )
+        writer.directive(f"GCC unroll {unroll}")
+        writer.directive("GCC ivdep")
+        return
     clauses = ["omp simd", *(clause(kernel, item) for item in items)]
     if kernel.checked:
         clauses.append("reduction(max : failed)")

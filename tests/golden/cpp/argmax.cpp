@@ -1,0 +1,48 @@
+// argmax: argmax over 100 for each of 9.
+//   reads x: 9 x 100 float32
+//   writes out: 9 int64
+// line 1: y = x.argmax(-1)
+#include <stdint.h>
+#define INFINITY __builtin_inff()
+
+// Defined below the kernel.
+static inline float nan_max(float a, float b);
+#pragma omp declare reduction(nan_max : float : omp_out = nan_max(omp_out, omp_in)) \
+    initializer(omp_priv = -INFINITY)
+
+extern "C" int row_argmax(const float* __restrict__ x, int64_t* __restrict__ out, int64_t threads)
+{
+    for (int64_t i0 = 0; i0 < 9; ++i0) {
+        // line 1: y = x.argmax(-1)
+        float row_max = -INFINITY;
+        int64_t row_argmax2 = -1;
+        float chunk_max = -INFINITY;
+        #pragma omp simd reduction(nan_max : chunk_max)
+        for (int64_t r0 = 0; r0 < 100; ++r0) {
+            // line 1: y = x.argmax(-1)
+            chunk_max = nan_max(x[i0 * 100 + r0], chunk_max);
+        }
+        if (row_argmax2 < 0 || chunk_max > row_max || (chunk_max != chunk_max && row_max ==
+            row_max)) {
+            int64_t found = 100;
+            #pragma omp simd reduction(min : found)
+            for (int64_t r0 = 0; r0 < 100; ++r0) {
+                // line 1: y = x.argmax(-1)
+                const float x_val = x[i0 * 100 + r0];
+                const int64_t place = (x_val == chunk_max) | (x_val != x_val) ? r0 : 100;
+                found = place < found ? place : found;
+            }
+            row_max = chunk_max;
+            row_argmax2 = found;
+        }
+        out[i0] = row_argmax2;
+    }
+    return 0;
+}
+
+// The greater of two numbers; NaN if either is.
+static inline float nan_max(float a, float b)
+{
+    const float greater = a > b ? a : b;
+    return a != a ? a : greater;
+}

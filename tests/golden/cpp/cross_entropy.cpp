@@ -1,0 +1,161 @@
+// cross_entropy: max, sum over 5000 for each of 5.
+//   reads logits: 5 x 5000 float32
+//   reads target: 5 int64
+//   writes loss: 5 float32
+// line 5: loss = cross_entropy(logits, target, reduction="none")
+#include <stdint.h>
+#define INFINITY __builtin_inff()
+
+// Defined below the kernel.
+#define FX_INLINE static inline __attribute__((always_inline))
+FX_INLINE uint32_t fx_bits(float x);
+FX_INLINE float fx_from_bits(uint32_t x);
+FX_INLINE float fx_scale(float x, int32_t n);
+FX_INLINE float fx_exp_poly(float r);
+FX_INLINE float fx_exp(float x);
+FX_INLINE float fx_log_split(float x, float& e);
+FX_INLINE float fx_log_poly(float f);
+FX_INLINE float fx_log_special(float x, float result);
+FX_INLINE float fx_log(float x);
+static inline int64_t at_most(int64_t x, int64_t limit);
+static inline float nan_max(float a, float b);
+static inline int64_t wrap_add(int64_t x, int64_t y);
+#pragma omp declare reduction(nan_max : float : omp_out = nan_max(omp_out, omp_in)) \
+    initializer(omp_priv = -INFINITY)
+
+extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __restrict__ target,
+    float* __restrict__ loss, int64_t threads)
+{
+    int failed = 0; // the number of a check that failed
+    #pragma omp parallel for num_threads(threads) reduction(max : failed)
+    for (int64_t i0 = 0; i0 < 5; ++i0) {
+        // line 5: loss = cross_entropy(logits, target, reduction="none")
+        const int64_t target_val = target[i0];
+        const int64_t chosen = target_val < 0 ? wrap_add(target_val, 5000) : target_val;
+        const bool valid = (chosen >= 0) & (chosen < 5000);
+        if (!valid) failed = 1;
+        const int64_t checked = valid ? chosen : 0;
+        const float logits_val = logits[i0 * 5000 + checked];
+        float row_max = -INFINITY;
+        #pragma omp simd reduction(nan_max : row_max) reduction(max : failed)
+        for (int64_t r0 = 0; r0 < 5000; ++r0) {
+            // line 5: loss = cross_entropy(logits, target, reduction="none")
+            row_max = nan_max(logits[i0 * 5000 + r0], row_max);
+        }
+        const float difference = logits_val - row_max;
+        double row_total = 0.0;
+        for (int64_t r0_chunk = 0; r0_chunk < 5000; r0_chunk += 4096) {
+            const int64_t r0_end = at_most(r0_chunk + 4096, 5000);
+            // line 5: loss = cross_entropy(logits, target, reduction="none")
+            float chunk_sum = 0.0f;
+            #pragma omp simd reduction(+ : chunk_sum) reduction(max : failed)
+            for (int64_t r0 = r0_chunk; r0 < r0_end; ++r0) {
+                // line 5: loss = cross_entropy(logits, target, reduction="none")
+                chunk_sum += fx_exp(logits[i0 * 5000 + r0] - row_max);
+            }
+            row_total += chunk_sum;
+        }
+        const float row_sum = (float)row_total;
+        loss[i0] = fx_log(row_sum) - difference;
+    }
+    return failed;
+}
+
+FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+// _scale.f32: x * 2^n for -252 <= n <= 254, in two steps, so that only the last one rounds
+FX_INLINE float fx_scale(float x, int32_t n)
+{
+    int32_t half = n >> 1;
+    float first = fx_from_bits((uint32_t)(half + 127) << 23);
+    float second = fx_from_bits((uint32_t)(n - half + 127) << 23);
+    return x * first * second;
+}
+
+// _exp_poly.f32: minimax of degree 6, relative error 2^-28
+FX_INLINE float fx_exp_poly(float r)
+{
+    float p = 0x1.6ac5c0p-10f;
+    p = __builtin_fmaf(p, r, 0x1.123edep-7f);
+    p = __builtin_fmaf(p, r, 0x1.555850p-5f);
+    p = __builtin_fmaf(p, r, 0x1.55548ap-3f);
+    p = __builtin_fmaf(p, r, 0x1.fffffcp-2f);
+    p = __builtin_fmaf(p, r, 1.0f);
+    p = __builtin_fmaf(p, r, 1.0f);
+    return p;
+}
+
+// exp.f32: x = n ln 2 + r with ln 2 in two parts; 0.9 ulp
+FX_INLINE float fx_exp(float x)
+{
+    x = x < -104.0f ? -104.0f : x;
+    // A large x overflows by way of r, which also keeps NaN; only n is held back, as an integer.
+    int32_t bits = (int32_t)fx_bits(x);
+    float y = fx_from_bits((uint32_t)(bits < 0x42b40000 ? bits : 0x42b40000));
+    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8p23f);
+    float n = shifted - 0x1.8p23f;
+    float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
+    r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
+    return fx_scale(fx_exp_poly(r), (int32_t)(fx_bits(shifted) - 0x4b400000u));
+}
+
+// _log_split.f32: returns f and sets e, where x = 2^e (1 + f)
+FX_INLINE float fx_log_split(float x, float& e)
+{
+    // A subnormal is scaled up first.
+    bool tiny = x < 0x1p-126f;
+    uint32_t bits = fx_bits(tiny ? x * 0x1p23f : x) - 0x3f3504f3u;
+    e = (float)((int32_t)bits >> 23) - (tiny ? 23.0f : 0.0f);
+    return fx_from_bits((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+}
+
+// _log_poly.f32: (log(1 + f) - f) / f^2, minimax of degree 8
+FX_INLINE float fx_log_poly(float f)
+{
+    float p = -0x1.38fb50p-4f;
+    p = __builtin_fmaf(p, f, 0x1.0574c2p-3f);
+    p = __builtin_fmaf(p, f, -0x1.0d8410p-3f);
+    p = __builtin_fmaf(p, f, 0x1.22d67ep-3f);
+    p = __builtin_fmaf(p, f, -0x1.54720cp-3f);
+    p = __builtin_fmaf(p, f, 0x1.99a030p-3f);
+    p = __builtin_fmaf(p, f, -0x1.000228p-2f);
+    p = __builtin_fmaf(p, f, 0x1.555554p-2f);
+    p = __builtin_fmaf(p, f, -0.5f);
+    return p;
+}
+
+// _log_special.f32: what a logarithm is at 0, below it, at infinity and at NaN
+FX_INLINE float fx_log_special(float x, float result)
+{
+    result = x < __builtin_inff() ? result : x;
+    result = x < 0.0f ? __builtin_nanf("") : result;
+    return x == 0.0f ? -__builtin_inff() : result;
+}
+
+// log.f32: 0.9 ulp
+FX_INLINE float fx_log(float x)
+{
+    float e;
+    float f = fx_log_split(x, e);
+    float low = __builtin_fmaf(f * f, fx_log_poly(f), e * -0x1.05c610p-29f);
+    return fx_log_special(x, __builtin_fmaf(e, 0x1.62e430p-1f, f + low));
+}
+
+static inline int64_t at_most(int64_t x, int64_t limit)
+{
+    return x < limit ? x : limit;
+}
+
+// The greater of two numbers; NaN if either is.
+static inline float nan_max(float a, float b)
+{
+    const float greater = a > b ? a : b;
+    return a != a ? a : greater;
+}
+
+// Wraps around where it overflows, as eager does.
+static inline int64_t wrap_add(int64_t x, int64_t y)
+{
+    return (int64_t)((uint64_t)x + (uint64_t)y);
+}

@@ -1,0 +1,100 @@
+// gelu, layer_norm: sum over 200 for each of 600.
+//   reads x: 600 x 200 float32
+//   reads w: 200 float32
+//   reads b: 200 float32
+//   reads gamma: 200 float32
+//   reads beta: 200 float32
+//   writes out: 600 x 200 float32
+// line 2: h = gelu(x * w + b)
+// line 3: y = layer_norm(h, (n,), gamma, beta)
+#include <stdint.h>
+
+// Defined below the kernel.
+#define FX_INLINE static inline __attribute__((always_inline))
+FX_INLINE uint32_t fx_bits(float x);
+FX_INLINE float fx_from_bits(uint32_t x);
+FX_INLINE float fx_erf(float x);
+FX_INLINE float fx_rsqrt(float x);
+
+constexpr int64_t ROWS = 8; // tunable: 1 4 8 32 128 (rows a thread takes)
+constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
+
+extern "C" int gelu_layer_norm(const float* __restrict__ x, const float* __restrict__ w, const
+    float* __restrict__ b, const float* __restrict__ gamma, const float* __restrict__ beta, float*
+    __restrict__ out, int64_t threads)
+{
+    #pragma omp parallel for num_threads(threads) schedule(static, ROWS)
+    for (int64_t i0 = 0; i0 < 600; ++i0) {
+        // line 2: h = gelu(x * w + b)
+        alignas(64) float h_row[200];
+        // line 3: y = layer_norm(h, (n,), gamma, beta)
+        float row_sum = 0.0f;
+        #pragma omp simd reduction(+ : row_sum)
+        for (int64_t r0 = 0; r0 < 200; ++r0) {
+            // line 2: h = gelu(x * w + b)
+            const float total = x[i0 * 200 + r0] * w[r0] + b[r0];
+            const float h_val = total * 0.5f * (fx_erf(total * 0.70710677f) + 1.0f);
+            h_row[r0] = h_val;
+            // line 3: y = layer_norm(h, (n,), gamma, beta)
+            row_sum += h_val;
+        }
+        const float quotient = row_sum / 200.0f;
+        float row_sum2 = 0.0f;
+        #pragma omp simd reduction(+ : row_sum2)
+        for (int64_t r0 = 0; r0 < 200; ++r0) {
+            // line 3: y = layer_norm(h, (n,), gamma, beta)
+            const float difference = h_row[r0] - quotient;
+            row_sum2 += difference * difference;
+        }
+        const float rsqrt_val = fx_rsqrt(row_sum2 / 200.0f + 1e-05f);
+        #pragma GCC unroll UNROLL
+        #pragma GCC ivdep
+        for (int64_t r0 = 0; r0 < 200; ++r0) {
+            // line 3: y = layer_norm(h, (n,), gamma, beta)
+            const float product = (h_row[r0] - quotient) * rsqrt_val * gamma[r0];
+            out[i0 * 200 + r0] = product + beta[r0];
+        }
+    }
+    return 0;
+}
+
+FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+// erf.f32: x + x P(x^2) up to 0.93, 1 - 2^(|x| Q(|x|)) beyond; minimax of degrees 5 and 6; 1.1 ulp
+FX_INLINE float fx_erf(float x)
+{
+    float z = x * x;
+    float p = -0x1.386c94p-11f;
+    p = __builtin_fmaf(p, z, 0x1.46d850p-8f);
+    p = __builtin_fmaf(p, z, -0x1.b67bd0p-6f);
+    p = __builtin_fmaf(p, z, 0x1.ce1984p-4f);
+    p = __builtin_fmaf(p, z, -0x1.8126e2p-2f);
+    p = __builtin_fmaf(p, z, 0x1.06eba6p-3f);
+    float near = __builtin_fmaf(p, x, x);
+    float a = __builtin_fabsf(x);
+    a = a > 4.0f ? 4.0f : a;
+    float q = -0x1.1019bcp-16f;
+    q = __builtin_fmaf(q, a, 0x1.e87718p-12f);
+    q = __builtin_fmaf(q, a, -0x1.586b08p-8f);
+    q = __builtin_fmaf(q, a, 0x1.18d6fep-5f);
+    q = __builtin_fmaf(q, a, -0x1.39e4acp-3f);
+    q = __builtin_fmaf(q, a, -0x1.d5291cp-1f);
+    q = __builtin_fmaf(q, a, -0x1.a0d7fcp+0f);
+    // The power is n + r, minimax of degree 6 for 2^r.
+    float shifted = __builtin_fmaf(q, a, 0x1.8p23f);
+    float r = __builtin_fmaf(q, a, 0x1.8p23f - shifted);
+    float e = 0x1.4500bep-13f;
+    e = __builtin_fmaf(e, r, 0x1.5ee4f4p-10f);
+    e = __builtin_fmaf(e, r, 0x1.3b2a70p-7f);
+    e = __builtin_fmaf(e, r, 0x1.c6afdcp-5f);
+    e = __builtin_fmaf(e, r, 0x1.ebfbe0p-3f);
+    e = __builtin_fmaf(e, r, 0x1.62e430p-1f);
+    e = __builtin_fmaf(e, r, 1.0f);
+    float far = 1.0f - fx_from_bits(fx_bits(e) + (fx_bits(shifted) << 23));
+    // Asked this way round, NaN takes the near side, which keeps it.
+    return a > 0.93f ? __builtin_copysignf(far, x) : near;
+}
+
+// rsqrt.f32: 1.5 ulp
+FX_INLINE float fx_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }

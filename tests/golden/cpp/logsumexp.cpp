@@ -1,0 +1,177 @@
+// masked_fill, logsumexp: max, sum over 300 for each of 9.
+//   reads keep: 9 x 300 bool
+//   reads x: 9 x 300 float16
+//   writes out: 9 float16
+// line 2: scores = x.masked_fill(~keep, -float("inf"))
+// line 3: y = scores.logsumexp(-1)
+#include <stdint.h>
+#define INFINITY __builtin_inff()
+
+// Defined below the kernel.
+#define FX_INLINE static inline __attribute__((always_inline))
+FX_INLINE uint32_t fx_bits(float x);
+FX_INLINE float fx_from_bits(uint32_t x);
+FX_INLINE float fx_scale(float x, int32_t n);
+FX_INLINE float fx_exp_poly(float r);
+FX_INLINE float fx_exp(float x);
+FX_INLINE bool fx_isinf(float x);
+FX_INLINE float fx_log_split(float x, float& e);
+FX_INLINE float fx_log_poly(float f);
+FX_INLINE float fx_log_special(float x, float result);
+FX_INLINE float fx_log(float x);
+struct fx_f16 {
+    uint16_t bits;
+};
+FX_INLINE fx_f16 fx_to_f16(float x);
+FX_INLINE float fx_to_float(fx_f16 x);
+static inline float nan_max(float a, float b);
+#pragma omp declare reduction(nan_max : float : omp_out = nan_max(omp_out, omp_in)) \
+    initializer(omp_priv = -INFINITY)
+
+extern "C" int logsumexp(const bool* __restrict__ keep, const fx_f16* __restrict__ x, fx_f16*
+    __restrict__ out, int64_t threads)
+{
+    for (int64_t i0 = 0; i0 < 9; ++i0) {
+        // line 3: y = scores.logsumexp(-1)
+        float row_max = -INFINITY;
+        #pragma omp simd reduction(nan_max : row_max)
+        for (int64_t r0 = 0; r0 < 300; ++r0) {
+            const float value_f32 = fx_to_float(x[i0 * 300 + r0]);
+            // line 2: scores = x.masked_fill(~keep, -float("inf"))
+            const float scores_val = keep[i0 * 300 + r0] ? value_f32 : -INFINITY;
+            // line 3: y = scores.logsumexp(-1)
+            row_max = nan_max(scores_val, row_max);
+        }
+        const float chosen = fx_isinf(row_max) ? 0.0f : row_max;
+        float row_sum = 0.0f;
+        #pragma omp simd reduction(+ : row_sum)
+        for (int64_t r0 = 0; r0 < 300; ++r0) {
+            const float value_f32 = fx_to_float(x[i0 * 300 + r0]);
+            // line 2: scores = x.masked_fill(~keep, -float("inf"))
+            const float scores_val = keep[i0 * 300 + r0] ? value_f32 : -INFINITY;
+            // line 3: y = scores.logsumexp(-1)
+            row_sum += fx_exp(scores_val - chosen);
+        }
+        const float y_val = fx_log(row_sum) + chosen;
+        out[i0] = fx_to_f16(y_val);
+    }
+    return 0;
+}
+
+FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+// _scale.f32: x * 2^n for -252 <= n <= 254, in two steps, so that only the last one rounds
+FX_INLINE float fx_scale(float x, int32_t n)
+{
+    int32_t half = n >> 1;
+    float first = fx_from_bits((uint32_t)(half + 127) << 23);
+    float second = fx_from_bits((uint32_t)(n - half + 127) << 23);
+    return x * first * second;
+}
+
+// _exp_poly.f32: minimax of degree 6, relative error 2^-28
+FX_INLINE float fx_exp_poly(float r)
+{
+    float p = 0x1.6ac5c0p-10f;
+    p = __builtin_fmaf(p, r, 0x1.123edep-7f);
+    p = __builtin_fmaf(p, r, 0x1.555850p-5f);
+    p = __builtin_fmaf(p, r, 0x1.55548ap-3f);
+    p = __builtin_fmaf(p, r, 0x1.fffffcp-2f);
+    p = __builtin_fmaf(p, r, 1.0f);
+    p = __builtin_fmaf(p, r, 1.0f);
+    return p;
+}
+
+// exp.f32: x = n ln 2 + r with ln 2 in two parts; 0.9 ulp
+FX_INLINE float fx_exp(float x)
+{
+    x = x < -104.0f ? -104.0f : x;
+    // A large x overflows by way of r, which also keeps NaN; only n is held back, as an integer.
+    int32_t bits = (int32_t)fx_bits(x);
+    float y = fx_from_bits((uint32_t)(bits < 0x42b40000 ? bits : 0x42b40000));
+    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8p23f);
+    float n = shifted - 0x1.8p23f;
+    float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
+    r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
+    return fx_scale(fx_exp_poly(r), (int32_t)(fx_bits(shifted) - 0x4b400000u));
+}
+
+FX_INLINE bool fx_isinf(float x) { return __builtin_fabsf(x) == __builtin_inff(); }
+
+// _log_split.f32: returns f and sets e, where x = 2^e (1 + f)
+FX_INLINE float fx_log_split(float x, float& e)
+{
+    // A subnormal is scaled up first.
+    bool tiny = x < 0x1p-126f;
+    uint32_t bits = fx_bits(tiny ? x * 0x1p23f : x) - 0x3f3504f3u;
+    e = (float)((int32_t)bits >> 23) - (tiny ? 23.0f : 0.0f);
+    return fx_from_bits((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+}
+
+// _log_poly.f32: (log(1 + f) - f) / f^2, minimax of degree 8
+FX_INLINE float fx_log_poly(float f)
+{
+    float p = -0x1.38fb50p-4f;
+    p = __builtin_fmaf(p, f, 0x1.0574c2p-3f);
+    p = __builtin_fmaf(p, f, -0x1.0d8410p-3f);
+    p = __builtin_fmaf(p, f, 0x1.22d67ep-3f);
+    p = __builtin_fmaf(p, f, -0x1.54720cp-3f);
+    p = __builtin_fmaf(p, f, 0x1.99a030p-3f);
+    p = __builtin_fmaf(p, f, -0x1.000228p-2f);
+    p = __builtin_fmaf(p, f, 0x1.555554p-2f);
+    p = __builtin_fmaf(p, f, -0.5f);
+    return p;
+}
+
+// _log_special.f32: what a logarithm is at 0, below it, at infinity and at NaN
+FX_INLINE float fx_log_special(float x, float result)
+{
+    result = x < __builtin_inff() ? result : x;
+    result = x < 0.0f ? __builtin_nanf("") : result;
+    return x == 0.0f ? -__builtin_inff() : result;
+}
+
+// log.f32: 0.9 ulp
+FX_INLINE float fx_log(float x)
+{
+    float e;
+    float f = fx_log_split(x, e);
+    float low = __builtin_fmaf(f * f, fx_log_poly(f), e * -0x1.05c610p-29f);
+    return fx_log_special(x, __builtin_fmaf(e, 0x1.62e430p-1f, f + low));
+}
+
+// to_f16.f32: to nearest, ties to even; exact rounding
+FX_INLINE fx_f16 fx_to_f16(float x)
+{
+    uint32_t bits = fx_bits(x);
+    uint32_t sign = (bits >> 16) & 0x8000u;
+    bits &= 0x7fffffffu;
+    uint32_t normal = (bits - (112u << 23) + 0xfffu + ((bits >> 13) & 1u)) >> 13;
+    // Adding 1/2 leaves a subnormal half, rounded, in the low bits.
+    uint32_t small = fx_bits(fx_from_bits(bits) + 0.5f) - (126u << 23);
+    uint32_t half = bits < (113u << 23) ? small : normal;
+    half = bits >= (143u << 23) ? 0x7c00u : half;
+    half = bits > (255u << 23) ? 0x7e00u : half;
+    return fx_f16{(uint16_t)(half | sign)};
+}
+
+// to_float.f16: exact
+FX_INLINE float fx_to_float(fx_f16 x)
+{
+    uint32_t sign = (uint32_t)(x.bits & 0x8000u) << 16;
+    uint32_t shifted = (uint32_t)(x.bits & 0x7fffu) << 13;
+    uint32_t normal = shifted + (112u << 23);
+    // A subnormal is its mantissa on top of 2^-14, less 2^-14.
+    float small = fx_from_bits(shifted + (113u << 23)) - 0x1p-14f;
+    uint32_t bits = shifted < (1u << 23) ? fx_bits(small) : normal;
+    bits = shifted >= (31u << 23) ? normal + (112u << 23) : bits;
+    return fx_from_bits(bits | sign);
+}
+
+// The greater of two numbers; NaN if either is.
+static inline float nan_max(float a, float b)
+{
+    const float greater = a > b ? a : b;
+    return a != a ? a : greater;
+}

@@ -1,0 +1,108 @@
+// softmax: max, sum over s1 for each of s0.
+//   reads x: s0 x s1 float32
+//   writes out: s0 x s1 float32
+// line 4: y = torch.softmax(x, -1)
+#include <stdint.h>
+#define INFINITY __builtin_inff()
+
+// Defined below the kernel.
+#define FX_INLINE static inline __attribute__((always_inline))
+FX_INLINE uint32_t fx_bits(float x);
+FX_INLINE float fx_from_bits(uint32_t x);
+FX_INLINE float fx_scale(float x, int32_t n);
+FX_INLINE float fx_exp_poly(float r);
+FX_INLINE float fx_exp(float x);
+static inline int64_t at_most(int64_t x, int64_t limit);
+static inline float nan_max(float a, float b);
+#pragma omp declare reduction(nan_max : float : omp_out = nan_max(omp_out, omp_in)) \
+    initializer(omp_priv = -INFINITY)
+
+constexpr int64_t GRAIN = 32768; // tunable: 4096 8192 16384 32768 65536 (elements worth threads)
+constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
+
+extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int64_t s0, int64_t
+    s1, int64_t threads)
+{
+    #pragma omp parallel for num_threads(threads) if (s0 * s1 >= GRAIN)
+    for (int64_t i0 = 0; i0 < s0; ++i0) {
+        // line 4: y = torch.softmax(x, -1)
+        float row_max = -INFINITY;
+        #pragma omp simd reduction(nan_max : row_max)
+        for (int64_t r0 = 0; r0 < s1; ++r0) {
+            // line 4: y = torch.softmax(x, -1)
+            row_max = nan_max(x[s1 * i0 + r0], row_max);
+        }
+        double row_total = 0.0;
+        for (int64_t r0_chunk = 0; r0_chunk < s1; r0_chunk += 4096) {
+            const int64_t r0_end = at_most(r0_chunk + 4096, s1);
+            // line 4: y = torch.softmax(x, -1)
+            float chunk_sum = 0.0f;
+            #pragma omp simd reduction(+ : chunk_sum)
+            for (int64_t r0 = r0_chunk; r0 < r0_end; ++r0) {
+                // line 4: y = torch.softmax(x, -1)
+                chunk_sum += fx_exp(x[s1 * i0 + r0] - row_max);
+            }
+            row_total += chunk_sum;
+        }
+        const float row_sum = (float)row_total;
+        #pragma GCC unroll UNROLL
+        #pragma GCC ivdep
+        for (int64_t r0 = 0; r0 < s1; ++r0) {
+            // line 4: y = torch.softmax(x, -1)
+            const float y_val = fx_exp(x[s1 * i0 + r0] - row_max) / row_sum;
+            out[s1 * i0 + r0] = y_val;
+        }
+    }
+    return 0;
+}
+
+FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+// _scale.f32: x * 2^n for -252 <= n <= 254, in two steps, so that only the last one rounds
+FX_INLINE float fx_scale(float x, int32_t n)
+{
+    int32_t half = n >> 1;
+    float first = fx_from_bits((uint32_t)(half + 127) << 23);
+    float second = fx_from_bits((uint32_t)(n - half + 127) << 23);
+    return x * first * second;
+}
+
+// _exp_poly.f32: minimax of degree 6, relative error 2^-28
+FX_INLINE float fx_exp_poly(float r)
+{
+    float p = 0x1.6ac5c0p-10f;
+    p = __builtin_fmaf(p, r, 0x1.123edep-7f);
+    p = __builtin_fmaf(p, r, 0x1.555850p-5f);
+    p = __builtin_fmaf(p, r, 0x1.55548ap-3f);
+    p = __builtin_fmaf(p, r, 0x1.fffffcp-2f);
+    p = __builtin_fmaf(p, r, 1.0f);
+    p = __builtin_fmaf(p, r, 1.0f);
+    return p;
+}
+
+// exp.f32: x = n ln 2 + r with ln 2 in two parts; 0.9 ulp
+FX_INLINE float fx_exp(float x)
+{
+    x = x < -104.0f ? -104.0f : x;
+    // A large x overflows by way of r, which also keeps NaN; only n is held back, as an integer.
+    int32_t bits = (int32_t)fx_bits(x);
+    float y = fx_from_bits((uint32_t)(bits < 0x42b40000 ? bits : 0x42b40000));
+    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8p23f);
+    float n = shifted - 0x1.8p23f;
+    float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
+    r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
+    return fx_scale(fx_exp_poly(r), (int32_t)(fx_bits(shifted) - 0x4b400000u));
+}
+
+static inline int64_t at_most(int64_t x, int64_t limit)
+{
+    return x < limit ? x : limit;
+}
+
+// The greater of two numbers; NaN if either is.
+static inline float nan_max(float a, float b)
+{
+    const float greater = a > b ? a : b;
+    return a != a ? a : greater;
+}

@@ -1,0 +1,48 @@
+// sum: sum over 300 x 400.
+//   reads x: 300 x 400 float32
+//   writes out: scalar float32
+// line 1: total = x.sum()
+#include <stdint.h>
+
+// Defined below the kernel.
+static inline int64_t at_most(int64_t x, int64_t limit);
+
+constexpr int64_t PIECES = 32; // tunable: 8 16 32 64 128 (parts of a row for threads to share)
+
+extern "C" int sum_all(const float* __restrict__ x, float* __restrict__ out, int64_t threads)
+{
+    // line 1: total = x.sum()
+    double piece_total[PIECES];
+    #pragma omp parallel for num_threads(threads)
+    for (int64_t piece = 0; piece < PIECES; ++piece) {
+        const int64_t length = (300 + PIECES - 1) / PIECES;
+        const int64_t r0_begin = piece * length;
+        const int64_t r0_stop = at_most(r0_begin + length, 300);
+        // line 1: total = x.sum()
+        double row_total = 0.0;
+        for (int64_t r0 = r0_begin; r0 < r0_stop; ++r0) {
+            // line 1: total = x.sum()
+            float chunk_sum = 0.0f;
+            #pragma omp simd reduction(+ : chunk_sum)
+            for (int64_t r1 = 0; r1 < 400; ++r1) {
+                // line 1: total = x.sum()
+                chunk_sum += x[r0 * 400 + r1];
+            }
+            row_total += chunk_sum;
+        }
+        piece_total[piece] = row_total;
+    }
+    double row_total = 0.0;
+    for (int64_t piece = 0; piece < PIECES; ++piece) {
+        // line 1: total = x.sum()
+        row_total += piece_total[piece];
+    }
+    const float row_sum = (float)row_total;
+    out[0] = row_sum;
+    return 0;
+}
+
+static inline int64_t at_most(int64_t x, int64_t limit)
+{
+    return x < limit ? x : limit;
+}

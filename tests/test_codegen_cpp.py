@@ -1,0 +1,157 @@
+"""C++ text: golden files, and each of those kernels against the reference interpreter."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from codegen_cpp_bodies import Bench, Built, check, make_inputs
+from codegen_triton_bodies import (
+    Case,
+    broadcast_add,
+    cross_entropy,
+    gather,
+    gelu_layer_norm,
+    logsumexp,
+    pointwise_chain,
+    reduce_rows,
+    softmax,
+    sum_all,
+    sum_columns,
+    transpose_add,
+)
+from fusec.codegen.cpp.emit import emit_cpp
+from fusec.ir.index import Expr, Symbol
+from fusec.kernel import KernelSource
+from fusec.runtime.cpp_build import build
+from fusec.tunables import read_tunables, set_tunables
+
+GOLDEN = Path(__file__).parent / "golden" / "cpp"
+F32, BF16 = torch.float32, torch.bfloat16
+
+
+def symbolic_softmax() -> Case:
+    rows, columns = Symbol("s0", "size", low=0), Symbol("s1", "size", low=0)
+    case = softmax(Expr.of(rows), Expr.of(columns), F32)
+    case.sizes = {rows: 40, columns: 33}
+    return case
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "pointwise": lambda: pointwise_chain(20, 33, dtype=F32),
+    "pointwise_long": lambda: pointwise_chain(300, 333, dtype=F32),
+    "pointwise_flat": lambda: pointwise_chain(100_003, dtype=F32),
+    "pointwise_half": lambda: pointwise_chain(600, 128, dtype=BF16),
+    "broadcast": lambda: broadcast_add(300, 333),
+    "transpose": lambda: transpose_add(300, 200, F32),
+    "gather": lambda: gather(10, 20, 33),
+    "softmax": lambda: softmax(24, 200, F32),
+    "softmax_symbolic": symbolic_softmax,
+    "logsumexp": lambda: logsumexp(9, 300),
+    "layer_norm": lambda: gelu_layer_norm(600, 200, F32),
+    "cross_entropy": lambda: cross_entropy(5, 5000, F32),
+    "sum_columns": lambda: sum_columns(3000, 40, F32),
+    "sum_all": lambda: sum_all(300, 400, dtype=F32),
+    "argmax": lambda: reduce_rows("argmax", 9, 100),
+}
+
+
+# Terms of random sums cancel, so errors go by the size of the terms: sqrt(3000) of twice a normal.
+TERMS = {"sum_columns": 110.0, "sum_all": 700.0, "layer_norm": 1.0}
+
+
+def bench_of(case: Case) -> Bench:
+    return Bench(
+        case.name,
+        dict(case.buffers),
+        outer=list(case.body.axes),
+        reduced=list(case.body.reduce_axes),
+        stores=list(case.body.stores),
+        sizes=dict(case.sizes),
+    )
+
+
+def emit(case: Case) -> KernelSource:
+    return emit_cpp(case.name, case.body, case.buffers, label=case.label)
+
+
+def filled(case: Case, bench: Bench, seed: int) -> dict[str, torch.Tensor]:
+    """Return inputs that fit the case (indices in range) and poisoned outputs."""
+    given = case.inputs(seed)
+    return make_inputs(bench, seed, **{name: given[name] for name in case.fill})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden_text(name: str) -> None:
+    text = emit(CASES[name]()).text
+    path = GOLDEN / f"{name}.cpp"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text(), "renew with UPDATE_GOLDEN=1 if the change is meant"
+    assert max(len(each) for each in text.splitlines()) <= 100
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden_case_computes_what_the_reference_does(name: str) -> None:
+    case = CASES[name]()
+    bench = bench_of(case)
+    built = Built(bench, emit(case))
+    for seed in (0, 1):
+        tensors = filled(case, bench, seed)
+        terms = TERMS.get(name, 0.25)
+        check(bench, tensors, built=built, threads=(1, 2, 3), terms=terms, context=name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_value_of_a_tunable_computes_the_same(name: str) -> None:
+    case = CASES[name]()
+    source, bench = emit(case), bench_of(case)
+    tunables = read_tunables(source.text)
+    texts = [
+        set_tunables(source.text, {tunable.name: value})
+        for tunable in tunables
+        for value in (tunable.choices[0], tunable.choices[-1])
+        if value != tunable.value
+    ]
+    for text in dict.fromkeys(texts):
+        changed = KernelSource(**{**vars(source), "text": text})
+        built = Built(bench, changed)
+        tensors, terms = filled(case, bench, 2), TERMS.get(name, 0.25)
+        check(bench, tensors, built=built, terms=terms, context=name)
+
+
+@pytest.mark.parametrize("name", ["pointwise_flat", "layer_norm", "sum_all", "transpose"])
+def test_kernels_large_enough_for_threads_have_tunables(name: str) -> None:
+    expected = {
+        "pointwise_flat": {"BLOCK", "UNROLL"},
+        "pointwise_long": {"UNROLL"},
+        "layer_norm": {"ROWS", "UNROLL"},
+        "sum_all": {"PIECES"},
+        "transpose": {"TILE_ROWS", "TILE_COLUMNS", "UNROLL"},
+    }
+    assert {t.name for t in read_tunables(emit(CASES[name]()).text)} == expected[name]
+
+
+def test_unrolled_loops_compute_several_vectors_a_turn() -> None:
+    """The directive is one that the compiler accepts and that changes the code."""
+    text = emit(CASES["pointwise_flat"]()).text
+    once, often = (build(set_tunables(text, {"UNROLL": n})).read_bytes() for n in (1, 8))
+    code = [machine_code(library) for library in (once, often)]
+    assert len(code[1]) > 1.5 * len(code[0])
+
+
+def machine_code(library: bytes) -> bytes:
+    """Return the ``.text`` section of a 64-bit little-endian ELF library."""
+    table, size, count, names = struct.unpack_from("<Q10xHHH", library, 40)
+    headers = [struct.unpack_from("<IIQQQQ", library, table + size * i) for i in range(count)]
+    strings = headers[names][4]
+    for name, _kind, _flags, _address, offset, length in headers:
+        if library[strings + name :].startswith(b".text\0"):
+            return library[offset : offset + length]
+    raise AssertionError("a library without code")

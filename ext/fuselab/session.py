@@ -382,8 +382,14 @@ class Session:
         return self.history.of(name.rpartition(".")[2])
 
     def sync(self) -> None:
-        """Remember what the panel or the user's own calls kept or reverted."""
-        with self.lock:
+        """Remember what the panel or the user's own calls kept or reverted.
+
+        While the panel checks or tunes nothing is done: no cell should wait for that, and the
+        call after the next cell catches up.
+        """
+        if not self.lock.acquire(blocking=False):
+            return
+        try:
             for key, (kernel, known) in list(self._seen.items()):
                 if kernel.source == known:
                     continue
@@ -397,6 +403,8 @@ class Session:
             # A kernel keeps its graph's inputs alive; nobody can reach these any more.
             alive = {id(k) for cell in self.cells.values() for k in cell.kernels.values()}
             self._seen = {key: value for key, value in self._seen.items() if key in alive}
+        finally:
+            self.lock.release()
 
     def _remember(self, edit: Edit) -> None:
         # A full disk must not undo an edit that is in use; it is in memory in any case.

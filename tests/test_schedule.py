@@ -102,3 +102,18 @@ def test_a_symbolic_size_stays_symbolic() -> None:
         given = torch.randn(rows, 32)
         torch.testing.assert_close(compiled(given), F.layer_norm(F.gelu(given), (32,)))
     assert len(backend.schedules) == 1
+
+
+def test_a_fusion_that_orders_two_other_steps_keeps_them_apart() -> None:
+    """``late`` and ``early`` read the same tensor, and nothing orders them until the steps on
+    the large tensor, which each is connected to through a product, have become one kernel."""
+
+    def function(x: torch.Tensor, large: torch.Tensor, w: torch.Tensor) -> tuple[Any, ...]:
+        shifted = large + 1
+        late = x + shifted[0] @ w
+        early = x.sin()
+        scaled = large * (early @ w)
+        return shifted, late, early, scaled
+
+    backend = kernels_of(function, torch.randn(8, 8), torch.randn(64, 8, 8), torch.randn(8, 8))
+    assert backend.kernel_count == 3

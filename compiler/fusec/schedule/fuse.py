@@ -221,6 +221,8 @@ def fuse(
         negative, a, b, version_a, version_b = heapq.heappop(heap)
         if groups.version[a] != version_a or groups.version[b] != version_b:
             continue
+        # Fusions since this pair was pushed may have put its second step before its first.
+        a, b = groups.ordered(a, b)
         first, second = groups.compute(a), groups.compute(b)
         assert first is not None
         assert second is not None

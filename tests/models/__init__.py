@@ -1,0 +1,1 @@
+"""Whole models beside eager and TorchInductor: ``make models``."""

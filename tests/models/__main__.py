@@ -1,0 +1,144 @@
+"""``make models``: whole models, eager, TorchInductor and fusec side by side.
+
+Every case (a model, forward or a training step, float32 or bfloat16 autocast) runs in a process
+of its own, with a time limit. The report is written after each, so that a run can be stopped and
+taken up again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from models import report, zoo
+from models.case import BACKENDS, MODES, PRECISIONS, run_case
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a run."""
+    parser = argparse.ArgumentParser(
+        prog="make models", description="Whole models beside eager and TorchInductor."
+    )
+    parser.add_argument("models", nargs="*", help=f"of {', '.join(zoo.names())}; all by default")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
+    parser.add_argument("--size", choices=zoo.SIZES, default="small")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at once; times need 1")
+    parser.add_argument("--threads", type=int, default=0, help="threads a case; 0: torch's own")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds a case")
+    parser.add_argument("--report", type=Path, default=Path("build/models.json"))
+    parser.add_argument("--again", action="store_true", help="also what the report has already")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the suite; returns 1 if fusec was wrong or failed anywhere."""
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    if options.child:
+        print(json.dumps(_child(options)), file=sys.__stdout__)
+        return 0
+    unknown = set(options.models) - set(zoo.names())
+    if unknown:
+        print(f"no such model: {', '.join(sorted(unknown))}; there are {', '.join(zoo.names())}")
+        return 2
+    wanted = [
+        f"{name} {mode} {precision}"
+        for name in options.models or zoo.names()
+        for mode in options.modes
+        for precision in options.precisions
+    ]
+    key = f"{options.size} {options.device}"
+    results = report.read(options.report)
+    done = {} if options.again else results.get(key, {})
+    todo = [case for case in wanted if not set(options.backends) <= set(done.get(case, ()))]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        running = {pool.submit(_run_child, options, case): case for case in todo}
+        try:
+            for number, future in enumerate(as_completed(running), 1):
+                case = running[future]
+                results.setdefault(key, {}).setdefault(case, {}).update(future.result())
+                report.write(options.report, results)
+                print(f"[{number}/{len(todo)}] {report.line(case, results[key][case])}", flush=True)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            print("stopped; the same command goes on from here")
+    shown = {case: results.get(key, {}).get(case, {}) for case in wanted}
+    text = report.table(shown)
+    options.report.with_suffix(".md").write_text(text)
+    print(f"\n{text}")
+    bad = [case for case, found in shown.items() if found.get("fusec", {}).get("verdict") != "ok"]
+    return 1 if bad and "fusec" in options.backends else 0
+
+
+def _child(options: argparse.Namespace) -> dict[str, Any]:
+    import warnings
+
+    import torch
+
+    warnings.filterwarnings("ignore")
+    # Only the result goes to the real standard output.
+    sys.stdout = sys.stderr
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    name, mode, precision = options.child.split()
+    return run_case(
+        name,
+        mode,
+        precision,
+        backends=tuple(options.backends),
+        size=options.size,
+        device=options.device,
+        timed=True,
+    )
+
+
+def _run_child(options: argparse.Namespace, case: str) -> dict[str, Any]:
+    """Run a case in a fresh process on a fresh compiler cache."""
+    command = [sys.executable, "-m", "models", "--child", case, "--size", options.size]
+    command += ["--device", options.device, "--threads", str(options.threads)]
+    command += ["--backends", *options.backends]
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "FUSEC_STRICT": "1",
+            "FUSEC_CACHE_DIR": f"{cache}/fusec",
+            "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+            "HF_HUB_OFFLINE": "1",
+        }
+        try:
+            ended = subprocess.run(
+                command,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=options.timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return _failed(options, f"more than {options.timeout:.0f} s")
+    try:
+        found: dict[str, Any] = json.loads(ended.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        last = (ended.stderr.strip().splitlines() or ["no output"])[-1]
+        return _failed(options, f"exit {ended.returncode}: {last}")
+    return found
+
+
+def _failed(options: argparse.Namespace, why: str) -> dict[str, Any]:
+    return {backend: {"verdict": "error", "detail": why} for backend in options.backends}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

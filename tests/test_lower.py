@@ -56,6 +56,7 @@ CASES: dict[str, Case] = {
     "convolution": lambda x: F.conv2d(x.view(1, 2, 4, 4), torch.ones(3, 2, 3, 3)).relu(),
     "upsample": lambda x: F.interpolate(x.view(1, 2, 4, 4), scale_factor=2),
     "expand and sum": lambda x: x.unsqueeze(0).expand(3, 4, 8).sum(2),
+    "turned softmax": lambda x: (torch.roll(x.softmax(1), 3, 1), x.softmax(1).roll(3, 1).sum(1)),
     "scan": lambda x: x.cumsum(0) + 1,
     "factories": lambda x: x + torch.arange(8) * torch.full((4, 1), 2.0) + torch.eye(4, 8),
     "split": lambda x: sum(p.sum() for p in x.split(3, 1)) + x.chunk(2, 0)[1].sum(),

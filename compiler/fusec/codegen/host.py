@@ -24,7 +24,8 @@ class HostProgram:
     """A host program as text.
 
     Attributes:
-        text: Source of ``def run(...)``: what a call executes.
+        text: Source of ``def run(inputs)``: what a call executes. It empties the list, so that a
+            tensor that nobody else needs is freed after the last step that reads it.
         traced: The same function, launching through ``launch(name, tensors, sizes)``, so that a
             kernel's own inputs can be caught.
         constants: Names in the text that stand for Python objects (operators, tensors).
@@ -40,12 +41,17 @@ class _Writer:
         self.program = program
         self.targets = targets
         self.traced = traced
-        self.taken = {"run", "status", "threads", "failed", "launch", "empty", "empty_cpu"}
+        self.taken = {"run", "inputs", "_", "status", "threads", "failed", "launch", "empty", "empty_cpu"}
         self.taken |= {"expect", *DTYPES, *targets}
         self.constants: dict[str, object] = {}
         self.lines: list[str] = []
         self.names: dict[str, str] = {}
         self.sizes: dict[Symbol, str] = {}
+        self.needed = set(program.output_buffers())
+        for step in program.steps:
+            self.needed |= set(step.reads())
+            if isinstance(step, Compute):
+                self.needed |= set(step.writes())
 
     # -- expressions ------------------------------------------------------------------------
 
@@ -127,15 +133,19 @@ class _Writer:
         arguments = [self.value(a) for a in step.args]
         arguments += [f"{k}={self.value(v)}" for k, v in step.kwargs.items()]
         call = f"{function}({', '.join(arguments)})"
-        if len(step.outputs) == 1 and step.outputs[0]:
-            target = self.bind(step.outputs[0])
+        # What nobody reads may be None instead of the tensor that was predicted.
+        outputs = [name if name in self.needed else "" for name in step.outputs]
+        if len(outputs) == 1 and outputs[0]:
+            target = self.bind(outputs[0])
             self.lines.append(f"{target} = {call}")
-        elif not any(step.outputs):
+        elif not any(outputs):
             self.lines.append(call)
         else:
-            targets = [self.bind(name) if name else "_" for name in step.outputs]
+            targets = [self.bind(name) if name else "_" for name in outputs]
             self.lines.append(f"{', '.join(targets)} = {call}")
-        for name in step.outputs:
+            if "_" in targets:
+                self.lines.append("del _")
+        for name in outputs:
             if name:
                 target, buffer = self.names[name], self.program.buffers[name]
                 self.lines.append(f"{target} = expect({target}, {self.tuple(buffer.strides)})")
@@ -161,7 +171,10 @@ class _Writer:
                 self.bind(name)
             else:
                 self.names[name] = identifier(name, self.taken, "n")
-        parameters = ", ".join(self.names[name] for name in program.inputs)
+        if program.inputs:
+            names = ", ".join(self.names[name] for name in program.inputs)
+            self.lines.append(f"{names}{',' if len(program.inputs) == 1 else ''} = inputs")
+        self.lines.append("inputs.clear()")
         for symbol, (source, dim) in program.sizes.items():
             text = self.names[source] if dim is None else f"{self.names[source]}.size({dim})"
             self.sizes[symbol] = identifier(symbol.name, self.taken, "s")
@@ -181,7 +194,7 @@ class _Writer:
         outputs = ", ".join(self.value(v) for v in program.outputs)
         self.lines.append(f"return [{outputs}]")
         body = "\n".join(f"    {line}" for line in self.lines)
-        return f"def run({parameters}):\n{body}\n"
+        return f"def run(inputs):\n{body}\n"
 
 
 def emit_host(program: Program, targets: Mapping[str, str]) -> HostProgram:

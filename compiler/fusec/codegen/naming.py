@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Symbol
-from fusec.ir.node import Op, walk
+from fusec.ir.node import Op
 from fusec.ir.ops import CHECK_PREFIX
 from fusec.kernel import Argument, Role, Signature
 
@@ -83,7 +83,7 @@ def checks(body: Body) -> tuple[str, ...]:
     """Return the messages of the run-time checks of ``body``, in order."""
     found = (
         node.name.removeprefix(CHECK_PREFIX)
-        for node in walk(body.roots)
+        for node in body.nodes()
         if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
     )
     return tuple(dict.fromkeys(found))

@@ -62,7 +62,7 @@ def plan_passes(body: Body) -> PassPlan:
     """Assign the nodes and stores of ``body`` to passes over its reduced axes."""
     reduced = frozenset(body.reduce_axes)
     nodes = body.nodes()
-    free = free_axes(body.roots)
+    free = free_axes(body.computed)
     elementwise = frozenset(node for node in nodes if free[node] & reduced)
     ready: dict[Node, int] = {}
     for node in nodes:

@@ -8,7 +8,17 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from fusec.ir.index import Expr, Symbol, product
-from fusec.ir.node import Load, Node, Reduce, free_axes, rewrite, walk
+from fusec.ir.node import (
+    Load,
+    Node,
+    Reduce,
+    Scan,
+    free_axes,
+    indirect,
+    indirect_nodes,
+    rewrite,
+    walk,
+)
 from fusec.report import SourceLine
 
 
@@ -93,9 +103,15 @@ class Body:
         """The values written."""
         return tuple(store.value for store in self.stores)
 
+    @property
+    def computed(self) -> tuple[Node, ...]:
+        """The values written, then the run-time integers that say where, each of them once."""
+        places = indirect_nodes(tuple(e for store in self.stores for e in store.index))
+        return (*self.roots, *places)
+
     def nodes(self) -> list[Node]:
-        """Return every node, arguments before users."""
-        return walk(self.roots)
+        """Return every node, arguments before users; those that say where to store as well."""
+        return walk(self.computed)
 
     def loads(self) -> list[Load]:
         """Return every load, each once."""
@@ -111,8 +127,12 @@ class Body:
 
     @property
     def has_reduction(self) -> bool:
-        """Whether a reduction occurs."""
-        return any(isinstance(node, Reduce) for node in self.nodes())
+        """Whether a reduction or a scan occurs."""
+        return any(isinstance(node, Reduce | Scan) for node in self.nodes())
+
+    def scans(self) -> list[Scan]:
+        """Return every scan, each once."""
+        return [node for node in self.nodes() if isinstance(node, Scan)]
 
     def sizes(self) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
         """Return the extents of ``axes`` and of ``reduce_axes``."""
@@ -126,10 +146,21 @@ class Body:
         swap: Callable[[Node], Node | None] | None = None,
     ) -> Body:
         """Return this body over other axes, each old one expressed by ``mapping``."""
-        values = rewrite(self.roots, mapping, swap)
+        before = self.computed
+        moved = dict(zip(before, rewrite(before, mapping, swap), strict=True))
+        places: dict[Symbol, Expr] = dict(mapping)
+        used = {s for store in self.stores for e in store.index for s in e.symbols()}
+        for symbol in sorted(used, key=lambda s: s.serial):
+            if isinstance(symbol.payload, Node):
+                assert symbol.size is not None
+                places[symbol] = indirect(moved[symbol.payload], symbol.size.substitute(mapping))
         stores = tuple(
-            replace(store, index=tuple(e.substitute(mapping) for e in store.index), value=value)
-            for store, value in zip(self.stores, values, strict=True)
+            replace(
+                store,
+                index=tuple(e.substitute(places) for e in store.index),
+                value=moved[store.value],
+            )
+            for store in self.stores
         )
         return Body(axes, reduce_axes, stores)
 

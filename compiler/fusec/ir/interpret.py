@@ -14,7 +14,7 @@ import torch
 
 from fusec.ir.body import Body, Compute, Extern, Program, TensorRef
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
 from fusec.ir.ops import CHECK_PREFIX
 
 _UNARY = {
@@ -100,6 +100,8 @@ class _Evaluator:
             return args[0].to(node.dtype)
         if isinstance(node, Reduce):
             return self.reduce(node, args[0])
+        if isinstance(node, Scan):
+            return self.scan(node, args[0])
         assert isinstance(node, Op)
         if node.name.startswith(CHECK_PREFIX):
             if not bool(args[0].all()):
@@ -133,6 +135,23 @@ class _Evaluator:
             other = torch.full_like(value, node.other)
             value = torch.where(mask, value, other)
         return value.to(self.real(node.dtype))
+
+    def scan(self, node: Scan, value: torch.Tensor) -> torch.Tensor:
+        dim = self.axes.index(node.axis)
+        shape = list(value.shape)
+        shape[dim] = self.extents[dim]
+        value = value.expand(shape)
+        if node.kind == "sum":
+            result = value.cumsum(dim, dtype=value.dtype)
+        elif node.kind == "prod":
+            result = value.cumprod(dim, dtype=value.dtype)
+        elif node.kind == "logsumexp":
+            result = value.logcumsumexp(dim)
+        else:
+            largest = node.kind.removeprefix("arg") == "max"
+            values, positions = value.cummax(dim) if largest else value.cummin(dim)
+            result = positions if node.kind.startswith("arg") else values
+        return result.to(self.real(node.dtype))
 
     def reduce(self, node: Reduce, value: torch.Tensor) -> torch.Tensor:
         dims = [self.axes.index(axis) for axis in node.axes]

@@ -193,6 +193,44 @@ class Reduce(Node):
         return reduce(self.kind, args[0], unique, self.dtype)
 
 
+class Scan(Node):
+    """An inclusive scan of the argument along ``axis``: at each position, all up to it combined.
+
+    Kinds: ``sum``, ``prod``, ``logsumexp``; ``max``, ``min`` (NaN wins, and of equal values the
+    last: -0.0 after 0.0), ``argmax``, ``argmin`` (the position of what ``max`` and ``min`` give;
+    dtype int64).
+
+    Unlike a reduction's, its value depends on the axis, which therefore is run over in order.
+
+    Attributes:
+        kind: One of the above.
+        axis: The axis that it runs along, one of the body's ``reduce_axes``.
+    """
+
+    __slots__ = ("axis", "kind")
+
+    def __init__(self, kind: str, arg: Node, axis: Symbol, dtype: torch.dtype) -> None:
+        super().__init__(dtype, (arg,))
+        self.kind = kind
+        self.axis = axis
+
+    def rebuild(self, args: tuple[Node, ...], move: Callable[[Expr], Expr]) -> Node:
+        """Return the same scan of another argument, along the moved axis.
+
+        An axis moves to another one as a whole, or to the one position that it has.
+        """
+        place = move(Expr.of(self.axis))
+        if place.constant == 0:
+            return single_scan(self.kind, args[0], self.dtype)
+        (axis,) = place.symbols()
+        assert place == Expr.of(axis), "a scan's axis is taken apart"
+        return scan(self.kind, args[0], axis, self.dtype)
+
+    def exprs(self) -> tuple[Expr, ...]:
+        """Return the position along the axis."""
+        return (Expr.of(self.axis),)
+
+
 # -- recording ----------------------------------------------------------------------------
 
 
@@ -332,6 +370,24 @@ def reduce(kind: str, arg: Node, axes: tuple[Symbol, ...], dtype: torch.dtype) -
     return current_recorder().intern(key, lambda: Reduce(kind, arg, axes, dtype))
 
 
+def scan(kind: str, arg: Node, axis: Symbol, dtype: torch.dtype) -> Node:
+    """Return a scan of ``arg`` along ``axis``; see ``Scan``."""
+    if axis.size == 1:
+        return single_scan(kind, arg, dtype)
+    key = ("scan", kind, arg, axis, dtype)
+    return current_recorder().intern(key, lambda: Scan(kind, arg, axis, dtype))
+
+
+def single_scan(kind: str, arg: Node, dtype: torch.dtype) -> Node:
+    """Return a scan of one element: itself, added to 0 where that makes 0.0 of -0.0."""
+    if kind.startswith("arg"):
+        return const(0, dtype)
+    value = cast(arg, dtype)
+    if kind == "sum" and dtype.is_floating_point:
+        return op("add", (const(0, dtype), value), dtype)
+    return value
+
+
 def indirect(node: Node, size: Expr) -> Expr:
     """Return an index expression for an integer computed at run time, 0 <= it < ``size``.
 
@@ -355,7 +411,10 @@ def indirect_nodes(exprs: tuple[Expr, ...]) -> tuple[Node, ...]:
 # -- traversal ----------------------------------------------------------------------------
 
 
-def walk(roots: tuple[Node, ...], leaf: type[Node] | None = None) -> list[Node]:
+Leaf = type[Node] | tuple[type[Node], ...]
+
+
+def walk(roots: tuple[Node, ...], leaf: Leaf | None = None) -> list[Node]:
     """Return every node below ``roots``, arguments before their users, each once.
 
     What lies below nodes of type ``leaf`` is left out.
@@ -379,7 +438,7 @@ def rewrite(
     roots: tuple[Node, ...],
     mapping: Mapping[Symbol, Expr],
     replace: Callable[[Node], Node | None] | None = None,
-    leaf: type[Node] | None = None,
+    leaf: Leaf | None = None,
 ) -> tuple[Node, ...]:
     """Rebuild ``roots`` with symbols substituted and nodes replaced.
 

@@ -30,6 +30,7 @@ from fusec.ir.node import (
     load,
     op,
     reduce,
+    scan,
     source_line,
 )
 
@@ -228,9 +229,10 @@ def masked(condition: Node, value: Node, other: Number) -> Node:
 def guard_loads(value: Node, condition: Node) -> Node:
     """Return ``value`` with ``condition`` added to the mask of every load below it.
 
-    Checks below it are guarded as well: they fail only where the condition holds.
+    Checks below it are guarded as well: they fail only where the condition holds.  Reductions and
+    scans stay as they are: they read other elements than those that the condition is about.
     """
-    from fusec.ir.node import rewrite
+    from fusec.ir.node import Reduce, Scan, rewrite
 
     def guard(node: Node) -> Node | None:
         if isinstance(node, Load):
@@ -241,7 +243,7 @@ def guard_loads(value: Node, condition: Node) -> Node:
             return op(node.name, (holds, node.args[1]), node.dtype)  # type: ignore[attr-defined]
         return None
 
-    return rewrite((value,), {}, guard)[0]
+    return rewrite((value,), {}, guard, leaf=(Reduce, Scan))[0]
 
 
 def check(condition: Node, value: Node, message: str) -> Node:
@@ -301,6 +303,7 @@ __all__ = [
     "masked",
     "op",
     "reduce",
+    "scan",
     "source_line",
     "unary",
     "where",

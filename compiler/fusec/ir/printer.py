@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fusec.ir.body import Body, Compute, Program, TensorRef
 from fusec.ir.index import Expr
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
 
 
 def dtype_name(node_dtype: object) -> str:
@@ -57,6 +57,8 @@ def _format_node(node: Node, names: dict[int, str]) -> str:
         return f"{word}({args[0]})"
     if isinstance(node, Reduce):
         return f"{node.kind}({args[0]} over {', '.join(map(str, node.axes))})"
+    if isinstance(node, Scan):
+        return f"running {node.kind}({args[0]} along {node.axis})"
     assert isinstance(node, Op)
     return f"{node.name}({', '.join(args)})"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fusec.ir import ops
 from fusec.ir.body import Body, Store, axis_sizes
 from fusec.ir.index import Expr, Symbol, flatten, product, unflatten
-from fusec.ir.node import Load, Node, Reduce, free_axes, rewrite, walk
+from fusec.ir.node import Load, Node, Reduce, Scan, free_axes, rewrite, walk
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,9 @@ def merge(first: Body, second: Body) -> Body | Refusal:
             refusal = refusal or space
             continue
         axes, reduce_axes, mapping = space
+        if not _keeps_order(moving, mapping):
+            refusal = Refusal("a running value needs the dimension that it runs along as one loop")
+            continue
         moved = moving.moved(axes, reduce_axes, mapping)
         placed = Body(axes, reduce_axes, target.stores)
         early, late = (moved, placed) if moving is first else (placed, moved)
@@ -48,6 +51,12 @@ def merge(first: Body, second: Body) -> Body | Refusal:
         refusal = joined
     assert refusal is not None
     return refusal
+
+
+def _keeps_order(moving: Body, mapping: Mapped) -> bool:
+    """Whether every axis that a scan runs along goes onto one axis, forward."""
+    places = (mapping.get(node.axis, Expr.of(node.axis)) for node in moving.scans())
+    return all(place.constant == 0 or _lone_symbol(place) is not None for place in places)
 
 
 def _common_space(
@@ -65,7 +74,8 @@ def _common_space(
     if not moving.reduce_axes and inner_t:
         # a pointwise body next to a reduction: its axes cover rows and their elements, or rows
         whole = outer_t + inner_t
-        refusal = _complete(mapping, moving.axes, whole, solved)
+        turn = _may_turn(target, moving)
+        refusal = _complete(mapping, moving.axes, whole, solved, turn=turn)
         if refusal is not None:
             mapping = {}
             refusal = _complete(mapping, moving.axes, outer_t, solved)
@@ -85,12 +95,18 @@ def _match_accesses(target: Body, moving: Body, first: Body, second: Body) -> di
     """Return where axes of ``moving`` must go for common buffers to be accessed alike."""
     solved: dict[Symbol, Expr] = {}
     own = set(moving.axes) | set(moving.reduce_axes)
+    turn = _may_turn(target, moving)
     for left, right in _access_pairs(target, moving, first):
         trial: dict[Symbol, Expr] = {}
         for mine, theirs in zip(right, left, strict=True):
             symbol = _lone_symbol(mine)
+            place = theirs
+            if symbol is None and turn:
+                symbol = _turned_symbol(mine)
+                if symbol is not None and symbol.size is not None:
+                    place = symbol.size - 1 - theirs
             if symbol is not None and symbol in own:
-                trial.setdefault(symbol, theirs)
+                trial.setdefault(symbol, place)
         for symbol, place in trial.items():
             if any(s.kind == "indirect" for s in place.symbols()):
                 continue
@@ -129,6 +145,23 @@ def _lone_symbol(expr: Expr) -> Symbol | None:
     ((monomial, c),) = expr.terms.items()
     if c == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
         return monomial[0]
+    return None
+
+
+def _may_turn(target: Body, moving: Body) -> bool:
+    """Whether ``moving`` may run over its elements backward.
+
+    What comes before or after a scan may: the gradient of a running sum is one from the other end.
+    """
+    return not moving.reduce_axes and bool(target.scans())
+
+
+def _turned_symbol(expr: Expr) -> Symbol | None:
+    """Return the axis of which ``expr`` is the position counted from the end."""
+    for symbol in expr.symbols():
+        turned = None if symbol.size is None else symbol.size - 1 - Expr.of(symbol)
+        if symbol.kind == "axis" and expr == turned:
+            return symbol
     return None
 
 
@@ -181,8 +214,13 @@ def _complete(
     axes: tuple[Symbol, ...],
     onto: tuple[Symbol, ...],
     solved: Mapped,
+    *,
+    turn: bool = False,
 ) -> Refusal | None:
-    """Extend ``mapping`` so that ``axes`` cover ``onto`` one to one; or say why not."""
+    """Extend ``mapping`` so that ``axes`` cover ``onto`` one to one; or say why not.
+
+    With ``turn`` an axis may run backward.
+    """
     sizes, onto_sizes = axis_sizes(axes), axis_sizes(onto)
     if product(sizes) != product(onto_sizes):
         return Refusal(f"one runs over {_text(axes)}, the other over {_text(onto)}")
@@ -191,7 +229,7 @@ def _complete(
         return None
     allowed = set(onto)
     matched = {a: solved[a] for a in axes if a in solved and solved[a].symbols() <= allowed}
-    if _is_bijection(matched, axes, onto):
+    if _is_bijection(matched, axes, onto, turn):
         mapping.update(matched)
         for axis in axes:
             mapping.setdefault(axis, Expr.of(0))
@@ -213,12 +251,16 @@ def _exprs(axes: tuple[Symbol, ...]) -> tuple[Expr, ...]:
     return tuple(Expr.of(a) for a in axes)
 
 
-def _is_bijection(mapping: Mapped, axes: tuple[Symbol, ...], onto: tuple[Symbol, ...]) -> bool:
+def _is_bijection(
+    mapping: Mapped, axes: tuple[Symbol, ...], onto: tuple[Symbol, ...], turn: bool
+) -> bool:
     """Whether ``mapping`` sends the non-trivial axes to all of ``onto``, each exactly once."""
     wide = [a for a in axes if a.size != 1]
     if any(a not in mapping for a in wide):
         return False
-    places = [_lone_symbol(mapping[a]) for a in wide]
+    places = [
+        _lone_symbol(mapping[a]) or (_turned_symbol(mapping[a]) if turn else None) for a in wide
+    ]
     if all(p is not None for p in places):
         # a permutation: distinct axes of the same extents
         same = all(p.size == a.size for p, a in zip(places, wide, strict=True) if p is not None)
@@ -250,13 +292,10 @@ def _join(
             return None
         return value
 
-    values = rewrite(late.roots, {}, swap)
+    replaced = late.moved(axes, reduce_axes, {}, swap)
     if failure:
         return failure[0]
-    stores = tuple(
-        Store(s.buffer, s.index, v, s.mode) for s, v in zip(late.stores, values, strict=True)
-    )
-    joined = Body(axes, reduce_axes, early.stores + stores)
+    joined = Body(axes, reduce_axes, early.stores + replaced.stores)
     return _check_levels(joined) or joined
 
 
@@ -299,8 +338,10 @@ def _reindexed(store: Store, load: Load) -> Node | None:
     if not free_axes((store.value,))[store.value] <= set(moves):
         return None
     moves = {symbol: place for symbol, place in moves.items() if place != Expr.of(symbol)}
-    reductions = [n for n in walk((store.value,), Reduce) if isinstance(n, Reduce)]
-    if any(not set(moves) <= set(node.axes) for node in reductions):
+    outside = walk((store.value,), Reduce)  # outside of reductions
+    if any(isinstance(n, Scan) for n in outside):
+        return None
+    if any(isinstance(n, Reduce) and not set(moves) <= set(n.axes) for n in outside):
         return None
     return rewrite((store.value,), moves, leaf=Reduce)[0]
 
@@ -325,6 +366,8 @@ def _check_levels(body: Body) -> Refusal | None:
             extra = reduced - set(node.axes)
             if any(a.size != 1 for a in extra):
                 return Refusal("one reduces over only a part of what the other does")
+        if isinstance(node, Scan) and any(a.size != 1 for a in reduced - {node.axis}):
+            return Refusal("a running value goes along only a part of what the other runs over")
     return None
 
 
@@ -342,10 +385,5 @@ def inline_producer(consumer: Body, producer: Body) -> Body | Refusal:
             return None
         return value
 
-    values = rewrite(consumer.roots, {}, swap)
-    if failure:
-        return failure[0]
-    stores = tuple(
-        Store(s.buffer, s.index, v, s.mode) for s, v in zip(consumer.stores, values, strict=True)
-    )
-    return Body(consumer.axes, consumer.reduce_axes, stores)
+    inlined = consumer.moved(consumer.axes, consumer.reduce_axes, {}, swap)
+    return failure[0] if failure else inlined

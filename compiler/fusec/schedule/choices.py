@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Load, Node, Op, Reduce
+from fusec.ir.node import Load, Node, Op, Reduce, Scan
 from fusec.ir.ops import EXPENSIVE
 
 # A symbolic size counts as this many elements in an estimate.
@@ -79,7 +79,7 @@ def too_large(body: Body) -> str | None:
     nodes = body.nodes()
     if len(nodes) > MAX_NODES:
         return f"the kernel would compute {len(nodes)} values, more than {MAX_NODES}"
-    reductions = sum(isinstance(node, Reduce) for node in nodes)
+    reductions = sum(isinstance(node, Reduce | Scan) for node in nodes)
     if reductions > MAX_REDUCTIONS:
-        return f"the kernel would hold {reductions} reductions, more than {MAX_REDUCTIONS}"
+        return f"the kernel would hold {reductions} reductions or scans, more than {MAX_REDUCTIONS}"
     return None

@@ -85,7 +85,7 @@ class Kernel:
 
     def __post_init__(self) -> None:
         self.nodes = self.body.nodes()
-        self.free = free_axes(self.body.roots)
+        self.free = free_axes(self.body.computed)
         self.users: dict[Node, list[Node]] = {}
         for node in self.nodes:
             for arg in node.args:

@@ -189,7 +189,7 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -
 
 def overwrites_row_values(body: Body) -> bool:
     """Whether one program of a shared row might overwrite what another still has to read."""
-    free, writes = free_axes(body.roots), set(body.writes())
+    free, writes = free_axes(body.computed), set(body.writes())
     reduced = frozenset(body.reduce_axes)
     return any(load.buffer in writes and not free[load] & reduced for load in body.loads())
 

@@ -13,7 +13,7 @@ from fusec.codegen.triton.helpers import HELPERS
 from fusec.codegen.triton.names import favorite_names
 from fusec.codegen.triton.padding import Padding
 from fusec.codegen.triton.relaxed import relaxed_nodes
-from fusec.codegen.triton.tiling import Tile, all_roots, extents
+from fusec.codegen.triton.tiling import Tile, extents
 from fusec.codegen.triton.writer import Writer
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
@@ -95,7 +95,7 @@ class File:
         taken |= {k.name for k in self.choice.knobs} | set(HELPERS)
         for dim in tile.dims:
             taken |= {dim.index, dim.mask}
-        free = free_axes(all_roots(body))
+        free = free_axes(body.computed)
         padding = None
         if tile.inner is not None and tile.inner.mask:
             padding = Padding(body.nodes(), tile.inner.symbol, free)
@@ -108,7 +108,7 @@ class File:
             taken=taken,
             free=free,
             index_type=self.index,
-            favorite=favorite_names(all_roots(body)),
+            favorite=favorite_names(body.computed),
             relaxed=relaxed_nodes(body),
             padding=padding,
             size_names=self.sizes,

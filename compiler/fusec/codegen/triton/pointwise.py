@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from fusec.codegen.triton.block import Block, Kernel
-from fusec.codegen.triton.tiling import all_roots
-from fusec.ir.node import Reduce, walk
+from fusec.ir.node import Reduce
 
 
 def write_pointwise(kernel: Kernel, block: Block) -> None:
     """Write loads, maths and stores of one tile; everything is read before anything is written."""
     body = kernel.tile.body
-    nodes = walk(all_roots(body))
+    nodes = body.nodes()
     assert not any(isinstance(node, Reduce) for node in nodes)
     block.write(nodes, stores=body.stores)
     for store in body.stores:

@@ -16,7 +16,7 @@ from fusec.codegen.passes import Pass, PassPlan
 from fusec.codegen.triton import reduce_text as rt
 from fusec.codegen.triton.block import Block, Kernel
 from fusec.codegen.triton.expressions import ATOM, Text, triton_type, typed
-from fusec.codegen.triton.tiling import Dim, all_roots, payloads
+from fusec.codegen.triton.tiling import Dim, payloads
 from fusec.ir.body import Store
 from fusec.ir.node import Load, Node, Reduce, walk
 
@@ -244,7 +244,7 @@ def write_persistent(kernel: Kernel, block: Block) -> None:
     """Write a kernel whose tile holds whole rows."""
     body = kernel.tile.body
     reducer = Reducer(kernel, block)
-    block.write(walk(all_roots(body)), stores=body.stores, reduce=reducer.reduce)
+    block.write(body.nodes(), stores=body.stores, reduce=reducer.reduce)
     for store in body.stores:
         block.store(store)
 
@@ -329,7 +329,7 @@ def nodes_for(kernel: Kernel, roots: Sequence[Node]) -> list[Node]:
             continue
         wanted.add(node)
         stack.extend(node.args)
-    return [n for n in walk(all_roots(kernel.tile.body)) if n in wanted]
+    return [n for n in kernel.tile.body.nodes() if n in wanted]
 
 
 def loop_uses(plan: PassPlan, number: int) -> list[Node]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fusec.codegen.triton.reduce_text import identity
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol, product, unflatten
-from fusec.ir.node import Node, Reduce, cast, const, free_axes, indirect, reduce, rewrite
+from fusec.ir.node import Node, Reduce, cast, const, free_axes, reduce, rewrite
 
 LIMIT = 2**31 - 2**24  # positions in the last, partly filled tile must not overflow either
 
@@ -113,16 +113,7 @@ def move(body: Body, groups: Sequence[Sequence[Symbol]], reduced: Sequence[Symbo
             return reduce(node.kind, node.args[0], inner, node.dtype)
         return None
 
-    indexed = computed_indices(body)
-    values = rewrite((*body.roots, *(s.payload for s in indexed)), mapping, keep)  # type: ignore[arg-type]
-    for symbol, payload in zip(indexed, values[len(body.stores) :], strict=True):
-        assert symbol.size is not None
-        mapping[symbol] = indirect(payload, symbol.size.substitute(mapping))
-    stores = tuple(
-        replace(store, index=tuple(e.substitute(mapping) for e in store.index), value=value)
-        for store, value in zip(body.stores, values[: len(body.stores)], strict=True)
-    )
-    return Body(tuple(outer), inner, stores)
+    return body.moved(tuple(outer), inner, mapping, keep)
 
 
 def without_empty_rows(body: Body) -> Body:
@@ -141,7 +132,7 @@ def without_empty_rows(body: Body) -> Body:
         )
 
     reduced = set(body.reduce_axes)
-    free = free_axes(body.roots)
+    free = free_axes(body.computed)
     stores = [
         s
         for s in body.stores
@@ -157,18 +148,6 @@ def payloads(index: tuple[Expr, ...]) -> list[Node]:
     found = {s for e in index for s in e.symbols() if isinstance(s.payload, Node)}
     ordered = sorted(found, key=lambda s: s.serial)
     return [s.payload for s in ordered if isinstance(s.payload, Node)]
-
-
-def computed_indices(body: Body) -> list[Symbol]:
-    """Return the symbols of the stores' indices that stand for run-time integers."""
-    found = {s for store in body.stores for e in store.index for s in e.symbols()}
-    return sorted((s for s in found if s.kind == "indirect"), key=lambda s: s.serial)
-
-
-def all_roots(body: Body) -> tuple[Node, ...]:
-    """Return the values stored and the integers that say where."""
-    payloads = (s.payload for s in computed_indices(body))
-    return (*body.roots, *(p for p in payloads if isinstance(p, Node)))
 
 
 def strides_of(body: Body, buffers: Mapping[str, Buffer], axis: Symbol) -> list[int]:

@@ -43,7 +43,7 @@ def count_operations(body: Body) -> int:
 
     An expensive function counts as several, as in ``ops.EXPENSIVE``.
     """
-    free = free_axes(body.roots)
+    free = free_axes(body.computed)
     total = 0
     for node in body.nodes():
         cost = _cost(node)

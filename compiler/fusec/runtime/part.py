@@ -103,9 +103,7 @@ class CompiledPart:
         def call(inputs: list[Any]) -> list[Any]:
             if self.keep:
                 self.last_inputs = tuple(inputs)
-            arguments = tuple(inputs)
-            inputs.clear()
-            return run(*arguments)
+            return run(inputs)
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
@@ -120,7 +118,7 @@ class CompiledPart:
         namespace = {**self._namespace, "launch": launch}
         exec(compile(self.state.host.traced, "<traced host program>", "exec"), namespace)
         run: Callable[..., list[Any]] = namespace["run"]
-        return run(*inputs)
+        return run(list(inputs))
 
     def kernel_inputs(
         self, name: str, inputs: Sequence[object]

@@ -1,0 +1,97 @@
+"""The host program: what it keeps alive, and what it takes of an extern call."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import fusec
+
+_watched: list[weakref.ref[torch.Tensor]] = []
+_alive: list[list[bool]] = []
+
+
+@pytest.fixture(scope="module")
+def probe() -> Iterator[object]:
+    """An operator, extern to the compiler, that notes which watched tensors are alive."""
+    with torch.library._scoped_library("fusec_test", "FRAGMENT") as library:
+        library.define("probe(Tensor x) -> Tensor")
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            _alive.append([each() is not None for each in _watched])
+            return x.clone()
+
+        library.impl("probe", run, "CPU")
+        library.impl("probe", torch.empty_like, "Meta")
+        yield torch.ops.fusec_test.probe.default
+
+
+def test_inputs_are_freed_after_their_last_use(probe: object) -> None:
+    """So that a backward pass frees what was saved for it as it goes, like eager's."""
+    compiled = fusec.compile(lambda x, y: probe(x.sum(0)) + y)  # type: ignore[operator]
+    with torch.no_grad():
+        compiled(torch.randn(8, 4), torch.randn(4))
+    inputs = [torch.randn(8, 4), torch.randn(4)]
+    expected = inputs[0].sum(0) + inputs[1]
+    _watched[:] = [weakref.ref(each) for each in inputs]
+    entry = compiled.graphs[0].parts[0].entry()
+    _alive.clear()
+    (result,) = entry(inputs)
+    assert inputs == []
+    assert _alive == [[False, True]]
+    torch.testing.assert_close(result, expected)
+
+
+def test_saved_tensors_are_freed_during_backward(probe: object) -> None:
+    """The same through autograd, which hands its saved tensors over."""
+
+    class Probe(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+            return probe(grad)  # type: ignore[operator, no-any-return]
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(Probe.apply(x) @ w).sum()  # type: ignore[no-any-return]
+
+    compiled = fusec.compile(function)
+    for _ in range(2):
+        x, w = torch.randn(8, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+        loss = compiled(x, w)
+        _watched[:] = [
+            weakref.ref(each)
+            for each in (getattr(loss.grad_fn, "saved_tensors", None) or ())
+            if each is not x and each is not w
+        ]
+        _alive.clear()
+        loss.backward()
+    plain = function(x.detach().requires_grad_(), w)
+    torch.testing.assert_close(loss, plain)
+    assert _watched
+    assert _alive == [[False] * len(_watched)]
+
+
+def test_results_that_nobody_reads_may_be_missing() -> None:
+    """Some operators return None for what they were not asked to compute."""
+    with torch.library._scoped_library("fusec_test", "FRAGMENT") as library:
+        library.define("partly(Tensor x) -> (Tensor, Tensor)")
+        library.impl("partly", lambda x: (x.sin(), None), "CPU")
+        library.impl("partly", lambda x: (torch.empty_like(x), torch.empty_like(x)), "Meta")
+
+        def function(x: torch.Tensor) -> torch.Tensor:
+            first, _second = torch.ops.fusec_test.partly(x)
+            return first + 1  # type: ignore[no-any-return]
+
+        x = torch.randn(5)
+        with torch.no_grad():
+            try:
+                result = fusec.compile(function)(x)
+            except RuntimeError as error:
+                pytest.skip(f"torch refuses such an operator: {error}")
+        torch.testing.assert_close(result, x.sin() + 1)

@@ -41,8 +41,8 @@ class _Writer:
         self.program = program
         self.targets = targets
         self.traced = traced
-        self.taken = {"run", "inputs", "_", "status", "threads", "failed", "launch", "empty", "empty_cpu"}
-        self.taken |= {"expect", *DTYPES, *targets}
+        self.taken = {"run", "inputs", "_", "status", "threads", "failed", "launch", "expect"}
+        self.taken |= {"empty", "empty_cpu", *DTYPES, *targets}
         self.constants: dict[str, object] = {}
         self.lines: list[str] = []
         self.names: dict[str, str] = {}

@@ -39,6 +39,8 @@ def grain(operations: int) -> int:
 SCRATCH_BYTES = 256 * 1024
 # Below this cost (an exponential is 10) a value is cheaper to compute again than to keep.
 KEEP_COST = 8
+# What a step of a scan counts: its loop takes one element at a time, four cycles after the last.
+SCAN_COST = 16
 
 # Elements among which argmax looks for the extreme before it looks for its position: short
 # enough to be in the first-level cache when the search runs over it again.

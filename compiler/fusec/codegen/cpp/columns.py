@@ -25,12 +25,13 @@ from fusec.codegen.cpp.reductions import (
     take_position,
 )
 from fusec.codegen.cpp.rows import Span
+from fusec.codegen.cpp.scans import Running, first_value, running_values
 from fusec.codegen.cpp.scope import Kernel, Scope
 from fusec.codegen.cpp.steps import plan_steps
 from fusec.codegen.cpp.writer import Writer
 from fusec.ir.body import Store, axis_sizes
 from fusec.ir.index import Symbol, product
-from fusec.ir.node import Cast, Load, Node, Op, Reduce
+from fusec.ir.node import Cast, Load, Node, Op, Reduce, Scan
 from fusec.ir.ops import CHECK_PREFIX
 
 
@@ -44,6 +45,7 @@ class Columns:
 
     Attributes:
         held: Node to the array that has its value for every column of the tile.
+        running: Scan of the current pass to the array of what it has so far.
     """
 
     def __init__(self, kernel: Kernel, scope: Scope, writer: Writer, column: Symbol) -> None:
@@ -53,6 +55,7 @@ class Columns:
         self.column = column
         self.steps = plan_steps(kernel, keep=False)
         self.held: dict[Node, Expression] = {}
+        self.running: dict[Scan, Running] = {}
         self.rows_name = ""
         self.others = [axis for axis in kernel.body.axes if axis is not column]
         width = choices.COLUMNS
@@ -74,6 +77,7 @@ class Columns:
         units = None if tiles is None or points is None else tiles * points
         work = product(axis_sizes(kernel.body.axes + kernel.body.reduce_axes)).constant
         ordered = all(not n.kind.startswith("arg") for s in self.steps.passes for n in s.reductions)
+        ordered = ordered and not kernel.body.scans()
         self.split = may_thread(kernel) and ordered and choices.split_rows(units, work)
 
     def write(self) -> None:
@@ -144,6 +148,7 @@ class Columns:
             item = array.text.replace("@", place)
             text = item if "@" in array.text else f"{array.text}[{place}]"
             scope.values[node] = replace(array, text=text)
+        scope.running = {node: item.at(place) for node, item in self.running.items()}
 
     def vector_loop(self, outer: Scope) -> _VectorLoop:
         """Open a vector loop over the tile's columns."""
@@ -159,6 +164,7 @@ class Columns:
         for node in step.reductions:
             items.append(accumulator(tile, node, "column", total=chunk is not None or self.split))
         self.declare(items)
+        self.start_scans(tile, number)
         if self.split:
             self.split_pass(tile, number, items)
         else:
@@ -167,6 +173,18 @@ class Columns:
             # "@" stands for the place of the column.
             self.held[item.node] = item.at("@").result
         self.narrow(tile, [item for item in items if item.dtype != item.node.dtype])
+
+    def start_scans(self, tile: Scope, number: int) -> None:
+        """Declare the arrays of what the scans of a pass have so far."""
+        nodes = [n for n in self.steps.passes[number].inside if isinstance(n, Scan)]
+        self.running = running_values(nodes, tile.taken)
+        for item in dict.fromkeys(self.running.values()):
+            kind, source = C_TYPES[item.dtype], item.node.source
+            self.writer.line(f"{kind} {item.place}[{self.width}];", source)
+            if item.index:
+                self.writer.line(f"int64_t {item.index}[{self.width}] = {{}};", source)
+            with self.writer.block(f"for (int64_t c = 0; c < {self.width}; ++c)"):
+                self.writer.line(f"{item.place}[c] = {first_value(item)};", source)
 
     def narrow(self, tile: Scope, items: Sequence[Accumulator]) -> None:
         """Convert totals once where every element of a later pass reads them."""
@@ -380,7 +398,7 @@ def column_axis(kernel: Kernel) -> Symbol | None:
     if not votes:
         return None
     best = max(votes, key=lambda axis: votes[axis])
-    beside = all(best in kernel.free[n] for n in kernel.nodes if isinstance(n, Reduce))
+    beside = all(best in kernel.free[n] for n in kernel.nodes if isinstance(n, Reduce | Scan))
     return best if beside and votes[best] > own else None
 
 

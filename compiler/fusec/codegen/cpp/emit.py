@@ -16,6 +16,7 @@ from fusec.codegen.cpp.writer import Writer
 from fusec.codegen.naming import body_sizes, identifier, make_signature
 from fusec.ir.body import Body, Buffer, axis_sizes
 from fusec.ir.index import Expr, product
+from fusec.ir.node import Reduce, Scan
 from fusec.kernel import Argument, KernelSource
 
 _RESERVED = {"threads", "failed", "GRAIN", "INFINITY", "NAN", "at_most", "div_floor", "mod_floor"}
@@ -116,7 +117,11 @@ def summarize(body: Body) -> str:
     outer, inner = body.sizes()
     if not body.has_reduction and not body.reduce_axes:
         return f"pointwise over {sizes(body.axes, outer)}"
-    kinds = dict.fromkeys(n.kind for n in body.nodes() if hasattr(n, "kind"))
+    kinds = dict.fromkeys(
+        f"running {n.kind}" if isinstance(n, Scan) else n.kind
+        for n in body.nodes()
+        if isinstance(n, Reduce | Scan)
+    )
     what = ", ".join(kinds) or "row stores"
     where = f" for each of {sizes(body.axes, outer)}" if body.axes else ""
     return f"{what} over {sizes(body.reduce_axes, inner)}{where}"

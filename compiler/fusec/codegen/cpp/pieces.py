@@ -24,7 +24,7 @@ def should_split(kernel: Kernel) -> bool:
     """Whether threads should share each row rather than the rows."""
     points = product(axis_sizes(kernel.body.axes)).constant
     work = product(axis_sizes(kernel.body.axes + kernel.body.reduce_axes)).constant
-    return may_thread(kernel) and choices.split_rows(points, work)
+    return may_thread(kernel) and not kernel.body.scans() and choices.split_rows(points, work)
 
 
 def write_pieces(kernel: Kernel, scope: Scope, writer: Writer) -> None:

@@ -23,14 +23,16 @@ from fusec.codegen.cpp.reductions import (
     simd,
     start,
     take,
+    take_position,
 )
+from fusec.codegen.cpp.scans import first_value, running_values
 from fusec.codegen.cpp.scope import Kernel, Scope
 from fusec.codegen.cpp.steps import Steps, plan_steps
 from fusec.codegen.cpp.writer import Writer
 from fusec.codegen.passes import Pass
 from fusec.ir.body import axis_sizes
 from fusec.ir.index import Expr, Symbol, flatten, product
-from fusec.ir.node import Node, walk
+from fusec.ir.node import Node, Scan, walk
 
 Span = tuple[str, str]
 
@@ -78,9 +80,18 @@ class Rows:
         step = self.steps.passes[number]
         axes = self.kernel.body.reduce_axes
         split = len(axes) > 1 or self.chunk(step, axes[-1]) is not None
+        scans = self.scans(number)
+        split = split or bool(scans)
         items = [accumulator(row, node, "row", total=split) for node in step.reductions]
         for item in items:
             start(item, self.writer)
+        row.running = running_values(scans, row.taken)
+        for running in dict.fromkeys(row.running.values()):
+            first = first_value(running)
+            kind = C_TYPES[running.dtype]
+            self.writer.line(f"{kind} {running.place} = {first};", running.node.source)
+            if running.index:
+                self.writer.line(f"int64_t {running.index} = 0;", running.node.source)
         self.write_loops(row, number, items, {})
         for item in items:
             row.bind_result(item.node, item.result, self.writer)
@@ -120,6 +131,9 @@ class Rows:
                 self._levels(inner, number, items, rest, spans)
             return
         begin, end = spans.get(axis, ("0", self.kernel.extent(axis)))
+        if scope.running:
+            self._ordered_loop(inner, number, items, axis, begin, end)
+            return
         chunk = self.chunk(step, axis)
         parted = [i for i in items if i.is_index or (i.dtype != i.node.dtype)]
         if chunk is None and not parted:
@@ -198,6 +212,36 @@ class Rows:
             for store in step.stores:
                 scope.store(store, self.writer)
 
+    def scans(self, number: int) -> list[Scan]:
+        """Return the scans that a pass runs; the results of others may have been kept."""
+        return [
+            node
+            for node in self.steps.passes[number].inside
+            if isinstance(node, Scan) and self.steps.first.get(node, number) == number
+        ]
+
+    def _ordered_loop(
+        self,
+        scope: Scope,
+        number: int,
+        items: Sequence[Accumulator],
+        axis: Symbol,
+        begin: str,
+        end: str,
+    ) -> None:
+        """Write the innermost loop of a pass with scans: one element after the other."""
+        step = self.steps.passes[number]
+        with self.writer.block(head(scope, axis, begin, end)):
+            self._elements(scope, step.inside, number, items)
+            for item in items:
+                if item.is_index:
+                    value = scope.values[item.node.args[0]].text
+                    take_position(item, value, position(scope, item.node), self.writer)
+                else:
+                    self._feed(scope, item)
+            for store in step.stores:
+                scope.store(store, self.writer)
+
     def _elements(
         self, scope: Scope, nodes: Sequence[Node], number: int, items: Sequence[Accumulator]
     ) -> None:
@@ -212,8 +256,9 @@ class Rows:
                 scope.values[node] = Expression(f"{self.scratch[node]}[{place}]", reads=True)
         written = [n for n in self.scratch if self.steps.first[n] == number and n in nodes]
         ends = {item.node for item in items}
+        named = [*written, *(item.node.args[0] for item in items if item.index)]
         # A value that is kept has two uses at least: the scratch row and the pass itself.
-        scope.compute(nodes, self.writer, ends=ends, stores=step.stores, named=written)
+        scope.compute(nodes, self.writer, ends=ends, stores=step.stores, named=named)
         for node in written:
             text = scope.values[node].text
             self.writer.line(f"{self.scratch[node]}[{place}] = {text};", node.source)

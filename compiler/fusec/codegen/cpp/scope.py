@@ -25,11 +25,12 @@ from fusec.codegen.cpp.expressions import (
     const_expression,
     op_expression,
 )
+from fusec.codegen.cpp.scans import Running, is_extreme, take_next
 from fusec.codegen.cpp.writer import Writer
 from fusec.codegen.naming import identifier
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol, lower_bound
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, free_axes
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, free_axes
 from fusec.ir.ops import CHECK_PREFIX
 from fusec.kernel import Signature
 
@@ -155,6 +156,7 @@ class Scope:
         self.valid: dict[Node, str] = dict(outer.valid) if outer else {}
         self.axes: dict[Symbol, str] = dict(outer.axes) if outer else {}
         self.taken: set[str] = set(outer.taken) if outer else set()
+        self.running: dict[Scan, Running] = dict(outer.running) if outer else {}
 
     def name(self, text: str) -> str:
         """Return a name that is free here, and take it."""
@@ -221,6 +223,10 @@ class Scope:
         if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX):
             self._check(node, writer)
             return
+        if isinstance(node, Scan):
+            if node not in self.values:  # an extreme is taken together with its position
+                self._scan(node, writer)
+            return
         expression = self.expression(node)
         if uses <= 1 and self._may_inline(node, expression, user):
             self.values[node] = expression
@@ -235,6 +241,8 @@ class Scope:
     def _may_inline(self, node: Node, expression: Expression, user: Node | None) -> bool:
         if len(expression.text) > choices.INLINE_WIDTH or isinstance(user, Load | IndexValue):
             return False
+        if isinstance(user, Scan) and is_extreme(user):
+            return False  # it is compared, and taken
         lazy = isinstance(user, Op) and user.name in LAZY and node in user.args[1:]
         check = isinstance(user, Op) and user.name.startswith(CHECK_PREFIX)
         if expression.reads:
@@ -257,6 +265,8 @@ class Scope:
             return "position"
         if isinstance(node, Reduce):
             return f"row_{node.kind}"
+        if isinstance(node, Scan):
+            return f"{node.kind}_so_far"
         source = node.source
         users = self.kernel.users.get(node, [])
         if source is not None and all(user.source != source for user in users):
@@ -270,6 +280,23 @@ class Scope:
         if isinstance(node, Op):
             return _WORDS.get(node.name, f"{node.name}_val")
         return "value"
+
+    def _scan(self, node: Scan, writer: Writer) -> None:
+        """Write how a scan takes the current value; an extreme and its position take it at once."""
+        item = self.running[node]
+        arg = node.args[0]
+        value = self.cast_to(arg, item.dtype)
+        place = self.index(Expr.of(node.axis))
+        for text in take_next(item, value, place, self.taken, self.kernel.use):
+            writer.line(text, node.source)
+        for same in [n for n, other in self.running.items() if other == item]:
+            result = item.result(same)
+            if same.dtype != item.dtype and not same.kind.startswith("arg"):
+                name = self.name(self.word(same))
+                kind = C_TYPES[same.dtype]
+                writer.line(f"const {kind} {name} = ({kind}){result.text};", same.source)
+                result = Expression(name)
+            self.values[same] = result
 
     def _check(self, node: Op, writer: Writer) -> None:
         """Write a run-time check: the value is 0 where it fails, which is a safe index."""

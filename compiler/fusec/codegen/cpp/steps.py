@@ -11,7 +11,7 @@ from fusec.codegen.cpp.scope import Kernel
 from fusec.codegen.passes import Pass, PassPlan, plan_passes
 from fusec.ir.body import Store, axis_sizes
 from fusec.ir.index import product
-from fusec.ir.node import Load, Node, Op, walk
+from fusec.ir.node import Load, Node, Op, Scan, walk
 from fusec.ir.ops import EXPENSIVE
 
 
@@ -94,6 +94,8 @@ def recomputed(node: Node, steps: Steps, kept: Collection[Node]) -> int:
         seen.add(current)
         if isinstance(current, Op):
             total += EXPENSIVE.get(current.name, 1)
+        elif isinstance(current, Scan):
+            total += choices.SCAN_COST
         stack.extend(current.args)
     return total
 

@@ -28,6 +28,16 @@ _OWN = {
     return rest < 0 ? rest + y : rest;
 }}
 """,
+    "log_add_exp": """\
+// log(exp(x) + exp(y)), added around the greater; NaN if either is.
+{inline} double log_add_exp(double x, double y)
+{{
+    const double greater = x > y ? x : y;
+    const double lesser = x > y ? y : x;
+    const double sum = fx_log1p(fx_exp(lesser - greater)) + greater;
+    return (x == y) & (x - y != 0) ? x : sum; // both are the same infinity
+}}
+""",
     "at_most": """\
 {inline} int64_t at_most(int64_t x, int64_t limit)
 {{

@@ -132,6 +132,7 @@ class Case:
             self._synchronize()
             first = time.perf_counter() - start
         except Exception as error:  # what a compiler may raise is anything
+            error = getattr(error, "inner_exception", error)
             lines = str(error).strip().splitlines() or [""]
             return Outcome("error", f"{type(error).__name__}: {lines[0]}")
         outcome = self._judge(found)

@@ -325,6 +325,46 @@ def reduce_rows(
     return Case(f"row_{kind}", body, buffers, kind)
 
 
+def scans(
+    kinds: tuple[str, ...],
+    rows: IntLike,
+    columns: IntLike,
+    dtype: torch.dtype = F32,
+    *,
+    down: bool = False,
+) -> Case:
+    """Scans of x along its rows, or down its columns, with arithmetic before and after."""
+    buffers = {"x": buffer("x", (rows, columns), dtype)}
+    stores = []
+    with recording():
+        i, r = axes(columns if down else rows, prefix="i") + axes(
+            rows if down else columns, prefix="r"
+        )
+        index = at(r, i) if down else at(i, r)
+        with source_line(line(2, "y = running(x)")):
+            x = read("x", index, dtype)
+            if dtype.is_floating_point:
+                x = ops.binary("mul", x, const(0.5, x.dtype))
+            for kind in kinds:
+                placed = kind.startswith("arg")
+                y = ops.scan(kind, x, r, torch.int64 if placed else x.dtype)
+                if not placed and dtype.is_floating_point:
+                    y = ops.binary("add", y, x)
+                name = f"{kind}_out"
+                buffers[name] = buffer(name, (rows, columns), torch.int64 if placed else dtype)
+                stores.append(Store(name, index, to_memory(y, buffers[name].dtype)))
+        body = Body((i,), (r,), tuple(stores))
+    case = Case("scans", body, buffers, ", ".join(f"running {kind}" for kind in kinds))
+    if dtype.is_floating_point:
+        case.fill["x"] = powers
+    return case
+
+
+def powers(x: torch.Tensor) -> torch.Tensor:
+    """Return powers of two, 1 to 4, of both signs: their sums and products are exact."""
+    return torch.where(x < 0, -1, 1).to(x.dtype) * 2 ** x.abs().round().clamp(max=2)
+
+
 def gather(rows: int, columns: int, picks: int, dtype: torch.dtype = F32) -> Case:
     buffers = {
         "table": buffer("table", (rows, columns), dtype),

@@ -27,6 +27,7 @@ from codegen_triton_bodies import (
     pointwise_chain,
     read,
     reduce_rows,
+    scans,
     softmax,
     sum_all,
     sum_columns,
@@ -141,6 +142,9 @@ CASES: dict[str, Callable[[], tuple[Case, str]]] = {
     "layer_norm": lambda: (gelu_layer_norm(10, 200), ""),
     "cross_entropy": lambda: (cross_entropy(5, 5000), "looped"),
     "sum_columns": lambda: (sum_columns(3000, 40), ""),
+    "scan_persistent": lambda: (scans(("sum", "max"), 9, 100), ""),
+    "scan_looped": lambda: (scans(("sum", "max", "argmax"), 2, 1500), "looped"),
+    "scan_columns": lambda: (scans(("prod", "logsumexp"), 20, 70, down=True), ""),
     "argmax": lambda: (reduce_rows("argmax", 9, 100), ""),
     "symbolic_softmax": lambda: (
         symbolic(lambda n, m: softmax(n, m, F32), 4, 2000),

@@ -21,6 +21,7 @@ from fusec.lower import (  # noqa: F401  (importing a family registers it)
     normalization,
     pointwise,
     reductions,
+    scans,
     views,
 )
 from fusec.lower.registry import find_rule
@@ -68,7 +69,7 @@ class _Driver:
             tuple(self.sizes.convert(s) for s in value.shape),
             value.dtype,
             value.device,
-            tuple(self.sizes.convert(s) for s in value.stride()),
+            tuple(self.sizes.convert_stride(s) for s in value.stride()),
             self.sizes.convert(value.storage_offset()),
         )
 

@@ -19,11 +19,12 @@ from fusec.codegen.triton.names import is_check, rounds_for_memory, wish_for
 from fusec.codegen.triton.padding import Padding
 from fusec.codegen.triton.patterns import ONE_PLUS
 from fusec.codegen.triton.relaxed import is_softmax_total, is_softmax_weight
+from fusec.codegen.triton.scans import write_scan
 from fusec.codegen.triton.tiling import LIMIT, Dim, Tile, payloads
 from fusec.codegen.triton.writer import Writer
 from fusec.ir.body import Buffer, Store
 from fusec.ir.index import Expr, FloorDiv, Mod, Symbol, is_nonnegative, lower_bound, upper_bound
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
 from fusec.ir.ops import CHECK_PREFIX, COMPARISONS
 from fusec.report import SourceLine
 
@@ -97,6 +98,7 @@ class Block:
         self.kernel = kernel
         self.number = number  # the pass whose loop this is; -1 outside
         self.known: dict[Node, Text] = dict(outer.known) if outer else {}
+        self.carries: dict[Scan, tuple[str, ...]] = {}  # what the scans of a loop have so far
         self.pending: dict[Node, tuple[SourceLine | None, ...]] = {}
         self.uses: Counter[Node] = Counter()
         self.must_name: set[Node] = set()
@@ -124,6 +126,10 @@ class Block:
             if isinstance(node, Reduce):
                 assert reduce is not None, "a reduction among straight statements"
                 reduce(node)
+                continue
+            if isinstance(node, Scan):
+                if node not in self.known:  # an extreme is written with its position
+                    write_scan(self, node)
                 continue
             if is_check(node):
                 self._check(node)
@@ -181,7 +187,7 @@ class Block:
             return not isinstance(node.args[0], Load) and len(text.source) <= LINE_LIMIT
         if isinstance(node, Cast) and isinstance(node.args[0], Load):
             return False
-        if user is None or isinstance(user, Reduce):
+        if user is None or isinstance(user, Reduce | Scan):
             return len(text.source) <= LINE_LIMIT // 2
         if user.source != node.source and node.source is not None:
             return False

@@ -94,7 +94,8 @@ def choose(body: Body, buffers: Mapping[str, Buffer], strategy: str = "") -> Cho
     """
     if body.reduce_axes:
         choice = choose_reduction(body, buffers, strategy)
-        if choice.kind == "split" and overwrites_row_values(body):
+        # A scan's next element needs the one before, so programs do not share a row.
+        if choice.kind == "split" and (body.scans() or overwrites_row_values(body)):
             return choose_reduction(body, buffers, "looped")
         return choice
     return choose_pointwise(body, buffers)

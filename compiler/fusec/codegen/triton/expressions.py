@@ -73,7 +73,7 @@ class Needs:
     def texts(self, kernels: str) -> list[str]:
         """Return the helper functions that the kernels' text calls, in their order."""
         called = {n for n in self.helpers if re.search(rf"\b{n}\b(?!_)", kernels)}
-        called |= {USES[n] for n in called if n in USES}
+        called |= {used for n in called for used in USES.get(n, ())}
         return [text for name, text in HELPERS.items() if name in called]
 
 

@@ -44,6 +44,40 @@ def first_smallest(a, i, b, j):
     keep = better | (equal & (i < j))
     return tl.where(keep, a, b), tl.where(keep, i, j)
 ''',
+    "log_add_exp": '''
+@triton.jit
+def log_add_exp(a, b):
+    """Return log(exp(a) + exp(b)), added around the larger; NaN wins."""
+    larger = maximum(a, b)
+    total = larger + libdevice.log1p(libdevice.exp(minimum(a, b) - larger))
+    return tl.where((a == b) & (a - b != 0.0), a, total)  # both are the same infinity
+''',
+    "later_largest": '''
+@triton.jit
+def later_largest(a, b):
+    """Return the larger; NaN wins, then the later of equals."""
+    return tl.where((b >= a) | (b != b), b, a)
+''',
+    "later_smallest": '''
+@triton.jit
+def later_smallest(a, b):
+    """Return the smaller; NaN wins, then the later of equals."""
+    return tl.where((b <= a) | (b != b), b, a)
+''',
+    "later_largest_at": '''
+@triton.jit
+def later_largest_at(a, i, b, j):
+    """Return the larger and its position; NaN wins, then the later of equals."""
+    later = (b >= a) | (b != b)
+    return tl.where(later, b, a), tl.where(later, j, i)
+''',
+    "later_smallest_at": '''
+@triton.jit
+def later_smallest_at(a, i, b, j):
+    """Return the smaller and its position; NaN wins, then the later of equals."""
+    later = (b <= a) | (b != b)
+    return tl.where(later, b, a), tl.where(later, j, i)
+''',
     "online_sum": '''
 @triton.jit
 def online_sum(largest, total, x):
@@ -197,4 +231,8 @@ def digamma(x):
 }
 
 # What a helper calls itself.
-USES = {"online_sum": "maximum", "online_sum_grouped": "maximum"}
+USES = {
+    "online_sum": ("maximum",),
+    "online_sum_grouped": ("maximum",),
+    "log_add_exp": ("maximum", "minimum"),
+}

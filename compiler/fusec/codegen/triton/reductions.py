@@ -16,9 +16,10 @@ from fusec.codegen.passes import Pass, PassPlan
 from fusec.codegen.triton import reduce_text as rt
 from fusec.codegen.triton.block import Block, Kernel
 from fusec.codegen.triton.expressions import ATOM, Text, triton_type, typed
+from fusec.codegen.triton.scans import start_scans
 from fusec.codegen.triton.tiling import Dim, payloads
 from fusec.ir.body import Store
-from fusec.ir.node import Load, Node, Reduce, walk
+from fusec.ir.node import Load, Node, Reduce, Scan, walk
 
 
 class Reducer:
@@ -294,6 +295,10 @@ def write_pass(
     writer, inner_dim = kernel.writer, reducer.inner
     for node in each.reductions:
         reducer.start(node)
+    roots = [r.args[0] for r in each.reductions]
+    wanted = [n for s in stores for n in (s.value, *payloads(s.index))]
+    nodes = nodes_for(kernel, [*roots, *wanted])
+    carries = start_scans(kernel, [n for n in nodes if isinstance(n, Scan)])
     writer.line(loop)
     with writer.indented():
         writer.line(step_index(kernel, inner_dim, origin))
@@ -301,9 +306,8 @@ def write_pass(
             size = reducer.block.index(inner_dim.size)
             writer.line(f"{inner_dim.mask} = {inner_dim.index} < {size}")
         inside = Block(kernel, reducer.block, number)
-        roots = [r.args[0] for r in each.reductions]
-        wanted = [n for s in stores for n in (s.value, *payloads(s.index))]
-        inside.write(nodes_for(kernel, [*roots, *wanted]), roots=roots, stores=stores)
+        inside.carries = carries
+        inside.write(nodes, roots=roots, stores=stores)
         for node in each.reductions:
             reducer.update(node, inside)
         for store in stores:

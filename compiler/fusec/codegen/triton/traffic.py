@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fusec.ir.body import Body, Buffer, axis_sizes
 from fusec.ir.index import Expr, product
-from fusec.ir.node import Node, Op, Reduce, free_axes
+from fusec.ir.node import Node, Op, Reduce, Scan, free_axes
 from fusec.ir.ops import CHECK_PREFIX, EXPENSIVE
 
 _KINDS = {"flat": "pointwise", "scalar": "one value", "tiled": "pointwise in tiles"}
@@ -61,7 +61,7 @@ def count_operations(body: Body) -> int:
 
 
 def _cost(node: Node) -> int:
-    if isinstance(node, Reduce):
+    if isinstance(node, Reduce | Scan):
         return 1
     if isinstance(node, Op) and not node.name.startswith(CHECK_PREFIX):
         return EXPENSIVE.get(node.name, 1)
@@ -79,6 +79,9 @@ def summarize(body: Body, kind: str) -> str:
         if kind == "scalar":
             return "one value"
         return f"{_KINDS[kind]} over {words(outer)}"
+    what = "reduction"
+    if body.scans():
+        what = "reduction and scan" if any(isinstance(n, Reduce) for n in body.nodes()) else "scan"
     if words(outer) == "1":
-        return f"{kind} reduction of all {words(inner)}"
-    return f"{kind} reduction of {words(outer)} rows over {words(inner)}"
+        return f"{kind} {what} of all {words(inner)}"
+    return f"{kind} {what} of {words(outer)} rows over {words(inner)}"

@@ -65,6 +65,10 @@ def wrapped(text: str, width: int) -> list[str]:
     opening, closing, cuts = longest_call(text)
     if closing - opening < width // 4:
         return [text]
+    bare = text.lstrip()
+    if bare != text:
+        margin = text[: len(text) - len(bare)]
+        return [margin + line for line in wrapped(bare, width - len(margin))]
     edges = [opening, *cuts, closing]
     items = [text[a + 1 : b].strip() for a, b in pairwise(edges)]
     comma = "," if cuts else ""

@@ -54,6 +54,9 @@ class Backend:
         self, module: fx.GraphModule, example_inputs: Sequence[Any], **_: object
     ) -> Callable[..., Any]:
         """Compile one captured graph; what cannot be compiled runs in eager, with the reason."""
+        if not any(node.op.startswith("call") for node in module.graph.nodes):
+            # TorchDynamo may hand over what only guards came of; there is nothing to show of it.
+            return module.forward
         with self._lock:
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sympy  # type: ignore[import-untyped]
 import torch
-from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod, PythonMod
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PythonMod
 
-from fusec.ir.index import Expr, Symbol
+from fusec.ir.index import Expr, Symbol, is_nonnegative
 from fusec.lower.values import NotLowered
 
 # The lower bound of an integer about which nothing is known.
@@ -29,7 +32,7 @@ class SizeTable:
         """Return an int or SymInt as an expression.
 
         Raises:
-            NotLowered: A form that index expressions do not have (min, max, powers...).
+            NotLowered: A form that index expressions do not have (a minimum, a power of two...).
         """
         if isinstance(value, Expr):
             return value
@@ -42,7 +45,22 @@ class SizeTable:
             return Expr.of(known)
         return self._from_sympy(value.node.expr, value.node.shape_env)
 
-    def _from_sympy(self, expr: sympy.Expr, shape_env: object) -> Expr:
+    def convert_stride(self, value: object) -> Expr:
+        """Return a stride as an expression.
+
+        torch counts an empty dimension as one element when it works out strides, as in
+        ``Max(1, s0 // 2)``. Nothing is ever read from such a tensor, so that plain products
+        do, which index expressions have.
+
+        Raises:
+            NotLowered: As ``convert``.
+        """
+        if isinstance(value, torch.SymInt) and value.node.maybe_as_int() is None:
+            expr = value.node.expr.replace(Max, _without_one)
+            return self._from_sympy(expr, value.node.shape_env)
+        return self.convert(value)
+
+    def _from_sympy(self, expr: sympy.Expr, shape_env: ShapeEnv | None) -> Expr:
         if isinstance(expr, sympy.Integer):
             return Expr.of(int(expr))
         if isinstance(expr, sympy.Symbol):
@@ -72,4 +90,29 @@ class SizeTable:
             return parts[0] // parts[1]
         if isinstance(expr, (Mod, PythonMod)):
             return parts[0] % parts[1]
+        if isinstance(expr, (Max, Min)):
+            return self._extreme(expr, parts, shape_env)
         raise NotLowered(f"size {expr} has no simple form")
+
+    def _extreme(
+        self, expr: sympy.Expr, parts: Sequence[Expr], shape_env: ShapeEnv | None
+    ) -> Expr:
+        """Return the part that is the largest or smallest: for all sizes, or by a new guard.
+
+        A guard costs a recompile when the other part becomes the extreme, no more than an ``if``
+        in the user's code would.
+        """
+        sign = 1 if isinstance(expr, Max) else -1
+        for part in parts:
+            if all(is_nonnegative((part - other) * sign) for other in parts):
+                return part
+        if shape_env is None or shape_env.frozen or len(parts) != 2:
+            raise NotLowered(f"size {expr} has no simple form")
+        left, right = expr.args
+        greater = bool(shape_env.evaluate_expr(sympy.Ge(left, right)))
+        return parts[0] if greater == (sign > 0) else parts[1]
+
+
+def _without_one(*args: sympy.Expr) -> sympy.Expr:
+    rest = [each for each in args if each != 1]
+    return rest[0] if len(rest) == 1 else Max(*args)

@@ -1,0 +1,158 @@
+"""Changing sizes: how often one compiles again, and that every size is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fusec
+
+Make = Callable[[int], tuple[Any, ...]]
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEC_STRICT", "1")
+
+
+class Block(nn.Module):
+    """A transformer block with attention written out."""
+
+    def __init__(self, width: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        scores = (q @ k.transpose(-1, -2)) * (d // self.heads) ** -0.5
+        mask = torch.ones(t, t, dtype=torch.bool).tril()
+        weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+        x = x + self.out((weights @ v).transpose(1, 2).reshape(b, t, d))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+def sweep(
+    function: Callable[..., Any], make: Make, sizes: Iterable[int], **options: Any
+) -> fusec.CompiledFunction:
+    """Call with every size and compare with eager."""
+    compiled = fusec.compile(function, **options)
+    for size in sizes:
+        inputs = make(size)
+        actual, expected = compiled(*inputs), function(*inputs)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert not compiled.fallbacks
+    return compiled
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape)
+
+
+@torch.no_grad()
+def test_fifty_batch_sizes_compile_twice() -> None:
+    compiled = sweep(Block(), lambda n: (randn(n, 6, 32),), range(2, 52))
+    assert len(compiled.graphs) == 2
+    assert len(compiled.recompiles) == 1
+
+
+@torch.no_grad()
+def test_fifty_lengths_compile_twice() -> None:
+    assert len(sweep(Block(), lambda n: (randn(2, n, 32),), range(2, 52)).graphs) <= 2
+
+
+@torch.no_grad()
+def test_dynamic_from_the_start_compiles_once() -> None:
+    compiled = sweep(Block(), lambda n: (randn(n, n + 1, 32),), range(2, 20, 3), dynamic=True)
+    assert len(compiled.graphs) == 1
+
+
+def test_training_with_changing_batches() -> None:
+    block = Block()
+    compiled = fusec.compile(block)
+    for size in (2, 3, 5, 8, 13):
+        x = randn(size, 5, 32)
+        grads = []
+        for call in (compiled, block):
+            block.zero_grad()
+            call(x).square().mean().backward()
+            grads.append([p.grad.clone() for p in block.parameters() if p.grad is not None])
+        torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-5)
+    assert len(compiled.graphs) <= 2
+
+
+@pytest.mark.parametrize(
+    ("function", "make"),
+    [
+        (lambda x: F.softmax(x, -1).sum(0), lambda n: (randn(n, 7),)),
+        (lambda x: (x.sum(-1), x * 2, x.relu().t().contiguous()), lambda n: (randn(4, n),)),
+        (lambda x, y: torch.cat([x, y], 0).sum(0), lambda n: (randn(n, 3), randn(2, 3))),
+    ],
+    ids=["rows", "columns", "cat"],
+)
+def test_sizes_zero_and_one(function: Callable[..., Any], make: Make) -> None:
+    compiled = sweep(function, make, [3, 0, 5, 1, 0, 9, 1, 4])
+    assert len(compiled.graphs) <= 4  # the first, 0, 1, and one for all others
+
+
+def test_mark_dynamic_compiles_once_for_all_sizes() -> None:
+    compiled = fusec.compile(lambda x: x.softmax(-1) * x.shape[0])
+    for size in (8, 9, 30):
+        x = randn(size, 5)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(compiled(x), x.softmax(-1) * size)
+    assert len(compiled.graphs) == 1
+    assert compiled.recompiles == ()
+
+
+@pytest.mark.parametrize(
+    ("function", "make"),
+    [
+        (lambda x: (x > 0).nonzero() * 2, lambda n: (randn(n),)),
+        (lambda x: x[x > 0].sin() + 1, lambda n: (randn(n),)),
+        (lambda x: x * x.sum().item(), lambda n: (randn(n),)),
+        (lambda x, n: x[: n.item()] * 2, lambda n: (randn(30), torch.tensor(n))),
+        (lambda x: x.unique().float() * 2, lambda n: (torch.randint(0, 9, (n,)),)),
+    ],
+    ids=["nonzero", "mask", "item", "slice", "unique"],
+)
+def test_sizes_that_depend_on_data_break_with_a_reason(
+    function: Callable[..., Any], make: Make
+) -> None:
+    compiled = sweep(function, make, [5, 9, 20])
+    assert compiled.breaks
+    assert all(each.hint and each.where is not None for each in compiled.breaks)
+
+
+@pytest.mark.parametrize(
+    ("function", "make"),
+    [
+        (lambda x, n: x * n + x.reshape(-1)[:n].sum(), lambda n: (randn(40), n)),
+        (lambda x, n: x * n, lambda n: (randn(40), n * 0.5)),
+        (lambda x: F.interpolate(x, scale_factor=2.0), lambda n: (randn(1, 2, n, n + 1),)),
+        (lambda x: x.view(-1, 2).t().contiguous() + 1, lambda n: (randn(2 * n, 4),)),
+        (lambda x: x.new_zeros(max(1, x.shape[0] // 4)).sum() + x, lambda n: (randn(n),)),
+        (lambda x: x[: min(x.shape[0], 12)] + 1, lambda n: (randn(n),)),
+    ],
+    ids=["integer", "float", "interpolate", "view", "largest", "smallest"],
+)
+def test_numbers_and_derived_sizes(function: Callable[..., Any], make: Make) -> None:
+    compiled = sweep(function, make, [5, 9, 20, 21, 22, 35])
+    assert len(compiled.graphs) <= 3
+
+
+def test_convolutions_of_changing_images() -> None:
+    """Strides of what a convolution yields contain ``Max(1, ...)``, in backward as well."""
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2)
+    ).eval()
+    compiled = sweep(net, lambda n: (randn(2, 3, n, n),), [9, 12, 20, 21])
+    assert len(compiled.graphs) == 2

@@ -71,6 +71,10 @@ class Backend:
             compiler = _GraphCompiler(self, graph, stages, _input_names(module))
             try:
                 graph.compiled = compiler.compile(module, example_inputs)
+            except BaseException:
+                # Also how AOTAutograd asks TorchDynamo to capture once more.
+                self.graphs.remove(graph)
+                raise
             finally:
                 graph.stages = tuple(stages)
                 self.clock = time.perf_counter()

@@ -313,7 +313,10 @@ class Draw:
                 self.operate()
             if self.bench.reduced:
                 for _ in range(self.random.randint(1, 3)):
-                    self.reduce()
+                    if len(self.bench.reduced) == 1 and self.random.random() < 0.4:
+                        self.scan()
+                    else:
+                        self.reduce()
                     for _ in range(self.random.randint(0, 5)):
                         self.operate()
             self.write()
@@ -478,6 +481,24 @@ class Draw:
         if empty and kind != "sum":
             return
         self.values.append((bench.reduce(kind, x), exact))
+
+    def scan(self) -> None:
+        value = self.pick()
+        assert value is not None
+        x, exact = value
+        kinds = ["max", "min"]
+        if exact:
+            kinds += ["argmax", "argmin"]
+        if x.dtype.is_floating_point:
+            kinds += ["sum", "logsumexp"]
+        elif x.dtype != BOOL:
+            kinds += ["sum", "prod"]
+        kind = self.random.choice(kinds)
+        if kind in ("sum", "logsumexp") and x.dtype.is_floating_point:
+            exact = False
+            x = self.bounded(x)
+        dtype = I64 if kind.startswith("arg") else x.dtype
+        self.values.append((ops.scan(kind, x, self.bench.reduced[0], dtype), exact))
 
     def write(self) -> None:
         from fusec.ir.node import free_axes

@@ -161,7 +161,8 @@ def _ops() -> list[Any]:
         "nn.functional.group_norm nn.functional.cross_entropy nn.functional.gelu cat stack flip "
         "reshape permute expand squeeze unsqueeze index_select gather tril triu masked_fill "
         "nn.functional.pad slice select split chunk unbind diagonal roll repeat arange atan2 "
-        "copysign nan_to_num isnan isinf lerp addcmul linalg.vector_norm norm"
+        "copysign nan_to_num isnan isinf lerp addcmul linalg.vector_norm norm "
+        "cumsum cumprod cummax cummin logcumsumexp"
     ).split()
     return [op for op in op_db if op.name in wanted]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from fusec.codegen.cpp.dtypes import C_TYPES, HALVES, SHORT, is_integer, literal
-from fusec.codegen.cpp.support import helper_name, own_name
+from fusec.codegen.cpp.support import function_name, helper_name, own_name
 from fusec.ir.node import Cast, Const, Node, Op
 
 ATOM, UNARY, PRODUCT, SUM, COMPARE, EQUAL, BITS, CHOICE = range(8)
@@ -149,9 +149,9 @@ def _integer_op(
         return None
     bits = kind.itemsize * 8
     if kind.is_signed and bits >= 32:
-        helper = own_name(name, bits)
-        use(helper)
-        return Expression(f"wrap_{name}({args[0].text}, {args[1].text})", ATOM, reads)
+        use(own_name(name, bits))
+        function = function_name(name, bits)
+        return Expression(f"{function}({args[0].text}, {args[1].text})", ATOM, reads)
     # Narrow types are computed as int, which cannot overflow; unsigned ones wrap by definition
     # (but for 16 bits, whose product as int can overflow).
     if name == "mul" and kind == torch.uint16:

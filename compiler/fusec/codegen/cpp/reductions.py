@@ -16,7 +16,7 @@ from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.dtypes import C_TYPES, SHORT, highest, is_integer, literal, lowest
 from fusec.codegen.cpp.expressions import ATOM, PRODUCT, UNARY, Expression
 from fusec.codegen.cpp.scope import Kernel, Scope
-from fusec.codegen.cpp.support import own_name
+from fusec.codegen.cpp.support import function_name, own_name
 from fusec.codegen.cpp.writer import Writer
 from fusec.ir.index import Expr, flatten
 from fusec.ir.node import Reduce
@@ -133,8 +133,9 @@ def combined(kernel: Kernel, item: Accumulator, value: Expression) -> str:
     if is_integer(dtype):
         if dtype.is_signed and dtype.itemsize >= 4:
             operation = "add" if kind == "sum" else "mul"
-            kernel.use(own_name(operation, dtype.itemsize * 8))
-            return f"wrap_{operation}({place}, {value.text})"
+            bits = dtype.itemsize * 8
+            kernel.use(own_name(operation, bits))
+            return f"{function_name(operation, bits)}({place}, {value.text})"
         return f"({C_TYPES[dtype]})({place} {sign} {value.within(UNARY)})"
     return f"{place} {sign} {value.within(PRODUCT if sign == '+' else UNARY)}"
 

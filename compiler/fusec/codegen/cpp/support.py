@@ -55,14 +55,20 @@ def own_name(operation: str, bits: int) -> str:
     return f"wrap_{operation}.i{bits}"
 
 
+def function_name(operation: str, bits: int) -> str:
+    """Return what that helper is called; a literal may be of either type, so not both alike."""
+    return f"wrap_{operation}" + ("" if bits == 64 else str(bits))
+
+
 def _own_text(name: str) -> str:
     stem, _, kind = name.partition(".")
     if stem in _WRAPPING:
-        bits = kind.removeprefix("i")
+        bits = int(kind.removeprefix("i"))
+        name = function_name(stem.removeprefix("wrap_"), bits)
         signed, unsigned = f"int{bits}_t", f"uint{bits}_t"
         return (
             f"// Wraps around where it overflows, as eager does.\n"
-            f"{_INLINE} {signed} {stem}({signed} x, {signed} y)\n{{\n"
+            f"{_INLINE} {signed} {name}({signed} x, {signed} y)\n{{\n"
             f"    return ({signed})(({unsigned})x {_WRAPPING[stem]} ({unsigned})y);\n}}\n"
         )
     if stem == "turn_over":

@@ -379,11 +379,11 @@ def scan(kind: str, arg: Node, axis: Symbol, dtype: torch.dtype) -> Node:
 
 
 def single_scan(kind: str, arg: Node, dtype: torch.dtype) -> Node:
-    """Return a scan of one element: itself, added to 0 where that makes 0.0 of -0.0."""
+    """Return a scan of one element: itself, but sums and log-sum-exps make 0.0 of -0.0."""
     if kind.startswith("arg"):
         return const(0, dtype)
     value = cast(arg, dtype)
-    if kind == "sum" and dtype.is_floating_point:
+    if kind in ("sum", "logsumexp") and dtype.is_floating_point:
         return op("add", (const(0, dtype), value), dtype)
     return value
 

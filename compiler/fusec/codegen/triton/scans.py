@@ -149,9 +149,9 @@ def _tile(block: Block, node: Scan) -> Text:
 def _along(kernel: Kernel, node: Scan, value: Text, axis: int, carry: tuple[str, ...]) -> str:
     """Return the text of a scan without positions."""
     kind = node.kind
+    if kind in ("sum", "logsumexp") and not carry and node.dtype.is_floating_point:
+        value = Text(f"{value.within(SUM)} + 0.0")  # of -0.0 alone it is 0.0
     if kind in ("sum", "prod"):
-        if kind == "sum" and not carry and node.dtype.is_floating_point:
-            value = Text(f"{value.within(SUM)} + 0.0")  # a sum of -0.0 alone is 0.0
         text = f"tl.cum{kind}({value.source}, {axis})"
         if not carry:
             return text

@@ -37,6 +37,8 @@ SEARCHED = ("g++", "clang++", "c++")
 BASE_FLAGS = (
     "-std=c++17",
     "-O3",
+    # What the emitter calls a vector loop has passed its own judgement.
+    "-fvect-cost-model=unlimited",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=off",

@@ -28,7 +28,7 @@ static inline float nan_max(float a, float b);
 #pragma omp declare reduction(nan_max : float : omp_out = nan_max(omp_out, omp_in)) \
     initializer(omp_priv = -INFINITY)
 
-extern "C" int logsumexp(const bool* __restrict__ keep, const fx_f16* __restrict__ x, fx_f16*
+extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restrict__ x, fx_f16*
     __restrict__ out, int64_t threads)
 {
     for (int64_t i0 = 0; i0 < 9; ++i0) {
@@ -38,7 +38,7 @@ extern "C" int logsumexp(const bool* __restrict__ keep, const fx_f16* __restrict
         for (int64_t r0 = 0; r0 < 300; ++r0) {
             const float value_f32 = fx_to_float(x[i0 * 300 + r0]);
             // line 2: scores = x.masked_fill(~keep, -float("inf"))
-            const float scores_val = keep[i0 * 300 + r0] ? value_f32 : -INFINITY;
+            const float scores_val = keep[i0 * 300 + r0] != 0 ? value_f32 : -INFINITY;
             // line 3: y = scores.logsumexp(-1)
             row_max = nan_max(scores_val, row_max);
         }
@@ -48,7 +48,7 @@ extern "C" int logsumexp(const bool* __restrict__ keep, const fx_f16* __restrict
         for (int64_t r0 = 0; r0 < 300; ++r0) {
             const float value_f32 = fx_to_float(x[i0 * 300 + r0]);
             // line 2: scores = x.masked_fill(~keep, -float("inf"))
-            const float scores_val = keep[i0 * 300 + r0] ? value_f32 : -INFINITY;
+            const float scores_val = keep[i0 * 300 + r0] != 0 ? value_f32 : -INFINITY;
             // line 3: y = scores.logsumexp(-1)
             row_sum += fx_exp(scores_val - chosen);
         }

@@ -18,13 +18,12 @@ FX_INLINE fx_bf16 fx_to_bf16(float x);
 FX_INLINE float fx_to_float(fx_bf16 x);
 static inline float nan_max(float a, float b);
 
-constexpr int64_t ROWS = 8; // tunable: 1 4 8 32 128 (rows a thread takes)
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
 
 extern "C" int pointwise_chain(const fx_bf16* __restrict__ a, const fx_bf16* __restrict__ b,
     fx_bf16* __restrict__ out, int64_t threads)
 {
-    #pragma omp parallel for num_threads(threads) schedule(static, ROWS)
+    #pragma omp parallel for num_threads(threads)
     for (int64_t i0 = 0; i0 < 600; ++i0) {
         #pragma GCC unroll UNROLL
         #pragma GCC ivdep

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fusec.codegen.cpp import choices
-from fusec.codegen.cpp.dtypes import C_TYPES
-from fusec.codegen.cpp.expressions import Expression
+from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
+from fusec.codegen.cpp.expressions import Expression, from_memory
 from fusec.codegen.cpp.loops import head, may_thread, shared_loops
 from fusec.codegen.cpp.reductions import (
     Accumulator,
@@ -121,7 +121,7 @@ class Columns:
             check = isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
             if isinstance(node, Load | Op | Cast) and not again and not check:
                 name = tile.name(f"{tile.word(node).removesuffix('_val')}_column")
-                writer.line(f"{C_TYPES[node.dtype]} {name}[{self.width}];", node.source)
+                writer.line(f"{ELEMENT_TYPES[node.dtype]} {name}[{self.width}];", node.source)
                 arrays[node] = name
         if not stores and not arrays:
             return
@@ -140,7 +140,7 @@ class Columns:
                 writer.line(f"{name}[{place}] = {inner.values[node].text};", node.source)
             for store in stores:
                 inner.store(store, writer)
-        self.held.update({node: Expression(name) for node, name in arrays.items()})
+        self.held.update({n: from_memory(f"{name}[@]", n.dtype) for n, name in arrays.items()})
 
     def bind(self, scope: Scope, place: str) -> None:
         """Make what is held of every column known inside a loop over the columns."""

@@ -24,6 +24,9 @@ C_TYPES = {
     torch.uint32: "uint32_t",
     torch.uint64: "uint64_t",
 }
+# How arrays hold them. A compiler's vectors of bool are masks, one bit an element, and loops that
+# load or store bytes as bool are not made into vector loops.
+ELEMENT_TYPES = {**C_TYPES, torch.bool: "uint8_t"}
 # How the helpers of ``mathlib`` call the types.
 SHORT = {
     torch.float32: "f32",

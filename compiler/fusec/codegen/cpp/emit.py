@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fusec.codegen.cpp.columns import column_axis, write_columns
-from fusec.codegen.cpp.dtypes import C_TYPES
+from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.codegen.cpp.loops import cost
 from fusec.codegen.cpp.pieces import should_split, write_pieces
 from fusec.codegen.cpp.pointwise import write_pointwise
@@ -145,7 +145,7 @@ def _write_parameters(file: Writer, kernel: Kernel, entry: str) -> None:
         const = "const " if argument.role == "in" else ""
         # What is read and written through one parameter is promised nothing.
         restrict = " __restrict__" if argument.role != "inout" else ""
-        parameters.append(f"{const}{C_TYPES[argument.dtype]}*{restrict} {argument.name}")
+        parameters.append(f"{const}{ELEMENT_TYPES[argument.dtype]}*{restrict} {argument.name}")
     parameters += [f"int64_t {name}" for name in kernel.size_names.values()]
     parameters.append("int64_t threads")
     file.line(f'extern "C" int {entry}({", ".join(parameters)})')

@@ -187,6 +187,9 @@ def cast_expression(
     """Return ``arg`` converted as torch converts it."""
     if source == target:
         return arg
+    if source == torch.bool and target not in HALVES:
+        zero, one = literal(0, target), literal(1, target)
+        return Expression(f"{arg.within(BITS)} ? {one} : {zero}", CHOICE, arg.reads)
     if source in HALVES:
         use(f"to_float.{SHORT[source]}")
         single = Expression(f"fx_to_float({arg.text})", ATOM, arg.reads)
@@ -207,6 +210,13 @@ def cast_expression(
             wide = cast_expression(source, torch.int64, arg, use)
             return Expression(f"({C_TYPES[target]}){wide.within(ATOM)}", UNARY, arg.reads)
     return Expression(f"({C_TYPES[target]}){arg.within(ATOM)}", UNARY, arg.reads)
+
+
+def from_memory(text: str, dtype: torch.dtype) -> Expression:
+    """Return the value of an array's element."""
+    if dtype == torch.bool:
+        return Expression(f"{text} != 0", EQUAL, True)
+    return Expression(text, ATOM, True)
 
 
 def cast_node(node: Cast, arg: Expression, use: Use) -> Expression:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusec.codegen.cpp import choices
-from fusec.codegen.cpp.dtypes import C_TYPES
-from fusec.codegen.cpp.expressions import Expression
+from fusec.codegen.cpp.dtypes import ELEMENT_TYPES
+from fusec.codegen.cpp.expressions import from_memory
 from fusec.codegen.cpp.loops import cost, head, may_thread, shared_loops
 from fusec.codegen.cpp.ranges import split_ranges
 from fusec.codegen.cpp.reductions import simd
@@ -62,15 +62,13 @@ def _write_nest(kernel: Kernel, scope: Scope, writer: Writer) -> None:
                 _write_elements(part, only, writer)
         return
     begin, end = "0", ""
-    rows_axis = outer[0] if len(outer) == 1 else None
     if blocked:
         begin, end = middle.name(f"{last.name}_block"), kernel.extent(last)
         size = kernel.tunable(
             "BLOCK", choices.BLOCK, choices.BLOCK_CHOICES, "elements a thread takes"
         )
         heads.append(f"for (int64_t {begin} = 0; {begin} < {end}; {begin} += {size})")
-        rows_axis = None
-    with shared_loops(kernel, writer, heads, rows=rows_axis):
+    with shared_loops(kernel, writer, heads):
         if blocked:
             limit = kernel.at_most(f"{begin} + BLOCK", end)
             end = middle.name(f"{last.name}_end")
@@ -137,9 +135,8 @@ def _write_tiles(kernel: Kernel, scope: Scope, writer: Writer, turned: Turned) -
             dtype = kernel.buffers[load.buffer].dtype
             corner.use_type(dtype)
             names[load] = tile.name(f"{kernel.names[load.buffer]}_tile")
-            writer.line(
-                f"{C_TYPES[dtype]} {names[load]}[{sizes[across]}][{sizes[last]}];", load.source
-            )
+            sides = f"[{sizes[across]}][{sizes[last]}]"
+            writer.line(f"{ELEMENT_TYPES[dtype]} {names[load]}{sides};", load.source)
             kernel.use(f"turn_over.{dtype.itemsize}")
             source = corner.element(load.buffer, load.index)
             writer.line(
@@ -154,7 +151,7 @@ def _write_tiles(kernel: Kernel, scope: Scope, writer: Writer, turned: Turned) -
             place = f"[{inner.axes[across]} - {row}]"
             for load, name in names.items():
                 text = f"{name}{place}[{last.name} - {column}]"
-                inner.values[load] = Expression(text, reads=True)
+                inner.values[load] = from_memory(text, load.dtype)
             _vector_loop(kernel, inner, writer, last, column, column_end)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fusec.codegen.cpp import choices
-from fusec.codegen.cpp.dtypes import C_TYPES
-from fusec.codegen.cpp.expressions import Expression
+from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
+from fusec.codegen.cpp.expressions import from_memory
 from fusec.codegen.cpp.loops import head, may_thread, outer_loops
 from fusec.codegen.cpp.reductions import (
     Accumulator,
@@ -72,7 +72,8 @@ class Rows:
         for node in self.steps.kept:
             name = row.name(f"{row.word(node).removesuffix('_val')}_row")
             size = self.kernel.index_text(extent, {})
-            self.writer.line(f"alignas(64) {C_TYPES[node.dtype]} {name}[{size}];", node.source)
+            kind = ELEMENT_TYPES[node.dtype]
+            self.writer.line(f"alignas(64) {kind} {name}[{size}];", node.source)
             self.scratch[node] = name
 
     def write_pass(self, row: Scope, number: int) -> None:
@@ -253,7 +254,7 @@ class Rows:
             place = scope.index(flatten([Expr.of(a) for a in axes], axis_sizes(axes)))
         for node in nodes:
             if node in self.scratch and self.steps.first[node] < number:
-                scope.values[node] = Expression(f"{self.scratch[node]}[{place}]", reads=True)
+                scope.values[node] = from_memory(f"{self.scratch[node]}[{place}]", node.dtype)
         written = [n for n in self.scratch if self.steps.first[n] == number and n in nodes]
         ends = {item.node for item in items}
         named = [*written, *(item.node.args[0] for item in items if item.index)]

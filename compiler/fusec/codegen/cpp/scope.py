@@ -23,6 +23,7 @@ from fusec.codegen.cpp.expressions import (
     cast_expression,
     cast_node,
     const_expression,
+    from_memory,
     op_expression,
 )
 from fusec.codegen.cpp.scans import Running, is_extreme, take_next
@@ -346,10 +347,11 @@ class Scope:
                 if isinstance(payload, Node) and payload in self.valid and _may_be_empty(symbol):
                     conditions.append(self.valid[payload])
         self.use_type(buffer.dtype)
+        value = from_memory(text, buffer.dtype)
         if not conditions:
-            return Expression(text, ATOM, True)
+            return value
         other = literal(node.other, node.dtype)
-        return Expression(f"{' & '.join(conditions)} ? {text} : {other}", CHOICE, True)
+        return Expression(f"{' & '.join(conditions)} ? {value.text} : {other}", CHOICE, True)
 
     def use_type(self, dtype: torch.dtype) -> None:
         """Note that the text names a type that a helper defines."""

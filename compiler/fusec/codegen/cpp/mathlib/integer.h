@@ -101,19 +101,19 @@ FX_INLINE T fx_rshift(T x, T count)
 }
 
 //@ name: to_i8.f32
-//@ needs: to_i32.f32
-//@ method: to zero; out of range as x86 converts
+//@ method: to zero; out of range 0, the low bits of what x86 converts to
 FX_INLINE int8_t fx_to_i8(float x)
 {
-    return (int8_t)fx_to_i32(x);
+    bool fits = (x > -0x1.000002p31f) & (x < 0x1p31f);
+    return (int8_t)(int32_t)(fits ? x : 0);
 }
 
 //@ name: to_i16.f32
-//@ needs: to_i32.f32
-//@ method: to zero; out of range as x86 converts
+//@ method: to zero; out of range 0, the low bits of what x86 converts to
 FX_INLINE int16_t fx_to_i16(float x)
 {
-    return (int16_t)fx_to_i32(x);
+    bool fits = (x > -0x1.000002p31f) & (x < 0x1p31f);
+    return (int16_t)(int32_t)(fits ? x : 0);
 }
 
 //@ name: to_i32.f32
@@ -135,28 +135,31 @@ FX_INLINE int64_t fx_to_i64(float x)
 }
 
 //@ name: to_u8.f32
-//@ needs: to_i32.f32
-//@ method: to zero, modulo 256
-FX_INLINE uint8_t fx_to_u8(float x) { return (uint8_t)fx_to_i32(x); }
+//@ method: to zero, modulo 256; out of range 0
+FX_INLINE uint8_t fx_to_u8(float x)
+{
+    bool fits = (x > -0x1.000002p31f) & (x < 0x1p31f);
+    return (uint8_t)(int32_t)(fits ? x : 0);
+}
 
 //@ name: to_bool.f32
 //@ method: true for all but 0; also for NaN
 FX_INLINE bool fx_to_bool(float x) { return x != 0; }
 
 //@ name: to_i8.f64
-//@ needs: to_i32.f64
-//@ method: to zero; out of range as x86 converts
+//@ method: to zero; out of range 0, the low bits of what x86 converts to
 FX_INLINE int8_t fx_to_i8(double x)
 {
-    return (int8_t)fx_to_i32(x);
+    bool fits = (x > -0x1.00000002p31) & (x < 0x1p31);
+    return (int8_t)(int32_t)(fits ? x : 0);
 }
 
 //@ name: to_i16.f64
-//@ needs: to_i32.f64
-//@ method: to zero; out of range as x86 converts
+//@ method: to zero; out of range 0, the low bits of what x86 converts to
 FX_INLINE int16_t fx_to_i16(double x)
 {
-    return (int16_t)fx_to_i32(x);
+    bool fits = (x > -0x1.00000002p31) & (x < 0x1p31);
+    return (int16_t)(int32_t)(fits ? x : 0);
 }
 
 //@ name: to_i32.f64

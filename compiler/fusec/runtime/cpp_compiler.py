@@ -39,6 +39,8 @@ BASE_FLAGS = (
     "-O3",
     # What the emitter calls a vector loop has passed its own judgement.
     "-fvect-cost-model=unlimited",
+    # It moves casts of a select's constants into its branches, which then stay branches.
+    "-fno-tree-pre",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=off",

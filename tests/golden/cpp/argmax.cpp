@@ -4,11 +4,7 @@
 // line 1: y = x.argmax(-1)
 #include <stdint.h>
 #define INFINITY __builtin_inff()
-
-// Defined below the kernel.
-static inline float nan_max(float a, float b);
-#pragma omp declare reduction(nan_max : float : omp_out = nan_max(omp_out, omp_in)) \
-    initializer(omp_priv = -INFINITY)
+#define NAN __builtin_nanf("")
 
 extern "C" int row_argmax(const float* __restrict__ x, int64_t* __restrict__ out, int64_t threads)
 {
@@ -17,11 +13,15 @@ extern "C" int row_argmax(const float* __restrict__ x, int64_t* __restrict__ out
         float row_max = -INFINITY;
         int64_t row_argmax2 = -1;
         float chunk_max = -INFINITY;
-        #pragma omp simd reduction(nan_max : chunk_max)
+        int chunk_max_nan = chunk_max != chunk_max;
+        #pragma omp simd reduction(max : chunk_max) reduction(| : chunk_max_nan)
         for (int64_t r0 = 0; r0 < 100; ++r0) {
             // line 1: y = x.argmax(-1)
-            chunk_max = nan_max(x[i0 * 100 + r0], chunk_max);
+            const float value = x[i0 * 100 + r0];
+            chunk_max_nan |= value != value;
+            chunk_max = chunk_max > value ? chunk_max : value;
         }
+        if (chunk_max_nan) chunk_max = NAN;
         if (row_argmax2 < 0 || chunk_max > row_max || (chunk_max != chunk_max && row_max ==
             row_max)) {
             int64_t found = 100;
@@ -38,11 +38,4 @@ extern "C" int row_argmax(const float* __restrict__ x, int64_t* __restrict__ out
         out[i0] = row_argmax2;
     }
     return 0;
-}
-
-// The greater of two numbers; NaN if either is.
-static inline float nan_max(float a, float b)
-{
-    const float greater = a > b ? a : b;
-    return a != a ? a : greater;
 }

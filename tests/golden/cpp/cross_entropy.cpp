@@ -5,6 +5,7 @@
 // line 5: loss = cross_entropy(logits, target, reduction="none")
 #include <stdint.h>
 #define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
 
 // Defined below the kernel.
 #define FX_INLINE static inline __attribute__((always_inline))
@@ -18,10 +19,7 @@ FX_INLINE float fx_log_poly(float f);
 FX_INLINE float fx_log_special(float x, float result);
 FX_INLINE float fx_log(float x);
 static inline int64_t at_most(int64_t x, int64_t limit);
-static inline float nan_max(float a, float b);
 static inline int64_t wrap_add(int64_t x, int64_t y);
-#pragma omp declare reduction(nan_max : float : omp_out = nan_max(omp_out, omp_in)) \
-    initializer(omp_priv = -INFINITY)
 
 extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __restrict__ target,
     float* __restrict__ loss, int64_t threads)
@@ -37,11 +35,15 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
         const int64_t checked = valid ? chosen : 0;
         const float logits_val = logits[i0 * 5000 + checked];
         float row_max = -INFINITY;
-        #pragma omp simd reduction(nan_max : row_max) reduction(max : failed)
+        int row_max_nan = row_max != row_max;
+        #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan) reduction(max : failed)
         for (int64_t r0 = 0; r0 < 5000; ++r0) {
             // line 5: loss = cross_entropy(logits, target, reduction="none")
-            row_max = nan_max(logits[i0 * 5000 + r0], row_max);
+            const float value = logits[i0 * 5000 + r0];
+            row_max_nan |= value != value;
+            row_max = row_max > value ? row_max : value;
         }
+        if (row_max_nan) row_max = NAN;
         const float difference = logits_val - row_max;
         double row_total = 0.0;
         for (int64_t r0_chunk = 0; r0_chunk < 5000; r0_chunk += 4096) {
@@ -145,13 +147,6 @@ FX_INLINE float fx_log(float x)
 static inline int64_t at_most(int64_t x, int64_t limit)
 {
     return x < limit ? x : limit;
-}
-
-// The greater of two numbers; NaN if either is.
-static inline float nan_max(float a, float b)
-{
-    const float greater = a > b ? a : b;
-    return a != a ? a : greater;
 }
 
 // Wraps around where it overflows, as eager does.

@@ -6,6 +6,7 @@
 // line 3: y = scores.logsumexp(-1)
 #include <stdint.h>
 #define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
 
 // Defined below the kernel.
 #define FX_INLINE static inline __attribute__((always_inline))
@@ -24,9 +25,6 @@ struct fx_f16 {
 };
 FX_INLINE fx_f16 fx_to_f16(float x);
 FX_INLINE float fx_to_float(fx_f16 x);
-static inline float nan_max(float a, float b);
-#pragma omp declare reduction(nan_max : float : omp_out = nan_max(omp_out, omp_in)) \
-    initializer(omp_priv = -INFINITY)
 
 extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restrict__ x, fx_f16*
     __restrict__ out, int64_t threads)
@@ -34,14 +32,17 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
     for (int64_t i0 = 0; i0 < 9; ++i0) {
         // line 3: y = scores.logsumexp(-1)
         float row_max = -INFINITY;
-        #pragma omp simd reduction(nan_max : row_max)
+        int row_max_nan = row_max != row_max;
+        #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
         for (int64_t r0 = 0; r0 < 300; ++r0) {
             const float value_f32 = fx_to_float(x[i0 * 300 + r0]);
             // line 2: scores = x.masked_fill(~keep, -float("inf"))
             const float scores_val = keep[i0 * 300 + r0] != 0 ? value_f32 : -INFINITY;
             // line 3: y = scores.logsumexp(-1)
-            row_max = nan_max(scores_val, row_max);
+            row_max_nan |= scores_val != scores_val;
+            row_max = row_max > scores_val ? row_max : scores_val;
         }
+        if (row_max_nan) row_max = NAN;
         const float chosen = fx_isinf(row_max) ? 0.0f : row_max;
         float row_sum = 0.0f;
         #pragma omp simd reduction(+ : row_sum)
@@ -167,11 +168,4 @@ FX_INLINE float fx_to_float(fx_f16 x)
     uint32_t bits = shifted < (1u << 23) ? fx_bits(small) : normal;
     bits = shifted >= (31u << 23) ? normal + (112u << 23) : bits;
     return fx_from_bits(bits | sign);
-}
-
-// The greater of two numbers; NaN if either is.
-static inline float nan_max(float a, float b)
-{
-    const float greater = a > b ? a : b;
-    return a != a ? a : greater;
 }

@@ -4,6 +4,7 @@
 // line 4: y = torch.softmax(x, -1)
 #include <stdint.h>
 #define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
 
 // Defined below the kernel.
 #define FX_INLINE static inline __attribute__((always_inline))
@@ -12,9 +13,6 @@ FX_INLINE float fx_from_bits(uint32_t x);
 FX_INLINE float fx_scale(float x, int32_t n);
 FX_INLINE float fx_exp_poly(float r);
 FX_INLINE float fx_exp(float x);
-static inline float nan_max(float a, float b);
-#pragma omp declare reduction(nan_max : float : omp_out = nan_max(omp_out, omp_in)) \
-    initializer(omp_priv = -INFINITY)
 
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
 
@@ -24,11 +22,15 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         // line 4: y = torch.softmax(x, -1)
         alignas(64) float exponential_row[200];
         float row_max = -INFINITY;
-        #pragma omp simd reduction(nan_max : row_max)
+        int row_max_nan = row_max != row_max;
+        #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
         for (int64_t r0 = 0; r0 < 200; ++r0) {
             // line 4: y = torch.softmax(x, -1)
-            row_max = nan_max(x[i0 * 200 + r0], row_max);
+            const float value = x[i0 * 200 + r0];
+            row_max_nan |= value != value;
+            row_max = row_max > value ? row_max : value;
         }
+        if (row_max_nan) row_max = NAN;
         float row_sum = 0.0f;
         #pragma omp simd reduction(+ : row_sum)
         for (int64_t r0 = 0; r0 < 200; ++r0) {
@@ -84,11 +86,4 @@ FX_INLINE float fx_exp(float x)
     float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
     r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
     return fx_scale(fx_exp_poly(r), (int32_t)(fx_bits(shifted) - 0x4b400000u));
-}
-
-// The greater of two numbers; NaN if either is.
-static inline float nan_max(float a, float b)
-{
-    const float greater = a > b ? a : b;
-    return a != a ? a : greater;
 }

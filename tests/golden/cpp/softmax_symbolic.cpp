@@ -4,6 +4,7 @@
 // line 4: y = torch.softmax(x, -1)
 #include <stdint.h>
 #define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
 
 // Defined below the kernel.
 #define FX_INLINE static inline __attribute__((always_inline))
@@ -13,9 +14,6 @@ FX_INLINE float fx_scale(float x, int32_t n);
 FX_INLINE float fx_exp_poly(float r);
 FX_INLINE float fx_exp(float x);
 static inline int64_t at_most(int64_t x, int64_t limit);
-static inline float nan_max(float a, float b);
-#pragma omp declare reduction(nan_max : float : omp_out = nan_max(omp_out, omp_in)) \
-    initializer(omp_priv = -INFINITY)
 
 constexpr int64_t GRAIN = 32768; // tunable: 4096 8192 16384 32768 65536 (elements worth threads)
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
@@ -27,11 +25,15 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
     for (int64_t i0 = 0; i0 < s0; ++i0) {
         // line 4: y = torch.softmax(x, -1)
         float row_max = -INFINITY;
-        #pragma omp simd reduction(nan_max : row_max)
+        int row_max_nan = row_max != row_max;
+        #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
         for (int64_t r0 = 0; r0 < s1; ++r0) {
             // line 4: y = torch.softmax(x, -1)
-            row_max = nan_max(x[s1 * i0 + r0], row_max);
+            const float value = x[s1 * i0 + r0];
+            row_max_nan |= value != value;
+            row_max = row_max > value ? row_max : value;
         }
+        if (row_max_nan) row_max = NAN;
         double row_total = 0.0;
         for (int64_t r0_chunk = 0; r0_chunk < s1; r0_chunk += 4096) {
             const int64_t r0_end = at_most(r0_chunk + 4096, s1);
@@ -98,11 +100,4 @@ FX_INLINE float fx_exp(float x)
 static inline int64_t at_most(int64_t x, int64_t limit)
 {
     return x < limit ? x : limit;
-}
-
-// The greater of two numbers; NaN if either is.
-static inline float nan_max(float a, float b)
-{
-    const float greater = a > b ? a : b;
-    return a != a ? a : greater;
 }

@@ -76,13 +76,6 @@ def emit_cpp(
         file.line()
         file.line("// Defined below the kernel.")
         file.lines_of(helpers.declarations.rstrip("\n").splitlines())
-    for kind, dtype in sorted(kernel.reductions, key=str):
-        c_type = C_TYPES[dtype]
-        file.directive(
-            f"omp declare reduction(nan_{kind} : {c_type} : "
-            f"omp_out = nan_{kind}(omp_out, omp_in)) "
-            f"initializer(omp_priv = {'-' if kind == 'max' else ''}INFINITY)"
-        )
     file.line()
     file.lines_of([*kernel.tunables.values(), *kernel.asserts])
     if kernel.tunables:

@@ -7,8 +7,9 @@ and does not care which.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 
@@ -106,18 +107,59 @@ def start(item: Accumulator, writer: Writer, *, declare: bool = True) -> None:
         writer.line(f"{'int64_t ' if declare else ''}{item.index} = -1;", item.node.source)
 
 
-def clause(kernel: Kernel, item: Accumulator) -> str:
-    """Return the ``reduction`` clause of a vector loop."""
+def clause(item: Accumulator, nan: str = "") -> str:
+    """Return the ``reduction`` clause of a vector loop.
+
+    Args:
+        item: What the loop feeds.
+        nan: The flag beside the extreme of floats.
+    """
     node = item.node
     name = _CLAUSES.get(node.kind)
     if name is None:
         name = node.kind.removeprefix("arg")
         if item.dtype == torch.bool:
             name = "||" if name == "max" else "&&"
-        elif item.dtype.is_floating_point:
-            kernel.reductions.add((name, item.dtype))
-            name = f"nan_{name}"
-    return f"reduction({name} : {item.place})"
+    text = f"reduction({name} : {item.place})"
+    return f"{text} reduction(| : {nan})" if nan else text
+
+
+def has_nan(item: Accumulator) -> bool:
+    """Whether an accumulator is the extreme of values that may be NaN.
+
+    In a vector loop it is then two: the extreme of the numbers, which has an instruction, and
+    whether there was a NaN. One that minds NaN in every step would be merged lane by lane.
+    """
+    return item.dtype.is_floating_point and item.node.kind.endswith(("max", "min"))
+
+
+def take_number(
+    scope: Scope, item: Accumulator, nan: str, value: Expression, writer: Writer
+) -> None:
+    """Write the statements with which an extreme and its flag take a value."""
+    source, name = item.node.source, value.text
+    if not name.isidentifier():
+        name = scope.name("value")
+        writer.line(f"const {C_TYPES[item.dtype]} {name} = {value.text};", source)
+    sign = ">" if item.node.kind.endswith("max") else "<"
+    writer.line(f"{nan} |= {name} != {name};", source)
+    writer.line(f"{item.place} = {item.place} {sign} {name} ? {item.place} : {name};", source)
+
+
+def start_nans(scope: Scope, items: Sequence[Accumulator], writer: Writer) -> dict[str, str]:
+    """Write the flags of extremes that a vector loop feeds; return them by the extreme's place."""
+    nans = {}
+    for item in filter(has_nan, items):
+        nan = nans[item.place] = scope.name(f"{item.place}_nan")
+        writer.line(f"int {nan} = {item.place} != {item.place};", item.node.source)
+    return nans
+
+
+def end_nans(items: Sequence[Accumulator], nans: Mapping[str, str], writer: Writer) -> None:
+    """Write how flags that were raised become NaN, after the loop."""
+    for item in items:
+        if item.place in nans:
+            writer.line(f"if ({nans[item.place]}) {item.place} = NAN;", item.node.source)
 
 
 def combined(kernel: Kernel, item: Accumulator, value: Expression) -> str:
@@ -203,8 +245,13 @@ def position(scope: Scope, node: Reduce) -> str:
     return scope.index(flatten([Expr.of(axis) for axis in node.axes], sizes))
 
 
-def simd(kernel: Kernel, items: Sequence[Accumulator], writer: Writer) -> None:
-    """Write the directive of a vector loop that feeds ``items``."""
+def simd(
+    kernel: Kernel,
+    items: Sequence[Accumulator],
+    writer: Writer,
+    nans: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Write the directive of a vector loop that feeds ``items``, some with a flag for NaN."""
     if not items and not kernel.checked:
         unroll = kernel.tunable(
             "UNROLL", choices.UNROLL, choices.UNROLL_CHOICES, "vectors a turn of the loop takes"
@@ -212,7 +259,7 @@ def simd(kernel: Kernel, items: Sequence[Accumulator], writer: Writer) -> None:
         writer.directive(f"GCC unroll {unroll}")
         writer.directive("GCC ivdep")
         return
-    clauses = ["omp simd", *(clause(kernel, item) for item in items)]
+    clauses = ["omp simd", *(clause(item, nans.get(item.place, "")) for item in items)]
     if kernel.checked:
         clauses.append("reduction(max : failed)")
     writer.directive(" ".join(clauses))

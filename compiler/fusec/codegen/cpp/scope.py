@@ -81,7 +81,6 @@ class Kernel:
     signature: Signature
     size_names: Mapping[Symbol, str]
     helpers: set[str] = field(default_factory=set)
-    reductions: set[tuple[str, torch.dtype]] = field(default_factory=set)
     tunables: dict[str, str] = field(default_factory=dict)
     asserts: list[str] = field(default_factory=list)
 
@@ -287,6 +286,8 @@ class Scope:
         item = self.running[node]
         arg = node.args[0]
         value = self.cast_to(arg, item.dtype)
+        if is_extreme(node):
+            value = Expression(value.within(ATOM))
         place = self.index(Expr.of(node.axis))
         for text in take_next(item, value, place, self.taken, self.kernel.use):
             writer.line(text, node.source)

@@ -28,7 +28,10 @@ def softmax(lowering: Lowering, x: TensorValue, dim: int, half_to_float: bool) -
     powers = ops.unary("exp", shifted)
     total = loop.reduce("sum", powers)
     if lowering.label == "softmax":
-        result = ops.binary("truediv", powers, total)
+        # The total is at least 1, the power of the largest: its reciprocal neither overflows nor
+        # is denormal, and one division a row is cheaper than one an element.
+        one = ops.const(1.0, total.dtype)
+        result = ops.binary("mul", powers, ops.binary("truediv", one, total))
     else:
         result = ops.binary("sub", shifted, ops.unary("log", total))
     if x.ndim == 0:

@@ -19,6 +19,7 @@ SHRUNK = {
     "ROW_CHUNK": 4,
     "PIECES": 4,
     "KEEP_COST": 1,
+    "SCAN_BLOCK": 16,
     "BLOCK": 16,
     "TILE_COLUMNS": 16,
     "MIN_TILE": 2,

@@ -41,6 +41,11 @@ SCRATCH_BYTES = 256 * 1024
 KEEP_COST = 8
 # What a step of a scan counts: its loop takes one element at a time, four cycles after the last.
 SCAN_COST = 16
+# Elements of a row that go through a scan at a time, between vector loops: their values, in a few
+# arrays, stay in the first-level cache.
+SCAN_BLOCK = 512
+# What converting to or from half precision counts, which takes several instructions.
+HALF_COST = 4
 
 # Elements among which argmax looks for the extreme before it looks for its position: short
 # enough to be in the first-level cache when the search runs over it again.

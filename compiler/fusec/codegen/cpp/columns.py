@@ -25,7 +25,7 @@ from fusec.codegen.cpp.reductions import (
     take_position,
 )
 from fusec.codegen.cpp.rows import Span
-from fusec.codegen.cpp.scans import Running, first_value, running_values
+from fusec.codegen.cpp.scans import Running, declarations, running_values
 from fusec.codegen.cpp.scope import Kernel, Scope
 from fusec.codegen.cpp.steps import plan_steps
 from fusec.codegen.cpp.writer import Writer
@@ -179,12 +179,13 @@ class Columns:
         nodes = [n for n in self.steps.passes[number].inside if isinstance(n, Scan)]
         self.running = running_values(nodes, tile.taken)
         for item in dict.fromkeys(self.running.values()):
-            kind, source = C_TYPES[item.dtype], item.node.source
-            self.writer.line(f"{kind} {item.place}[{self.width}];", source)
-            if item.index:
-                self.writer.line(f"int64_t {item.index}[{self.width}] = {{}};", source)
+            source = item.node.source
+            arrays = declarations(item)
+            for kind, name, _ in arrays:
+                self.writer.line(f"{kind} {name}[{self.width}];", source)
             with self.writer.block(f"for (int64_t c = 0; c < {self.width}; ++c)"):
-                self.writer.line(f"{item.place}[c] = {first_value(item)};", source)
+                for _, name, first in arrays:
+                    self.writer.line(f"{name}[c] = {first};", source)
 
     def narrow(self, tile: Scope, items: Sequence[Accumulator]) -> None:
         """Convert totals once where every element of a later pass reads them."""

@@ -12,25 +12,29 @@ from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import from_memory
 from fusec.codegen.cpp.loops import head, may_thread, outer_loops
+from fusec.codegen.cpp.ordered import Stretch, plan_stretches
 from fusec.codegen.cpp.reductions import (
     Accumulator,
     accumulator,
     beats,
+    end_nans,
     identity,
     is_real_sum,
     merge,
     position,
     simd,
     start,
+    start_nans,
     take,
+    take_number,
     take_position,
 )
-from fusec.codegen.cpp.scans import first_value, running_values
+from fusec.codegen.cpp.scans import declarations, running_values
 from fusec.codegen.cpp.scope import Kernel, Scope
 from fusec.codegen.cpp.steps import Steps, plan_steps
 from fusec.codegen.cpp.writer import Writer
 from fusec.codegen.passes import Pass
-from fusec.ir.body import axis_sizes
+from fusec.ir.body import Store, axis_sizes
 from fusec.ir.index import Expr, Symbol, flatten, product
 from fusec.ir.node import Node, Scan, walk
 
@@ -88,11 +92,8 @@ class Rows:
             start(item, self.writer)
         row.running = running_values(scans, row.taken)
         for running in dict.fromkeys(row.running.values()):
-            first = first_value(running)
-            kind = C_TYPES[running.dtype]
-            self.writer.line(f"{kind} {running.place} = {first};", running.node.source)
-            if running.index:
-                self.writer.line(f"int64_t {running.index} = 0;", running.node.source)
+            for kind, name, first in declarations(running):
+                self.writer.line(f"{kind} {name} = {first};", running.node.source)
         self.write_loops(row, number, items, {})
         for item in items:
             row.bind_result(item.node, item.result, self.writer)
@@ -203,15 +204,18 @@ class Rows:
     ) -> None:
         """Write the innermost loop."""
         step = self.steps.passes[number]
+        nans: dict[str, str] = {}
         if may_thread(self.kernel):
-            simd(self.kernel, items, self.writer)
+            nans = start_nans(outer, items, self.writer)
+            simd(self.kernel, items, self.writer, nans)
         scope = Scope(self.kernel, outer)
         with self.writer.block(head(scope, axis, begin, end)):
-            self._elements(scope, step.inside, number, items)
+            self._elements(scope, step.inside, number, items, step.stores)
             for item in items:
-                self._feed(scope, item)
+                self._feed(scope, item, nans)
             for store in step.stores:
                 scope.store(store, self.writer)
+        end_nans(items, nans, self.writer)
 
     def scans(self, number: int) -> list[Scan]:
         """Return the scans that a pass runs; the results of others may have been kept."""
@@ -230,43 +234,112 @@ class Rows:
         begin: str,
         end: str,
     ) -> None:
-        """Write the innermost loop of a pass with scans: one element after the other."""
+        """Write the innermost loop of a pass with scans, in blocks where that gives vector code."""
         step = self.steps.passes[number]
-        with self.writer.block(head(scope, axis, begin, end)):
-            self._elements(scope, step.inside, number, items)
-            for item in items:
+        earlier = {n for n in self.scratch if self.steps.first[n] < number}
+        known = {*scope.values, *earlier}
+        stretches = plan_stretches(self.kernel, step.inside, step.stores, items, known)
+        if len(stretches) == 1:
+            self._stretch(scope, number, stretches[0], {}, axis, begin, end)
+            return
+        first, last = scope.name(f"{axis.name}_block"), scope.name(f"{axis.name}_end")
+        size = choices.SCAN_BLOCK
+        loop = f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {size})"
+        with self.writer.block(loop):
+            stop = self.kernel.at_most(f"{first} + {size}", end)
+            self.writer.line(f"const int64_t {last} = {stop};")
+            block = Scope(self.kernel, scope)
+            arrays: dict[Node, str] = {}
+            for stretch in stretches:
+                for node in stretch.kept:
+                    if node not in self.scratch:
+                        name = block.name(f"{block.word(node).removesuffix('_val')}_block")
+                        kind = ELEMENT_TYPES[node.dtype]
+                        self.writer.line(f"{kind} {name}[{size}];", node.source)
+                        arrays[node] = name
+            for stretch in stretches:
+                self._stretch(block, number, stretch, arrays, axis, first, last)
+
+    def _stretch(
+        self,
+        outer: Scope,
+        number: int,
+        stretch: Stretch,
+        arrays: Mapping[Node, str],
+        axis: Symbol,
+        begin: str,
+        end: str,
+    ) -> None:
+        """Write one loop over a block of a row, or over all of it."""
+        kernel, writer = self.kernel, self.writer
+        nans: dict[str, str] = {}
+        if stretch.vector and may_thread(kernel):
+            nans = start_nans(outer, stretch.items, writer)
+            simd(kernel, stretch.items, writer, nans)
+        scope = Scope(kernel, outer)
+        with writer.block(head(scope, axis, begin, end)):
+            place = f"{scope.axes[axis]} - {begin}"
+            for node, name in arrays.items():
+                if node not in stretch.nodes:
+                    scope.values[node] = from_memory(f"{name}[{place}]", node.dtype)
+            kept = [node for node in stretch.kept if node in arrays]
+            self._elements(scope, stretch.nodes, number, stretch.items, stretch.stores, named=kept)
+            for node in kept:
+                writer.line(f"{arrays[node]}[{place}] = {scope.values[node].text};", node.source)
+            for item in stretch.items:
                 if item.is_index:
                     value = scope.values[item.node.args[0]].text
-                    take_position(item, value, position(scope, item.node), self.writer)
+                    take_position(item, value, position(scope, item.node), writer)
                 else:
-                    self._feed(scope, item)
-            for store in step.stores:
-                scope.store(store, self.writer)
+                    self._feed(scope, item, nans)
+            for store in stretch.stores:
+                scope.store(store, writer)
+        end_nans(stretch.items, nans, writer)
 
     def _elements(
-        self, scope: Scope, nodes: Sequence[Node], number: int, items: Sequence[Accumulator]
+        self,
+        scope: Scope,
+        nodes: Sequence[Node],
+        number: int,
+        items: Sequence[Accumulator],
+        stores: Sequence[Store],
+        *,
+        named: Sequence[Node] = (),
     ) -> None:
-        """Write the elementwise values of a pass, reading and writing the scratch rows."""
-        step = self.steps.passes[number]
+        """Write elementwise values of a pass, reading and writing the scratch rows.
+
+        Args:
+            scope: The loop's.
+            nodes: What to compute, arguments first.
+            number: The pass.
+            items: The reductions that take values here.
+            stores: The stores that follow.
+            named: Values that get a name.
+        """
         place = ""
         if self.scratch:
             axes = self.kernel.body.reduce_axes
             place = scope.index(flatten([Expr.of(a) for a in axes], axis_sizes(axes)))
-        for node in nodes:
-            if node in self.scratch and self.steps.first[node] < number:
-                scope.values[node] = from_memory(f"{self.scratch[node]}[{place}]", node.dtype)
+        for node, row in self.scratch.items():
+            there = self.steps.first[node] < number or (scope.running and node not in nodes)
+            if there:
+                scope.values[node] = from_memory(f"{row}[{place}]", node.dtype)
         written = [n for n in self.scratch if self.steps.first[n] == number and n in nodes]
         ends = {item.node for item in items}
-        named = [*written, *(item.node.args[0] for item in items if item.index)]
+        positions = [item.node.args[0] for item in items if item.index]
         # A value that is kept has two uses at least: the scratch row and the pass itself.
-        scope.compute(nodes, self.writer, ends=ends, stores=step.stores, named=named)
+        named = [*named, *written, *positions]
+        scope.compute(nodes, self.writer, ends=ends, stores=stores, named=named)
         for node in written:
             text = scope.values[node].text
             self.writer.line(f"{self.scratch[node]}[{place}] = {text};", node.source)
 
-    def _feed(self, scope: Scope, item: Accumulator) -> None:
+    def _feed(self, scope: Scope, item: Accumulator, nans: Mapping[str, str]) -> None:
         value = scope.cast_to(item.node.args[0], item.dtype)
-        take(self.kernel, item, value, self.writer)
+        if item.place in nans:
+            take_number(scope, item, nans[item.place], value, self.writer)
+        else:
+            take(self.kernel, item, value, self.writer)
 
     def _find(
         self, scope: Scope, item: Accumulator, part: Accumulator, axis: Symbol, begin: str, end: str

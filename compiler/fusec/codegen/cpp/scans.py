@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fusec.codegen.cpp.dtypes import highest, literal, lowest
-from fusec.codegen.cpp.expressions import Expression, Use, op_expression
+from fusec.codegen.cpp.dtypes import C_TYPES, highest, literal, lowest
+from fusec.codegen.cpp.expressions import SUM, Expression, Use, op_expression
 from fusec.codegen.naming import identifier
 from fusec.ir.node import Op, Scan
 
-_WORDS = {"prod": "product"}
+_WORDS = {"prod": "product", "logsumexp": "greatest"}
 _OPERATIONS = {"sum": "add", "prod": "mul"}
 
 
@@ -28,20 +28,26 @@ class Running:
         place: The variable, or the array element, to read and write.
         dtype: Its type: that of the argument, but double for float sums.
         index: For extremes whose position is wanted: where it is kept.
+        total: For log-sum-exps: where the sum of exp(x - greatest) is kept, ``place`` having the
+            greatest.
     """
 
     node: Scan
     place: str
     dtype: torch.dtype
     index: str = ""
+    total: str = ""
 
     def at(self, index: str) -> Running:
         """Return the element ``index`` of this one's arrays."""
         position = f"{self.index}[{index}]" if self.index else ""
-        return replace(self, place=f"{self.place}[{index}]", index=position)
+        total = f"{self.total}[{index}]" if self.total else ""
+        return replace(self, place=f"{self.place}[{index}]", index=position, total=total)
 
     def result(self, node: Scan) -> Expression:
         """Return what ``node`` is once the current value has been taken, in ``dtype``."""
+        if self.total:
+            return Expression(f"{self.place} + fx_log({self.total})", SUM)
         return Expression(self.index if node.kind.startswith("arg") else self.place)
 
 
@@ -68,10 +74,22 @@ def running_values(nodes: Sequence[Scan], taken: set[str]) -> dict[Scan, Running
         if dtype == torch.float32 and not is_extreme(node):
             dtype = torch.float64
         place = identifier(f"running_{_WORDS.get(kind, kind)}", taken, "running")
-        index = ""
+        index = total = ""
+        if kind == "logsumexp":
+            total = identifier("running_total", taken, "running")
         if any(n.kind.startswith("arg") for n in group):
             index = identifier(f"running_arg{kind}", taken, "running")
-        found.update(dict.fromkeys(group, Running(node, place, dtype, index)))
+        found.update(dict.fromkeys(group, Running(node, place, dtype, index, total)))
+    return found
+
+
+def declarations(item: Running) -> list[tuple[str, str, str]]:
+    """Return what a scan keeps as (C++ type, name, first value)."""
+    found = [(C_TYPES[item.dtype], item.place, first_value(item))]
+    if item.index:
+        found.append(("int64_t", item.index, "0"))
+    if item.total:
+        found.append(("double", item.total, "0.0"))
     return found
 
 
@@ -101,9 +119,9 @@ def take_next(
     """
     kind, dtype = item.node.kind.removeprefix("arg"), item.dtype
     if kind == "logsumexp":
-        for helper in ("log_add_exp", "exp.f64", "log1p.f64"):
+        for helper in ("exp.f64", "log.f64", "log_add_exp"):
             use(helper)
-        return [f"{item.place} = log_add_exp({value.text}, {item.place});"]
+        return [f"log_add_exp({value.text}, {item.place}, {item.total});"]
     if not is_extreme(item.node):
         if dtype.is_floating_point:
             return [f"{item.place} {'+' if kind == 'sum' else '*'}= {value.text};"]
@@ -125,4 +143,4 @@ def take_next(
     ]
 
 
-__all__ = ["Running", "first_value", "is_extreme", "running_values", "take_next"]
+__all__ = ["Running", "declarations", "is_extreme", "running_values", "take_next"]

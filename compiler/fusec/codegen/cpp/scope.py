@@ -293,10 +293,12 @@ class Scope:
             writer.line(text, node.source)
         for same in [n for n, other in self.running.items() if other == item]:
             result = item.result(same)
-            if same.dtype != item.dtype and not same.kind.startswith("arg"):
+            narrow = same.dtype != item.dtype and not same.kind.startswith("arg")
+            if narrow or result.level != ATOM:
                 name = self.name(self.word(same))
                 kind = C_TYPES[same.dtype]
-                writer.line(f"const {kind} {name} = ({kind}){result.text};", same.source)
+                text = f"({kind}){result.within(ATOM)}" if narrow else result.text
+                writer.line(f"const {kind} {name} = {text};", same.source)
                 result = Expression(name)
             self.values[same] = result
 

@@ -29,13 +29,13 @@ _OWN = {
 }}
 """,
     "log_add_exp": """\
-// log(exp(x) + exp(y)), added around the greater; NaN if either is.
-{inline} double log_add_exp(double x, double y)
+// Takes x into the greatest value so far and the sum of exp(value - greatest); NaN stays NaN.
+{inline} void log_add_exp(double x, double& greatest, double& total)
 {{
-    const double greater = x > y ? x : y;
-    const double lesser = x > y ? y : x;
-    const double sum = fx_log1p(fx_exp(lesser - greater)) + greater;
-    return (x == y) & (x - y != 0) ? x : sum; // both are the same infinity
+    const double distance = x == greatest ? 0.0 : x - greatest; // of infinities too
+    const double weight = fx_exp(distance > 0 ? -distance : distance);
+    total = x > greatest ? total * weight + 1.0 : total + weight;
+    greatest = x > greatest ? x : greatest;
 }}
 """,
     "at_most": """\

@@ -20,6 +20,7 @@ from codegen_triton_bodies import (
     logsumexp,
     pointwise_chain,
     reduce_rows,
+    scans,
     softmax,
     sum_all,
     sum_columns,
@@ -58,6 +59,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "sum_columns": lambda: sum_columns(3000, 40, F32),
     "sum_all": lambda: sum_all(300, 400, dtype=F32),
     "argmax": lambda: reduce_rows("argmax", 9, 100),
+    "scan": lambda: scans(("sum", "max", "argmax"), 9, 100),
+    "scan_columns": lambda: scans(("sum", "logsumexp"), 100, 40, down=True),
+    "scan_blocks": lambda: scans(("sum",), 9, 3000, torch.bfloat16),
 }
 
 

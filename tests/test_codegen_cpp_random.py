@@ -20,6 +20,7 @@ SHRUNK = {
     "PIECES": 4,
     "KEEP_COST": 1,
     "SCAN_BLOCK": 16,
+    "SCAN_BLOCK_COST": 1,
     "BLOCK": 16,
     "TILE_COLUMNS": 16,
     "MIN_TILE": 2,

@@ -63,7 +63,13 @@ class Maker:
                 return const(self.random.choice((0.0, 1.0, -2.5, 0.3)), torch.float32)
             return self.leaf(within_row)
         pick = self.random.random()
-        if self.inner and pick < 0.25:
+        if within_row and len(self.inner) == 1 and pick < 0.1:
+            kind = self.random.choice(("sum", "max", "min", "argmax"))
+            argument = ops.unary("tanh", self.value(depth - 1, True))
+            dtype = torch.int64 if kind == "argmax" else torch.float32
+            scan = ops.scan(kind, argument, self.inner[0], dtype)
+            return ops.cast(scan, torch.float32)
+        if self.inner and pick < 0.3:
             kind = self.random.choice(("sum", "max", "min", "sum", "any", "argmax"))
             argument = self.value(depth - 1, True)
             if kind == "any":

@@ -44,6 +44,8 @@ SCAN_COST = 16
 # Elements of a row that go through a scan at a time, between vector loops: their values, in a few
 # arrays, stay in the first-level cache.
 SCAN_BLOCK = 512
+# What is cheaper than this is done in the loop of the scan, rather than through an array.
+SCAN_BLOCK_COST = 4
 # What converting to or from half precision counts, which takes several instructions.
 HALF_COST = 4
 

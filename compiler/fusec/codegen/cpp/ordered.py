@@ -79,7 +79,7 @@ def plan_stretches(
         scans = [n for n in scans if everything or depth[n] == level + 1]
         work = sum(_cost(node) for node in here if not isinstance(node, Scan))
         ordered = everything or any(item.is_index for item in own_items)
-        vector = work >= choices.KEEP_COST and not ordered
+        vector = work >= choices.SCAN_BLOCK_COST and not ordered
         if vector or not stretches or stretches[-1].vector:
             stretches.append(Stretch(vector))
         current = stretches[-1]

@@ -196,6 +196,14 @@ class Kernel:
                     self._runnable = self.host.build(self, self._source)
         return self._runnable
 
+    def share(self, other: Kernel) -> None:
+        """Launch the build of another kernel, which is equal to this one but for names.
+
+        Either may be edited; the other one keeps what it has.
+        """
+        if other is not self and self._runnable is None and not (self.edited or other.edited):
+            self._runnable = other.runnable()
+
     def check(self, text: str, *, timed: bool = True) -> Verdict:
         """Check ``text`` without using it: build, run in a worker, compare, time."""
         verdict = self.host.check(self, text, timed=timed)

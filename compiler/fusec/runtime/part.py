@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from fusec.codegen.host import DTYPES
+from fusec.codegen.naming import argument_buffers, body_sizes
 from fusec.ir.body import Compute, Extern
+from fusec.ir.equality import body_key
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.pipeline import Compilation
 from fusec.report import ExternCall
@@ -58,9 +60,12 @@ class CompiledPart:
             CompileError: A kernel does not compile.
             CompilerNotFound: There is no C++ compiler.
         """
-        texts = [k.source for k in self.kernels.values() if k.target == "cpp"]
+        leaders = self._leaders()
+        texts = [k.source for k in leaders.values() if k.target == "cpp"]
         if texts:
             cpp_build.build_many(texts)  # loading below finds them in the store
+        for name, leader in leaders.items():
+            self.kernels[name].share(leader)
         assert self.state.host is not None
         self._namespace = {
             **DTYPES,
@@ -78,6 +83,18 @@ class CompiledPart:
         code = compile(self.state.host.text, f"<host program of {self._label()}>", "exec")
         exec(code, self._namespace)
         self._run = self._namespace["run"]
+
+    def _leaders(self) -> dict[str, Kernel]:
+        """Return, by the name of each kernel, the first one that is equal to it but for names."""
+        program = self.state.scheduled
+        found: dict[str, Kernel] = {}
+        leaders: dict[str, Kernel] = {}
+        for name, kernel in self.kernels.items():
+            arguments = argument_buffers(kernel.body)
+            sizes = body_sizes(kernel.body, program.buffers)
+            key = body_key(kernel.body, program.buffers, arguments, sizes)
+            leaders[name] = found.setdefault(f"{kernel.target}\n{key}", kernel)
+        return leaders
 
     def _label(self) -> str:
         return next(iter(self.kernels), self.kind)

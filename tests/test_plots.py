@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from matplotlib.figure import Figure
@@ -136,3 +137,15 @@ def test_pyplot_is_not_imported():
 def test_real_run_of_the_fake():
     run = FakeCell().kernels["gelu_norm"].tune(budget=5.0)
     assert figure_png(tuning_figure(run)).startswith(b"\x89PNG")
+
+
+def test_the_line_of_a_part_says_that_eager_ran_the_whole_cell() -> None:
+    run = tuned(2.0, 3.0, eager=9.0)
+    assert "| eager: 9.00 ms" in texts(tuning_figure(run))
+    whole = texts(tuning_figure(replace(run, eager_is_whole=True)))
+    assert "the whole cell in eager: 9.00 ms" in whole
+
+
+def test_configurations_are_counted_in_whole_numbers() -> None:
+    axes = tuning_figure(tuned(*(2.0 + i for i in range(4)))).axes[0]
+    assert all(tick == int(tick) for tick in axes.get_xticks())

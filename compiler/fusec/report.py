@@ -209,7 +209,8 @@ class TuningRun:
         trials: In the order tried; the first is the configuration it started from.
         best: Index into ``trials`` of the winner, or None while nothing was measured.
         total: How many configurations the search means to try.
-        eager: Timing of eager for the same work, or None.
+        eager: Timing of eager for the same work, or for the whole graph, or None.
+        eager_is_whole: Whether ``eager`` is of the whole graph, of which the kernel is a part.
         stopped: ``""`` while running, else ``finished``, ``budget``, ``stopped``, ``stored``.
         seconds: Time spent.
     """
@@ -221,3 +222,4 @@ class TuningRun:
     eager: Timing | None
     stopped: str
     seconds: float
+    eager_is_whole: bool = False

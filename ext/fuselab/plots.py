@@ -77,6 +77,8 @@ def edit_figure(verdict_times: Sequence[tuple[str, Timing | None]], *, title: st
 
 def tuning_figure(run: TuningRun, *, title: str = "") -> Figure:
     """Draw every configuration's median and quartiles, eager's line, and the best so far."""
+    from matplotlib.ticker import MaxNLocator
+
     figure = _figure(2.5)
     axes = figure.subplots()
     done = [(i, t.timing) for i, t in enumerate(run.trials, 1) if t.timing is not None]
@@ -100,15 +102,16 @@ def tuning_figure(run: TuningRun, *, title: str = "") -> Figure:
         # Far above every configuration, eager's line would press them all into one.
         if not done or run.eager.median < 8 * highest:
             axes.axhline(run.eager.median * scale, color=EAGER, linestyle="--", linewidth=1.2)
-            axes.plot([], [], "--", color=EAGER, label=_eager_label(run.eager, scale, unit))
+            axes.plot([], [], "--", color=EAGER, label=_eager_label(run, scale, unit))
         else:
-            axes.plot([], [], " ", label=_eager_label(run.eager, scale, unit) + ", off the top")
+            axes.plot([], [], " ", label=_eager_label(run, scale, unit) + ", off the top")
     if lowest > 0 and highest / lowest > 20:
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0.0)
     width = max(run.total, len(run.trials), 1)
     axes.set_xlim(0.3, width + 0.7)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(f"configuration, in the order tried ({len(run.trials)} of {run.total})")
     axes.set_ylabel(f"time a call ({unit})")
     if axes.get_legend_handles_labels()[1]:
@@ -144,8 +147,10 @@ def _unit(seconds: float) -> tuple[float, str]:
     return (1e3, "ms") if seconds >= 1e-4 else (1e6, "µs")
 
 
-def _eager_label(eager: Timing, scale: float, unit: str) -> str:
-    return f"eager: {digits(eager.median * scale)} {unit}"
+def _eager_label(run: TuningRun, scale: float, unit: str) -> str:
+    assert run.eager is not None
+    what = "the whole cell in eager" if run.eager_is_whole else "eager"
+    return f"{what}: {digits(run.eager.median * scale)} {unit}"
 
 
 def _bars(axes: Axes, bars: Sequence[tuple[str, Timing, str]], *, reference: Timing | None) -> None:

@@ -309,6 +309,7 @@ class CompiledGraph:
             if part is None or part.last_inputs is None:
                 raise NoInputs(self.name)
             tensors, sizes = part.kernel_inputs(kernel.name, part.last_inputs)
+            inputs = self._copies()
             return tune_in_graph(
                 self,
                 kernel,
@@ -317,15 +318,9 @@ class CompiledGraph:
                 budget=budget,
                 progress=progress,
                 stop=stop,
-                eager=self._same_work_in_eager(),
+                eager=(lambda: self.eager(*inputs)) if part.kind != "backward" else None,
+                eager_is_whole=len(self.kernels) != 1 or bool(self.externs),
             )
-
-    def _same_work_in_eager(self) -> Callable[[], object] | None:
-        """Return eager's form of the only kernel; None where other steps are part of the graph."""
-        if len(self.kernels) != 1 or self.externs:
-            return None
-        inputs, eager = self._copies(), self.eager
-        return lambda: eager(*inputs)
 
 
 def _library(kernel: Kernel, text: str) -> Path | None:

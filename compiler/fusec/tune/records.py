@@ -158,6 +158,7 @@ def run_to_json(run: TuningRun) -> dict[str, Any]:
         "eager": _timing_to_json(run.eager),
         "stopped": run.stopped,
         "seconds": run.seconds,
+        "eager_is_whole": run.eager_is_whole,
     }
 
 
@@ -182,6 +183,7 @@ def run_from_json(data: Mapping[str, Any]) -> TuningRun:
         eager=_timing_from_json(data["eager"]),
         stopped="stored",
         seconds=float(data["seconds"]),
+        eager_is_whole=bool(data.get("eager_is_whole", False)),
     )
 
 

@@ -33,6 +33,7 @@ def tune_in_graph(
     build: Callable[[Kernel, str], Runnable] | None = None,
     store: Store | None = None,
     eager: Call | None = None,
+    eager_is_whole: bool = False,
 ) -> TuningRun:
     """Search a kernel's tunables on the given inputs and put the best in use.
 
@@ -46,7 +47,8 @@ def tune_in_graph(
         stop: Set it to end the search.
         build: Builds a text without putting it in use; called from several threads.
         store: Where the record goes; the process's default store if None.
-        eager: The same work in eager.
+        eager: The same work in eager, or the whole graph's.
+        eager_is_whole: Whether it is the whole graph's.
     """
     given = fresh_tensors(kernel.signature, tensors)
     put_back = restore(kernel.signature, given, tensors)
@@ -106,6 +108,7 @@ def tune_in_graph(
         key=tuning_key(kernel, tensors, sizes),
         description=machine(device),
         eager=eager,
+        eager_is_whole=eager_is_whole,
     )
 
 

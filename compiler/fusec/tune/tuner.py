@@ -65,6 +65,7 @@ def tune_kernel(
     key: Mapping[str, Any] | None = None,
     description: Mapping[str, Any] | None = None,
     eager: Call | None = None,
+    eager_is_whole: bool = False,
     seed: int | None = None,
 ) -> TuningRun:
     """Search a kernel's tunables and put the best in use.
@@ -85,13 +86,15 @@ def tune_kernel(
         store: Where the record goes; None keeps none.
         key: What the record is filed under; see ``records.tuning_key``.
         description: The machine, for the record.
-        eager: The same work in eager, timed for comparison.
+        eager: The same work in eager, or the whole graph's, timed for comparison.
+        eager_is_whole: Whether it is the whole graph's.
         seed: For tests.
 
     Returns:
         The run; ``best`` is the trial whose values are in use now.
     """
     run = _Run(kernel, build_text, measure, check, check_each, budget, progress, stop, eager, seed)
+    run.eager_is_whole = eager_is_whole
     result = run.go()
     if store is not None and key is not None and result.best is not None:
         records.save(store, key, result, description or {})
@@ -122,6 +125,7 @@ class _Run:
         self.progress = progress
         self.stop = stop or threading.Event()
         self.eager = eager
+        self.eager_is_whole = False
         self.started = time.perf_counter()
         self.deadline = self.started + budget
         self.base = kernel.source
@@ -163,6 +167,7 @@ class _Run:
             eager=self.eager_timing,
             stopped=stopped,
             seconds=time.perf_counter() - self.started,
+            eager_is_whole=self.eager_is_whole,
         )
 
     # -- searching ----------------------------------------------------------------------------

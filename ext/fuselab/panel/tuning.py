@@ -251,7 +251,8 @@ def ranking_table(run: TuningRun, length: int = 5) -> str:
     timed.sort(key=lambda entry: (entry[1] != run.best, entry[0].median))
     first = run.trials[0].timing
     head = ["Configuration", "Median (quartiles)", "Against the start"]
-    head += ["Against eager"] if run.eager else []
+    alone = run.eager if not run.eager_is_whole else None
+    head += ["Against eager"] if alone else []
     rows = []
     for place, (timing, index) in enumerate(timed):
         if place >= length and index:
@@ -261,7 +262,7 @@ def ranking_table(run: TuningRun, length: int = 5) -> str:
         label = config_text(run.trials[index].values)
         row = [f"{label} ({', '.join(marks)})" if marks else label, words.spread(timing)]
         row.append(words.against(timing.median, first.median) if first and index else "")
-        row += [words.against(timing.median, run.eager.median)] if run.eager else []
+        row += [words.against(timing.median, alone.median)] if alone else []
         rows.append(row)
     notes = []
     if run.stopped and fastest != run.best:

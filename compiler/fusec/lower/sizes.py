@@ -94,9 +94,7 @@ class SizeTable:
             return self._extreme(expr, parts, shape_env)
         raise NotLowered(f"size {expr} has no simple form")
 
-    def _extreme(
-        self, expr: sympy.Expr, parts: Sequence[Expr], shape_env: ShapeEnv | None
-    ) -> Expr:
+    def _extreme(self, expr: sympy.Expr, parts: Sequence[Expr], shape_env: ShapeEnv | None) -> Expr:
         """Return the part that is the largest or smallest: for all sizes, or by a new guard.
 
         A guard costs a recompile when the other part becomes the extreme, no more than an ``if``

@@ -85,7 +85,8 @@ class Body:
 
     Every store is executed for each point of ``axes`` (and of ``reduce_axes`` too where its
     index or value depends on them); a ``Reduce`` node runs over ``reduce_axes`` for one point of
-    ``axes``.
+    ``axes``.  A ``Scan`` runs over them likewise, but has a value for each point; it is there only
+    where one axis alone of ``reduce_axes`` is longer than 1, and that axis runs in order.
 
     Attributes:
         axes: The outer loops, slowest first. All points are independent.

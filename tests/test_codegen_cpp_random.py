@@ -16,6 +16,7 @@ SHRUNK = {
     "SUM_CHUNK": 16,
     "INDEX_CHUNK": 8,
     "COLUMNS": 16,
+    "SCAN_COLUMNS": 16,
     "ROW_CHUNK": 4,
     "PIECES": 4,
     "KEEP_COST": 1,

@@ -79,6 +79,8 @@ def worth_keeping(cost: int) -> bool:
 # that would stay in the second-level cache from pass to pass do not: columns lie a power of two
 # apart more often than not, so a few sets of the cache would have to hold them all.
 COLUMNS = 1024
+# The same for scans: their rows cannot be shared out, so threads have only the tiles to share.
+SCAN_COLUMNS = 256
 COLUMN_CHOICES = (64, 128, 256, 512, 1024, 2048)
 # Rows that a column's float sum adds up before they go into a double.
 ROW_CHUNK = 512

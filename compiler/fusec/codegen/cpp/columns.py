@@ -58,7 +58,7 @@ class Columns:
         self.running: dict[Scan, Running] = {}
         self.rows_name = ""
         self.others = [axis for axis in kernel.body.axes if axis is not column]
-        width = choices.COLUMNS
+        width = choices.SCAN_COLUMNS if kernel.body.scans() else choices.COLUMNS
         extent = column.size.constant if column.size is not None else 1
         self.whole = extent is not None and extent <= width
         self.even = extent is not None and extent % width == 0

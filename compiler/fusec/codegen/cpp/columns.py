@@ -204,7 +204,8 @@ class Columns:
         for item in items:
             size = f"[{pieces}][{self.width}]" if pieces else f"[{self.width}]"
             first = identity(item.node, item.dtype)
-            zero = first in ("0", "0.0", "0.0f", "false") and not pieces
+            # A position starts from -1, even if the least value that goes with it is 0.
+            zero = first in ("0", "0.0", "0.0f", "false") and not pieces and not item.index
             self.writer.line(
                 f"{C_TYPES[item.dtype]} {item.place}{size}{' = {}' if zero else ''};",
                 item.node.source,

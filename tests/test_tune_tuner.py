@@ -246,3 +246,25 @@ def test_an_edited_kernel_is_guarded(tmp_path):
     assert errors[64] == ""
     assert "unwritten" in errors[16]
     assert "past the end" in errors[256]
+
+
+def test_times_of_slower_spells_are_brought_to_one_scale():
+    """The machine gets slower from round to round; the ranking does not mix the spells."""
+    bench = Bench(distance)
+    steady = bench.measure
+
+    def slower(candidates, *, seconds):
+        factor = 1.0 + bench.rounds / 4
+        return {
+            name: Series(tuple(x * factor for x in series.samples), 1, series.method)
+            for name, series in steady(candidates, seconds=seconds).items()
+        }
+
+    bench.measure = slower
+    run = bench.tune()
+    assert dict(run.trials[run.best].values) == {"A": 8, "B": 32}
+    times = {t.values: t.timing.median for t in run.trials}
+    scale = times[run.trials[0].values] / distance(dict(run.trials[0].values))
+    for values, median in times.items():
+        assert median == pytest.approx(scale * distance(dict(values)), rel=1e-6)
+    assert any("scaled" in t.timing.method for t in run.trials)

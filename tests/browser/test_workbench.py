@@ -167,6 +167,8 @@ def test_fuse_panel(open_notebook: OpenNotebook) -> None:
     panel.button("Check").click()
     panel.says(re.compile("Passed – "), timeout=90)
     notebook.shoot("fuse-passed", panel.root)
+    # The picture in the README.
+    notebook.shoot("fuse-cell", notebook.page.locator(".jp-Notebook .jp-Cell").nth(1))
     panel.type_at_end_of("\n{", "\nreturn 0;", after='extern "C"')
     panel.button("Keep").click()
     panel.says(re.compile("Refused: wrong result"), timeout=90)
@@ -192,6 +194,7 @@ def test_fuse_panel(open_notebook: OpenNotebook) -> None:
     panel.button("Tune").click()
     expect(panel.plot).to_be_visible(timeout=60 * SECOND)
     panel.says(re.compile("best .* after"), timeout=90)
+    expect(panel.button("Tune")).to_be_enabled()
     assert overflowing(panel.root) == []
     notebook.shoot("fuse-tuned", panel.root)
     panel.tab("Timings").click()

@@ -277,6 +277,7 @@ class _Run:
         if "eager" in measured:
             self.eager_timing = measured["eager"].timing()
         start = measured["0"]
+        self.rescale(start.timing().median, {0, *leaders})
         faster = []
         for number in leaders:
             judgment, ratio = judge(measured[str(number)], start)
@@ -286,6 +287,31 @@ class _Run:
         for _, number in sorted(faster):
             if self.adopt(number):
                 return
+
+    def rescale(self, start: float, final: set[int]) -> None:
+        """Bring the times of earlier spells of the machine to the scale of the final round.
+
+        Each was measured beside the best of its time, so its score holds; seconds do not.
+
+        Args:
+            start: Median of the first configuration in the final round.
+            final: The trials that were measured in it.
+        """
+        for number, score in self.scores.items():
+            timing = self.trials[number].timing
+            if number in final or timing is None or not timing.median or not self.scores[0]:
+                continue
+            factor = score * start / self.scores[0] / timing.median
+            self.trials[number] = replace(
+                self.trials[number],
+                timing=replace(
+                    timing,
+                    median=timing.median * factor,
+                    low=timing.low * factor,
+                    high=timing.high * factor,
+                    method=f"{timing.method}, scaled to the final round",
+                ),
+            )
 
     def adopt(self, number: int) -> bool:
         """Use a trial's values if its text passes the check."""

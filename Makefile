@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test models lint format clean
+.PHONY: help demo lab test ops models lint format clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -25,6 +25,9 @@ lab: $(INSTALLED) ## Open the quickstart in JupyterLab
 
 test: $(INSTALLED) ## Run the tests (ARGS="-k name" to choose)
 	@$(BIN)/python tests/run.py $(ARGS)
+
+ops: $(INSTALLED) ## torch's operator database, a sample or --all (ARGS="--help" for the choices)
+	@PYTHONPATH=tests $(BIN)/python -m ops $(ARGS)
 
 models: $(INSTALLED) ## Whole models beside eager and TorchInductor (ARGS="--help" for the choices)
 	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[models]'

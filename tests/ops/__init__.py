@@ -1,0 +1,1 @@
+"""torch's operator database through fusec and TorchInductor: ``make ops``."""

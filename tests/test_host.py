@@ -95,3 +95,14 @@ def test_results_that_nobody_reads_may_be_missing() -> None:
             except RuntimeError as error:
                 pytest.skip(f"torch refuses such an operator: {error}")
         torch.testing.assert_close(result, x.sin() + 1)
+
+
+def test_a_list_of_one_tensor_is_taken_apart() -> None:
+    """Complex tensors have no kernels, so that these are calls; each returns a list."""
+    x = torch.randn(1, 5, dtype=torch.complex64)
+    for function in (
+        lambda x: torch.split(x, 5, 1),
+        torch.unbind,
+        lambda x: torch.split(x, 2, 1),
+    ):
+        torch.testing.assert_close(fusec.compile(function)(x), function(x))

@@ -95,8 +95,9 @@ def _run(op: OpInfo, values: Any, backward: bool, backend: str) -> Sample | None
     def call(*args: Any, **kwargs: Any) -> Any:
         return op.op(*args, **kwargs)
 
+    plain = _copy(values)
     try:
-        expected = _results(call, _copy(values), backward)
+        expected = _results(call, plain, backward)
     except Exception:
         return None
     torch._dynamo.reset()
@@ -114,7 +115,7 @@ def _run(op: OpInfo, values: Any, backward: bool, backend: str) -> Sample | None
         made.externs = [f"{e.name}: {e.reason}" for graph in graphs for e in graph.externs]
     if any(word in op.name for word in RANDOM_OR_UNINITIALIZED):
         actual, expected = _shapes(actual), _shapes(expected)
-    problem = difference(actual, expected) or _changed(inputs, values)
+    problem = difference(actual, expected) or _changed(inputs, plain)
     if problem:
         made.detail = problem
         near = _is_as_near_to_float64(call, values, backward, actual, expected)
@@ -181,12 +182,12 @@ def _shapes(results: Any) -> list[str]:
     return [f"{t.dtype} {tuple(t.shape)}" for t in tensors]
 
 
-def _changed(after: Any, before: Any) -> str:
-    """Return which input was changed, though no operator of the database changes its inputs."""
-    pairs = zip(tree_leaves(after), tree_leaves(before), strict=True)
+def _changed(mine: Any, eagers: Any) -> str:
+    """Return how an input differs, after the call, from what eager left: mostly as it was."""
+    pairs = zip(tree_leaves(mine), tree_leaves(eagers), strict=True)
     tensors = [(a, b) for a, b in pairs if isinstance(a, torch.Tensor) and a.layout == b.layout]
     problems = [difference(a.detach(), b.detach()) for a, b in tensors]
-    return next((f"an input was changed: {text}" for text in problems if text), "")
+    return next((f"an input, after the call: {text}" for text in problems if text), "")
 
 
 def _is_as_near_to_float64(

@@ -136,8 +136,9 @@ class _Writer:
         # What nobody reads may be None instead of the tensor that was predicted.
         outputs = [name if name in self.needed else "" for name in step.outputs]
         if len(outputs) == 1 and outputs[0]:
+            comma = "," if returns_list(step.target) else ""
             target = self.bind(outputs[0])
-            self.lines.append(f"{target} = {call}")
+            self.lines.append(f"{target}{comma} = {call}")
         elif not any(outputs):
             self.lines.append(call)
         else:
@@ -195,6 +196,13 @@ class _Writer:
         self.lines.append(f"return [{outputs}]")
         body = "\n".join(f"    {line}" for line in self.lines)
         return f"def run(inputs):\n{body}\n"
+
+
+def returns_list(target: object) -> bool:
+    """Whether an operator returns a list, even of a single tensor."""
+    schema = getattr(target, "_schema", None)
+    kinds = [each.type for each in schema.returns] if schema is not None else []
+    return len(kinds) == 1 and isinstance(kinds[0], torch.ListType)
 
 
 def emit_host(program: Program, targets: Mapping[str, str]) -> HostProgram:

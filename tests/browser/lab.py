@@ -229,6 +229,8 @@ class Notebook:
         if not shown.count():
             self.command("apputils:change-theme", theme=f"JupyterLab {name.title()}")
             expect(shown).to_be_attached()
+            # A splash lies over the page meanwhile, and fades.
+            expect(self.page.locator("#jupyterlab-splash")).to_have_count(0)
 
     def shoot(self, name: str, of: Locator | None = None) -> None:
         """Save a screenshot in the light and one in the dark theme under ``build``."""

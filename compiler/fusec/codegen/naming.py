@@ -58,10 +58,9 @@ def argument_buffers(body: Body) -> tuple[str, ...]:
 def make_signature(body: Body, buffers: Mapping[str, Buffer]) -> tuple[Signature, dict[str, str]]:
     """Return the signature of a kernel for ``body``, and buffer name to parameter name.
 
-    A buffer that is read and written is ``inout``; so is one that atomics add to.
+    A buffer that is read and written is ``inout``; so is one of which some elements change.
     """
     reads, taken = set(body.reads()), set()  # type: set[str], set[str]
-    added = {store.buffer for store in body.stores if store.mode == "add"}
     names: dict[str, str] = {}
     arguments = []
     for name in argument_buffers(body):
@@ -69,7 +68,7 @@ def make_signature(body: Body, buffers: Mapping[str, Buffer]) -> tuple[Signature
         names[name] = identifier(buffer.hint or buffer.name, taken, "x")
         role: Role = "in"
         if name in body.writes():
-            role = "inout" if name in reads or name in added else "out"
+            role = "inout" if name in reads else "out"
         arguments.append(
             Argument(
                 names[name], buffer.dtype, buffer.shape, buffer.strides, role, buffer.device.type

@@ -64,19 +64,27 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Store:
-    """One write of a body: ``buffer[index] = value`` (or ``+=``, atomically).
+    """One write of a body: ``buffer[index] = value``, or an update of what is there.
 
     Attributes:
         buffer: The buffer's name.
         index: One expression a dimension, over the body's axes.
         value: The node written; its dtype is the buffer's.
-        mode: ``set`` or ``add``.
+        mode: ``set`` writes every element of the buffer exactly once. The others are *updates*:
+            they touch some elements, perhaps several times, of a buffer that another step has
+            filled. ``put`` overwrites (which of several values stays is not defined); ``add``,
+            ``mul``, ``max`` and ``min`` combine with what is there, in any order.
     """
 
     buffer: str
     index: tuple[Expr, ...]
     value: Node
     mode: str = "set"
+
+    @property
+    def updates(self) -> bool:
+        """Whether it leaves elements of the buffer as they were."""
+        return self.mode != "set"
 
 
 @dataclass(frozen=True)
@@ -119,8 +127,12 @@ class Body:
         return [node for node in self.nodes() if isinstance(node, Load)]
 
     def reads(self) -> tuple[str, ...]:
-        """Return the names of the buffers read, in order of first use."""
-        return tuple(dict.fromkeys(node.buffer for node in self.loads()))
+        """Return the names of the buffers whose contents matter, in order of first use."""
+        return tuple(dict.fromkeys([*(node.buffer for node in self.loads()), *self.updated()]))
+
+    def updated(self) -> tuple[str, ...]:
+        """Return the names of the buffers of which some elements are changed, in order."""
+        return tuple(dict.fromkeys(store.buffer for store in self.stores if store.updates))
 
     def writes(self) -> tuple[str, ...]:
         """Return the names of the buffers written, in order."""

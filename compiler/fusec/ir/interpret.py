@@ -216,15 +216,26 @@ def run_body(
         shape = torch.broadcast_shapes(value.shape, *(i.shape for i in index))
         results.append((store, [i.expand(shape) for i in index], value.expand(shape)))
     for store, index, value in results:  # all values are read before anything is written
-        target = tensors[store.buffer]
-        if not index:
-            value = value.reshape(())
-            if store.mode == "add":
-                value = value + target
-            target.copy_(value)
-        elif value.numel():
-            converted = value.to(target.dtype)
-            target.index_put_(tuple(index), converted, accumulate=store.mode == "add")
+        if value.numel():
+            _write(tensors[store.buffer], index, value, store.mode)
+
+
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+
+
+def _write(target: torch.Tensor, index: list[torch.Tensor], value: torch.Tensor, mode: str) -> None:
+    value = value.to(target.dtype)
+    if mode in _REDUCTIONS:
+        places = torch.zeros_like(value, dtype=torch.int64)
+        for position, size in zip(index, target.shape, strict=True):
+            places = places * size + position
+        flat = target.reshape(-1)  # a copy where the target has gaps or another order
+        flat = flat.scatter_reduce(0, places.reshape(-1), value.reshape(-1), _REDUCTIONS[mode])
+        target.copy_(flat.reshape(target.shape))
+    elif index:
+        target.index_put_(tuple(index), value)
+    else:
+        target.copy_(value.reshape(()))
 
 
 def run_program(

@@ -17,6 +17,9 @@ def format_index(index: tuple[Expr, ...]) -> str:
     return "[" + ", ".join(str(e) for e in index) + "]"
 
 
+_SIGNS = {"set": "=", "put": ":=", "add": "+=", "mul": "*=", "max": "max=", "min": "min="}
+
+
 def format_body(body: Body, indent: str = "") -> str:
     """Return the body as a loop nest, one assignment a value that is used."""
     lines: list[str] = []
@@ -37,7 +40,7 @@ def format_body(body: Body, indent: str = "") -> str:
         origin = f"   # {node.source}" if node.source else ""
         lines.append(f"{indent}  {name}: {dtype_name(node.dtype)} = {text}{origin}")
     for store in body.stores:
-        sign = "=" if store.mode == "set" else "+="
+        sign = _SIGNS[store.mode]
         target = f"{store.buffer}{format_index(store.index)}"
         lines.append(f"{indent}  {target} {sign} {names[id(store.value)]}")
     return "\n".join(lines)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -13,8 +14,10 @@ from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import (
     Index,
     NotLowered,
+    Shape,
     TensorValue,
     broadcast_index,
+    broadcast_shape,
     normalize_dim,
 )
 
@@ -88,31 +91,53 @@ def index_select(lowering: Lowering, x: TensorValue, dim: int, indices: TensorVa
 @register(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(lowering: Lowering, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
     """Return x[indices], as NumPy's advanced indexing does it."""
-    given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    if any(i.dtype in (torch.bool, torch.uint8) for _, i in given):
-        raise NotLowered("an index by a mask has a size that depends on data")
-    dims = [d for d, _ in given]
-    if not dims:
-        return lowering.pointwise(x.at)
-    depth = max(i.ndim for _, i in given)
-    # adjacent index tensors put their dimensions where they stand, others at the front
-    adjacent = dims == list(range(dims[0], dims[-1] + 1))
-    first = dims[0] if adjacent else 0
-    for d in dims:
+    selection = Selection.of(x.shape, indices)
+    for d in selection.dims:
         _require_rows(x.shape[d], lowering)
+    return lowering.pointwise(lambda at: x.at(selection.place(at)))
 
-    def value(at: Index) -> Node:
-        inner = at[first : first + depth]
-        rest = iter(at[:first] + at[first + depth :])
-        place: list[Expr] = []
-        lookup = dict(given)
-        for d in range(x.ndim):
-            if d in lookup:
-                tensor = lookup[d]
-                node = tensor.at(broadcast_index(inner, tensor.shape))
-                place.append(ops.checked_index(node, x.shape[d]))
-            else:
-                place.append(next(rest))
-        return x.at(tuple(place))
 
-    return lowering.pointwise(value)
+@dataclass(frozen=True)
+class Selection:
+    """What ``x[indices]`` selects, by NumPy's rules of advanced indexing.
+
+    Attributes:
+        shape: The selection's.
+        dims: The dimensions of x that tensors index.
+        place: Index into the selection to index into x; negative positions count from the end.
+    """
+
+    shape: Shape
+    dims: tuple[int, ...]
+    place: Callable[[Index], Index]
+
+    @staticmethod
+    def of(shape: Shape, indices: Sequence[TensorValue | None]) -> Selection:
+        """Return what ``indices`` (None for a whole dimension) select of a tensor of ``shape``.
+
+        Raises:
+            NotLowered: A mask is among them.
+        """
+        given = {d: i for d, i in enumerate(indices) if i is not None}
+        if any(i.dtype in (torch.bool, torch.uint8) for i in given.values()):
+            raise NotLowered("an index by a mask has a size that depends on data")
+        if not given:
+            return Selection(shape, (), lambda at: at)
+        dims = tuple(given)
+        chosen = broadcast_shape(*(i.shape for i in given.values()))
+        # adjacent index tensors put their dimensions where they stand, others at the front
+        adjacent = dims == tuple(range(dims[0], dims[-1] + 1))
+        first, depth = dims[0] if adjacent else 0, len(chosen)
+        kept = tuple(size for d, size in enumerate(shape) if d not in given)
+
+        def place(at: Index) -> Index:
+            inner = at[first : first + depth]
+            rest = iter(at[:first] + at[first + depth :])
+            return tuple(
+                ops.checked_index(given[d].at(broadcast_index(inner, given[d].shape)), shape[d])
+                if d in given
+                else next(rest)
+                for d in range(len(shape))
+            )
+
+        return Selection(kept[:first] + chosen + kept[first:], dims, place)

@@ -22,6 +22,7 @@ from fusec.lower import (  # noqa: F401  (importing a family registers it)
     pointwise,
     reductions,
     scans,
+    scatter,
     views,
 )
 from fusec.lower.registry import find_rule

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -191,6 +192,14 @@ class Lowering:
         self.emit(Body(axes, (), (Store(buffer.name, index, value),)))
         return self.from_buffer(buffer)
 
+    @contextmanager
+    def making(self, *metas: ResultMeta) -> Iterator[None]:
+        """Lower an intermediate step of an operator, whose results look like ``metas``."""
+        outer = (self.result, self.results)
+        self.result, self.results = metas[0], metas
+        yield
+        self.result, self.results = outer
+
     def emit(self, body: Body) -> None:
         """Append a computation."""
         self.steps.append(Compute(f"op{len(self.steps)}", body, self.label))
@@ -204,13 +213,7 @@ class Lowering:
         """Return ``value`` with a place in memory, computing it there if it has none."""
         if value.ref is not None:
             return value
-        meta = ResultMeta(
-            value.shape,
-            value.dtype,
-            value.device,
-            contiguous_strides(value.shape),
-            Expr.of(0),
-        )
+        meta = dense_meta(value.shape, value.dtype, value.device)
         buffer = self.new_buffer(meta)
         axes = new_axes(value.shape)
         index = tuple(Expr.of(axis) for axis in axes)
@@ -283,6 +286,22 @@ def broadcast_index(index: Index, shape: Shape) -> Index:
     )
 
 
+def broadcast_shape(*shapes: Shape) -> Shape:
+    """Return the shape that tensors of ``shapes`` broadcast to."""
+    ndim = max((len(shape) for shape in shapes), default=0)
+    result = [Expr.of(1)] * ndim
+    for shape in shapes:
+        for d, size in enumerate(shape, ndim - len(shape)):
+            if size.constant != 1:
+                result[d] = size
+    return tuple(result)
+
+
+def dense_meta(shape: Shape, dtype: torch.dtype, device: torch.device) -> ResultMeta:
+    """Return what a new row-major tensor looks like."""
+    return ResultMeta(shape, dtype, device, contiguous_strides(shape), Expr.of(0))
+
+
 def normalize_dim(dim: int, ndim: int) -> int:
     """Return ``dim`` counted from the front; a 0-d tensor counts as having one dimension."""
     return dim % max(ndim, 1)
@@ -314,6 +333,8 @@ __all__ = [
     "Symbol",
     "TensorValue",
     "broadcast_index",
+    "broadcast_shape",
+    "dense_meta",
     "exprs",
     "normalize_dim",
     "normalize_dims",

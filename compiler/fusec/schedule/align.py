@@ -301,8 +301,8 @@ def _join(
 
 def _value_at(store: Store, load: Load) -> Node | Refusal:
     """Return the value that ``load`` of a stored buffer yields, without going through memory."""
-    if store.mode != "set":
-        return Refusal("its elements are summed up by several threads")
+    if store.updates:
+        return Refusal("its elements have their values only when all updates are done")
     value: Node | None = None
     if _same_place(store.index, load.index):
         value = store.value

@@ -249,6 +249,8 @@ def _try(groups: _Groups, a: int, b: int, mutated: set[str]) -> Body | Refusal:
     touched = set(first.reads() + first.writes() + second.reads() + second.writes())
     if mutated & touched:
         return Refusal("an extern call changes one of their tensors in place")
+    if first.body.updated() or second.body.updated():
+        return Refusal("updates of elements that the data choose have a kernel of their own")
     if groups.blocked(a, b):
         return Refusal("another step must run between them")
     if len({groups.program.buffers[name].device for name in touched}) > 1:

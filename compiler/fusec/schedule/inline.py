@@ -21,6 +21,7 @@ def inline_pointwise(
             readers.setdefault(name, []).append(step.name)
     kept = program.output_buffers() | set(program.inputs)
     mutated = {name for s in program.steps if isinstance(s, Extern) for name in s.mutates}
+    updated = {n for s in program.steps if isinstance(s, Compute) for n in s.body.updated()}
     decisions: list[FusionDecision] = []
     for original in program.steps:
         if original.name not in steps:
@@ -29,11 +30,11 @@ def inline_pointwise(
         if not isinstance(step, Compute):
             continue
         body = step.body
-        if len(body.stores) != 1 or body.has_reduction or body.stores[0].mode != "set":
+        if len(body.stores) != 1 or body.has_reduction or body.stores[0].updates:
             continue
         name = body.stores[0].buffer
         users = readers.get(name, [])
-        if name in kept or not users or mutated & ({name} | set(body.reads())):
+        if name in kept or name in updated or not users or mutated & ({name} | set(body.reads())):
             continue
         consumers = [steps[user] for user in users]
         computes = [c for c in consumers if isinstance(c, Compute)]

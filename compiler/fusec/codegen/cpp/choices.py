@@ -112,6 +112,12 @@ BLOCK_CHOICES = (2048, 4096, 8192, 16384, 32768)
 # itself, so more than one has never measured faster; it is there to be tried.
 UNROLL = 1
 UNROLL_CHOICES = (1, 2, 4, 8)
+# Elements of a row of updates that a thread takes: a few cache lines, which the prefetcher follows;
+# a thread reads the index of every row, whatever its share of the row.
+UPDATE_BLOCK = 128
+UPDATE_BLOCKS = (32, 64, 128, 256, 512, 1024)
+# A loop of updates that is shorter than this leaves most threads without a share.
+UPDATE_SHARES = 4
 # A tile that is turned over is as high as a cache line is long, so that every line that is read
 # is used up at once, and long enough for what is written to be a stream: 16 x 512 floats.
 LINE_BYTES = 64

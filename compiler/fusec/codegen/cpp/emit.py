@@ -12,6 +12,7 @@ from fusec.codegen.cpp.pointwise import write_pointwise
 from fusec.codegen.cpp.rows import write_rows
 from fusec.codegen.cpp.scope import Kernel, Scope
 from fusec.codegen.cpp.support import helper_texts
+from fusec.codegen.cpp.updates import write_updates
 from fusec.codegen.cpp.writer import Writer
 from fusec.codegen.naming import body_sizes, identifier, make_signature
 from fusec.ir.body import Body, Buffer, axis_sizes
@@ -57,6 +58,8 @@ def emit_cpp(
             write_pieces(kernel, scope, code)
         else:
             write_rows(kernel, scope, code)
+    elif body.updated():
+        write_updates(kernel, scope, code)
     else:
         write_pointwise(kernel, scope, code)
     code.line("return failed;" if kernel.checked else "return 0;")
@@ -108,6 +111,8 @@ def summarize(body: Body) -> str:
         return " x ".join(str(e) for e in extents) if axes else "one point"
 
     outer, inner = body.sizes()
+    if body.updated():
+        return f"updates at {sizes(body.axes, outer)}"
     if not body.has_reduction and not body.reduce_axes:
         return f"pointwise over {sizes(body.axes, outer)}"
     kinds = dict.fromkeys(

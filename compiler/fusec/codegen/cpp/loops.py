@@ -20,8 +20,8 @@ def cost(nodes: Sequence[Node]) -> int:
 
 
 def may_thread(kernel: Kernel) -> bool:
-    """Whether the outer points may be shared out: none adds to what another may add to."""
-    return all(store.mode == "set" for store in kernel.body.stores)
+    """Whether the outer points may be shared out: none updates what another may update."""
+    return not kernel.body.updated()
 
 
 def head(scope: Scope, axis: Symbol, begin: str = "0", end: str = "") -> str:

@@ -92,7 +92,7 @@ class Kernel:
             for arg in node.args:
                 self.users.setdefault(arg, []).append(node)
         written = set(self.body.writes())
-        self.updated = frozenset(name for name in self.body.reads() if name in written)
+        self.updated = frozenset(node.buffer for node in self.body.loads()) & written
         self.check_numbers = {text: n for n, text in enumerate(self.signature.checks, 1)}
 
     def part(self, body: Body) -> Kernel:
@@ -345,10 +345,7 @@ class Scope:
         if node.mask is not None:
             conditions.append(self.values[node.mask].within(UNARY))
         for expr in node.index:
-            for symbol in sorted(expr.symbols(), key=lambda s: s.serial):
-                payload = symbol.payload
-                if isinstance(payload, Node) and payload in self.valid and _may_be_empty(symbol):
-                    conditions.append(self.valid[payload])
+            conditions += self._emptiness(expr)
         self.use_type(buffer.dtype)
         value = from_memory(text, buffer.dtype)
         if not conditions:
@@ -380,20 +377,35 @@ class Scope:
         dtype = self.kernel.buffers[store.buffer].dtype
         source = store.value.source
         self.use_type(dtype)
-        if store.mode == "set":
-            writer.line(f"{target} = {value.text};", source)
+        guard = ""
+        if store.updates:
+            # where there is no such element at all, not even the first one may be touched
+            valid = [v for e in store.index for v in self._emptiness(e)]
+            guard = f"if ({' & '.join(dict.fromkeys(valid))}) " if valid else ""
+        if store.mode in ("set", "put"):
+            writer.line(f"{guard}{target} = {value.text};", source)
+            return
+        if store.mode == "add" and dtype.is_floating_point and dtype not in HALVES:
+            writer.line(f"{guard}{target} += {value.text};", source)
             return
         total = op_expression(
-            Op("add", (store.value, store.value), dtype),
-            (Expression(target, ATOM, True), value),
+            Op(_COMBINE[store.mode], (store.value, store.value), dtype),
+            (from_memory(target, dtype), value),
             self.kernel.use,
         )
-        if dtype.is_floating_point and dtype not in HALVES:
-            writer.line(f"{target} += {value.text};", source)
-        else:
-            writer.line(f"{target} = {total.text};", source)
+        writer.line(f"{guard}{target} = {total.text};", source)
+
+    def _emptiness(self, index: Expr) -> list[str]:
+        """Return the conditions under which there is any element at a checked index."""
+        found = []
+        for symbol in sorted(index.symbols(), key=lambda s: s.serial):
+            payload = symbol.payload
+            if isinstance(payload, Node) and payload in self.valid and _may_be_empty(symbol):
+                found.append(self.valid[payload])
+        return found
 
 
+_COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 _TYPE_WORDS = {
     torch.float32: "f32",
     torch.float64: "f64",

@@ -91,6 +91,10 @@ class Kernel:
         return identifier(wish, self.taken, fallback)
 
 
+# What Triton has for each kind of update; nothing for a product.
+ATOMICS = {"add": "tl.atomic_add", "max": "tl.atomic_max", "min": "tl.atomic_min"}
+
+
 class Block:
     """A straight stretch of statements; an inner loop's block sees what its outer one named."""
 
@@ -329,7 +333,7 @@ class Block:
         for guard in _index_guards(store.index):
             conditions.append(self.value(guard).within(ex.AND + 1))
             spread = spread | kernel.node_dims(guard)
-        if store.mode == "add":
+        if store.updates:
             spread = (
                 spread
                 | value_dims
@@ -345,9 +349,9 @@ class Block:
             node = node.args[0]
         value = ex.typed(self.value(node), node.dtype)
         mask = " & ".join(dict.fromkeys(conditions))
-        if store.mode == "add":
+        if store.mode in ATOMICS:
             arguments = [address, value.source, *([f"mask={mask}"] if mask else [])]
-            text = f'tl.atomic_add({", ".join(arguments)}, sem="relaxed")'
+            text = f'{ATOMICS[store.mode]}({", ".join(arguments)}, sem="relaxed")'
         else:
             arguments = [address, value.source, *([mask] if mask else [])]
             text = f"tl.store({', '.join(arguments)})"
@@ -356,7 +360,7 @@ class Block:
         kernel.writer.line(text, (source, *self.pending.get(store.value, ())))
 
     def _iterated(self, dim: Dim, store: Store) -> bool:
-        """Whether an accumulating store happens for every index of ``dim``."""
+        """Whether an update happens for every index of ``dim``."""
         return dim in self.kernel.tile.outer or dim in self.kernel.node_dims(store.value)
 
     def _ordered(self, dims: frozenset[Dim]) -> list[Dim]:

@@ -75,6 +75,8 @@ def summarize(body: Body, kind: str) -> str:
     def words(sizes: tuple[Expr, ...]) -> str:
         return " x ".join(str(s) for s in sizes if s != 1) or "1"
 
+    if body.updated():
+        return f"updates at {words(outer)}"
     if not body.reduce_axes:
         if kind == "scalar":
             return "one value"

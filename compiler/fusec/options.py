@@ -22,6 +22,9 @@ class Options:
             True makes sizes symbolic at once, False never does.
         name: Prefix of the kernels' names; empty for names made from the operators.
         emulate_rounding: Round half-precision values wherever eager would.
+        eager_random: Take random numbers from eager's own stream: exactly the numbers that eager
+            would draw, by ATen's own kernels. Otherwise kernels compute them where they are used;
+            ``torch.manual_seed`` makes either repeatable.
         gpu: Architecture that Triton kernels are cross-compiled for where there is no GPU:
             ``sm_90``, ``sm_80``, ``gfx942`` ...
         keep_inputs: Keep the inputs of the latest call of each graph, so that it can be
@@ -32,6 +35,7 @@ class Options:
     dynamic: bool | None = None
     name: str = ""
     emulate_rounding: bool = False
+    eager_random: bool = False
     gpu: str = "sm_90"
     keep_inputs: bool = False
 

@@ -16,6 +16,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from fusec.errors import DeviceNotThere, FusecError
 from fusec.graph.decompositions import decomposition_table
+from fusec.graph.random import replace_random
 from fusec.lower.program import GraphNotLowered
 from fusec.options import Options
 from fusec.pipeline import Compilation, run_stages
@@ -102,10 +103,16 @@ class _GraphCompiler:
             bw_compiler=self._backward_compiler(),  # type: ignore[arg-type]
             inference_compiler=self._compiler("inference"),  # type: ignore[arg-type]
             decompositions=decomposition_table(),  # type: ignore[arg-type]
-            partition_fn=min_cut_rematerialization_partition,
+            partition_fn=self._partition,
             keep_inference_input_mutations=False,
         )
         return compiled  # TorchDynamo keeps its own hands off what a backend returns
+
+    def _partition(self, joint: fx.GraphModule, inputs: Any, **given: Any) -> Any:
+        """Divide a joint graph into forward and backward, which see the same random numbers."""
+        if not self.backend.options.eager_random:
+            replace_random(joint)
+        return min_cut_rematerialization_partition(joint, inputs, **given)
 
     def _backward_compiler(self) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         """Return the compiler of backward graphs, out of TorchDynamo's sight.
@@ -134,6 +141,8 @@ class _GraphCompiler:
     def _part(self, kind: str, module: fx.GraphModule) -> Any:
         if kind != "backward":
             _name_inputs(module, self.names)
+        if kind == "inference" and not self.backend.options.eager_random:
+            replace_random(module)
         state = Compilation(module, self.backend.options, self.backend._taken)
         try:
             self.stages += run_stages(state)

@@ -234,6 +234,11 @@ class Compute:
         return self.body.writes()
 
 
+# Why a step that the user did not ask for calls something.
+OWNED_TENSOR = "a tensor that the graph owns"
+RANDOM_SEED = "the seed of the graph's random numbers"
+
+
 @dataclass(frozen=True)
 class Extern:
     """A step that calls an operator of ATen (or any callable) on tensors.
@@ -268,6 +273,11 @@ class Extern:
     def writes(self) -> tuple[str, ...]:
         """Return the buffers that it makes or changes."""
         return tuple(name for name in self.outputs if name) + self.mutates
+
+    @property
+    def is_plumbing(self) -> bool:
+        """Whether it is no operator of the user's, but something that the program needs."""
+        return self.reason in (OWNED_TENSOR, RANDOM_SEED)
 
 
 Step = Compute | Extern

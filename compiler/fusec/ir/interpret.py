@@ -15,7 +15,8 @@ import torch
 from fusec.ir.body import Body, Compute, Extern, Program, TensorRef
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
-from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.ops import CHECK_PREFIX, RANDOM_BITS
+from fusec.random import random_bits
 
 _UNARY = {
     "neg": torch.neg,
@@ -109,6 +110,8 @@ class _Evaluator:
             return args[1]
         if node.name == "where":
             return torch.where(args[0], args[1], args[2])
+        if node.name == RANDOM_BITS:
+            return random_bits(args[0], args[1], args[2], int(args[3].reshape(-1)[0]))
         if len(args) == 1:
             function = _UNARY.get(node.name) or getattr(torch, node.name)
         else:

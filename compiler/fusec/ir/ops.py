@@ -46,6 +46,7 @@ ARITHMETIC = frozenset("add sub mul maximum minimum remainder fmod pow".split())
 FLOAT_BINARY = frozenset("truediv atan2 fmax fmin copysign hypot nextafter".split())
 INT_BINARY = frozenset("floordiv truncdiv bitwise_and bitwise_or bitwise_xor lshift rshift".split())
 COMPARISONS = frozenset("eq ne lt le gt ge".split())
+RANDOM_BITS = "random_bits"
 BOOL_BINARY = frozenset("logical_and logical_or logical_xor".split())
 CHECK_PREFIX = "check:"
 
@@ -59,7 +60,7 @@ SCALAR_OPS = (
     | INT_BINARY
     | COMPARISONS
     | BOOL_BINARY
-    | {"logical_not", "where"}
+    | {"logical_not", "where", RANDOM_BITS}
 )
 
 # What an operation costs beside an addition; used to decide what may be computed twice.
@@ -68,7 +69,7 @@ EXPENSIVE = dict.fromkeys(
     "acos atan asinh acosh atanh lgamma digamma erfinv pow atan2 hypot remainder fmod "
     "floordiv truncdiv".split(),
     10,
-) | {"truediv": 4, "sqrt": 4, "rsqrt": 5}
+) | {"truediv": 4, "sqrt": 4, "rsqrt": 5, RANDOM_BITS: 40}
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -197,6 +198,18 @@ def where(condition: Node, x: Node, y: Node) -> Node:
     return op("where", (condition, x, y), x.dtype)
 
 
+def random_bits(seed: Node, position: Node, stream: Node, word: int) -> Node:
+    """Return 32 random bits as an int32: see ``fusec.random``.
+
+    Args:
+        seed: int64, the graph's.
+        position: int64, of the element in its random tensor.
+        stream: An int64 constant, which of the graph's random tensors it is.
+        word: Which of the four words that a position has.
+    """
+    return op(RANDOM_BITS, (seed, position, stream, const(word, torch.int64)), torch.int32)
+
+
 def logical_not(x: Node) -> Node:
     """Return ``not x`` of a bool."""
     if isinstance(x, Const):
@@ -302,6 +315,7 @@ __all__ = [
     "logical_not",
     "masked",
     "op",
+    "random_bits",
     "reduce",
     "scan",
     "source_line",

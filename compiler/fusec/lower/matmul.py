@@ -13,7 +13,7 @@ _REASONS: dict[str, tuple[object, ...]] = {
         aten._scaled_dot_product_flash_attention,
         aten._scaled_dot_product_efficient_attention,
     ),
-    "random numbers follow eager's own stream": (
+    "random numbers come from eager's own stream": (
         aten.rand,
         aten.randn,
         aten.rand_like,
@@ -21,6 +21,9 @@ _REASONS: dict[str, tuple[object, ...]] = {
         aten.bernoulli,
         aten.native_dropout,
         aten.randint,
+        aten.randint_like,
+        aten.randperm,
+        aten.multinomial,
     ),
 }
 

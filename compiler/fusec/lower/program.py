@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from fusec.errors import DeviceNotThere
-from fusec.ir.body import Buffer, Program
+from fusec.ir.body import OWNED_TENSOR, Buffer, Program
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, recording, source_line
 from fusec.lower import (  # noqa: F401  (importing a family registers it)
@@ -20,6 +20,7 @@ from fusec.lower import (  # noqa: F401  (importing a family registers it)
     matmul,
     normalization,
     pointwise,
+    random,
     reductions,
     scans,
     scatter,
@@ -232,9 +233,7 @@ class _Driver:
         tensor = value
         self.lowering.results = (self.tensor_meta(tensor),)
         self.lowering.label, self.lowering.hint = "constant", _readable(node)
-        (self.values[node],) = self.lowering.extern(
-            _Constant(tensor), (), {}, "a tensor that the graph owns"
-        )
+        (self.values[node],) = self.lowering.extern(_Constant(tensor), (), {}, OWNED_TENSOR)
 
 
 class _Constant:

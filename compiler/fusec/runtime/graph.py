@@ -15,6 +15,7 @@ from torch import fx
 from fusec.errors import FusecError
 from fusec.ir.interpret import run_body
 from fusec.kernel import Kernel, Runnable
+from fusec.random import SameNumbers
 from fusec.report import ExternCall, FusionDecision, Stage, Timing, TuningRun, Verdict
 from fusec.runtime import cpp_build
 from fusec.runtime.part import CompiledPart, build_runnable
@@ -112,6 +113,13 @@ class CompiledGraph:
 
     def _run_eager(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         return _tensors(self.eager(*inputs))
+
+    def _run_reference(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """Run eager with the random numbers that the kernels compute."""
+        if not any(part.draws_seed for part in self.parts):
+            return self._run_eager(inputs)
+        with SameNumbers():
+            return self._run_eager(inputs)
 
     def _run_float64(self) -> Callable[[Sequence[Any]], list[torch.Tensor]] | None:
         from torch._dynamo.debug_utils import cast_to_fp64
@@ -218,6 +226,7 @@ class CompiledGraph:
                 tensors,
                 names=names,
                 timed=timed and not self._simulated(),
+                reference=placed(self._run_reference),
             )
 
     def _output_names(self) -> list[str] | None:

@@ -10,7 +10,7 @@ import torch
 
 from fusec.codegen.host import DTYPES
 from fusec.codegen.naming import argument_buffers, body_sizes
-from fusec.ir.body import Compute, Extern
+from fusec.ir.body import RANDOM_SEED, Compute, Extern
 from fusec.ir.equality import body_key
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.pipeline import Compilation
@@ -29,6 +29,7 @@ class CompiledPart:
         kernels: By name, in order of launch.
         externs: The operators that run as ATen's own kernels, with reasons.
         notes: What the user should know of how it runs.
+        draws_seed: Whether its kernels compute random numbers.
         last_inputs: Inputs of the latest call, where they are kept.
     """
 
@@ -46,7 +47,10 @@ class CompiledPart:
         self.externs = tuple(
             ExternCall(str(s.target), s.reason, s.where)
             for s in program.steps
-            if isinstance(s, Extern) and s.reason != "a tensor that the graph owns"
+            if isinstance(s, Extern) and not s.is_plumbing
+        )
+        self.draws_seed = any(
+            isinstance(s, Extern) and s.reason == RANDOM_SEED for s in program.steps
         )
         self._namespace: dict[str, Any] = {}
         self._run: Callable[..., list[Any]] | None = None

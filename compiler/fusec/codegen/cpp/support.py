@@ -38,6 +38,26 @@ _OWN = {
     greatest = x > greatest ? x : greatest;
 }}
 """,
+    "random_bits": """\
+// Returns 32 random bits: a word of Philox 4x32-7 (Salmon et al. 2011) of a position in a stream.
+{inline} int32_t random_bits(int64_t seed, int64_t position, int64_t stream, int64_t word)
+{{
+    uint32_t c0 = (uint32_t)position, c1 = (uint32_t)((uint64_t)position >> 32);
+    uint32_t c2 = (uint32_t)stream, c3 = 0;
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)((uint64_t)seed >> 32);
+    #pragma GCC unroll 7
+    for (int round = 0; round < 7; ++round) {{
+        const uint64_t p0 = (uint64_t)c0 * 0xD2511F53u, p2 = (uint64_t)c2 * 0xCD9E8D57u;
+        c0 = (uint32_t)(p2 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p2;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }}
+    return (int32_t)(word == 0 ? c0 : word == 1 ? c1 : word == 2 ? c2 : c3);
+}}
+""",
     "at_most": """\
 {inline} int64_t at_most(int64_t x, int64_t limit)
 {{

@@ -17,6 +17,7 @@ import torch
 
 from fusec.codegen.triton.helpers import HELPERS, USES
 from fusec.ir.node import Number
+from fusec.ir.ops import RANDOM_BITS
 
 # Python's binding strengths, weakest first
 COMPARE, OR, XOR, AND, SHIFT, SUM, PRODUCT, UNARY, ATOM = range(9)
@@ -335,6 +336,17 @@ def _bitwise_not(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
     return Text(f"~{args[0].within(UNARY)}", UNARY)
 
 
+def _random_bits(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    seed, position, stream, word = args
+    return call(
+        needs.helper("random_bits"),
+        _solid(seed, torch.int64),
+        _solid(position, torch.int64),
+        stream,
+        word,
+    )
+
+
 _SPECIAL: dict[str, Rule] = {
     "neg": _neg,
     "truediv": _truediv,
@@ -354,6 +366,7 @@ _SPECIAL: dict[str, Rule] = {
     "digamma": _sized("digamma", "digamma"),
     "isinf": _isinf,
     "isnan": _isnan,
+    RANDOM_BITS: _random_bits,
     "bitwise_not": _bitwise_not,
     "logical_not": _bitwise_not,
 }

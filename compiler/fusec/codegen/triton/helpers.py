@@ -20,6 +20,21 @@ def minimum(a, b):
     """Return the smaller; NaN wins, as in torch."""
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 ''',
+    "random_bits": '''
+@triton.jit
+def random_bits(seed, position, stream, word: tl.constexpr):
+    """Return 32 random bits: a word of Philox 4x32-7 of a position in a stream."""
+    c0, c1 = position.to(tl.uint32), (position >> 32).to(tl.uint32)
+    c2, c3 = (position * 0 + stream).to(tl.uint32), c1 * 0
+    k0, k1 = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
+    for _ in tl.static_range(7):
+        high0, low0 = tl.umulhi(c0, 0xD2511F53), c0 * 0xD2511F53
+        high2, low2 = tl.umulhi(c2, 0xCD9E8D57), c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = high2 ^ c1 ^ k0, low2, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + 0x9E3779B9, k1 + 0xBB67AE85
+    bits = c0 if word == 0 else c1 if word == 1 else c2 if word == 2 else c3
+    return bits.to(tl.int32, bitcast=True)
+''',
     "multiply": '''
 @triton.jit
 def multiply(a, b):

@@ -1,0 +1,428 @@
+"""Random numbers that are a function of a seed and a position.
+
+A compiled graph draws one seed a call from torch's own generator, so that ``torch.manual_seed``
+makes its results repeatable; every random tensor of the graph is a *stream* of its own, and each
+element a function of (seed, stream, position).  Kernels compute numbers where they are used, in any
+order, and forward and backward see the same ones.
+
+The bits are those of Philox 4x32 with 7 rounds: Salmon, Moraes, Dror, Shaw, "Parallel random
+numbers: as easy as 1, 2, 3" (SC 2011), who found 7 rounds to pass all of BigCrush.  This module is
+the reference: plain torch operators, which eager fallbacks and comparisons with eager run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+ROUNDS = 7
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
+_WORD = 0xFFFFFFFF
+
+
+def random_bits(
+    seed: torch.Tensor, position: torch.Tensor, stream: int | torch.Tensor, word: int
+) -> torch.Tensor:
+    """Return 32 random bits for each position, as int32.
+
+    Args:
+        seed: int64, of a shape that broadcasts with ``position``.
+        position: int64.
+        stream: Which of the graph's random tensors.
+        word: Which of the four words, 0 to 3.
+    """
+    c0, c1 = position & _WORD, (position >> 32) & _WORD
+    c2, c3 = torch.zeros_like(c0) + stream, torch.zeros_like(c0)
+    k0, k1 = seed & _WORD, (seed >> 32) & _WORD
+    for _ in range(ROUNDS):
+        high0, low0 = _product(c0, _MULTIPLIERS[0])
+        high2, low2 = _product(c2, _MULTIPLIERS[1])
+        c0, c1, c2, c3 = high2 ^ c1 ^ k0, low2, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + _INCREMENTS[0]) & _WORD, (k1 + _INCREMENTS[1]) & _WORD
+    bits = (c0, c1, c2, c3)[word]
+    return torch.where(bits > 0x7FFFFFFF, bits - (1 << 32), bits).to(torch.int32)
+
+
+def _product(x: torch.Tensor, y: int) -> tuple[torch.Tensor, torch.Tensor]:
+    product = x * y  # modulo 2**64, which keeps all bits of it
+    return (product >> 32) & _WORD, product & _WORD
+
+
+# What a random tensor is made of: mantissa bits that a dtype takes, as torch's own generators do.
+MANTISSA = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8, torch.float64: 53}
+
+
+def uniform(
+    seed: torch.Tensor, stream: int, size: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """Return numbers from [0, 1), all multiples of the same power of two being equally likely.
+
+    Args:
+        seed: int64, one element.
+        stream: Which of the graph's random tensors.
+        size: Shape of the result.
+        dtype: Of the result; floating point.
+    """
+    position = _positions(seed, size)
+    bits = MANTISSA[dtype]
+    words = random_bits(seed, position, stream, 0).to(torch.int64) & _WORD
+    if dtype == torch.float64:
+        second = random_bits(seed, position, stream, 1).to(torch.int64) & _WORD
+        words = ((words & 0x1FFFFF) << 32) | second
+    else:
+        words = words & ((1 << bits) - 1)
+    real = torch.float64 if dtype == torch.float64 else torch.float32
+    return (words.to(real) * 2.0**-bits).to(dtype)
+
+
+def normal(
+    seed: torch.Tensor, stream: int, size: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """Return normally distributed numbers by the method of Box and Muller.
+
+    Arguments as for ``uniform``.
+    """
+    position = _positions(seed, size)
+    real = torch.float64 if dtype == torch.float64 else torch.float32
+    first = random_bits(seed, position, stream, 0).to(torch.int64) & _WORD
+    second = random_bits(seed, position, stream, 1).to(torch.int64) & _WORD
+    radius = torch.sqrt(-2.0 * torch.log((first.to(real) + 0.5) * 2.0**-32))
+    angle = (second & 0xFFFFFF).to(real) * (2.0 * math.pi * 2.0**-24)
+    return (radius * torch.cos(angle)).to(dtype)
+
+
+def integers(
+    seed: torch.Tensor, stream: int, low: int, high: int, size: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """Return integers from [low, high).
+
+    Further arguments as for ``uniform``, with any dtype.
+    """
+    position = _positions(seed, size)
+    first = random_bits(seed, position, stream, 0).to(torch.int64) & _WORD
+    if high - low <= 1 << 31:
+        return (((first * (high - low)) >> 32) + low).to(dtype)
+    second = random_bits(seed, position, stream, 1).to(torch.int64) & _WORD
+    wide = ((first & 0x7FFFFFFF) << 32) | second
+    return (wide % (high - low) + low).to(dtype)
+
+
+def _positions(seed: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+    count = math.prod(size)
+    return torch.arange(count, dtype=torch.int64, device=seed.device).reshape(tuple(size))
+
+
+# -- as torch operators ---------------------------------------------------------------------------
+
+_LIBRARY = torch.library.Library("fusec", "DEF")
+_LIBRARY.define("uniform(Tensor seed, int stream, SymInt[] size, ScalarType dtype) -> Tensor")
+_LIBRARY.define("normal(Tensor seed, int stream, SymInt[] size, ScalarType dtype) -> Tensor")
+_LIBRARY.define(
+    "integers(Tensor seed, int stream, SymInt low, SymInt high, SymInt[] size, ScalarType dtype)"
+    " -> Tensor"
+)
+for _function in (uniform, normal, integers):
+    _LIBRARY.impl(_function.__name__, _function, "CompositeExplicitAutograd")
+
+
+def _fake(seed: torch.Tensor, stream: int, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return seed.new_empty(size, dtype=dtype)
+
+
+def _fake_integers(
+    seed: torch.Tensor, stream: int, low: int, high: int, size: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    return seed.new_empty(size, dtype=dtype)
+
+
+for _name, _shape in (("uniform", _fake), ("normal", _fake), ("integers", _fake_integers)):
+    torch.library.register_fake(f"fusec::{_name}", _shape, lib=_LIBRARY)
+
+SEED_RANGE = (-(2**63), 2**63 - 1)
+
+
+def draw_seed(device: torch.device) -> torch.Tensor:
+    """Return a seed from torch's generator of ``device``: int64, one element."""
+    return torch.randint(*SEED_RANGE, (), dtype=torch.int64, device=device)
+
+
+# -- one rule an operator -------------------------------------------------------------------------
+
+aten = torch.ops.aten
+Rule = Callable[..., Any]
+RULES: dict[object, Rule] = {}
+
+
+class Source:
+    """Where the rules below take random tensors from: new streams of one seed a device.
+
+    Args:
+        seed: Returns the seed of a device.
+        call: Calls an operator: at once, or as a node of a graph.
+    """
+
+    def __init__(self, seed: Callable[[torch.device], Any], call: Callable[..., Any]) -> None:
+        self.seed = seed
+        self.call = call
+        self.streams = 0
+
+    def draw(self, like: torch.Tensor, kind: str, dtype: torch.dtype, *limits: int) -> Any:
+        """Return random numbers in the shape of ``like``, on its device.
+
+        Args:
+            like: A tensor, of which only shape and device matter.
+            kind: ``uniform``, ``normal`` or ``integers``.
+            dtype: Of the numbers.
+            limits: Of integers, low and high.
+        """
+        stream, self.streams = self.streams, self.streams + 1
+        operator = getattr(torch.ops.fusec, kind).default
+        size = list(like.shape)
+        return self.call(operator, self.seed(like.device), stream, *limits, size, dtype)
+
+
+def _rule(*targets: object) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(targets, rule))
+        return rule
+
+    return register
+
+
+def _real(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which numbers are drawn that decide, or are computed with."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _cast(source: Source, value: Any, dtype: torch.dtype) -> Any:
+    return source.call(torch.ops.prims.convert_element_type.default, value, dtype)
+
+
+@_rule(aten.rand.default, aten.rand_like.default)
+def _rand(source: Source, result: torch.Tensor, *_: Any) -> Any:
+    return source.draw(result, "uniform", result.dtype)
+
+
+@_rule(aten.randn.default, aten.randn_like.default)
+def _randn(source: Source, result: torch.Tensor, *_: Any) -> Any:
+    return source.draw(result, "normal", result.dtype)
+
+
+@_rule(aten.bernoulli.default)
+def _bernoulli(source: Source, result: torch.Tensor, probability: Any) -> Any:
+    numbers = source.draw(result, "uniform", _real(result.dtype))
+    return _cast(source, source.call(aten.lt.Tensor, numbers, probability), result.dtype)
+
+
+@_rule(aten.bernoulli.p)
+def _bernoulli_p(source: Source, result: torch.Tensor, x: Any, probability: float = 0.5) -> Any:
+    numbers = source.draw(result, "uniform", torch.float32)
+    return _cast(source, source.call(aten.lt.Scalar, numbers, probability), result.dtype)
+
+
+@_rule(aten.bernoulli.Tensor)
+def _bernoulli_tensor(source: Source, result: torch.Tensor, x: Any, probability: Any) -> Any:
+    return _bernoulli(source, result, probability)
+
+
+@_rule(aten.native_dropout.default)
+def _dropout(
+    source: Source, result: torch.Tensor, x: Any, probability: float, train: bool | None = True
+) -> Any:
+    if train is False:
+        return NotImplemented
+    numbers = source.draw(result, "uniform", torch.float32)
+    # as ``bernoulli`` of 1 - p has it, which is how eager writes dropout where it can
+    kept = source.call(aten.lt.Scalar, numbers, 1.0 - probability)
+    masked = source.call(aten.mul.Tensor, x, kept)
+    scale = 1.0 / (1.0 - probability) if probability < 1 else 0.0
+    return source.call(aten.mul.Tensor, masked, scale), kept
+
+
+@_rule(aten.uniform.default)
+def _uniform(source: Source, result: torch.Tensor, x: Any, low: float = 0, high: float = 1) -> Any:
+    numbers = source.draw(result, "uniform", _real(result.dtype))
+    scaled = source.call(aten.mul.Tensor, numbers, high - low)
+    return _cast(source, source.call(aten.add.Tensor, scaled, low), result.dtype)
+
+
+@_rule(aten.normal_functional.default)
+def _normal(source: Source, result: torch.Tensor, x: Any, mean: float = 0, std: float = 1) -> Any:
+    numbers = source.draw(result, "normal", _real(result.dtype))
+    scaled = source.call(aten.mul.Tensor, numbers, std)
+    return _cast(source, source.call(aten.add.Tensor, scaled, mean), result.dtype)
+
+
+@_rule(aten.log_normal.default)
+def _log_normal(
+    source: Source, result: torch.Tensor, x: Any, mean: float = 1, std: float = 2
+) -> Any:
+    numbers = source.draw(result, "normal", _real(result.dtype))
+    scaled = source.call(aten.add.Tensor, source.call(aten.mul.Tensor, numbers, std), mean)
+    return _cast(source, source.call(aten.exp.default, scaled), result.dtype)
+
+
+def _negative_logarithm(source: Source, result: torch.Tensor) -> Any:
+    """Return -log(1 - u), which is finite: u stays below 1."""
+    numbers = source.draw(result, "uniform", _real(result.dtype))
+    negative = source.call(aten.neg.default, numbers)
+    return source.call(aten.neg.default, source.call(aten.log1p.default, negative))
+
+
+@_rule(aten.exponential.default)
+def _exponential(source: Source, result: torch.Tensor, x: Any, rate: float = 1) -> Any:
+    times = source.call(aten.mul.Tensor, _negative_logarithm(source, result), 1.0 / rate)
+    return _cast(source, times, result.dtype)
+
+
+@_rule(aten.geometric.default)
+def _geometric(source: Source, result: torch.Tensor, x: Any, probability: float) -> Any:
+    scale = -1.0 / math.log1p(-probability) if probability < 1 else 0.0
+    trials = source.call(aten.mul.Tensor, _negative_logarithm(source, result), scale)
+    whole = source.call(aten.add.Tensor, source.call(aten.floor.default, trials), 1)
+    return _cast(source, whole, result.dtype)
+
+
+@_rule(aten.cauchy.default)
+def _cauchy(
+    source: Source, result: torch.Tensor, x: Any, median: float = 0, sigma: float = 1
+) -> Any:
+    numbers = source.draw(result, "uniform", _real(result.dtype))
+    angle = source.call(aten.mul.Tensor, source.call(aten.sub.Tensor, numbers, 0.5), math.pi)
+    spread = source.call(aten.mul.Tensor, source.call(aten.tan.default, angle), sigma)
+    return _cast(source, source.call(aten.add.Tensor, spread, median), result.dtype)
+
+
+@_rule(aten.randint.default)
+def _randint(source: Source, result: torch.Tensor, high: int, *_: Any) -> Any:
+    return _integers(source, result, 0, high)
+
+
+@_rule(aten.randint.low)
+def _randint_low(source: Source, result: torch.Tensor, low: int, high: int, *_: Any) -> Any:
+    return _integers(source, result, low, high)
+
+
+@_rule(aten.randint_like.default)
+def _randint_like(source: Source, result: torch.Tensor, x: Any, high: int) -> Any:
+    return _integers(source, result, 0, high)
+
+
+@_rule(aten.randint_like.low_dtype)
+def _randint_like_low(source: Source, result: torch.Tensor, x: Any, low: int, high: int) -> Any:
+    return _integers(source, result, low, high)
+
+
+def _integers(source: Source, result: torch.Tensor, low: object, high: object) -> Any:
+    plain = isinstance(low, int) and isinstance(high, int)
+    if not plain or high - low >= 1 << 62 or high - low < 1:  # type: ignore[operator]
+        return NotImplemented
+    return source.draw(result, "integers", result.dtype, low, high)  # type: ignore[arg-type]
+
+
+SUPPORTED = frozenset(MANTISSA) | {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
+
+
+def may_replace(target: object, result: object, kwargs: Any) -> bool:
+    """Whether a call's random numbers may come from here: no generator of its own asks for them.
+
+    Args:
+        target: The operator.
+        result: Its result, or a tuple of them; fake tensors will do.
+        kwargs: Its keyword arguments.
+    """
+    first = result[0] if isinstance(result, (tuple, list)) else result
+    return (
+        target in RULES
+        and isinstance(first, torch.Tensor)
+        and first.layout == torch.strided
+        and first.device.type in ("cpu", "cuda")
+        and (first.dtype in SUPPORTED or (first.dtype == torch.bool and "rand" not in str(target)))
+        and kwargs.get("generator") is None
+    )
+
+
+class SameNumbers(TorchDispatchMode):
+    """Gives eager operators the random numbers that the compiled graph would take.
+
+    It holds for one run of a graph: the numbers of a random tensor depend on its place in it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        seeds: dict[torch.device, torch.Tensor] = {}
+
+        def seed(device: torch.device) -> torch.Tensor:
+            if device not in seeds:
+                seeds[device] = draw_seed(device)
+            return seeds[device]
+
+        self.source = Source(seed, lambda function, *args: function(*args))
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run an operator; a random one by its rule."""
+        given = kwargs or {}
+        in_place = _IN_PLACE.get(func)
+        target = in_place or func
+        if target not in RULES:
+            return func(*args, **given)
+        like = torch.empty_like(args[0]) if in_place else _result_like(func, args, given)
+        if not may_replace(target, like, given):
+            return func(*args, **given)
+        numbers = RULES[target](self.source, like, *args)
+        if numbers is NotImplemented:
+            return func(*args, **given)
+        return args[0].copy_(numbers) if in_place else numbers
+
+
+_IN_PLACE = {
+    aten.bernoulli_.float: aten.bernoulli.p,
+    aten.bernoulli_.Tensor: aten.bernoulli.Tensor,
+    aten.uniform_.default: aten.uniform.default,
+    aten.normal_.default: aten.normal_functional.default,
+    aten.log_normal_.default: aten.log_normal.default,
+    aten.exponential_.default: aten.exponential.default,
+    aten.geometric_.default: aten.geometric.default,
+    aten.cauchy_.default: aten.cauchy.default,
+}
+
+
+def _result_like(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor:
+    """Return a tensor on the right device with the shape and dtype of a call's result."""
+    if args and isinstance(args[0], torch.Tensor):
+        made = torch.empty_like(args[0], dtype=kwargs.get("dtype"))
+    else:
+        size = next(a for a in reversed(args) if isinstance(a, (list, tuple)))
+        dtype = kwargs.get("dtype")
+        if dtype is None:
+            integer = "randint" in str(func)
+            dtype = torch.int64 if integer else torch.get_default_dtype()
+        made = torch.empty(size, dtype=dtype, device=kwargs.get("device"))
+    return made
+
+
+__all__ = [
+    "MANTISSA",
+    "ROUNDS",
+    "RULES",
+    "SEED_RANGE",
+    "SameNumbers",
+    "Source",
+    "draw_seed",
+    "integers",
+    "may_replace",
+    "normal",
+    "random_bits",
+    "uniform",
+]

@@ -18,6 +18,7 @@ from fusec.report import (
     GraphBreak,
     Guard,
     OutputError,
+    Recompile,
     SourceLine,
     Stage,
     Timing,
@@ -82,7 +83,7 @@ class FakeFunction:
         self.graphs: tuple[FakeGraph, ...] = ()
         self.breaks: tuple[GraphBreak, ...] = ()
         self.guards = (Guard("x is a float32 tensor of shape (4,)", "x", None),)
-        self.recompiles: tuple[str, ...] = ()
+        self.recompiles: tuple[Recompile, ...] = ()
         self.fallbacks: tuple[str, ...] = ()
         self._run = torch.compile(function, backend=self._backend)
         if not isinstance(function, torch.nn.Module):

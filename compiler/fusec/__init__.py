@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fusec.api import CompiledFunction, compile, device_summary
+    from fusec.api import CompiledFunction, compile, device_summary, explain
     from fusec.errors import FusecError
     from fusec.kernel import Kernel
     from fusec.options import Options
@@ -26,6 +26,7 @@ _HOMES = {
     "Options": "fusec.options",
     "compile": "fusec.api",
     "device_summary": "fusec.api",
+    "explain": "fusec.api",
     "prestart": "fusec.warm",
 }
 
@@ -50,5 +51,6 @@ __all__ = [
     "__version__",
     "compile",
     "device_summary",
+    "explain",
     "prestart",
 ]

@@ -12,16 +12,13 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 
 from fusec.capture.backend import Backend
-from fusec.capture.breaks import (
-    break_marker,
-    breaks_since,
-    describe_guards,
-    describe_recompile,
-)
+from fusec.capture.breaks import break_marker, breaks_since
+from fusec.capture.explain import Explanation
+from fusec.capture.guards import describe_guards, describe_recompile, too_often
 from fusec.errors import FusecError
 from fusec.kernel import Kernel
 from fusec.options import Options
-from fusec.report import GraphBreak, Guard
+from fusec.report import GraphBreak, Guard, Recompile
 from fusec.runtime.graph import CompiledGraph
 
 
@@ -39,7 +36,8 @@ class CompiledFunction:
         self._backend = Backend(options)
         self._breaks: dict[GraphBreak, None] = {}
         self._guards: dict[str, Guard] = {}
-        self._recompiles: list[str] = []
+        self._recompiles: list[Recompile] = []
+        self._failures: list[Any] = []  # guards that failed since the last compilation
         optimize = torch._dynamo.optimize(
             self._backend,
             dynamic=options.dynamic,
@@ -64,6 +62,7 @@ class CompiledFunction:
         finally:
             if len(backend.graphs) != compiled or break_marker() != marker:
                 self._breaks.update(dict.fromkeys(breaks_since(marker)))
+            self._note_recompile(len(backend.graphs) > compiled)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Bind like a function, so that a method can be decorated."""
@@ -80,7 +79,18 @@ class CompiledFunction:
             self._guards.setdefault(guard.text, guard)
 
     def _guard_failed(self, failure: Any) -> None:
-        self._recompiles.append(describe_recompile(failure))
+        self._failures.append(failure)
+
+    def _note_recompile(self, compiled: bool) -> None:
+        failures, self._failures = self._failures, []
+        found = describe_recompile(failures)
+        if found is None:
+            return
+        limit = torch._dynamo.config.recompile_limit
+        if compiled or len(failures) < limit:
+            self._recompiles.append(found)
+        elif not any(each.text == too_often(found, limit).text for each in self._recompiles):
+            self._recompiles.append(too_often(found, limit))
 
     # -- what became of it ------------------------------------------------------------------
 
@@ -105,8 +115,8 @@ class CompiledFunction:
         return tuple(self._guards.values())
 
     @property
-    def recompiles(self) -> tuple[str, ...]:
-        """Why it was compiled again, each time."""
+    def recompiles(self) -> tuple[Recompile, ...]:
+        """Why it was compiled again, each time: what changed, and how to avoid it."""
         return tuple(self._recompiles)
 
     @property
@@ -114,8 +124,21 @@ class CompiledFunction:
         """The graphs that run in eager, with the reasons."""
         return tuple(f"{g.name}: {g.fallback}" for g in self.graphs if g.fallback)
 
+    def explain(self) -> Explanation:
+        """Return what became of the calls so far, as one report: print it."""
+        return Explanation(
+            self._name(),
+            self.graphs,
+            self.breaks,
+            self.guards,
+            self.recompiles,
+        )
+
+    def _name(self) -> str:
+        return str(getattr(self.function, "__qualname__", type(self.function).__name__))
+
     def __repr__(self) -> str:
-        name = getattr(self.function, "__qualname__", type(self.function).__name__)
+        name = self._name()
         return f"<fusec.CompiledFunction {name}: {len(self.graphs)} graphs>"
 
 
@@ -144,6 +167,24 @@ def compile(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return CompiledFunction(function, chosen)
 
 
+def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+    """Compile a function, call it once, and report what became of it.
+
+    Args:
+        function: A function, a module, or what ``fusec.compile`` returned.
+        *args: For the call.
+        **kwargs: Likewise.
+
+    Returns:
+        Every graph break and guard with its line and a way to mend it, the kernels, the calls of
+        ATen, and what is kept for backward.
+    """
+    compiled = function if isinstance(function, CompiledFunction) else compile(function)
+    compiled(*args, **kwargs)
+    found: Explanation = compiled.explain()
+    return found
+
+
 def device_summary() -> str:
     """Return what this process computes on, in a few words."""
     threads = torch.get_num_threads()
@@ -152,4 +193,4 @@ def device_summary() -> str:
     return f"{threads} CPU thread{'s' if threads != 1 else ''} ({level}), {gpu}"
 
 
-__all__ = ["CompiledFunction", "compile", "device_summary"]
+__all__ = ["CompiledFunction", "compile", "device_summary", "explain"]

@@ -146,7 +146,7 @@ for _name, _shape in (("uniform", _fake), ("normal", _fake), ("integers", _fake_
 SEED_RANGE = (-(2**63), 2**63 - 1)
 
 
-def draw_seed(device: torch.device) -> torch.Tensor:
+def random_seed(device: torch.device) -> torch.Tensor:
     """Return a seed from torch's generator of ``device``: int64, one element."""
     return torch.randint(*SEED_RANGE, (), dtype=torch.int64, device=device)
 
@@ -359,7 +359,7 @@ class SameNumbers(TorchDispatchMode):
 
         def seed(device: torch.device) -> torch.Tensor:
             if device not in seeds:
-                seeds[device] = draw_seed(device)
+                seeds[device] = random_seed(device)
             return seeds[device]
 
         self.source = Source(seed, lambda function, *args: function(*args))
@@ -419,10 +419,10 @@ __all__ = [
     "SEED_RANGE",
     "SameNumbers",
     "Source",
-    "draw_seed",
     "integers",
     "may_replace",
     "normal",
     "random_bits",
+    "random_seed",
     "uniform",
 ]

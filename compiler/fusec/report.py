@@ -47,6 +47,49 @@ class Guard:
 
 
 @dataclass(frozen=True)
+class Recompile:
+    """Why a function was compiled once more.
+
+    Attributes:
+        text: What changed, in words.
+        hint: How to avoid it; empty where nothing is known.
+        guard: The guard that failed, as TorchDynamo writes it.
+    """
+
+    text: str
+    hint: str = ""
+    guard: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.hint})" if self.hint else self.text
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """A tensor that the forward part keeps for the backward part.
+
+    Attributes:
+        name: What the user calls it, or the operator that it comes from.
+        shape: Sizes; text where they are symbolic.
+        dtype: Such as ``float32``.
+        bytes: What it takes; -1 where a size is symbolic.
+        given: Whether it is an input or a parameter, which would be there anyway.
+        where: The line that computes it.
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: str
+    bytes: int
+    given: bool
+    where: SourceLine | None = None
+
+    def __str__(self) -> str:
+        shape = " x ".join(map(str, self.shape)) or "one number"
+        return f"{self.name}: {shape} {self.dtype}"
+
+
+@dataclass(frozen=True)
 class FusionDecision:
     """Why two computations became one kernel, or did not.
 

@@ -19,6 +19,7 @@ from fusec.report import (
     FusionDecision,
     GraphBreak,
     Guard,
+    Recompile,
     SourceLine,
     Timing,
     TuningRun,
@@ -80,7 +81,8 @@ class Summary:
     externs: tuple[ExternCall, ...]
     fallbacks: tuple[str, ...]
     guards: tuple[Guard, ...]
-    recompiles: tuple[str, ...]
+    recompiles: tuple[Recompile, ...]
+    kept: tuple[str, ...]
     fusions: tuple[FusionDecision, ...]
     stages: tuple[tuple[str, float], ...]
     plan: str
@@ -144,6 +146,9 @@ def summary_text(summary: Summary) -> str:
         hint = f" – {item.hint}" if item.hint else ""
         lines.append(f"  break   {_located(item.reason, item.where, summary)}{hint}")
     lines += [f"  eager   {reason}" for reason in summary.fallbacks]
+    lines += [f"  again   {item}" for item in summary.recompiles]
+    for text in summary.kept:
+        lines += textwrap.wrap(text, 96, initial_indent="  kept    ", subsequent_indent=" " * 10)
     if summary.pending:
         lines.append(f"  compiled at the first call: {', '.join(summary.pending)}")
     for note in summary.notes:

@@ -15,7 +15,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fusec.report import ExternCall, FusionDecision, GraphBreak, Guard, Timing, Verdict
+from fusec.capture.explain import kept_text
+from fusec.report import (
+    ExternCall,
+    FusionDecision,
+    GraphBreak,
+    Guard,
+    Recompile,
+    Timing,
+    Verdict,
+)
 from fusec.tunables import read_tunables, set_tunables
 from fuselab import render, words
 from fuselab.render import KernelView, Summary
@@ -118,8 +127,8 @@ class FusedCell:
         return tuple(dict.fromkeys(self._each("guards")))
 
     @property
-    def recompiles(self) -> tuple[str, ...]:
-        """Why graphs were compiled more than once."""
+    def recompiles(self) -> tuple[Recompile, ...]:
+        """Why graphs were compiled more than once, and how to avoid it."""
         return tuple(self._each("recompiles"))
 
     @property
@@ -254,6 +263,7 @@ class FusedCell:
                 fallbacks=self.fallbacks,
                 guards=self.guards,
                 recompiles=self.recompiles,
+                kept=tuple(text for graph in graphs if (text := kept_text(graph))),
                 fusions=self.fusions,
                 stages=tuple(stages.items()),
                 plan=str(self.plan) if self.plan else "",

@@ -17,6 +17,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from fusec.errors import DeviceNotThere, FusecError
 from fusec.graph.decompositions import decomposition_table
 from fusec.graph.random import replace_random
+from fusec.graph.saved import recomputed_operators, saved_tensors
 from fusec.lower.program import GraphNotLowered
 from fusec.options import Options
 from fusec.pipeline import Compilation, run_stages
@@ -112,7 +113,10 @@ class _GraphCompiler:
         """Divide a joint graph into forward and backward, which see the same random numbers."""
         if not self.backend.options.eager_random:
             replace_random(joint)
-        return min_cut_rematerialization_partition(joint, inputs, **given)
+        forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
+        self.graph.saved = saved_tensors(forward, given["num_fwd_outputs"])
+        self.graph.recomputed = recomputed_operators(forward, backward)
+        return forward, backward
 
     def _backward_compiler(self) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         """Return the compiler of backward graphs, out of TorchDynamo's sight.

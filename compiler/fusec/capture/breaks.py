@@ -1,4 +1,4 @@
-"""Graph breaks, guards and recompiles of TorchDynamo, in words and with the user's lines."""
+"""Graph breaks of TorchDynamo, in words and with the user's lines."""
 
 from __future__ import annotations
 
@@ -10,23 +10,85 @@ from typing import Any
 import torch
 from torch._dynamo import utils as dynamo_utils
 
-from fusec.report import GraphBreak, Guard, SourceLine
+from fusec.report import GraphBreak, SourceLine
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
-# What TorchDynamo's reasons start with, and how to mend it.
-_HINTS = (
-    ("print", "move the print out of the cell, or put it after the tensor code"),
-    ("item", "keep the value in a tensor: .item() must wait for the result"),
-    ("data-dependent", "replace the Python `if` on a tensor's value by torch.where"),
-    ("dynamic control flow", "replace the Python `if` on a tensor's value by torch.where"),
+# What TorchDynamo says, as a pattern; what that means; how to mend it. The first match counts.
+_KNOWN: tuple[tuple[str, str, str], ...] = (
     (
-        "nonzero",
-        "the size of the result depends on data; three-argument torch.where does not",
+        r"generic_jump|Data-dependent branching|dynamic control flow",
+        "a Python `if`, `while` or `assert` depends on a tensor's value",
+        "choose with torch.where(condition, a, b), or test a Python number instead",
     ),
-    ("builtin", "call it outside of the fused code, or write it with tensor operators"),
-    ("skip", "the function is known to TorchDynamo as one not to trace"),
+    (
+        r"Tensor\.item\(\)|scalar_outputs|_local_scalar_dense",
+        "a tensor's value becomes a Python number",
+        "keep the value in a tensor: .item(), float() and int() must wait for the result",
+    ),
+    (
+        r"tolist",
+        "a tensor becomes a Python list",
+        "keep the values in a tensor, or call .tolist() after the compiled code",
+    ),
+    (
+        r"builtin operator `print`",
+        "print runs in Python",
+        "move the print in front of the tensor code or behind it",
+    ),
+    (
+        r"builtin operator `(?:str|repr|format)`",
+        "a tensor is turned into text",
+        "format it in front of the compiled code or behind it",
+    ),
+    (
+        r"logging\.Logger method|builtin `_warnings\.warn`",
+        "a message is logged in between",
+        "log in front of the tensor code or behind it; loggers may be ignored by"
+        " torch._dynamo.config.ignore_logging_functions.add(...)",
+    ),
+    (
+        r"Dynamic shape operator|output shape depends on input Tensor data",
+        "the size of a result depends on data",
+        "three-argument torch.where or a mask keeps the size; nonzero and x[mask] do not",
+    ),
+    (
+        r"builtin operator `(?P<what>\w+)`",
+        "{what}() runs in Python",
+        "call {what}() outside of the compiled code",
+    ),
+    (
+        r"graph_break\(\)",
+        "torch._dynamo.graph_break() asks for it",
+        "remove the call",
+    ),
+    (
+        r"compiler\.disable|function `disable`",
+        "a function that torch.compiler.disable keeps out of compiled code",
+        "remove the decorator, or call the function outside",
+    ),
+    (
+        r"(?:builtin|function) `(?P<what>[^`]+?)\.?`",
+        "{what} is a function that TorchDynamo does not trace",
+        "call {what} outside and pass its result in, or wrap it with torch.library.custom_op",
+    ),
+    (
+        r"trace method `(?P<what>\w+)` of class `(?P<kind>\w+)`",
+        "{kind}.{what} is a method that TorchDynamo does not trace",
+        "call it outside of the compiled code and pass its result in",
+    ),
+    (
+        r"sparse Tensor",
+        "sparse tensors are not captured",
+        "convert to a dense tensor outside of the compiled code",
+    ),
+    (
+        r"step_unsupported",
+        "Python does something here that TorchDynamo cannot capture",
+        "move the statement in front of the tensor code or behind it",
+    ),
 )
+_ANY = "what comes before and what comes after is compiled on its own: move the statement to an end"
 
 
 def break_marker() -> int:
@@ -57,6 +119,10 @@ def user_frame(stack: Iterable[Any]) -> SourceLine | None:
 
 def summarize(reason: str) -> str:
     """Return TorchDynamo's reason in one line."""
+    for pattern, words, _ in _KNOWN:
+        match = re.search(pattern, reason)
+        if match:
+            return words.format(**match.groupdict())
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
     if not lines:
         return "capture stopped"
@@ -68,66 +134,10 @@ def summarize(reason: str) -> str:
 
 
 def hint_for(reason: str) -> str:
-    """Return how to mend a break, where it is known."""
-    lowered = reason.lower()
-    for word, hint in _HINTS:
-        if word in lowered:
-            return hint
+    """Return how to mend a break."""
+    for pattern, _, hint in _KNOWN:
+        match = re.search(pattern, reason)
+        if match:
+            return hint.format(**match.groupdict())
     match = re.search(r"Hint: (.*)", reason)
-    return match[1].strip() if match else ""
-
-
-def describe_guards(guards: Any) -> tuple[Guard, ...]:
-    """Return the guards that a user can do something about, in words."""
-    found: dict[str, Guard] = {}
-    for guard in guards:
-        kind = guard.create_fn_name() if hasattr(guard, "create_fn_name") else ""
-        name = _readable(getattr(guard, "name", ""))
-        where = user_frame(getattr(guard, "user_stack", None) or ())
-        for text in _texts(kind, name, guard):
-            found.setdefault(text, Guard(text, name, where))
-    return tuple(found.values())
-
-
-def _texts(kind: str, name: str, guard: Any) -> Iterable[str]:
-    if kind == "TENSOR_MATCH":
-        reference = getattr(guard, "obj_weakref", None)
-        tensor = reference() if callable(reference) else None
-        if isinstance(tensor, torch.Tensor):
-            yield f"{name} is {_describe_tensor(tensor)}"
-        return
-    for code in getattr(guard, "code_list", None) or ():
-        text = _words(kind, name, code)
-        if text:
-            yield text
-
-
-def _describe_tensor(tensor: torch.Tensor) -> str:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    shape = " x ".join(str(size) for size in tensor.shape) or "one number"
-    layout = "" if tensor.is_contiguous() else f", strides {tuple(tensor.stride())}"
-    gradient = ", requires grad" if tensor.requires_grad else ""
-    return f"a {dtype} tensor of {shape}{layout} on {tensor.device}{gradient}"
-
-
-def _readable(name: object) -> str:
-    text = name() if callable(name) else str(name)
-    match = re.fullmatch(r"[LG]\['(\w+)'\]", text)
-    return match[1] if match else re.sub(r"[LG]\['(\w+)'\]", r"\1", text)
-
-
-def _words(kind: str, name: str, code: str) -> str:
-    code = re.sub(r"[LG]\['(\w+)'\]", r"\1", code)
-    if kind in ("SHAPE_ENV", "EQUALS_MATCH", "CONSTANT_MATCH"):
-        return code.strip()
-    if kind == "TYPE_MATCH":
-        return f"the type of {name} stays the same"
-    if kind in ("ID_MATCH", "FUNCTION_MATCH", "CLOSURE_MATCH", "MODULE_MATCH"):
-        return f"{name} stays the same object" if name else ""
-    return ""
-
-
-def describe_recompile(failure: Any) -> str:
-    """Return why a compiled function was compiled again."""
-    reason = re.sub(r"[LG]\['(\w+)'\]", r"\1", str(getattr(failure, "reason", failure)))
-    return re.sub(r"\s+", " ", reason.split("#")[0]).strip()
+    return match[1].strip() if match else _ANY

@@ -53,6 +53,18 @@ _ADDED = (
     aten.mse_loss,
     aten.addmv,
     aten.linspace,
+    aten.view_copy.default,
+    aten.permute_copy,
+    aten.unbind_copy,
+    aten.as_strided_copy,
+    aten.narrow_copy,
+    aten.bucketize,
+    aten.dist,
+    aten.grid_sampler_2d,
+    aten._batch_norm_with_update_functional,
+    aten.batch_norm_backward,
+    aten.triu_indices,
+    aten.tril_indices,
 )
 
 

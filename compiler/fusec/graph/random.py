@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torch._guards import detect_fake_mode
 
-from fusec.random import RULES, Source, draw_seed, may_replace
+from fusec.random import RULES, Source, may_replace, random_seed
 
 
 def replace_random(module: fx.GraphModule) -> None:
@@ -31,7 +31,7 @@ def replace_random(module: fx.GraphModule) -> None:
 
     def seed(device: torch.device) -> fx.Node:
         if device not in seeds:
-            seeds[device] = call(draw_seed, device)
+            seeds[device] = call(random_seed, device)
         return seeds[device]
 
     def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
@@ -43,7 +43,7 @@ def replace_random(module: fx.GraphModule) -> None:
         with fake:
             made.meta["val"] = target(*values[0], **values[1])
         for key in ("stack_trace", "from_node", "seq_nr", "partitioner_tag", "recompute"):
-            if key in current.meta and target is not draw_seed:
+            if key in current.meta and target is not random_seed:
                 made.meta[key] = current.meta[key]
         return made
 

@@ -14,10 +14,10 @@ from fusec.ir.node import Node
 from fusec.lower.pointwise import convert
 from fusec.lower.registry import Lowering, register
 from fusec.lower.values import Index, NotLowered, TensorValue
-from fusec.random import MANTISSA, draw_seed
+from fusec.random import MANTISSA, random_seed
 
 
-@register(draw_seed)
+@register(random_seed)
 def seed(lowering: Lowering, device: torch.device) -> None:
     """Leave the seed to torch's generator."""
     raise NotLowered(RANDOM_SEED)

@@ -16,7 +16,15 @@ from fusec.errors import FusecError
 from fusec.ir.interpret import run_body
 from fusec.kernel import Kernel, Runnable
 from fusec.random import SameNumbers
-from fusec.report import ExternCall, FusionDecision, Stage, Timing, TuningRun, Verdict
+from fusec.report import (
+    ExternCall,
+    FusionDecision,
+    SavedTensor,
+    Stage,
+    Timing,
+    TuningRun,
+    Verdict,
+)
 from fusec.runtime import cpp_build
 from fusec.runtime.part import CompiledPart, build_runnable
 from fusec.runtime.simulate import Simulated
@@ -43,6 +51,8 @@ class CompiledGraph:
         parts: The compiled parts: one for inference, or forward and backward.
         stages: What each stage of the compilation yielded, with its time.
         fallback: Why the graph runs in eager, or an empty string.
+        saved: What the forward part keeps for the backward part.
+        recomputed: Operators that the backward part computes again instead.
     """
 
     def __init__(self, name: str, eager: fx.GraphModule, keep: bool) -> None:
@@ -52,6 +62,8 @@ class CompiledGraph:
         self.parts: list[CompiledPart] = []
         self.stages: tuple[Stage, ...] = ()
         self.fallback = ""
+        self.saved: tuple[SavedTensor, ...] = ()
+        self.recomputed: tuple[str, ...] = ()
         self.compiled: Callable[..., Any] | None = None
         self.last_inputs: tuple[Any, ...] | None = None
         self.lock = threading.RLock()
@@ -124,6 +136,8 @@ class CompiledGraph:
     def _run_float64(self) -> Callable[[Sequence[Any]], list[torch.Tensor]] | None:
         from torch._dynamo.debug_utils import cast_to_fp64
 
+        if any(part.draws_seed for part in self.parts):
+            return None  # random numbers in float64 are other numbers
         try:
             module, _ = cast_to_fp64(copy.deepcopy(self.eager), [])
         except (RuntimeError, TypeError, AttributeError):

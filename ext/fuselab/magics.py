@@ -126,6 +126,12 @@ class FuseMagics(Magics):
         help="Make sizes symbolic at once rather than when they first change.",
     )
     @argument(
+        "--eager-random",
+        action="store_true",
+        help="Draw exactly the random numbers that eager would; otherwise kernels compute numbers "
+        "of their own, repeatable with torch.manual_seed as well.",
+    )
+    @argument(
         "--out",
         type=names,
         metavar="NAMES",
@@ -157,6 +163,7 @@ class FuseMagics(Magics):
             target=args.target or self.target,
             name=args.name or "",
             dynamic=args.dynamic,
+            eager_random=args.eager_random,
             gpu=args.gpu or self.gpu,
             out=args.out,
         )

@@ -49,6 +49,7 @@ class CellOptions:
         target: ``auto``, ``cpp`` or ``triton``.
         name: The cell's name and the prefix of its kernels' names; empty for ``cell_N``.
         dynamic: As ``torch.compile``.
+        eager_random: Whether random numbers are exactly those that eager would draw.
         gpu: Architecture that Triton kernels are cross-compiled for without a GPU.
         out: The only names that land, or None for all.
     """
@@ -56,6 +57,7 @@ class CellOptions:
     target: str = "auto"
     name: str = ""
     dynamic: bool | None = None
+    eager_random: bool = False
     gpu: str = "sm_90"
     out: tuple[str, ...] | None = None
 

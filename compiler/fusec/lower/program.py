@@ -20,11 +20,15 @@ from fusec.lower import (  # noqa: F401  (importing a family registers it)
     matmul,
     normalization,
     pointwise,
+    pooling,
+    pooling_backward,
     random,
     reductions,
     scans,
     scatter,
+    special,
     views,
+    windows,
 )
 from fusec.lower.registry import find_rule
 from fusec.lower.sizes import SizeTable

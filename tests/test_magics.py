@@ -88,6 +88,7 @@ class TestFuse:
             "target": "triton",
             "name": "mine",
             "dynamic": True,
+            "eager_random": False,
             "gpu": "gfx942",
         }
 

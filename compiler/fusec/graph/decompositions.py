@@ -8,6 +8,8 @@ from functools import lru_cache
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from fusec.graph.foreach import foreach_decompositions
+
 aten = torch.ops.aten
 
 # Lowered as a whole: decomposing would hide the row structure, or round in between.
@@ -73,6 +75,7 @@ def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object]
     """Return the operators that are decomposed during tracing."""
     table = dict(core_aten_decompositions())
     table.update(get_decompositions([op for op in _ADDED if not _is_kept(op)]))
+    table.update(foreach_decompositions())
     return {op: rule for op, rule in table.items() if not _is_kept(op)}
 
 

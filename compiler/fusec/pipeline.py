@@ -61,6 +61,7 @@ def lower(state: Compilation) -> Callable[[], str]:
     program = state.program = lower_graph(
         state.module,
         emulate_rounding=state.options.emulate_rounding,
+        triton=state.options.target == "triton",
         recorder=state.recorder,
     )
     return lambda: format_program(program)

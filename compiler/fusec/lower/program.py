@@ -54,10 +54,12 @@ def user_line(stack_trace: str | None) -> SourceLine | None:
 
 
 class _Driver:
-    def __init__(self, module: fx.GraphModule, emulate_rounding: bool, recorder: Recorder) -> None:
+    def __init__(
+        self, module: fx.GraphModule, emulate_rounding: bool, triton: bool, recorder: Recorder
+    ) -> None:
         self.module = module
         self.sizes = SizeTable()
-        self.lowering = Lowering(recorder, emulate_rounding)
+        self.lowering = Lowering(recorder, emulate_rounding, triton)
         self.values: dict[fx.Node, object] = {}
         self.inputs: list[str] = []
         self.bindings: dict[str, tuple[str, int | None]] = {}
@@ -326,6 +328,7 @@ def lower_graph(
     module: fx.GraphModule,
     *,
     emulate_rounding: bool = False,
+    triton: bool = False,
     recorder: Recorder | None = None,
 ) -> Program:
     """Lower an ATen-level graph, whose nodes carry fake tensors in ``meta["val"]``.
@@ -334,11 +337,12 @@ def lower_graph(
         module: A functionalized, decomposed graph.
         recorder: Where nodes are interned; pass one to go on with the program's values.
         emulate_rounding: Round half-precision intermediate values wherever eager does.
+        triton: Whether Triton kernels are made for CPU tensors too.
 
     Raises:
         GraphNotLowered: The graph has something that cannot even be an extern call.
     """
     try:
-        return _Driver(module, emulate_rounding, recorder or Recorder()).run()
+        return _Driver(module, emulate_rounding, triton, recorder or Recorder()).run()
     except NotLowered as reason:  # a size or shape outside any operator
         raise GraphNotLowered(str(reason)) from None

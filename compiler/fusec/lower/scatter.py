@@ -47,28 +47,29 @@ _SMALL = (torch.bool, torch.int8, torch.uint8, torch.int16)
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def combining_dtype(dtype: torch.dtype, mode: str, device: torch.device) -> torch.dtype:
-    """Return the type in which elements are combined in memory.
+def combining_dtype(lowering: Lowering, mode: str) -> torch.dtype:
+    """Return the type in which the result's elements are combined in memory.
 
-    Halves are combined in float32, so that a long sum does not lose its tail; a GPU's atomics
-    have no narrow integers.
+    Halves are combined in float32, so that a long sum does not lose its tail; narrow integers in
+    int32, since atomics have no others.
 
     Raises:
         NotLowered: There is no way to combine them on the device.
     """
-    if device.type == "cuda" and torch.are_deterministic_algorithms_enabled():
+    meta = lowering.meta()
+    dtype = meta.dtype
+    if meta.device.type == "cuda" and torch.are_deterministic_algorithms_enabled():
         raise NotLowered("deterministic algorithms were asked for")
     if mode == "put":
         return dtype
-    if device.type == "cuda":
+    if lowering.triton or meta.device.type == "cuda":
         if mode == "mul":
-            raise NotLowered("a GPU has no atomic product")
+            raise NotLowered("Triton has no atomic product")
         if mode in ("max", "min") and dtype.is_floating_point:
-            raise NotLowered("a GPU's atomic extremes of floats do not heed NaN")
+            raise NotLowered("Triton's atomic extremes of floats do not heed NaN")
     if dtype in _HALVES:
         return torch.float32
-    narrow = dtype == torch.bool or (device.type == "cuda" and dtype in _SMALL)
-    return torch.int32 if narrow else dtype
+    return torch.int32 if dtype in _SMALL else dtype
 
 
 def fill(lowering: Lowering, meta: ResultMeta, element: Element) -> TensorValue:
@@ -110,7 +111,7 @@ def updated(
 ) -> TensorValue:
     """Emit x with elements updated; arguments as for ``update``, ``value`` in any dtype."""
     meta = lowering.meta()
-    dtype = combining_dtype(meta.dtype, mode, meta.device)
+    dtype = combining_dtype(lowering, mode)
     target = fill(lowering, replace(meta, dtype=dtype), lambda i: convert(x.at(i), dtype))
     update(lowering, target, shape, place, lambda i: convert(value(i), dtype), mode)
     return finished(lowering, target)
@@ -289,7 +290,7 @@ def _reduced(
 ) -> TensorValue:
     meta = lowering.meta()
     mode = _MODES[reduce]
-    dtype = combining_dtype(meta.dtype, mode, meta.device)
+    dtype = combining_dtype(lowering, mode)
     total = fill(lowering, replace(meta, dtype=dtype), lambda i: convert(x.at(i), dtype))
     if not include_self:
         start = ops.const(_identity(mode, dtype), dtype)

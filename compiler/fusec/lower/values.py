@@ -121,6 +121,7 @@ class Lowering:
     Attributes:
         recorder: Interns the nodes.
         emulate_rounding: Keep eager's roundings of half-precision intermediate values.
+        triton: Whether all kernels will be Triton's, whatever the device.
         buffers: By name.
         steps: In order.
         result: What the operator being lowered must yield (its first tensor result).
@@ -135,6 +136,7 @@ class Lowering:
 
     recorder: Recorder
     emulate_rounding: bool = False
+    triton: bool = False
     buffers: dict[str, Buffer] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     result: ResultMeta | None = None

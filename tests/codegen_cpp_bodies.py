@@ -173,13 +173,12 @@ def make_inputs(
     """Return a tensor for every buffer: random inputs, poisoned outputs."""
     generator = torch.Generator().manual_seed(seed)
     reads = set(bench.body.reads())
-    added = {s.buffer for s in bench.stores if s.mode == "add"}
     tensors = {}
     for name, buffer in bench.buffers.items():
         shape = bench.shape(name)
         if name in given:
             values = given[name]
-        elif name in reads or name in added:
+        elif name in reads:
             values = random_values(generator, shape, buffer.dtype, special)
         else:
             values = poisoned(shape, buffer.dtype)

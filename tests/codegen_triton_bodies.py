@@ -58,7 +58,7 @@ class Case:
         return found
 
     def added(self, name: str) -> bool:
-        return any(s.buffer == name and s.mode == "add" for s in self.body.stores)
+        return name in self.body.updated()
 
     def expected(
         self, tensors: dict[str, torch.Tensor], precision: torch.dtype | None = None
@@ -380,6 +380,47 @@ def gather(rows: int, columns: int, picks: int, dtype: torch.dtype = F32) -> Cas
             )
         body = Body((i, j), (), (Store("out", at(i, j), to_memory(y, dtype)),))
     return Case("gather", body, buffers, "index", fill={"which": lambda t: t % (2 * rows) - rows})
+
+
+def scatter_add(rows: int, columns: int, count: int) -> Case:
+    """The gradient of a table whose rows are picked."""
+    buffers = {
+        "grad": buffer("grad", (count, columns), F32),
+        "which": buffer("which", (count,), torch.int64),
+        "table_grad": buffer("table_grad", (rows, columns), F32),
+    }
+    with recording():
+        i, j = axes(count, columns)
+        with source_line(line(1, "table_grad[which] += grad")):
+            row = ops.checked_index(ops.load("which", at(i), torch.int64), Expr.of(rows))
+            value = ops.load("grad", at(i, j), F32)
+        body = Body((i, j), (), (Store("table_grad", (row, Expr.of(j)), value, "add"),))
+    case = Case("scatter_add", body, buffers, "index_put")
+    case.fill = {"which": lambda t: t % (2 * rows) - rows}
+    return case
+
+
+def random_kept(rows: int, columns: int) -> Case:
+    """Dropout."""
+    buffers = {
+        "x": buffer("x", (rows, columns), F32),
+        "seed": buffer("seed", (), torch.int64),
+        "out": buffer("out", (rows, columns), F32),
+    }
+    with recording():
+        i, j = axes(rows, columns)
+        with source_line(line(1, "y = F.dropout(x, 0.25)")):
+            position = ops.index_value(Expr.of(i) * columns + j, torch.int64)
+            stream = ops.const(3, torch.int64)
+            seed = ops.load("seed", (), torch.int64)
+            bits = ops.random_bits(seed, position, stream, 0)
+            few = ops.binary("bitwise_and", bits, ops.const(0xFFFFFF, torch.int32))
+            number = ops.binary("mul", ops.cast(few, F32), const(2.0**-24, F32))
+            kept = ops.binary("lt", number, const(0.75, F32))
+            scaled = ops.binary("mul", ops.load("x", at(i, j), F32), const(4 / 3, F32))
+            y = ops.where(kept, scaled, const(0.0, F32))
+        body = Body((i, j), (), (Store("out", at(i, j), y),))
+    return Case("random_kept", body, buffers, "dropout")
 
 
 def test_bodies_are_what_eager_computes() -> None:

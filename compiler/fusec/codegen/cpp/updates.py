@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.loops import cost, head
-from fusec.codegen.cpp.reductions import simd
 from fusec.codegen.cpp.scope import Kernel, Scope
 from fusec.codegen.cpp.writer import Writer
 from fusec.ir.body import Body, axis_sizes
 from fusec.ir.index import Expr, Symbol, product
-from fusec.ir.node import Node, free_axes
+from fusec.ir.node import Node, Op, free_axes
+from fusec.ir.ops import CHECK_PREFIX
 
 
 def write_updates(kernel: Kernel, scope: Scope, writer: Writer) -> None:
@@ -82,7 +82,8 @@ def _write_loops(
     here = [n for n in kernel.nodes if last not in kernel.free[n] and n not in inner.values]
     inner.compute(here, writer, later=_rest(kernel, here))
     if last in separate:
-        simd(kernel, (), writer)
+        checked = any(_is_check(n) and last in kernel.free[n] for n in kernel.nodes)
+        writer.directive("omp simd" + (" reduction(max : failed)" if checked else ""))
     element = Scope(kernel, inner)
     with writer.block(head(element, last, begin, end)):
         element.compute(kernel.nodes, writer, stores=kernel.body.stores)
@@ -126,6 +127,10 @@ def _shared_axis(kernel: Kernel, separate: frozenset[Symbol]) -> Symbol | None:
 def _extent(axis: Symbol) -> int:
     size = axis.size.constant if axis.size is not None else 1
     return choices.UPDATE_SHARES if size is None else size
+
+
+def _is_check(node: Node) -> bool:
+    return isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
 
 
 def _rest(kernel: Kernel, without: Sequence[Node]) -> set[Node]:

@@ -347,9 +347,8 @@ def logsumexp(
     lowering: Lowering, x: TensorValue, dims: object, keepdim: bool = False
 ) -> TensorValue:
     """Return log(sum(exp(x))), computed around the maximum."""
-    if not x.dtype.is_floating_point:
-        raise NotLowered("logsumexp of integers")
     _require_elements(x, dims)
+    dtype = None if x.dtype.is_floating_point else lowering.meta().dtype
 
     def value(loop: ReductionLoop, v: Node) -> Node:
         top = loop.reduce("max", v)
@@ -359,7 +358,7 @@ def logsumexp(
         total = loop.reduce("sum", ops.unary("exp", ops.binary("sub", v, center)))
         return ops.binary("add", ops.unary("log", total), center)
 
-    return reduce_value(lowering, x, dims, keepdim, value)
+    return reduce_value(lowering, x, dims, keepdim, value, dtype)
 
 
 __all__ = ["centered_moments", "divide_by_count", "emit_rows", "normalize_dim", "reduction_loop"]

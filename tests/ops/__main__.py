@@ -38,6 +38,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--forward", action="store_true", help="only forward")
     parser.add_argument("--backward", action="store_true", help="only backward")
+    parser.add_argument("--corner", action="store_true", help="odd shapes, layouts, values too")
     parser.add_argument("--inductor", action="store_true", help="TorchInductor as well")
     parser.add_argument("--jobs", type=int, default=2, help="operators at once")
     parser.add_argument("--timeout", type=float, default=300, help="seconds an operator")
@@ -145,7 +146,8 @@ class _Run:
             report.append(self.options.report, unit)
             for number, sample in enumerate(unit["samples"]):
                 if sample["verdict"] in report.BAD:
-                    text = f"{unit['key']} {number}: {sample['verdict']}: {sample['detail'][:160]}"
+                    place = sample.get("variant") or number
+                    text = f"{unit['key']} {place}: {sample['verdict']}: {sample['detail'][:160]}"
                     print(text, flush=True)
 
 
@@ -155,7 +157,7 @@ class _Child:
     def __init__(self, options: argparse.Namespace) -> None:
         command = [sys.executable, "-m", "ops", "--child", "--samples", str(options.samples)]
         command += ["--dtypes", *options.dtypes]
-        for flag in ("forward", "backward", "inductor"):
+        for flag in ("forward", "backward", "corner", "inductor"):
             command += [f"--{flag}"] if getattr(options, flag) else []
         self.cache = tempfile.TemporaryDirectory()
         self.timeout = options.timeout
@@ -211,13 +213,14 @@ def _child(options: argparse.Namespace) -> None:
 
     torch.set_num_threads(1)
     answers, sys.stdout = sys.stdout, sys.stderr
-    both = options.forward == options.backward
+    asked = options.forward or options.backward or options.corner
+    forward, backward = options.forward or not asked, options.backward or not asked
     for line in sys.stdin:
         op = find(line.strip())
         todo = [
             (backend, direction, dtype)
             for backend in BACKENDS[: 2 if options.inductor else 1]
-            for direction, dtype in units(op, both or options.forward, both or options.backward)
+            for direction, dtype in units(op, forward, backward, options.corner)
             if str(dtype).removeprefix("torch.") in options.dtypes
         ]
         for number, (backend, direction, dtype) in enumerate(todo):

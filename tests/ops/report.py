@@ -58,7 +58,8 @@ def totals(found: Iterable[Unit]) -> str:
         for unit in mine:
             for number, sample in enumerate(unit["samples"]):
                 if sample["verdict"] in BAD:
-                    where = f"{unit['op']} {unit['dtype']} {unit['direction']} {number}"
+                    place = sample.get("variant") or number
+                    where = f"{unit['op']} {unit['dtype']} {unit['direction']} {place}"
                     lines.append(f"- {where}: {sample['verdict']}: {sample['detail'][:200]}")
         lines.append("")
     return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fusec.verify.inputs import clone_strided
+from ops.corners import corners
 from support.compare import difference
 from support.opinfo import RANDOM_OR_UNINITIALIZED, name_of, quiet
 
@@ -26,6 +28,7 @@ FORWARD = (
     torch.complex64,
 )
 BACKWARD = (torch.float32, torch.float64)
+CORNER = (torch.float32, torch.bfloat16, torch.int32, torch.uint8)
 # Operators that ATen's own kernels compute, whatever the compiler.
 LIBRARIES = ("linalg", "fft", "sparse", "sort", "svd", "lu", "cholesky", "qr", "geqrf", "ormqr")
 LIBRARIES += ("stft", "istft", "matrix_exp", "pinverse", "triangular_solve", "lobpcg", "eig")
@@ -43,12 +46,14 @@ class Sample:
         detail: The worst element, or the error.
         kernels: Generated kernels.
         externs: Reasons of its extern calls.
+        variant: Of a corner input, which one.
     """
 
     verdict: str
     detail: str = ""
     kernels: int = 0
     externs: list[str] = field(default_factory=list)
+    variant: str = ""
 
 
 def find(name: str) -> OpInfo:
@@ -56,7 +61,9 @@ def find(name: str) -> OpInfo:
     return next(op for op in op_db if name_of(op) == name)
 
 
-def units(op: OpInfo, forward: bool, backward: bool) -> Iterator[tuple[str, torch.dtype]]:
+def units(
+    op: OpInfo, forward: bool, backward: bool, corner: bool = False
+) -> Iterator[tuple[str, torch.dtype]]:
     """Yield the directions and dtypes that an operator supports on the CPU."""
     if forward:
         supported = op.supported_dtypes("cpu")
@@ -64,6 +71,9 @@ def units(op: OpInfo, forward: bool, backward: bool) -> Iterator[tuple[str, torc
     if backward and op.supports_autograd:
         supported = op.supported_backward_dtypes("cpu")
         yield from (("backward", dtype) for dtype in BACKWARD if dtype in supported)
+    if corner:
+        supported = op.supported_dtypes("cpu")
+        yield from (("corner", dtype) for dtype in CORNER if dtype in supported)
 
 
 def run_unit(
@@ -73,11 +83,13 @@ def run_unit(
 
     Args:
         op: The operator.
-        direction: ``forward`` or ``backward``.
+        direction: ``forward``, ``backward`` or ``corner``.
         dtype: Of its inputs.
         backend: ``fusec`` or ``inductor``.
         limit: Samples at most.
     """
+    if direction == "corner":
+        return _run_corners(op, dtype, backend)
     with quiet():
         given = op.sample_inputs("cpu", dtype, requires_grad=direction == "backward")
         found = []
@@ -89,10 +101,24 @@ def run_unit(
         return found
 
 
-def _run(op: OpInfo, values: Any, backward: bool, backend: str) -> Sample | None:
+def _run_corners(op: OpInfo, dtype: torch.dtype, backend: str) -> list[Sample]:
+    found = []
+    with quiet():
+        for corner in corners(op, dtype):
+            result = _run(op, corner.values, False, backend, flipped=corner.flipped)
+            if result is not None:
+                found.append(replace(result, variant=corner.name))
+    return found
+
+
+def _run(
+    op: OpInfo, values: Any, backward: bool, backend: str, *, flipped: bool = False
+) -> Sample | None:
     """Run one sample; None where eager refuses it."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if flipped:
+            args, kwargs = tree_map(_flip, (args, kwargs))
         return op.op(*args, **kwargs)
 
     plain = _copy(values)
@@ -146,12 +172,21 @@ def _backend(name: str, graphs: list[Any]) -> Callable[..., Any]:
     return peer
 
 
+def _flip(value: Any) -> Any:
+    strided = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    return value.flip(-1) if strided and value.ndim else value
+
+
 def _copy(values: Any) -> Any:
+    """Return copies of tensors; with their strides, gaps and overlaps, where they have such."""
+
     def one(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         with torch.no_grad():
             copy = value.detach().clone()
+            if value.layout == torch.strided and copy.stride() != value.stride():
+                copy = clone_strided(value)
         return copy.requires_grad_(value.requires_grad)
 
     return tree_map(one, values)

@@ -20,7 +20,7 @@ Backend = Callable[..., Any]
 # Their results are not determined by their inputs.
 RANDOM_OR_UNINITIALIZED = (
     "empty new_empty rand normal bernoulli multinomial dropout cauchy exponential geometric "
-    "log_normal uniform rrelu randn randint as_strided_copy"
+    "log_normal uniform rrelu randn randint as_strided_copy resize_"
 ).split()
 
 

@@ -15,6 +15,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from fusec.errors import DeviceNotThere, FusecError
+from fusec.graph.bytes import keep_interpolations_of_bytes
 from fusec.graph.decompositions import decomposition_table
 from fusec.graph.random import replace_random
 from fusec.graph.saved import recomputed_operators, saved_tensors
@@ -72,7 +73,8 @@ class Backend:
             ]
             compiler = _GraphCompiler(self, graph, stages, _input_names(module))
             try:
-                graph.compiled = compiler.compile(module, example_inputs)
+                whole = keep_interpolations_of_bytes(module)
+                graph.compiled = compiler.compile(whole, example_inputs)
             except BaseException:
                 # Also how AOTAutograd asks TorchDynamo to capture once more.
                 self.graphs.remove(graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -60,7 +61,6 @@ _ADDED = (
     aten.unbind_copy,
     aten.as_strided_copy,
     aten.narrow_copy,
-    aten.bucketize,
     aten.dist,
     aten.grid_sampler_2d,
     aten._batch_norm_with_update_functional,
@@ -76,7 +76,35 @@ def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object]
     table = dict(core_aten_decompositions())
     table.update(get_decompositions([op for op in _ADDED if not _is_kept(op)]))
     table.update(foreach_decompositions())
+    table.update(_AMENDED)
     return {op: rule for op, rule in table.items() if not _is_kept(op)}
+
+
+def _bucketize(
+    x: torch.Tensor,
+    boundaries: torch.Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+) -> torch.Tensor:
+    """Torch's own, less its wrong dtype where there are no boundaries."""
+    if boundaries.numel() == 0:
+        return torch.zeros_like(x, dtype=torch.int32 if out_int32 else torch.int64)
+    rule = get_decompositions([aten.bucketize.Tensor])[aten.bucketize.Tensor]
+    found: torch.Tensor = rule(x, boundaries, out_int32=out_int32, right=right)
+    return found
+
+
+def _hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Torch's own, with the factor that eager takes: a float32 whatever the dtype."""
+    sixth = struct.unpack("f", struct.pack("f", 1 / 6))[0]
+    return torch.where((x > -3.0) & (x < 3.0), grad * sixth, 0.0)
+
+
+_AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
+    aten.bucketize.Tensor: _bucketize,
+    aten.hardsigmoid_backward.default: _hardsigmoid_backward,
+}
 
 
 def _is_kept(op: object) -> bool:

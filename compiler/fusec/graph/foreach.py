@@ -20,8 +20,6 @@ _SPECIAL: dict[str, Callable[..., torch.Tensor]] = {
     "zero": torch.zeros_like,
     "maximum": lambda x, y: _extreme(torch.maximum, torch.clamp_min, x, y),
     "minimum": lambda x, y: _extreme(torch.minimum, torch.clamp_max, x, y),
-    "clamp_min": lambda x, y: torch.clamp_min(x, y),
-    "clamp_max": lambda x, y: torch.clamp_max(x, y),
 }
 
 

@@ -237,6 +237,7 @@ class Compute:
 # Why a step that the user did not ask for calls something.
 OWNED_TENSOR = "a tensor that the graph owns"
 RANDOM_SEED = "the seed of the graph's random numbers"
+UNINITIALIZED = "memory that nothing has written yet"
 
 
 @dataclass(frozen=True)
@@ -277,7 +278,7 @@ class Extern:
     @property
     def is_plumbing(self) -> bool:
         """Whether it is no operator of the user's, but something that the program needs."""
-        return self.reason in (OWNED_TENSOR, RANDOM_SEED)
+        return self.reason in (OWNED_TENSOR, RANDOM_SEED, UNINITIALIZED)
 
 
 Step = Compute | Extern

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from fusec.ir.body import UNINITIALIZED
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import NotLowered
 
 _REASONS: dict[str, tuple[object, ...]] = {
-    "a matrix product runs best in BLAS": (aten.mm, aten.bmm, aten.addmm, aten.baddbmm),
+    "a matrix product runs best in BLAS": (
+        aten.mm,
+        aten.bmm,
+        aten.addmm,
+        aten.baddbmm,
+        aten.addbmm,
+        aten.addmv,
+        aten._trilinear,
+    ),
+    UNINITIALIZED: (aten.empty_permuted, aten.new_empty_strided),
     "a convolution runs best in ATen's library kernels": (aten.convolution,),
     "attention runs as ATen's fused kernel": (
         aten._scaled_dot_product_flash_attention_for_cpu,

@@ -304,9 +304,14 @@ def _reduced(
     update(lowering, count, shape, place, lambda i: one, "add")
 
     def mean(index: Index) -> Node:
-        divisor = ops.cast(ops.binary("maximum", count.at(index), one), dtype)
-        name = "truediv" if dtype.is_floating_point else "floordiv"
-        return convert(ops.binary(name, total.at(index), divisor), meta.dtype)
+        divisor = convert(ops.binary("maximum", count.at(index), one), dtype)
+        if dtype.is_floating_point:
+            return convert(ops.binary("truediv", total.at(index), divisor), meta.dtype)
+        # sum and count wrap around in the narrow type, as eager's do
+        whole, divisor = convert(total.at(index), meta.dtype), convert(divisor, meta.dtype)
+        zero, single = ops.const(0, meta.dtype), ops.const(1, meta.dtype)
+        divisor = ops.where(ops.binary("eq", divisor, zero), single, divisor)
+        return ops.binary("floordiv", whole, divisor)
 
     return lowering.pointwise(mean)
 

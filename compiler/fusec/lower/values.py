@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -203,7 +203,9 @@ class Lowering:
         self.result, self.results = outer
 
     def emit(self, body: Body) -> None:
-        """Append a computation."""
+        """Append a computation; one over nothing reads nothing and checks nothing."""
+        if any(axis.size == 0 for axis in body.axes):
+            body = replace(body, stores=tuple(_without_value(store) for store in body.stores))
         self.steps.append(Compute(f"op{len(self.steps)}", body, self.label))
 
     def lazy(self, element: Element, meta: ResultMeta | None = None) -> TensorValue:
@@ -271,6 +273,11 @@ class Lowering:
         if isinstance(value, (list, tuple)):
             return type(value)(self.place(item) for item in value)
         return value
+
+
+def _without_value(store: Store) -> Store:
+    index = tuple(Expr.of(0) for _ in store.index)
+    return replace(store, index=index, value=ops.const(0, store.value.dtype))
 
 
 def _zero_ones(index: Index, shape: Shape) -> Index:

@@ -131,6 +131,8 @@ def _join_loops(body: Body, buffers: Mapping[str, Buffer]) -> Body:
 
 def _joinable(body: Body, buffers: Mapping[str, Buffer], outer: Symbol, inner: Symbol) -> bool:
     assert inner.size is not None
+    if inner.size == 0:
+        return False
     exprs = [buffers[s.buffer].offset(s.index) for s in body.stores]
     for node in body.nodes():
         if isinstance(node, Load):

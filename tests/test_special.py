@@ -77,7 +77,8 @@ HALVES = ("i0", "i0e", "i1", "i1e", "angle", "digamma", "trigamma", "polygamma 2
 def grid(dtype: torch.dtype) -> torch.Tensor:
     """Return values of every kind: both zeros, the tiniest, the cases' limits, infinities, NaN."""
     values = [0.0, -0.0, math.inf, -math.inf, math.nan]
-    values += [s * v for v in (5e-324, 1e-45, 1e-38, 1e-10, 1e10, 3e38, 1e300) for s in (1, -1)]
+    sizes = (5e-324, 1e-45, 1e-38, 1e-10, 1e10, 3e38, 1e78, 1e300)
+    values += [sign * size for size in sizes for sign in (1, -1)]
     values += [k / 8 for k in range(-130, 250)]
     values += [1e-5, 9e-6, 2.09, -2.09, 5.001, 8.001, 8.33, 103.8, 104.0, 50.1, -6.1, -26.7, -26.8]
     values += [1e-15, 1e-14, 0.1353, 0.1354, 0.8646, 0.8647, 1 - 1e-7, 88.0, 90.0, 700.0, 715.0]

@@ -318,11 +318,11 @@ def _inverse_power(x: Value, s: Value) -> Value:
     known = s.node.value if isinstance(s.node, Const) else 0.0
     if not 1 <= known <= 16 or known % 1:
         return x.binary("pow", -s)
-    total = x
+    total = inverse = 1.0 / x  # x^s might overflow where x^-s is still there
     for bit in f"{int(known):b}"[1:]:
         total = total * total
-        total = total * x if bit == "1" else total
-    return 1.0 / total
+        total = total * inverse if bit == "1" else total
+    return total
 
 
 def _is_whole(x: Value) -> Value:

@@ -212,6 +212,8 @@ def run_body(
     names = body.writes() + body.reads()
     device = tensors[names[0]].device if names else torch.device("cpu")
     evaluator = _Evaluator(body, tensors, sizes or {}, precision, device)
+    if 0 in evaluator.extents[: len(body.axes)]:
+        return
     results = []
     for store in body.stores:
         index = [evaluator.index(e) for e in store.index]

@@ -94,6 +94,8 @@ def unary(name: str, x: Node) -> Node:
     """Return ``name(x)``; see the tables above for the names."""
     if name in BOOL_FROM_FLOAT:
         return op(name, (x,), torch.bool)
+    if name == "bitwise_not" and x.dtype == torch.bool:
+        return logical_not(x)
     if name == "neg" and isinstance(x, Const) and x.dtype != torch.bool:
         return const(-x.value, x.dtype)
     return op(name, (x,), x.dtype)

@@ -210,6 +210,9 @@ def replication_pad_backward(
     for size, (before, after) in zip(shape[-n:], sides, strict=True):
         if before is None or after is None:
             raise NotLowered("padding of a symbolic width")
+        cut = min(before, after)
+        if cut < 0 and (size.constant is None or cut <= -size.constant):
+            raise NotLowered("padding that may cut off every element")
         copies.append(Copies(size, before, after))
     return _gathered(lowering, grad, copies)
 

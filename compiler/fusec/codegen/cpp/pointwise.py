@@ -34,6 +34,7 @@ def _write_part(kernel: Kernel, scope: Scope, writer: Writer) -> None:
     constants = [node for node in kernel.nodes if not kernel.free[node]]
     stores = body.stores if not body.axes else ()
     outside.compute(constants, writer, stores=stores, later=_rest(kernel, constants))
+    scope.taken |= outside.taken  # the next part's are written beside them
     if not body.axes:
         for store in body.stores:
             outside.store(store, writer)

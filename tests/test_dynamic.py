@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fusec
+from support.compare import difference
 
 Make = Callable[[int], tuple[Any, ...]]
 
@@ -156,3 +157,16 @@ def test_convolutions_of_changing_images() -> None:
     ).eval()
     compiled = sweep(net, lambda n: (randn(2, 3, n, n),), [9, 12, 20, 21])
     assert len(compiled.graphs) == 2
+
+
+@pytest.mark.parametrize("target", ["cpp", "triton"])
+def test_reductions_over_joined_symbolic_dimensions(target: str) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sum((2, 3)) / 3, F.avg_pool2d(x, [4, 3], [4, 1], 0, True)
+
+    compiled = fusec.compile(function, dynamic=True, target=target)
+    for shape in ((2, 3, 9, 11), (4, 2, 12, 7)):
+        x = torch.randn(shape)
+        assert not difference(compiled(x), function(x))
+    assert not compiled.fallbacks
+    assert len(compiled.graphs) == 1

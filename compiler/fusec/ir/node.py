@@ -188,7 +188,8 @@ class Reduce(Node):
         axes: list[Symbol] = []
         for axis in self.axes:
             moved = move(Expr.of(axis))
-            axes.extend(sorted((s for s in moved.symbols()), key=lambda s: s.serial))
+            onto = (s for s in moved.symbols() if s.kind == "axis")
+            axes.extend(sorted(onto, key=lambda s: s.serial))
         unique = tuple(dict.fromkeys(axes))
         return reduce(self.kind, args[0], unique, self.dtype)
 

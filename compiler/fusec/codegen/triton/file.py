@@ -203,6 +203,14 @@ def write_launch(out: Writer, file: File) -> None:
         if any(k.name == "NUM_WARPS" for k in file.choice.knobs):
             values.append("num_warps=NUM_WARPS")
         grid = ", ".join(function.grid) + ("," if len(function.grid) == 1 else "")
+        if len(function.name) + len(grid) > 80:
+            out.line("grid = (")
+            with out.indented():
+                for size in function.grid:
+                    out.line(f"{size},")
+            out.line(")")
+            write_call(out, f"{function.name}[grid](", values, ")")
+            continue
         write_call(out, f"{function.name}[({grid})](", values, ")")
 
 

@@ -37,9 +37,12 @@ def corners(op: OpInfo, dtype: torch.dtype) -> Iterator[Corner]:
     """Yield what can be made of an operator's first samples; eager may refuse some of it."""
     samples = [s for s, _ in zip(op.sample_inputs("cpu", dtype), range(3), strict=False)]
     for sample in samples[:1]:
+        if op.name == "_chunk_cat":
+            return  # eager itself ends the process for a 0-dimensional input
         given = (sample.input, tuple(sample.args), dict(sample.kwargs))
         for name, change in _LAYOUTS.items():
-            yield from _changed(name, given, change)
+            if "as_strided" not in op.name:  # which would read what lies in the gaps
+                yield from _changed(name, given, change)
         yield Corner("flipped", given, flipped=True)
         for name, change in _SHAPES.items():
             yield from _changed(name, given, change)

@@ -42,7 +42,8 @@ class Sample:
     Attributes:
         verdict: ``ok``; ``float64`` (differs from eager, but is no further from float64 than
             eager is); ``wrong``; ``error`` (eager did not raise); ``eager`` (compiled, but ran in
-            eager after all); ``not compiled`` (nothing reached the backend).
+            eager after all); ``not compiled`` (nothing reached the backend); ``not captured``
+            (TorchDynamo itself fails, whatever the backend).
         detail: The worst element, or the error.
         kernels: Generated kernels.
         externs: Reasons of its extern calls.
@@ -132,6 +133,9 @@ def _run(
     inputs = _copy(values)
     try:
         actual = _results(compiled, inputs, backward)
+    except torch._dynamo.exc.TorchRuntimeError as error:
+        # TorchDynamo's own fake tensors refuse it, before any backend is asked.
+        return Sample("not captured", " ".join(str(error).split())[:200])
     except Exception as error:
         cause = getattr(error, "inner_exception", error)
         return Sample("error", f"{type(cause).__name__}: {' '.join(str(cause).split())}"[:300])

@@ -82,3 +82,20 @@ def test_edit_and_tune() -> None:
     assert run.best is not None
     assert len(run.trials) > 1
     assert not difference(compiled(x), expected)
+
+
+def test_the_short_launch_follows_alignment_sizes_and_streams() -> None:
+    compiled = fusec.compile(lambda x, y: (x + y).relu().sum(-1), dynamic=True)
+    base = torch.randn(70_000, device="cuda")
+    for start, rows, columns in ((0, 64, 256), (1, 64, 256), (3, 33, 257), (0, 64, 256), (4, 7, 8)):
+        x = base[start : start + rows * columns].view(rows, columns)
+        assert not difference(compiled(x, x), (x + x).relu().sum(-1))
+    stream = torch.cuda.Stream()
+    x = torch.randn(4096, 4096, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        y = x * 2 + 1  # nothing waits for it but what runs on the same stream
+        actual = compiled(y, y)
+        expected = (y + y).relu().sum(-1)
+    stream.synchronize()
+    assert not difference(actual, expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,22 @@ from fusec.kernel import Signature
 from fusec.runtime.cpp_build import load
 
 empty_cpu: Callable[..., torch.Tensor] = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
+_empty_on_current: Callable[..., torch.Tensor] = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _one_gpu() -> bool:
+    # asked at the first allocation, not on import: counting devices starts the driver
+    return torch.cuda.device_count() == 1
+
+
+def empty_cuda(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Return an uninitialized tensor; where there is one device only, by the shortest way."""
+    if _one_gpu():
+        return _empty_on_current(shape, strides, dtype)
+    return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
 
 class KernelCheckFailed(FusecError, IndexError):

@@ -16,7 +16,7 @@ from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.pipeline import Compilation
 from fusec.report import ExternCall
 from fusec.runtime import cpp_build
-from fusec.runtime.launch import CppRunnable, empty_cpu, expect, raise_check
+from fusec.runtime.launch import CppRunnable, empty_cpu, empty_cuda, expect, raise_check
 from fusec.runtime.simulate import SIMULATION_NOTE, Simulated
 
 
@@ -75,6 +75,7 @@ class CompiledPart:
             **DTYPES,
             **self.state.host.constants,
             "empty_cpu": empty_cpu,
+            "empty_cuda": empty_cuda,
             "empty": torch.empty_strided,
             "expect": expect,
             "threads": torch.get_num_threads,
@@ -107,6 +108,8 @@ class CompiledPart:
         """Make the host program launch ``runnable`` as kernel ``name``."""
         if isinstance(runnable, CppRunnable) and self.kernels[name].target == "cpp":
             self._namespace[name] = runnable.function
+        elif getattr(runnable, "direct", None) is not None:
+            self._namespace[name] = runnable.direct  # type: ignore[attr-defined]
         else:
             count = len(self.kernels[name].signature.arguments)
             self._namespace[name] = lambda *args: runnable(args[:count], args[count:])

@@ -34,6 +34,7 @@ from fusec.runtime.triton_interpret import (
     interpreting,
     line_of,
 )
+from fusec.runtime.triton_launch import with_launchers
 
 KINDS = {
     "cuda": ("ttir", "ttgir", "llir", "ptx", "sass"),
@@ -61,6 +62,8 @@ class TritonRunnable:
         self.signature = signature
         self.interpreted = cpu
         self._launch: Callable[..., None] = namespace[entry]
+        if not cpu:
+            self._launch = with_launchers(self._launch)
         self._compiled = False
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
@@ -78,6 +81,18 @@ class TritonRunnable:
             with compiling():
                 self._run(tensors, sizes)
             self._compiled = True
+
+    @property
+    def direct(self) -> Callable[..., None] | None:
+        """What host programs call, with tensors and then sizes; None in the interpreter."""
+        return None if self.interpreted else self._direct
+
+    def _direct(self, *args: Any) -> None:
+        if self._compiled and args[0].get_device() == torch.cuda.current_device():
+            self._launch(*args)
+        else:
+            count = len(self.signature.arguments)
+            self(args[:count], args[count:])
 
     def _run(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         try:

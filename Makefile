@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test ops models lint format clean
+.PHONY: help demo lab test ops models bench-cpu lint format clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -15,7 +15,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 INSTALLED := $(VENV)/.installed
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED) ## Run notebooks/quickstart.ipynb; leave it, its HTML and its plots in build/demo
 	@$(BIN)/python -m fuselab.demo
@@ -32,6 +32,9 @@ ops: $(INSTALLED) ## torch's operator database, a sample or --all (ARGS="--help"
 models: $(INSTALLED) ## Whole models beside eager and TorchInductor (ARGS="--help" for the choices)
 	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[models]'
 	@PYTHONPATH=tests $(BIN)/python -m models $(ARGS)
+
+bench-cpu: $(INSTALLED) ## Workloads on the CPU beside eager, TorchInductor and a copy (ARGS="--help")
+	@$(BIN)/python tests/bench/cpu.py $(ARGS)
 
 lint: $(INSTALLED) ## Check style and types
 	@$(BIN)/ruff check .

@@ -1,0 +1,235 @@
+"""``make bench-cpu``: eager, TorchInductor and fusec on the CPU, interleaved in one run.
+
+Every workload runs in a process of its own, with each number of threads: fusec is checked against
+eager and float64 on real and on fresh inputs, then all are timed in turns, and with them a copy
+that moves as many bytes as the workload reads and writes, once each.  Times are medians.  The
+report (JSON lines) is written after each row, so that a run can be stopped and taken up again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cpu_workloads import WORKLOADS, Workload
+
+Row = dict[str, Any]
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a run."""
+    parser = argparse.ArgumentParser(prog="make bench-cpu", description=__doc__)
+    parser.add_argument("only", nargs="*", help="words; workloads whose name has one of them")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--seconds", type=float, default=2.0, help="of timing a row")
+    parser.add_argument("--no-inductor", action="store_true")
+    parser.add_argument("--report", type=Path, default=Path("build/bench_cpu.jsonl"))
+    parser.add_argument("--again", action="store_true", help="also what the report has already")
+    parser.add_argument("--show", action="store_true", help="only print the report")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what is asked for; returns 1 if a result was wrong or a row failed."""
+    options = parse(arguments)
+    if options.child:
+        child(options)
+        return 0
+    rows = {} if options.again else _read(options.report)
+    chosen = [
+        w for w in WORKLOADS if not options.only or any(word in w.name for word in options.only)
+    ]
+    print(HEAD)
+    for workload in chosen:
+        missing = [t for t in options.threads if (workload.name, t) not in rows]
+        if missing and not options.show:
+            for row in _run(workload, missing, options):
+                rows[workload.name, row["threads"]] = row
+                _write(options.report, rows.values())
+        for threads in options.threads:
+            if (workload.name, threads) in rows:
+                print(line(rows[workload.name, threads]), flush=True)
+    shown = [rows[w.name, t] for w in chosen for t in options.threads if (w.name, t) in rows]
+    print(totals(shown))
+    return int(any(row["error"] for row in shown))
+
+
+def _read(path: Path) -> dict[tuple[str, int], Row]:
+    if not path.exists():
+        return {}
+    rows = [json.loads(text) for text in path.read_text().splitlines()]
+    return {(row["name"], row["threads"]): row for row in rows}
+
+
+def _write(path: Path, rows: Iterable[Row]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _run(workload: Workload, threads: list[int], options: argparse.Namespace) -> list[Row]:
+    command = [sys.executable, __file__, "--child", workload.name]
+    command += ["--seconds", str(options.seconds), "--threads", *map(str, threads)]
+    if options.no_inductor:
+        command.append("--no-inductor")
+    # Threads that spin between the kernels of one candidate would slow the next one down.
+    environment = {**os.environ, "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=600, env=environment
+    )
+    rows = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
+    lost = [t for t in threads if t not in {row["threads"] for row in rows}]
+    why = done.stderr.strip().splitlines()[-1:] or [f"exit {done.returncode}"]
+    return rows + [{"name": workload.name, "threads": t, "error": why[0]} for t in lost]
+
+
+# -- one workload, in the child -----------------------------------------------------------
+
+
+def child(options: argparse.Namespace) -> None:
+    """Check and time one workload with each number of threads; print a row of JSON for each."""
+    (workload,) = [w for w in WORKLOADS if w.name == options.child]
+    for threads in options.threads:
+        print(json.dumps(measure(workload, threads, options)), flush=True)
+
+
+def measure(workload: Workload, threads: int, options: argparse.Namespace) -> Row:
+    """Return one row: milliseconds, kernels, whether the results are right."""
+    import torch
+
+    import fusec
+    from fusec.tune.measure import interleave
+
+    torch._dynamo.reset()
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    inputs = workload.inputs()
+    if workload.backward:
+        inputs = tuple(t.requires_grad_() if t.is_floating_point() else t for t in inputs)
+    compiled = fusec.compile(workload.function, keep_inputs=True)
+    call = _caller(workload, inputs)
+    with torch.set_grad_enabled(workload.backward):
+        started = time.perf_counter()
+        results = call(compiled)
+        first = time.perf_counter() - started
+        verdict = compiled.graphs[0].verify()
+        checked = fusec.compile(workload.function)  # keeping inputs is not part of a call's cost
+        calls = {
+            "eager": lambda: call(workload.function),
+            "fusec": lambda: call(checked),
+        }
+        if not options.no_inductor:
+            peer = torch.compile(workload.function)
+            calls["inductor"] = lambda: call(peer)
+        moved = workload.moved or _bytes([*inputs, *results])
+        source = torch.ones(max(moved // 8, 1))
+        target = torch.empty_like(source)
+        calls["copy"] = lambda: target.copy_(source)
+        for each in calls.values():
+            for _ in range(3):
+                each()
+        timings = interleave(calls, seconds=options.seconds, device="cpu")
+    return {
+        "name": workload.name,
+        "bound": workload.bound,
+        "threads": threads,
+        "bytes": moved,
+        "kernels": list(compiled.kernels),
+        "externs": len(compiled.graphs[0].externs),
+        "first_s": first,
+        "error": "" if verdict.ok and not compiled.fallbacks else verdict.reason or "fell back",
+        **{name: timing.milliseconds for name, timing in timings.items()},
+        **{f"{name}_spread": [t.low * 1e3, t.high * 1e3] for name, t in timings.items()},
+    }
+
+
+def _caller(
+    workload: Workload, inputs: tuple[Any, ...]
+) -> Callable[[Callable[..., Any]], list[Any]]:
+    import torch
+
+    if not workload.backward:
+        return lambda function: _flat(function(*inputs))
+    wanted = [t for t in inputs if t.requires_grad]
+    gradient = torch.randn_like(workload.function(*inputs).detach())
+
+    def both(function: Callable[..., Any]) -> list[Any]:
+        result = function(*inputs)
+        return [result, *torch.autograd.grad(result, wanted, gradient), gradient]
+
+    return both
+
+
+def _flat(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def _bytes(tensors: Iterable[Any]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+# -- printing -----------------------------------------------------------------------------
+
+HEAD = (
+    f"{'workload':<26}{'threads':>8}{'eager ms':>10}{'inductor':>10}{'fusec':>9}{'copy':>8}"
+    f"{'x eager':>9}{'x induct.':>10}{'of copy':>9}"
+)
+
+
+def line(row: Row) -> str:
+    """Return one row as text."""
+    if "fusec" not in row:
+        return f"{row['name']:<26}{row['threads']:>8}  failed: {row['error']}"
+    peer = f"{row['inductor']:.3f}" if "inductor" in row else "-"
+    over = f"{row['inductor'] / row['fusec']:.2f}" if "inductor" in row else "-"
+    return (
+        f"{row['name']:<26}{row['threads']:>8}{row['eager']:>10.3f}{peer:>10}{row['fusec']:>9.3f}"
+        f"{row['copy']:>8.3f}{row['eager'] / row['fusec']:>9.2f}{over:>10}"
+        f"{row['copy'] / row['fusec']:>9.2f}{'  ' + row['error'] if row['error'] else ''}"
+    )
+
+
+def totals(rows: Sequence[Row]) -> str:
+    """Return geometric means and the worst rows."""
+    rows = [row for row in rows if "fusec" in row]
+    texts = []
+    for peer in ("eager", "inductor"):
+        having = [row for row in rows if peer in row]
+        if having:
+            mean = _mean([row[peer] / row["fusec"] for row in having])
+            worst = sorted(having, key=lambda row: float(row[peer] / row["fusec"]))[:5]
+            names = ", ".join(
+                f"{r['name']} ({r['threads']}) {r[peer] / r['fusec']:.2f}" for r in worst
+            )
+            texts.append(f"over {peer}: {mean:.2f}x in geometric mean; least: {names}")
+    memory = [row for row in rows if row["bound"] == "memory"]
+    if memory:
+        mean = _mean([row["copy"] / row["fusec"] for row in memory])
+        under = sum(row["copy"] / row["fusec"] < 0.85 for row in memory)
+        texts.append(
+            f"memory-bound: {mean:.2f} of a copy's speed in geometric mean; {under} of "
+            f"{len(memory)} rows under 0.85"
+        )
+    slower = [
+        f"{row['name']} ({row['threads']})"
+        for row in rows
+        if min(row["eager"], row.get("inductor", math.inf)) < row["fusec"]
+    ]
+    texts.append(f"slower than the faster of the two: {', '.join(slower) or 'none'}")
+    return "\n".join(texts)
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

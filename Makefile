@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test ops models bench-cpu lint format clean
+.PHONY: help demo lab test ops models bench-cpu bench-compile lint format clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -35,6 +35,9 @@ models: $(INSTALLED) ## Whole models beside eager and TorchInductor (ARGS="--hel
 
 bench-cpu: $(INSTALLED) ## Workloads on the CPU beside eager, TorchInductor and a copy (ARGS="--help")
 	@$(BIN)/python tests/bench/cpu.py $(ARGS)
+
+bench-compile: $(INSTALLED) ## Compile time beside TorchInductor's (ARGS="--help" for the choices)
+	@$(BIN)/python tests/bench/compile_time.py $(ARGS)
 
 lint: $(INSTALLED) ## Check style and types
 	@$(BIN)/ruff check .

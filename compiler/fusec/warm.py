@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import threading
+from collections.abc import Callable
 
 from fusec.errors import FusecError
 
 # TorchDynamo takes about a second to import, AOTAutograd with its decompositions and the emitter
-# half a second more.
+# half a second more.  What one of them imports first has a line of its own, so that who has to
+# stop in the middle does not have to wait for all of it.
 _MODULES = (
+    "sympy",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.distributed.tensor",
+    "torch._dynamo.utils",
     "torch._dynamo.convert_frame",
+    "torch._functorch.aot_autograd",
+    "torch._functorch.partitioners",
+    "fusec.capture.backend",
     "fusec.api",
     "fusec.codegen.cpp.emit",
     "fusec.verify.check",
 )
 
 _lock = threading.Lock()
-_done = False
+_helped = False
 
 
 def prestart() -> None:
@@ -26,19 +36,40 @@ def prestart() -> None:
 
     The worker is a process and the search runs other programs, so both go on in the background.
     The imports do not: two threads that import parts of torch at once may each see a half-made
-    module of the other's.  May be called often; only the first call does anything.
+    module of the other's.  Who knows that no other thread imports anything may take ``steps``
+    into a thread instead.  May be called often; only the first call does anything.
     """
-    global _done
+    start_helpers()
+    for step in steps():
+        step()
+
+
+def start_helpers() -> None:
+    """Start the worker and the search for a compiler, once; returns at once."""
+    global _helped
     with _lock:
-        if _done:
+        if _helped:
             return
-        _done = True
+        _helped = True
     from fusec.verify import sandbox
 
     sandbox.prestart()
     threading.Thread(target=_find_compiler, name="fusec-prestart", daemon=True).start()
-    for name in _MODULES:
+
+
+def steps() -> tuple[Callable[[], object], ...]:
+    """Return what there is to import and to make, each doing nothing the second time."""
+    imports = (functools.partial(_import, name) for name in _MODULES)
+    return (*imports, _decompositions)
+
+
+def _import(name: str) -> None:
+    # where torch has no such part (torch.distributed is not in every build), nobody needs it
+    with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module(name)
+
+
+def _decompositions() -> None:
     from fusec.graph.decompositions import decomposition_table
 
     decomposition_table()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fusec.kernel import Kernel
+    from fuselab.ahead import Ahead
     from fuselab.history import Edit
     from fuselab.outcomes import EditOutcome, TuningOutcome
     from fuselab.result import FusedCell
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _session: Session | None = None
+_ahead: Ahead | None = None
 
 
 def current_session() -> Session:
@@ -107,8 +109,9 @@ def __getattr__(name: str) -> Any:
 
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics (``%load_ext fuselab``)."""
-    global _session
-    from fusec import prestart
+    global _session, _ahead
+    from fusec import warm
+    from fuselab.ahead import Ahead, display_steps
     from fuselab.magics import FuseMagics
     from fuselab.session import Session
 
@@ -123,16 +126,21 @@ def load_ipython_extension(shell: Any) -> None:
     # The panel and the user's own calls keep edits too: remember them for the next session.
     shell.events.register("post_run_cell", magics.remember)
     atexit.register(_session.close)
-    prestart()
+    warm.start_helpers()
+    _ahead = Ahead(shell.events, (*warm.steps(), *display_steps()))
+    _ahead.begin()
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """Take the magics away again (``%unload_ext fuselab``)."""
-    global _session
+    global _session, _ahead
     magics = shell.magics_manager.registry.pop("FuseMagics", None)
     if magics is None:
         return
     magics.session.sync()
+    if _ahead is not None:
+        _ahead.end()
+        _ahead = None
     shell.events.unregister("post_run_cell", magics.remember)
     for kind, names in magics.magics.items():
         for name in names:

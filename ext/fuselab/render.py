@@ -382,5 +382,12 @@ def _environment() -> Any:
     return environment
 
 
+def prepare() -> None:
+    """Read what the first result would otherwise wait for: templates and colors."""
+    for name in ("result.html.j2", "edit.html.j2"):
+        _environment().get_template(name)
+    highlight("int x;", "cpp")
+
+
 def _rendered(template: str, **values: Any) -> str:
     return str(_environment().get_template(template).render(**values))

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fusec.capture.explain import kept_text
 from fusec.report import (
     ExternCall,
     FusionDecision,
@@ -241,6 +240,8 @@ class FusedCell:
 
     def summary(self) -> Summary:
         """Freeze what there is to show."""
+        from fusec.capture.explain import kept_text  # imports the compiler
+
         with self.lock:
             graphs = self.graphs
             if self._live and graphs:

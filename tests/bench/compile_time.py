@@ -5,7 +5,7 @@ cold with empty caches, warm over the caches that the cold process before it has
 compilers are measured in turns, so that a machine whose speed varies is as unkind to either;
 figures are medians over the rounds, ratios medians of the rounds' ratios.
 
-``python tests/bench/compile_time.py [--only cell shown edit written forward training]
+``python tests/bench/compile_time.py [--only cell at-once shown edit written forward training]
 [--rounds 3] [--no-peer] [--no-warm]``
 """
 
@@ -29,7 +29,7 @@ MARK = "compile-time "
 LIMIT = 600.0
 # What `import torch` takes on the machine that the bounds are stated for.
 TORCH_THERE = 0.8
-SCENES = ("cell", "shown", "edit", "written", "forward", "training")
+SCENES = ("cell", "at-once", "shown", "edit", "written", "forward", "training")
 Times = dict[str, Any]
 
 
@@ -56,10 +56,9 @@ class Row:
 
 ROWS = (
     Row("cell", "first cell: its value", ("first",), 2.5, 1.0),
-    Row("cell", "first cell: with %load_ext", ("load_ext", "first"), 2.5, 1.0),
     Row("cell", "further new cell: its value", ("further",), 0.4, 0.05),
+    Row("at-once", "%load_ext and first cell with no pause", ("load_ext", "first"), 2.5, 1.0),
     Row("shown", "first cell: checked, timed, drawn", ("first",), 2.5, 1.0),
-    Row("shown", "  with %load_ext", ("load_ext", "first"), 2.5, 1.0),
     Row("shown", "further new cell: checked, timed, drawn", ("further",), 0.4, 0.05),
     Row("edit", "edit: checked, in use, timed, drawn", ("edit",), 0.5),
     Row("written", "GPT-2 in plain PyTorch, forward", ("first",), 0.15, relative=True),
@@ -115,7 +114,8 @@ def measure(scene: str, compiler: str, cache: Path) -> Times:
 def measure_scene(scene: str, rounds: int, *, peer: bool, warm: bool) -> Runs:
     """Measure one scene, the compilers in turns, each cold and then warm."""
     runs = Runs()
-    compilers = ["fusec", *(["inductor"] if peer and scene not in ("edit", "shown") else [])]
+    alone = scene in ("at-once", "shown", "edit")
+    compilers = ["fusec", *(["inductor"] if peer and not alone else [])]
     states = ["cold", *(["warm"] if warm and scene != "edit" else [])]
     with tempfile.TemporaryDirectory(prefix="compile-time-") as root:
         for number in range(rounds):
@@ -194,7 +194,7 @@ def main() -> None:
         )
         cells = runs if scene == "cell" else cells
         # what is shown has no like in the peer: its figure is that of the value
-        table += lines_of(scene, runs, cells if scene == "shown" else None)
+        table += lines_of(scene, runs, cells if scene in ("at-once", "shown") else None)
         stages += stage_lines(scene, runs)
         torch_seconds += [t["torch"] for times in runs.found.values() for t in times]
         print(f"{scene} measured", file=sys.stderr, flush=True)

@@ -189,7 +189,9 @@ class TestForms:
     def test_pipeline_texts_and_repr(self, session):
         cell = fused(session)
         assert repr(cell) == "<FusedCell cell_1: gelu_norm, gelu_norm_1>"
-        assert "capture 200 ms · emit 40.0 ms" in read(cell.html())
+        line = "compiled in 0.24 s: capture 0.20, emit 0.04"
+        assert line in read(cell.html())
+        assert f"\n  {line}\n" in cell.text()
 
 
 def contrast(one: str, two: str) -> float:

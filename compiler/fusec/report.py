@@ -1,12 +1,12 @@
 """What a compilation did, in words that a person understands.
 
 Plain frozen records.  The compiler fills them in; the notebook, the saved reports and the tests
-read them.  Nothing here computes.
+read them.  Nothing here computes more than a sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -136,6 +136,28 @@ class Stage:
     def text(self) -> str:
         """The stage's result in readable form."""
         return self.content if isinstance(self.content, str) else self.content()
+
+
+def seconds_by_stage(stages: Iterable[Stage]) -> dict[str, float]:
+    """Add up the seconds of stages of the same name, in the order in which they first ran."""
+    found: dict[str, float] = {}
+    for stage in stages:
+        found[stage.name] = found.get(stage.name, 0.0) + stage.seconds
+    return found
+
+
+def compile_line(stages: Mapping[str, float]) -> str:
+    """Say how long a compilation took, and where: empty where there was none.
+
+    Args:
+        stages: Seconds by stage.
+    """
+    if not stages:
+        return ""
+    total = sum(stages.values())
+    places = 2 if total >= 0.1 else 3
+    parts = ", ".join(f"{name} {seconds:.{places}f}" for name, seconds in stages.items())
+    return f"compiled in {total:.{places}f} s: {parts}"
 
 
 @dataclass(frozen=True)

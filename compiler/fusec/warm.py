@@ -60,7 +60,7 @@ def start_helpers() -> None:
 def steps() -> tuple[Callable[[], object], ...]:
     """Return what there is to import and to make, each doing nothing the second time."""
     imports = (functools.partial(_import, name) for name in _MODULES)
-    return (*imports, _decompositions)
+    return (*imports, _decompositions, _helpers)
 
 
 def _import(name: str) -> None:
@@ -73,6 +73,12 @@ def _decompositions() -> None:
     from fusec.graph.decompositions import decomposition_table
 
     decomposition_table()
+
+
+def _helpers() -> None:
+    from fusec.codegen.cpp.mathlib import available
+
+    available()
 
 
 def _find_compiler() -> None:

@@ -24,6 +24,7 @@ from fusec.report import (
     Timing,
     TuningRun,
     Verdict,
+    compile_line,
 )
 from fuselab import words
 
@@ -125,6 +126,8 @@ def summary_text(summary: Summary) -> str:
     lines = [f"{summary.name}: {summary.headline}"]
     for name, timing in summary.others.items():
         lines.append(f"  {name}: {words.spread(timing)}")
+    if summary.stages:
+        lines.append(f"  {compile_line(dict(summary.stages))}")
     if summary.kernels:
         rows = [("kernel", "target", "time", "moves", "what")]
         for kernel in summary.kernels:
@@ -180,6 +183,7 @@ def summary_json(summary: Summary) -> dict[str, Any]:
         "externs": [f"{_located(e.name, e.where, summary)}: {e.reason}" for e in summary.externs],
         "fallbacks": list(summary.fallbacks),
         "notes": list(summary.notes),
+        "stages_s": dict(summary.stages),
     }
 
 
@@ -378,7 +382,7 @@ def _environment() -> Any:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals.update(style=Style, words=words)
+    environment.globals.update(style=Style, words=words, compile_line=compile_line)
     return environment
 
 

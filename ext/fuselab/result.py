@@ -23,6 +23,7 @@ from fusec.report import (
     Recompile,
     Timing,
     Verdict,
+    seconds_by_stage,
 )
 from fusec.tunables import read_tunables, set_tunables
 from fuselab import render, words
@@ -246,10 +247,7 @@ class FusedCell:
             graphs = self.graphs
             if self._live and graphs:
                 self.update()
-            stages: dict[str, float] = {}
-            for graph in graphs:
-                for stage in graph.stages:
-                    stages[stage.name] = stages.get(stage.name, 0.0) + stage.seconds
+            stages = seconds_by_stage(stage for graph in graphs for stage in graph.stages)
             return Summary(
                 name=self.name,
                 filename=self.filename,

@@ -11,11 +11,13 @@ from typing import Any
 
 from torch import fx
 from torch._dynamo import disable
+from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from fusec.errors import DeviceNotThere, FusecError
 from fusec.graph.bytes import keep_interpolations_of_bytes
+from fusec.graph.common import merge_common
 from fusec.graph.decompositions import decomposition_table
 from fusec.graph.random import replace_random
 from fusec.graph.saved import recomputed_operators, saved_tensors
@@ -96,6 +98,7 @@ class _GraphCompiler:
         self.stages = stages
         self.names = names
         self.entered = 0.0
+        self.partition: Stage | None = None
 
     def compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.entered = time.perf_counter()
@@ -115,7 +118,16 @@ class _GraphCompiler:
         """Divide a joint graph into forward and backward, which see the same random numbers."""
         if not self.backend.options.eager_random:
             replace_random(joint)
-        forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
+        started = time.perf_counter()
+        joint.graph.eliminate_dead_code()
+        merge_common(joint.graph)
+        with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
+            forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
+        seconds = time.perf_counter() - started
+        self.entered += seconds  # what is left is the decomposition's
+        self.partition = Stage(
+            "partition", seconds, lambda: str(joint.print_readable(print_output=False))
+        )
         self.graph.saved = saved_tensors(forward, given["num_fwd_outputs"])
         self.graph.recomputed = recomputed_operators(forward, backward)
         return forward, backward
@@ -131,6 +143,9 @@ class _GraphCompiler:
 
     def _compiler(self, kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_part(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+            if self.graph.compiled is not None:
+                # At the first gradient: what happened since the forward part is not compilation.
+                self.entered = time.perf_counter()
             self.stages.append(
                 Stage(
                     "decompose" if kind != "backward" else "decompose backward",
@@ -138,7 +153,11 @@ class _GraphCompiler:
                     lambda: str(module.print_readable(print_output=False)),
                 )
             )
+            if self.partition is not None:
+                self.stages.append(self.partition)
+                self.partition = None
             result = self._part(kind, module)
+            self.graph.stages = tuple(self.stages)
             self.entered = time.perf_counter()
             return result
 

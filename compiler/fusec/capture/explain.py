@@ -6,7 +6,15 @@ import html
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from fusec.report import GraphBreak, Guard, Recompile, SavedTensor, SourceLine
+from fusec.report import (
+    GraphBreak,
+    Guard,
+    Recompile,
+    SavedTensor,
+    SourceLine,
+    compile_line,
+    seconds_by_stage,
+)
 from fusec.runtime.graph import CompiledGraph
 
 
@@ -83,6 +91,8 @@ def _break_lines(breaks: Iterable[GraphBreak]) -> Iterator[str]:
 def _graph_lines(graph: CompiledGraph) -> Iterator[str]:
     if graph.fallback:
         yield graph.fallback
+    if graph.stages:
+        yield compile_line(seconds_by_stage(graph.stages))
     for kernel in graph.kernels:
         yield f"kernel {kernel.name}: {kernel.generated.summary}"
     for call in graph.externs:

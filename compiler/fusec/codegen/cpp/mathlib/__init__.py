@@ -140,6 +140,7 @@ def helper_sources(names: Iterable[str]) -> HelperText:
     )
 
 
+@functools.cache
 def available() -> frozenset[str]:
     """Return every name that ``helper_sources`` takes: the overloads and the names of all."""
     public = [helper.name for helper in library().values() if helper.public]

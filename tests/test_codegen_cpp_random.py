@@ -25,6 +25,12 @@ SHRUNK = {
     "BLOCK": 16,
     "TILE_COLUMNS": 16,
     "MIN_TILE": 2,
+    "LINE": 8,
+    "AHEAD": 12,
+    "SMALL_BUFFER": -1,
+    "WORTH_ASKING": 0,
+    "ROW_IN_CACHE": 64,
+    "MIN_BLOCKED": 8,
 }
 
 

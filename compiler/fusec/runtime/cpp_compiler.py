@@ -95,7 +95,8 @@ class Compiler:
         command += [self.runtime] if self.runtime else []
         if self.runtime and sys.platform == "linux":
             # Named one by one, so that the compiler's own libgomp is not among them.
-            command += ["-nodefaultlibs", *([] if plain else ["-lstdc++"])]
+            # what includes nothing of the library cannot throw; a lambda alone would ask for it
+            command += ["-nodefaultlibs", "-fno-exceptions" if plain else "-lstdc++"]
             command += ["-lm", "-lc", "-lgcc_s", "-lgcc"]
         return command
 

@@ -11,8 +11,14 @@
 FX_INLINE uint32_t fx_bits(float x);
 FX_INLINE float fx_from_bits(uint32_t x);
 FX_INLINE float fx_tanh(float x);
+template <int64_t count, typename T>
+static inline void ahead(const T* x);
+template <int64_t count, typename T>
+static inline void ahead_to_write(T* x);
+static inline int64_t at_most(int64_t x, int64_t limit);
 static inline float nan_max(float a, float b);
 
+constexpr int64_t LINE = 64; // elements asked for at a time
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
 
 extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restrict__ b, float*
@@ -20,13 +26,19 @@ extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restr
 {
     #pragma omp parallel for num_threads(threads)
     for (int64_t i0 = 0; i0 < 300; ++i0) {
-        #pragma GCC unroll UNROLL
-        #pragma GCC ivdep
-        for (int64_t i1 = 0; i1 < 333; ++i1) {
-            // line 2: h = torch.relu(a + b)
-            const float h_val = nan_max(a[i0 * 333 + i1] + b[i0 * 333 + i1], 0.0f);
-            // line 3: y = torch.tanh(h) * h + 2
-            out[i0 * 333 + i1] = fx_tanh(h_val) * h_val + 2.0f;
+        for (int64_t i1_line = 0; i1_line < 333; i1_line += LINE) {
+            ahead<LINE>(&a[i0 * 333 + i1_line + 666]);
+            ahead<LINE>(&b[i0 * 333 + i1_line + 666]);
+            ahead_to_write<LINE>(&out[i0 * 333 + i1_line + 666]);
+            const int64_t i1_stop = at_most(i1_line + LINE, 333);
+            #pragma GCC unroll UNROLL
+            #pragma GCC ivdep
+            for (int64_t i1 = i1_line; i1 < i1_stop; ++i1) {
+                // line 2: h = torch.relu(a + b)
+                const float h_val = nan_max(a[i0 * 333 + i1] + b[i0 * 333 + i1], 0.0f);
+                // line 3: y = torch.tanh(h) * h + 2
+                out[i0 * 333 + i1] = fx_tanh(h_val) * h_val + 2.0f;
+            }
         }
     }
     return 0;
@@ -61,6 +73,29 @@ FX_INLINE float fx_tanh(float x)
     float far = 1.0f - 2.0f / (e + 1.0f);
     // Asked this way round, NaN takes the near side, which keeps it. A zero keeps its sign.
     return __builtin_copysignf(a >= 0.6f ? far : near, x);
+}
+
+// Asks the memory for `count` elements from x on, so that they are there when their turn comes.
+template <int64_t count, typename T>
+static inline void ahead(const T* x)
+{
+    constexpr int64_t line = 64 / sizeof(T);
+    #pragma GCC unroll 16
+    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 0);
+}
+
+// The same for elements that are going to be written.
+template <int64_t count, typename T>
+static inline void ahead_to_write(T* x)
+{
+    constexpr int64_t line = 64 / sizeof(T);
+    #pragma GCC unroll 16
+    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 1);
+}
+
+static inline int64_t at_most(int64_t x, int64_t limit)
+{
+    return x < limit ? x : limit;
 }
 
 // The greater of two numbers; NaN if either is.

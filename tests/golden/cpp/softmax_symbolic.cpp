@@ -13,10 +13,14 @@ FX_INLINE float fx_from_bits(uint32_t x);
 FX_INLINE float fx_scale(float x, int32_t n);
 FX_INLINE float fx_exp_poly(float r);
 FX_INLINE float fx_exp(float x);
+template <int64_t count, typename T>
+static inline void ahead(const T* x);
+template <int64_t count, typename T>
+static inline void ahead_to_write(T* x);
 static inline int64_t at_most(int64_t x, int64_t limit);
 
 constexpr int64_t GRAIN = 32768; // tunable: 4096 8192 16384 32768 65536 (elements worth threads)
-constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
+constexpr int64_t LINE = 64; // elements asked for at a time
 
 extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int64_t s0, int64_t
     s1, int64_t threads)
@@ -26,12 +30,32 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         // line 4: y = torch.softmax(x, -1)
         float row_max = -INFINITY;
         int row_max_nan = row_max != row_max;
+        alignas(64) float row_max_lanes[LINE];
+        for (float& lane : row_max_lanes) lane = -INFINITY;
+        alignas(64) int row_max_nan_lanes[LINE] = {};
+        {
+            const auto block = [&](int64_t r0_line, int64_t count) __attribute__((always_inline)) {
+                ahead<LINE>(&x[s1 * i0 + r0_line + 512]);
+                #pragma GCC ivdep
+                for (int64_t lane = 0; lane < count; ++lane) {
+                    const int64_t r0 = r0_line + lane;
+                    // line 4: y = torch.softmax(x, -1)
+                    const float value = x[s1 * i0 + r0];
+                    row_max_nan_lanes[lane] |= value != value;
+                    row_max_lanes[lane] = row_max_lanes[lane] > value ? row_max_lanes[lane] : value;
+                }
+            };
+            int64_t r0_at = 0;
+            for (; r0_at + LINE <= s1; r0_at += LINE) block(r0_at, LINE);
+            if (r0_at < s1) block(r0_at, s1 - r0_at);
+        }
         #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
-        for (int64_t r0 = 0; r0 < s1; ++r0) {
+        for (int64_t lane = 0; lane < LINE; ++lane) {
             // line 4: y = torch.softmax(x, -1)
-            const float value = x[s1 * i0 + r0];
+            const float value = row_max_lanes[lane];
             row_max_nan |= value != value;
             row_max = row_max > value ? row_max : value;
+            row_max_nan |= row_max_nan_lanes[lane];
         }
         if (row_max_nan) row_max = NAN;
         double row_total = 0.0;
@@ -39,20 +63,45 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
             const int64_t r0_end = at_most(r0_chunk + 4096, s1);
             // line 4: y = torch.softmax(x, -1)
             float chunk_sum = 0.0f;
+            alignas(64) float chunk_sum_lanes[LINE] = {};
+            {
+                const auto block = [&](int64_t r0_line, int64_t count)
+                    __attribute__((always_inline)) {
+                    ahead<LINE>(&x[s1 * i0 + r0_line + 512]);
+                    #pragma GCC ivdep
+                    for (int64_t lane = 0; lane < count; ++lane) {
+                        const int64_t r0 = r0_line + lane;
+                        // line 4: y = torch.softmax(x, -1)
+                        chunk_sum_lanes[lane] += fx_exp(x[s1 * i0 + r0] - row_max);
+                    }
+                };
+                int64_t r0_at = r0_chunk;
+                for (; r0_at + LINE <= r0_end; r0_at += LINE) block(r0_at, LINE);
+                if (r0_at < r0_end) block(r0_at, r0_end - r0_at);
+            }
             #pragma omp simd reduction(+ : chunk_sum)
-            for (int64_t r0 = r0_chunk; r0 < r0_end; ++r0) {
+            for (int64_t lane = 0; lane < LINE; ++lane) {
                 // line 4: y = torch.softmax(x, -1)
-                chunk_sum += fx_exp(x[s1 * i0 + r0] - row_max);
+                chunk_sum += chunk_sum_lanes[lane];
             }
             row_total += chunk_sum;
         }
         const float row_sum = (float)row_total;
-        #pragma GCC unroll UNROLL
-        #pragma GCC ivdep
-        for (int64_t r0 = 0; r0 < s1; ++r0) {
-            // line 4: y = torch.softmax(x, -1)
-            const float y_val = fx_exp(x[s1 * i0 + r0] - row_max) / row_sum;
-            out[s1 * i0 + r0] = y_val;
+        {
+            const auto block = [&](int64_t r0_line, int64_t count) __attribute__((always_inline)) {
+                ahead<LINE>(&x[s1 * i0 + r0_line + 512]);
+                ahead_to_write<LINE>(&out[s1 * i0 + r0_line + 512]);
+                #pragma GCC ivdep
+                for (int64_t lane = 0; lane < count; ++lane) {
+                    const int64_t r0 = r0_line + lane;
+                    // line 4: y = torch.softmax(x, -1)
+                    const float y_val = fx_exp(x[s1 * i0 + r0] - row_max) / row_sum;
+                    out[s1 * i0 + r0] = y_val;
+                }
+            };
+            int64_t r0_at = 0;
+            for (; r0_at + LINE <= s1; r0_at += LINE) block(r0_at, LINE);
+            if (r0_at < s1) block(r0_at, s1 - r0_at);
         }
     }
     return 0;
@@ -95,6 +144,24 @@ FX_INLINE float fx_exp(float x)
     float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
     r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
     return fx_scale(fx_exp_poly(r), (int32_t)(fx_bits(shifted) - 0x4b400000u));
+}
+
+// Asks the memory for `count` elements from x on, so that they are there when their turn comes.
+template <int64_t count, typename T>
+static inline void ahead(const T* x)
+{
+    constexpr int64_t line = 64 / sizeof(T);
+    #pragma GCC unroll 16
+    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 0);
+}
+
+// The same for elements that are going to be written.
+template <int64_t count, typename T>
+static inline void ahead_to_write(T* x)
+{
+    constexpr int64_t line = 64 / sizeof(T);
+    #pragma GCC unroll 16
+    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 1);
 }
 
 static inline int64_t at_most(int64_t x, int64_t limit)

@@ -72,6 +72,26 @@ def worth_keeping(cost: int) -> bool:
     return cost >= KEEP_COST
 
 
+# -- asking the memory ahead -------------------------------------------------------------------
+
+# Elements between two requests: a few cache lines, so that a request costs little beside the
+# arithmetic on them, and few enough that the requests of several tensors do not queue.
+LINE = 64
+# How far ahead, in elements. 2 KiB of float32 is what a core reads in about 0.2 us, twice the
+# latency of memory; on the processors tried, half and twice as far were as good.
+AHEAD = 512
+# A buffer that is smaller stays in the second-level cache by itself.
+SMALL_BUFFER = 256 * 1024
+# A kernel that reads and writes less in all finds everything there from its last run.
+WORTH_ASKING = 1 << 20
+# A core has ten to sixteen reads under way at a time.
+MOST_STREAMS = 8
+# Elements of a row that stays in the cache from one pass to the next.
+ROW_IN_CACHE = 32768
+# Shorter loops than this are not cut into blocks; their requests stand above them.
+MIN_BLOCKED = 256
+
+
 # -- columns ----------------------------------------------------------------------------------
 
 # Columns that are reduced side by side: 4 KiB of float, one page of a row, which is what the

@@ -7,10 +7,13 @@ results.  Threads share the tiles, or, where there are few of them, pieces of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from fusec.codegen.cpp import choices
+from fusec.codegen.cpp.ahead import Request, column_requests, write_requests
+from fusec.codegen.cpp.blocks import blocks, in_blocks, is_even
 from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import Expression, from_memory
 from fusec.codegen.cpp.loops import head, may_thread, shared_loops
@@ -150,9 +153,27 @@ class Columns:
             scope.values[node] = replace(array, text=text)
         scope.running = {node: item.at(place) for node, item in self.running.items()}
 
-    def vector_loop(self, outer: Scope) -> _VectorLoop:
-        """Open a vector loop over the tile's columns."""
-        return _VectorLoop(self, outer)
+    @contextmanager
+    def vector_loop(
+        self, outer: Scope, requests: Sequence[Request] = ()
+    ) -> Iterator[tuple[Scope, str]]:
+        """Open a vector loop over the tile's columns; yields its scope and the column's place."""
+        kernel, writer, column = self.kernel, self.writer, self.column
+        span = (self.begin, self.end)
+        with ExitStack() as stack:
+            if requests and in_blocks(kernel, column):
+                even = (self.whole or self.even) and is_even(column)
+                span = stack.enter_context(blocks(outer, writer, column, span, requests, even=even))
+            elif requests and self.whole:
+                write_requests(outer, writer, requests, {column: self.begin}, self.width)
+            scope = Scope(kernel, outer)
+            text = head(scope, column, *span)
+            name = scope.axes[column]
+            if may_thread(kernel):
+                clause = " reduction(max : failed)" if kernel.checked else ""
+                writer.directive(f"omp simd{clause}")
+            with writer.block(text):
+                yield scope, name if self.whole else f"{name} - {self.begin}"
 
     # -- a pass -------------------------------------------------------------------------------
 
@@ -284,7 +305,7 @@ class Columns:
         wanted = [n.args[0] for n in step.reductions] + [s.value for s in step.stores]
         nodes = kernel.closure(wanted, known)
         if not axes:
-            with self.vector_loop(scope) as (inner, place):
+            with self.vector_loop(scope, self.requests(number)) as (inner, place):
                 self.bind(inner, place)
                 self.elements(inner, place, number, items)
             return
@@ -296,6 +317,13 @@ class Columns:
             below = [n for n in nodes if not kernel.free[n] & {*rest, self.column}]
             inner.compute(below, writer, later=set(kernel.nodes) - set(below))
             self.rows(inner, number, items, rest, spans)
+
+    def requests(self, number: int) -> tuple[Request, ...]:
+        """Return what a pass asks the memory for."""
+        if not may_thread(self.kernel):
+            return ()
+        width = int(self.width) if self.whole else None
+        return column_requests(self.kernel, self.steps, number, self.column, width)
 
     def elements(self, scope: Scope, place: str, number: int, items: Sequence[Accumulator]) -> None:
         """Write what is done for one element."""
@@ -356,30 +384,6 @@ class Columns:
         with all_pieces, self.vector_loop(inner) as (_, place):
             for item, part in zip(items, parts, strict=True):
                 merge(kernel, item.at(place), part.at(piece).at(place), writer)
-
-
-class _VectorLoop:
-    """A vector loop over the columns of a tile, as a context."""
-
-    def __init__(self, columns: Columns, outer: Scope) -> None:
-        self.columns = columns
-        self.scope = Scope(columns.kernel, outer)
-        own = columns
-        text = head(self.scope, own.column, own.begin, own.end)
-        name = self.scope.axes[own.column]
-        self.place = name if own.whole else f"{name} - {own.begin}"
-        self.block = own.writer.block(text)
-
-    def __enter__(self) -> tuple[Scope, str]:
-        kernel = self.columns.kernel
-        if may_thread(kernel):
-            clause = " reduction(max : failed)" if kernel.checked else ""
-            self.columns.writer.directive(f"omp simd{clause}")
-        self.block.__enter__()
-        return self.scope, self.place
-
-    def __exit__(self, *error: object) -> None:
-        self.block.__exit__(None, None, None)
 
 
 def column_axis(kernel: Kernel) -> Symbol | None:

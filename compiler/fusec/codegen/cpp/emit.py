@@ -20,7 +20,8 @@ from fusec.ir.index import Expr, product
 from fusec.ir.node import Reduce, Scan
 from fusec.kernel import Argument, KernelSource
 
-_RESERVED = {"threads", "failed", "GRAIN", "INFINITY", "NAN", "at_most", "div_floor", "mod_floor"}
+_RESERVED = {"threads", "failed", "lane", "count", "GRAIN", "LINE", "INFINITY", "NAN", "at_most"}
+_RESERVED |= {"ahead", "ahead_to_write", "div_floor", "mod_floor"}
 
 
 def emit_cpp(

@@ -35,7 +35,7 @@ def write_pieces(kernel: Kernel, scope: Scope, writer: Writer) -> None:
     row = Scope(kernel, scope)
     heads = [head(row, outer) for outer in kernel.body.axes]
     with shared_loops(kernel, writer, heads, alone=True):
-        rows = Rows(kernel, writer, steps)
+        rows = Rows(kernel, writer, steps, cut=True)
         for number, step in enumerate(steps.passes):
             later = everything - set(step.before)
             row.compute(step.before, writer, stores=step.row_stores, later=later)

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from fusec.codegen.cpp import choices
+from fusec.codegen.cpp.ahead import (
+    Request,
+    pointwise_requests,
+    tile_requests,
+    write_requests,
+)
+from fusec.codegen.cpp.blocks import blocks, in_blocks, is_even
 from fusec.codegen.cpp.dtypes import ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import from_memory
 from fusec.codegen.cpp.loops import cost, head, may_thread, shared_loops
@@ -80,17 +88,32 @@ def _write_nest(kernel: Kernel, scope: Scope, writer: Writer) -> None:
             rows = [node for node in part.nodes if axis not in part.free[node]]
             row.compute(rows, writer, later=_rest(part, rows))
             middle.taken |= row.taken
-            _vector_loop(part, row, writer, axis, begin, end)
+            requests = pointwise_requests(part, axis) if threads else ()
+            _vector_loop(part, row, writer, axis, (begin, end), requests)
 
 
 def _vector_loop(
-    kernel: Kernel, scope: Scope, writer: Writer, axis: Symbol, begin: str, end: str
+    kernel: Kernel,
+    scope: Scope,
+    writer: Writer,
+    axis: Symbol,
+    span: tuple[str, str],
+    requests: Sequence[Request],
 ) -> None:
-    inner = Scope(kernel, scope)
-    if may_thread(kernel):
-        simd(kernel, (), writer)
-    with writer.block(head(inner, axis, begin, end)):
-        _write_elements(kernel, inner, writer)
+    """Write the innermost loop, in blocks where it asks the memory for what comes later."""
+    size = axis.size.constant if axis.size is not None else 1
+    span = (span[0], span[1] or kernel.extent(axis))
+    with ExitStack() as stack:
+        if requests and in_blocks(kernel, axis):
+            loop = blocks(scope, writer, axis, span, requests, even=is_even(axis))
+            span = stack.enter_context(loop)
+        elif requests and size is not None and size < choices.MIN_BLOCKED:
+            write_requests(scope, writer, requests, {axis: span[0]}, str(size))
+        inner = Scope(kernel, scope)
+        if may_thread(kernel):
+            simd(kernel, (), writer)
+        with writer.block(head(inner, axis, *span)):
+            _write_elements(kernel, inner, writer)
 
 
 def _write_elements(kernel: Kernel, scope: Scope, writer: Writer) -> None:
@@ -153,7 +176,8 @@ def _write_tiles(kernel: Kernel, scope: Scope, writer: Writer, turned: Turned) -
             for load, name in names.items():
                 text = f"{name}{place}[{last.name} - {column}]"
                 inner.values[load] = from_memory(text, load.dtype)
-            _vector_loop(kernel, inner, writer, last, column, column_end)
+            requests = tile_requests(kernel, last, across, names)
+            _vector_loop(kernel, inner, writer, last, (column, column_end), requests)
 
 
 def _tile_sizes(kernel: Kernel, turned: Turned) -> dict[Symbol, str]:

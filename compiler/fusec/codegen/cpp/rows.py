@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fusec.codegen.cpp import choices
+from fusec.codegen.cpp.ahead import row_requests, write_requests
+from fusec.codegen.cpp.blocks import in_blocks, is_even, write_lanes
 from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import from_memory
 from fusec.codegen.cpp.loops import head, may_thread, outer_loops
@@ -62,13 +64,17 @@ class Rows:
 
     Attributes:
         scratch: Kept node to the array that holds its row.
+        requests: What each pass asks the memory for.
+        cut: Whether a pass runs over a part of the row, of any length.
     """
 
-    def __init__(self, kernel: Kernel, writer: Writer, steps: Steps) -> None:
+    def __init__(self, kernel: Kernel, writer: Writer, steps: Steps, *, cut: bool = False) -> None:
         self.kernel = kernel
         self.writer = writer
         self.steps = steps
         self.scratch: dict[Node, str] = {}
+        self.requests = row_requests(kernel, steps) if may_thread(kernel) else {}
+        self.cut = cut
 
     def declare_scratch(self, row: Scope) -> None:
         """Declare an array for every value that is kept for later passes."""
@@ -202,19 +208,32 @@ class Rows:
         begin: str,
         end: str,
     ) -> None:
-        """Write the innermost loop."""
+        """Write the innermost loop, in blocks where it asks the memory for what comes later."""
         step = self.steps.passes[number]
+        requests = self.requests.get(number, ())
+
+        def element(scope: Scope, items: Sequence[Accumulator], nans: Mapping[str, str]) -> None:
+            self._elements(scope, step.inside, number, items, step.stores)
+            for item in items:
+                self._feed(scope, item, nans)
+            for store in step.stores:
+                scope.store(store, self.writer)
+
+        if requests and in_blocks(self.kernel, axis, items):
+            span = (begin, end)
+            even = is_even(axis) and not self.cut
+            write_lanes(outer, self.writer, axis, span, items, requests, element, even=even)
+            return
+        size = axis.size.constant if axis.size is not None else 1
+        if requests and size is not None and size < choices.MIN_BLOCKED:
+            write_requests(outer, self.writer, requests, {axis: begin}, str(size))
         nans: dict[str, str] = {}
         if may_thread(self.kernel):
             nans = start_nans(outer, items, self.writer)
             simd(self.kernel, items, self.writer, nans)
         scope = Scope(self.kernel, outer)
         with self.writer.block(head(scope, axis, begin, end)):
-            self._elements(scope, step.inside, number, items, step.stores)
-            for item in items:
-                self._feed(scope, item, nans)
-            for store in step.stores:
-                scope.store(store, self.writer)
+            element(scope, items, nans)
         end_nans(items, nans, self.writer)
 
     def scans(self, number: int) -> list[Scan]:

@@ -58,6 +58,26 @@ _OWN = {
     return (int32_t)(word == 0 ? c0 : word == 1 ? c1 : word == 2 ? c2 : c3);
 }}
 """,
+    "ahead": """\
+// Asks the memory for `count` elements from x on, so that they are there when their turn comes.
+template <int64_t count, typename T>
+{inline} void ahead(const T* x)
+{{
+    constexpr int64_t line = 64 / sizeof(T);
+    #pragma GCC unroll 16
+    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 0);
+}}
+""",
+    "ahead_to_write": """\
+// The same for elements that are going to be written.
+template <int64_t count, typename T>
+{inline} void ahead_to_write(T* x)
+{{
+    constexpr int64_t line = 64 / sizeof(T);
+    #pragma GCC unroll 16
+    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 1);
+}}
+""",
     "at_most": """\
 {inline} int64_t at_most(int64_t x, int64_t limit)
 {{

@@ -53,15 +53,17 @@ class Writer:
             self._write(text, ())
 
     @contextmanager
-    def block(self, head: str, source: SourceLine | None = None) -> Iterator[None]:
-        """Write ``head {``, what the block writes, and ``}``."""
+    def block(
+        self, head: str, source: SourceLine | None = None, *, end: str = "}"
+    ) -> Iterator[None]:
+        """Write ``head {``, what the block writes, and ``end``."""
         self.line(f"{head} {{".lstrip(), source)
         self.depth += 1
         outer, self._source = self._source, None
         yield
         self._source = outer
         self.depth -= 1
-        self._write("}", ())
+        self._write(end, ())
 
     def directive(self, text: str) -> None:
         """Write a ``#pragma`` at the current indentation."""

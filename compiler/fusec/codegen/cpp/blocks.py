@@ -1,0 +1,193 @@
+"""Innermost loops in blocks of a few cache lines, with requests to the memory between them.
+
+What a block adds up goes into an array with an element for each of its lanes, so that the loop
+over the lanes is a vector loop with nothing to carry; the lanes are combined when all blocks are
+done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from fusec.codegen.cpp import choices
+from fusec.codegen.cpp.ahead import LINE, Request, declare_line, write_requests
+from fusec.codegen.cpp.dtypes import C_TYPES
+from fusec.codegen.cpp.expressions import Expression
+from fusec.codegen.cpp.reductions import (
+    Accumulator,
+    clause,
+    end_nans,
+    has_nan,
+    identity,
+    start_nans,
+    take,
+    take_number,
+)
+from fusec.codegen.cpp.scope import Kernel, Scope
+from fusec.codegen.cpp.writer import Writer
+from fusec.ir.index import Symbol
+
+# Writes what one element does to the accumulators of its lane; with them their flags for NaN.
+Element = Callable[[Scope, Sequence[Accumulator], dict[str, str]], None]
+_KINDS = {"sum", "prod", "max", "min", "argmax", "argmin"}
+
+
+def in_blocks(kernel: Kernel, axis: Symbol, items: Sequence[Accumulator] = ()) -> bool:
+    """Whether a loop along ``axis`` that feeds ``items`` can be cut into blocks, and is long."""
+    size = axis.size.constant if axis.size is not None else 1
+    if kernel.checked or (size is not None and size < choices.MIN_BLOCKED):
+        return False
+    return all(i.dtype.is_floating_point and i.node.kind in _KINDS for i in items)
+
+
+def is_even(axis: Symbol) -> bool:
+    """Whether the blocks of a whole loop along ``axis`` are all full."""
+    size = axis.size.constant if axis.size is not None else 1
+    return size is not None and size % choices.LINE == 0
+
+
+@contextmanager
+def blocks(
+    scope: Scope,
+    writer: Writer,
+    axis: Symbol,
+    span: tuple[str, str],
+    requests: Sequence[Request],
+    *,
+    even: bool,
+) -> Iterator[tuple[str, str]]:
+    """Open a loop over blocks; yields the first and the last + 1 position of a block.
+
+    Args:
+        scope: Where it goes.
+        writer: Likewise.
+        axis: What it runs along.
+        span: The positions that it runs over.
+        requests: What each block asks for.
+        even: Whether all blocks are full.
+    """
+    kernel = scope.kernel
+    (begin, end), line = span, declare_line(kernel)
+    first = scope.name(f"{axis.name}_line")
+    with writer.block(f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {line})"):
+        write_requests(scope, writer, requests, {axis: first}, line)
+        last = f"{first} + {line}"
+        if not even:
+            stop = scope.name(f"{axis.name}_stop")
+            writer.line(f"const int64_t {stop} = {kernel.at_most(last, end)};")
+            last = stop
+        yield first, last
+
+
+def write_lanes(
+    scope: Scope,
+    writer: Writer,
+    axis: Symbol,
+    span: tuple[str, str],
+    items: Sequence[Accumulator],
+    requests: Sequence[Request],
+    element: Element,
+    *,
+    even: bool,
+) -> None:
+    """Write a loop in blocks that feeds ``items``, which are declared.
+
+    Args:
+        scope: Where it goes.
+        writer: Likewise.
+        axis: What it runs along.
+        span: The positions that it runs over.
+        items: What it adds to.
+        requests: What each block asks for.
+        element: Writes the body for one element.
+        even: Whether all blocks are full.
+    """
+    kernel = scope.kernel
+    begin, end = span
+    line = declare_line(kernel)
+    nans = start_nans(scope, items, writer)
+    lanes = [_Lanes(scope, item, nans.get(item.place, "")) for item in items]
+    for each in lanes:
+        each.declare(writer)
+    first = scope.name(f"{axis.name}_line")
+    if even:
+        loop = f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {line})"
+        with writer.block(loop):
+            _write_block(scope, writer, axis, first, line, lanes, requests, element)
+    else:
+        # Twice from one text: with a known number of lanes, which stay in registers, and with
+        # what is left over.
+        with writer.block(""):
+            name, at = scope.name("block"), scope.name(f"{axis.name}_at")
+            lambda_ = f"const auto {name} = [&](int64_t {first}, int64_t count)"
+            with writer.block(f"{lambda_} __attribute__((always_inline))", end="};"):
+                _write_block(scope, writer, axis, first, "count", lanes, requests, element)
+            writer.line(f"int64_t {at} = {begin};")
+            full = f"for (; {at} + {line} <= {end}; {at} += {line})"
+            writer.line(f"{full} {name}({at}, {line});")
+            writer.line(f"if ({at} < {end}) {name}({at}, {end} - {at});")
+    if not lanes:
+        return
+    clauses = " ".join(clause(each.item, each.nan) for each in lanes)
+    writer.directive(f"omp simd {clauses}")
+    with writer.block(f"for (int64_t lane = 0; lane < {line}; ++lane)"):
+        inner = Scope(kernel, scope)
+        for each in lanes:
+            each.combine(inner, writer)
+    end_nans(items, nans, writer)
+
+
+def _write_block(
+    scope: Scope,
+    writer: Writer,
+    axis: Symbol,
+    first: str,
+    count: str,
+    lanes: Sequence[_Lanes],
+    requests: Sequence[Request],
+    element: Element,
+) -> None:
+    write_requests(scope, writer, requests, {axis: first}, LINE)
+    writer.directive("GCC ivdep")
+    inner = Scope(scope.kernel, scope)
+    with writer.block(f"for (int64_t lane = 0; lane < {count}; ++lane)"):
+        position = inner.bind(axis)
+        writer.line(f"const int64_t {position} = {first} + lane;")
+        parts = [each.part for each in lanes]
+        element(inner, parts, {each.part.place: each.part_nan for each in lanes if each.nan})
+
+
+class _Lanes:
+    """An accumulator and the arrays that its lanes have instead."""
+
+    def __init__(self, scope: Scope, item: Accumulator, nan: str) -> None:
+        self.item = item
+        self.nan = nan
+        self.array = scope.name(f"{item.place}_lanes")
+        self.part = Accumulator(item.node, f"{self.array}[lane]", item.dtype)
+        self.nan_array = scope.name(f"{nan}_lanes") if nan else ""
+        self.part_nan = f"{self.nan_array}[lane]"
+
+    def declare(self, writer: Writer) -> None:
+        """Declare the arrays at their first values."""
+        first, source = identity(self.item.node, self.item.dtype), self.item.node.source
+        zero = first in ("0.0", "0.0f")
+        kind = C_TYPES[self.item.dtype]
+        writer.line(f"alignas(64) {kind} {self.array}[{LINE}]{' = {}' if zero else ''};", source)
+        if not zero:
+            writer.line(f"for ({kind}& lane : {self.array}) lane = {first};", source)
+        if self.nan:
+            writer.line(f"alignas(64) int {self.nan_array}[{LINE}] = {{}};", source)
+
+    def combine(self, scope: Scope, writer: Writer) -> None:
+        """Write how the result takes one lane."""
+        value = Expression(self.part.place)
+        if has_nan(self.item):
+            take_number(scope, self.item, self.nan, value, writer)
+            writer.line(f"{self.nan} |= {self.part_nan};", self.item.node.source)
+        else:
+            take(scope.kernel, self.item, value, writer)
+
+
+__all__ = ["blocks", "in_blocks", "is_even", "write_lanes"]

@@ -10,11 +10,13 @@ from typing import Any, overload
 import torch
 from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
+from torch.compiler import is_dynamo_compiling
 
 from fusec.capture.backend import Backend
 from fusec.capture.breaks import break_marker, breaks_since
 from fusec.capture.explain import Explanation
 from fusec.capture.guards import describe_guards, describe_recompile, too_often
+from fusec.capture.shortcut import Shortcut
 from fusec.errors import FusecError
 from fusec.kernel import Kernel
 from fusec.options import Options
@@ -45,16 +47,26 @@ class CompiledFunction:
             guard_fail_fn=self._guard_failed,
         )
         self._optimized = optimize(function)
+        # What a call goes to: the ordinary path until there is a shorter one.
+        self._route: Callable[..., Any] = self._run
+        self._shortcut = Shortcut(self, self._run, self._optimized)
+        self._learned = True  # whether there is nothing to learn from the next ordinary call
         if not isinstance(function, nn.Module):
             functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run; the first call with new kinds of inputs compiles."""
+        if is_dynamo_compiling():  # another compiled function calls this one: it takes it in
+            return self.function(*args, **kwargs)
+        return self._route(*args, **kwargs)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run by the ordinary path, through TorchDynamo."""
         backend = self._backend
         backend.clock = time.perf_counter()
         marker, compiled = break_marker(), len(backend.graphs)
         try:
-            return self._optimized(*args, **kwargs)
+            result = self._optimized(*args, **kwargs)
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, FusecError):
                 raise error.inner_exception from None
@@ -63,6 +75,10 @@ class CompiledFunction:
             if len(backend.graphs) != compiled or break_marker() != marker:
                 self._breaks.update(dict.fromkeys(breaks_since(marker)))
             self._note_recompile(len(backend.graphs) > compiled)
+        if len(backend.graphs) != compiled or not self._learned:
+            self._learned = self._shortcut.learn(backend.graphs, args, kwargs)
+            self._route = self._shortcut.dispatcher or self._run
+        return result
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Bind like a function, so that a method can be decorated."""
@@ -123,6 +139,12 @@ class CompiledFunction:
     def fallbacks(self) -> tuple[str, ...]:
         """The graphs that run in eager, with the reasons."""
         return tuple(f"{g.name}: {g.fallback}" for g in self.graphs if g.fallback)
+
+    @property
+    def short_calls(self) -> int:
+        """How many calls went past TorchDynamo, because their own guards held."""
+        dispatcher = self._shortcut.dispatcher
+        return int(dispatcher.hits) if dispatcher is not None else 0
 
     def explain(self) -> Explanation:
         """Return what became of the calls so far, as one report: print it."""

@@ -15,16 +15,20 @@ from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+from fusec.capture.direct import wrappers_do_nothing
 from fusec.errors import DeviceNotThere, FusecError
 from fusec.graph.bytes import keep_interpolations_of_bytes
 from fusec.graph.common import merge_common
 from fusec.graph.decompositions import decomposition_table
 from fusec.graph.random import replace_random
 from fusec.graph.saved import recomputed_operators, saved_tensors
+from fusec.ir.body import Extern
 from fusec.lower.program import GraphNotLowered
 from fusec.options import Options
 from fusec.pipeline import Compilation, run_stages
 from fusec.report import Stage
+from fusec.runtime import native
+from fusec.runtime.build_queue import BuildQueue
 from fusec.runtime.graph import CompiledGraph
 from fusec.runtime.part import CompiledPart
 
@@ -62,6 +66,7 @@ class Backend:
         if not any(node.op.startswith("call") for node in module.graph.nodes):
             # TorchDynamo may hand over what only guards came of; there is nothing to show of it.
             return module.forward
+        native.prepare()
         with self._lock:
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
@@ -77,6 +82,8 @@ class Backend:
             try:
                 whole = keep_interpolations_of_bytes(module)
                 graph.compiled = compiler.compile(whole, example_inputs)
+                if compiler.direct is not None and not graph.fallback:
+                    graph.bypass(compiler.direct)
             except BaseException:
                 # Also how AOTAutograd asks TorchDynamo to capture once more.
                 self.graphs.remove(graph)
@@ -84,7 +91,7 @@ class Backend:
             finally:
                 graph.stages = tuple(stages)
                 self.clock = time.perf_counter()
-            return graph
+            return graph.entry()
 
 
 class _GraphCompiler:
@@ -99,6 +106,7 @@ class _GraphCompiler:
         self.names = names
         self.entered = 0.0
         self.partition: Stage | None = None
+        self.direct: CompiledPart | None = None  # all of the graph, if it can be called by itself
 
     def compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.entered = time.perf_counter()
@@ -168,14 +176,24 @@ class _GraphCompiler:
             _name_inputs(module, self.names)
         if kind == "inference" and not self.backend.options.eager_random:
             replace_random(module)
-        state = Compilation(module, self.backend.options, self.backend._taken)
+        queue = BuildQueue()
+        state = Compilation(
+            module,
+            self.backend.options,
+            self.backend._taken,
+            written=lambda kernel: queue.add(kernel.text) if kernel.target == "cpp" else None,
+        )
         try:
             self.stages += run_stages(state)
             part = CompiledPart(kind, state, self.graph, self.backend.options.keep_inputs)
             self.graph.parts.append(part)
             started = time.perf_counter()
-            part.build()
+            part.build(queue)
             self.stages.append(Stage("build", time.perf_counter() - started, ""))
+            if kind == "inference" and len(part.state.scheduled.inputs) == len(self.names):
+                externs = any(isinstance(s, Extern) for s in part.state.scheduled.steps)
+                if wrappers_do_nothing(len(self.names), calls_operators=externs):
+                    self.direct = part
         except GraphNotLowered as reason:
             return self._fall_back(kind, module, str(reason))
         except DeviceNotThere:
@@ -189,6 +207,8 @@ class _GraphCompiler:
             if strict():
                 raise
             return self._fall_back(kind, module, f"{type(error).__name__}: {error}")
+        finally:
+            queue.close()
         return part.entry()
 
     def _fall_back(self, kind: str, module: fx.GraphModule, reason: str) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,9 +66,11 @@ class CompiledGraph:
         self.saved: tuple[SavedTensor, ...] = ()
         self.recomputed: tuple[str, ...] = ()
         self.compiled: Callable[..., Any] | None = None
-        self.last_inputs: tuple[Any, ...] | None = None
         self.lock = threading.RLock()
-        self._gradients = True  # whether the last call recorded for autograd; replays do alike
+        self._direct: CompiledPart | None = None
+        self._last_inputs: tuple[Any, ...] | None = None
+        # Whether calls record for autograd, which is guarded; replays do alike.
+        self._gradients = torch.is_grad_enabled()
 
     # -- what it is -------------------------------------------------------------------------
 
@@ -105,10 +108,62 @@ class CompiledGraph:
     def __call__(self, *inputs: Any) -> Any:
         """Run the compiled graph, as TorchDynamo calls it."""
         if self.keep:
-            self.last_inputs = inputs
+            self._last_inputs = inputs
             self._gradients = torch.is_grad_enabled()
         assert self.compiled is not None
         return self.compiled(*inputs)
+
+    def bypass(self, part: CompiledPart) -> None:
+        """From now on give the inputs straight to the only part, past AOTAutograd's wrappers.
+
+        Whoever calls this has made sure that the wrappers have nothing to do; see
+        ``fusec.capture.direct``.
+        """
+        entry = part.entry()
+        self._direct = part
+        self.compiled = lambda *inputs: entry(list(inputs))
+
+    def entry(self) -> Callable[..., Any]:
+        """Return the shortest way to call the graph: native where there is one, or this object."""
+        native = self._direct.native() if self._direct is not None else None
+        if native is None:
+            return self
+        self.compiled = native.call
+        return native.call  # type: ignore[no-any-return]
+
+    def is_entry(self, function: object) -> bool:
+        """Whether ``function`` is what ``entry`` returned."""
+        native = self._direct.native() if self._direct is not None else None
+        return function is self or (native is not None and function is native.call)
+
+    @property
+    def output_count(self) -> int:
+        """How many values a call returns."""
+        (output,) = (node for node in self.eager.graph.nodes if node.op == "output")
+        values = output.args[0]
+        return len(values) if isinstance(values, (list, tuple)) else 1
+
+    @property
+    def last_inputs(self) -> tuple[Any, ...] | None:
+        """Inputs of the latest call, where they are kept."""
+        native = self._direct.native() if self._direct is not None else None
+        if native is not None and native.call.last is not None:
+            return native.call.last  # type: ignore[no-any-return]
+        return self._last_inputs
+
+    @contextlib.contextmanager
+    def _keeping_nothing(self) -> Iterator[None]:
+        """Let calls leave the kept inputs as they are."""
+        native = self._direct.native() if self._direct is not None else None
+        keep, self.keep = self.keep, False
+        if native is not None:
+            native.call.keep = False
+        try:
+            yield
+        finally:
+            self.keep = keep
+            if native is not None:
+                native.call.keep = keep
 
     def _inputs(self) -> tuple[Any, ...]:
         if self.last_inputs is None:
@@ -117,11 +172,8 @@ class CompiledGraph:
 
     def _run_fused(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         assert self.compiled is not None
-        keep, self.keep = self.keep, False
-        try:
+        with self._keeping_nothing():
             return _tensors(self.compiled(*inputs))
-        finally:
-            self.keep = keep
 
     def _run_eager(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         return _tensors(self.eager(*inputs))
@@ -166,8 +218,7 @@ class CompiledGraph:
         with self.lock, torch.set_grad_enabled(self._gradients):
             inputs = self._copies()
             device = next((t.device.type for t in inputs if isinstance(t, torch.Tensor)), "cpu")
-            keep, self.keep = self.keep, False
-            try:
+            with self._keeping_nothing():
                 assert self.compiled is not None
                 compiled, eager = self.compiled, self.eager
                 timings = interleave(
@@ -176,8 +227,6 @@ class CompiledGraph:
                     device=device,
                     flush_l2=device == "cuda",
                 )
-            finally:
-                self.keep = keep
             return timings["eager"], timings["fused"]
 
     def _copies(self) -> list[Any]:

@@ -52,12 +52,14 @@ class CppRunnable:
 
     Attributes:
         function: The ctypes function itself, for host programs: pointers, sizes, threads.
+        address: Where the function is, for native programs.
     """
 
     def __init__(self, path: Path, entry: str, signature: Signature, name: str) -> None:
         argtypes = [ctypes.c_void_p] * len(signature.arguments)
         argtypes += [ctypes.c_int64] * (len(signature.sizes) + 1)  # type: ignore[list-item]
         self.function: Callable[..., Any] = load(path, entry, argtypes=argtypes)
+        self.address: int = ctypes.cast(self.function, ctypes.c_void_p).value or 0
         self.name = name
         self.checks = signature.checks
 

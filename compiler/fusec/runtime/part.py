@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from fusec.codegen.host import DTYPES
-from fusec.codegen.naming import argument_buffers, body_sizes
 from fusec.ir.body import RANDOM_SEED, Compute, Extern
-from fusec.ir.equality import body_key
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.pipeline import Compilation
 from fusec.report import ExternCall
 from fusec.runtime import cpp_build
+from fusec.runtime.build_queue import BuildQueue
 from fusec.runtime.launch import CppRunnable, empty_cpu, empty_cuda, expect, raise_check
+from fusec.runtime.program import NativeProgram, native_program
 from fusec.runtime.simulate import SIMULATION_NOTE, Simulated
 
 
@@ -30,14 +30,14 @@ class CompiledPart:
         externs: The operators that run as ATen's own kernels, with reasons.
         notes: What the user should know of how it runs.
         draws_seed: Whether its kernels compute random numbers.
-        last_inputs: Inputs of the latest call, where they are kept.
     """
 
     def __init__(self, kind: str, state: Compilation, host: KernelHost, keep: bool) -> None:
         self.kind = kind
         self.state = state
         self.keep = keep
-        self.last_inputs: tuple[object, ...] | None = None
+        self._last_inputs: tuple[object, ...] | None = None
+        self._native: NativeProgram | None = None
         self.notes: list[str] = []
         program = state.scheduled
         bodies = {s.name: s.body for s in program.steps if isinstance(s, Compute)}
@@ -57,17 +57,19 @@ class CompiledPart:
 
     # -- building ---------------------------------------------------------------------------
 
-    def build(self) -> None:
-        """Build all kernels side by side and link the host program to them.
+    def build(self, queue: BuildQueue) -> None:
+        """Have all kernels built and link the host program to them.
+
+        Args:
+            queue: Where those of the C++ kernels that are not equal to others may be under way.
 
         Raises:
             CompileError: A kernel does not compile.
             CompilerNotFound: There is no C++ compiler.
         """
-        leaders = self._leaders()
-        texts = [k.source for k in leaders.values() if k.target == "cpp"]
-        if texts:
-            cpp_build.build_many(texts)  # loading below finds them in the store
+        leaders = {name: self.kernels[first] for name, first in self.state.leaders.items()}
+        queue.finish(k.source for k in leaders.values() if k.target == "cpp")
+        # loading finds them in the store
         for name, leader in leaders.items():
             self.kernels[name].share(leader)
         assert self.state.host is not None
@@ -88,18 +90,16 @@ class CompiledPart:
         code = compile(self.state.host.text, f"<host program of {self._label()}>", "exec")
         exec(code, self._namespace)
         self._run = self._namespace["run"]
+        self.native()
 
-    def _leaders(self) -> dict[str, Kernel]:
-        """Return, by the name of each kernel, the first one that is equal to it but for names."""
-        program = self.state.scheduled
-        found: dict[str, Kernel] = {}
-        leaders: dict[str, Kernel] = {}
-        for name, kernel in self.kernels.items():
-            arguments = argument_buffers(kernel.body)
-            sizes = body_sizes(kernel.body, program.buffers)
-            key = body_key(kernel.body, program.buffers, arguments, sizes)
-            leaders[name] = found.setdefault(f"{kernel.target}\n{key}", kernel)
-        return leaders
+    def native(self) -> NativeProgram | None:
+        """Return the host program as one native call, if it can be one and the means are there."""
+        if self._native is None:
+            runnables = {name: kernel.runnable() for name, kernel in self.kernels.items()}
+            self._native = native_program(self.state.scheduled, runnables, self._failed)
+            if self._native is not None:
+                self._native.call.keep = self.keep
+        return self._native
 
     def _label(self) -> str:
         return next(iter(self.kernels), self.kind)
@@ -108,6 +108,8 @@ class CompiledPart:
         """Make the host program launch ``runnable`` as kernel ``name``."""
         if isinstance(runnable, CppRunnable) and self.kernels[name].target == "cpp":
             self._namespace[name] = runnable.function
+            if self._native is not None:
+                self._native.link(name, runnable)
         elif getattr(runnable, "direct", None) is not None:
             self._namespace[name] = runnable.direct  # type: ignore[attr-defined]
         else:
@@ -125,12 +127,21 @@ class CompiledPart:
         run = self._run  # finds its kernels in its globals at each call, where edits replace them
 
         def call(inputs: list[Any]) -> list[Any]:
+            if self._native is not None:
+                return self._native.call.boxed(inputs)  # type: ignore[no-any-return]
             if self.keep:
-                self.last_inputs = tuple(inputs)
+                self._last_inputs = tuple(inputs)
             return run(inputs)
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
+
+    @property
+    def last_inputs(self) -> tuple[object, ...] | None:
+        """Inputs of the latest call, where they are kept."""
+        if self._native is not None and self._native.call.last is not None:
+            return self._native.call.last  # type: ignore[no-any-return]
+        return self._last_inputs
 
     def trace(
         self,

@@ -1,0 +1,227 @@
+"""TorchDynamo's native tree of guards: as a whole, or taken apart into cheaper equal checks.
+
+The whole tree can be asked about any call. Most trees ask the same few things, and asking torch
+for these directly saves a dictionary of the frame's names and Python functions in the tree: the
+class, dtype, device, sizes, strides, dispatch keys and ``requires_grad`` of tensors that are
+arguments (``TensorGuards``, which also refuses one tensor given twice), that they are not marked as
+dynamic, the state of torch (``GlobalStateGuard``), the modes in use, the default device, and that
+global names still stand for the modules and functions that they stood for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+IS, ABSENT, EMPTY = range(3)  # how a dictionary is looked at, as in calls.cpp
+_SAVED_HOOKS = "utils.top_saved_tensors_hooks ids == None"
+
+
+class NotUnderstood(Exception):
+    """A tree of guards asks something that is not known here."""
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What to check before compiled code runs, as ``calls.cpp`` wants it.
+
+    Attributes:
+        tensors: Called with the tensors among the arguments; None if nothing is to be called.
+        positions: Which parameters these are.
+        absent: Attributes that none of them may have.
+        tree: Called with a dictionary of the frame's names; None likewise.
+        conditions: Functions with their argument and what they must return.
+        lookups: Dictionaries with a key, how to look, and what must be there.
+    """
+
+    tensors: object = None
+    positions: tuple[int, ...] = ()
+    absent: tuple[str, ...] = ()
+    tree: object = None
+    conditions: tuple[tuple[object, object, object], ...] = ()
+    lookups: tuple[tuple[dict[str, Any], str, int, object], ...] = ()
+
+
+def whole(root: Any) -> Checks:
+    """Ask the whole tree.
+
+    Raises:
+        NotUnderstood: It does not look at any tensor, and so not at the modes that wait for
+            operators: these show in the dispatch keys of a tensor.
+    """
+    if not any(type(leaf).__name__ == "TENSOR_MATCH" for leaf in _all_leaves(root)):
+        raise NotUnderstood
+    return Checks(tree=root.check)
+
+
+def apart(root: Any, values: Mapping[str, Any], space: dict[str, Any]) -> Checks:
+    """Ask what the tree asks, by cheaper means.
+
+    Args:
+        root: The tree; it holds for ``values``.
+        values: Parameters, in order, and what they are bound to.
+        space: The function's globals.
+
+    Raises:
+        NotUnderstood: It asks something else.
+    """
+    if root.get_epilogue_lambda_guards():
+        raise NotUnderstood
+    conditions, lookups = _state(root)
+    names = list(values)
+    seen: dict[str, Any] = {}
+    absent: dict[str, None] = {}
+    for accessor, child in _children(root):
+        kind = type(accessor).__name__
+        if kind == "FrameLocalsGuardAccessor":
+            name = _argument_name(child.get_source())
+            seen[name] = _check_tensor(child, name, values.get(name), absent)
+        elif kind == "GlobalsGuardAccessor":
+            if child.get_leaf_guards():
+                raise NotUnderstood
+            for inner, grandchild in _children(child):
+                if type(inner).__name__ != "DictGetItemGuardAccessor":
+                    raise NotUnderstood
+                lookups += _check_identity(grandchild, space)
+        else:
+            raise NotUnderstood
+    if not seen:
+        raise NotUnderstood  # see `whole`
+    tensors = list(seen.values())
+    guards = torch._C._dynamo.guards.TensorGuards(
+        *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+    )
+    return Checks(
+        guards.check,
+        tuple(names.index(name) for name in seen),
+        tuple(absent),
+        None,
+        tuple(conditions),
+        tuple(lookups),
+    )
+
+
+# -- the state of torch ---------------------------------------------------------------------
+
+
+def _state(root: Any) -> tuple[list[tuple[object, object, object]], list[Any]]:
+    """Return what the guards at the root of a tree ask."""
+    conditions: list[tuple[object, object, object]] = []
+    lookups: list[Any] = []
+    for leaf in root.get_leaf_guards():
+        kind = type(leaf).__name__
+        if kind == "GLOBAL_STATE":
+            state = torch._C._dynamo.guards.GlobalStateGuard()
+            conditions.append((state.check, None, True))
+        elif kind == "TORCH_FUNCTION_MODE_STACK":
+            conditions.append((torch._C._len_torch_function_stack, None, 0))
+        elif kind == "DEFAULT_DEVICE":
+            device = torch.utils._device.CURRENT_DEVICE
+            if device is not None:
+                raise NotUnderstood  # compared by value, not by identity
+            lookups.append((vars(torch.utils._device), "CURRENT_DEVICE", IS, None))
+        elif kind == "LAMBDA_GUARD" and all(_SAVED_HOOKS in text for text in _texts(leaf)):
+            hooks = torch._C._autograd._top_saved_tensors_default_hooks
+            conditions.append((hooks, True, None))
+        else:
+            raise NotUnderstood
+    if {"GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK"} - {
+        type(leaf).__name__ for leaf in root.get_leaf_guards()
+    }:
+        raise NotUnderstood
+    return conditions, lookups
+
+
+def _texts(leaf: Any) -> list[str]:
+    """Return what a guard asks, in torch's words: a line each, without their origins."""
+    return [part.split("  #", maxsplit=1)[0].strip() for part in leaf.verbose_code_parts()]
+
+
+# -- arguments ------------------------------------------------------------------------------
+
+
+def _argument_name(source: str) -> str:
+    match = re.fullmatch(r"L\['(\w+)'\]", source)
+    if match is None:
+        raise NotUnderstood
+    return match.group(1)
+
+
+def _check_tensor(manager: Any, name: str, value: Any, absent: dict[str, None]) -> torch.Tensor:
+    """Return the argument that a part of the tree is about, if it asks no more than is known."""
+    if not isinstance(value, torch.Tensor) or manager.get_child_managers():
+        raise NotUnderstood
+    matched = False
+    for leaf in manager.get_leaf_guards():
+        kind, texts = type(leaf).__name__, _texts(leaf)
+        if kind == "TENSOR_MATCH":
+            sizes = f"size={list(value.shape)}, stride={list(value.stride())})"
+            if not texts or not all(text.endswith(sizes) for text in texts):
+                raise NotUnderstood  # symbolic sizes
+            matched = True
+        elif kind in ("DIMENSION_DYNAMIC_MARKING_GUARD", "NO_HASATTR"):
+            for text in texts:
+                match = re.fullmatch(rf"hasattr\(L\['{name}'\], '(\w+)'\) == False", text)
+                if match is None:
+                    raise NotUnderstood
+                absent[match.group(1)] = None
+        elif kind != "NO_TENSOR_ALIASING":  # that two tensors are not one: TensorGuards asks it
+            raise NotUnderstood
+    if not matched:
+        raise NotUnderstood
+    return value
+
+
+# -- global names ---------------------------------------------------------------------------
+
+
+def _check_identity(manager: Any, space: dict[str, Any]) -> list[Any]:
+    """Return lookups for a global name, and attributes of it, that must be what they are."""
+    match = re.fullmatch(r"G\['(\w+)'\]", manager.get_source())
+    if match is None:
+        raise NotUnderstood
+    return _lookups(manager, space, match.group(1))
+
+
+def _lookups(manager: Any, space: dict[str, Any], key: str) -> list[Any]:
+    value = space.get(key)
+    leaves = manager.get_leaf_guards()
+    fixed = (ModuleType, BuiltinFunctionType, FunctionType)
+    if type(value) not in fixed or not leaves:
+        raise NotUnderstood
+    if any(type(leaf).__name__ != "ID_MATCH" for leaf in leaves):
+        raise NotUnderstood
+    found: list[Any] = [(space, key, IS, value)]
+    for accessor, child in _children(manager):
+        match = re.fullmatch(re.escape(manager.get_source()) + r"\.(\w+)", child.get_source())
+        if type(accessor).__name__ != "GetAttrGuardAccessor" or match is None:
+            raise NotUnderstood
+        if type(value) is not ModuleType:
+            raise NotUnderstood  # an attribute may then come from elsewhere than its dictionary
+        found += _lookups(child, vars(value), match.group(1))
+    return found
+
+
+# -- trees ----------------------------------------------------------------------------------
+
+
+def _children(manager: Any) -> list[tuple[Any, Any]]:
+    accessors, children = manager.get_accessors(), manager.get_child_managers()
+    if len(accessors) != len(children) or type(manager).__name__ == "DictGuardManager":
+        raise NotUnderstood
+    return list(zip(accessors, children, strict=True))
+
+
+def _all_leaves(manager: Any) -> list[Any]:
+    leaves = list(manager.get_leaf_guards())
+    for child in manager.get_child_managers():
+        leaves += _all_leaves(child)
+    return leaves
+
+
+__all__ = ["ABSENT", "EMPTY", "IS", "Checks", "NotUnderstood", "apart", "whole"]

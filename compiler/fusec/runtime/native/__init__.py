@@ -1,0 +1,99 @@
+"""The native part of a call: built once a machine, in the background, from ``calls.cpp``.
+
+Where it cannot be built (no Python headers, another compiler, a Python without the global lock)
+everything runs as it does until it is there: by Python, more slowly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+import sysconfig
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fusec.runtime import cpp_build
+
+_SOURCE = Path(__file__).with_name("calls.cpp")
+_lock = threading.Lock()
+_thread: threading.Thread | None = None
+_types: NativeTypes | None = None
+_problem = ""
+
+
+@dataclass(frozen=True)
+class NativeTypes:
+    """The types that ``calls.cpp`` defines, each explained there."""
+
+    Program: Any
+    Entry: Any
+    Dispatcher: Any
+
+
+def prepare() -> None:
+    """Start building, once a process, while other things are done."""
+    global _thread
+    with _lock:
+        if _thread is None:
+            _thread = threading.Thread(target=_prepare, name="fusec-native", daemon=True)
+            _thread.start()
+
+
+def types(*, wait: bool = False) -> NativeTypes | None:
+    """Return the native types; None where they are not there, or not yet.
+
+    Args:
+        wait: Whether to wait for the build.
+    """
+    if wait:
+        prepare()
+        assert _thread is not None
+        _thread.join()
+    return _types
+
+
+def problem() -> str:
+    """Return why there is no native part; empty where there is one, or not yet."""
+    return _problem
+
+
+def _prepare() -> None:
+    global _types, _problem
+    try:
+        _types = _load()
+    except Exception as error:
+        # Calls cost more without it, and nothing else changes.
+        _problem = f"{type(error).__name__}: {error}"
+
+
+def _load() -> NativeTypes:
+    include = sysconfig.get_path("include")
+    if not Path(include, "Python.h").exists():
+        raise FileNotFoundError("Python.h: install the headers of this Python")
+    if sysconfig.get_config_var("Py_GIL_DISABLED") or sys.implementation.name != "cpython":
+        raise NotImplementedError("only CPython with its global lock is supported")
+    # The interpreter's symbols come from the process that loads the library. The first line makes
+    # another Python another text, so that it has a build of its own.
+    text = f"// {sysconfig.get_config_var('SOABI')}\n{_SOURCE.read_text()}"
+    flags = [f"-I{include}", "-O2"]
+    if sys.platform == "darwin":
+        flags += ["-undefined", "dynamic_lookup"]
+    else:
+        flags += ["-Wl,--warn-unresolved-symbols"]
+    library = cpp_build.load_library(cpp_build.build(text, extra_flags=flags, kind="native"))
+    make = ctypes.PYFUNCTYPE(ctypes.py_object)(("fusec_native_types", library))
+    return NativeTypes(*make())
+
+
+@functools.cache
+def exchange() -> Any:
+    """Return torch's capsule of DLPack functions; None where torch has none."""
+    import torch
+
+    return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+
+
+__all__ = ["NativeTypes", "exchange", "prepare", "problem", "types"]

@@ -1,0 +1,217 @@
+"""A host program as one native call: for graphs that are kernels and allocations only.
+
+All kernels run one after the other, outputs are tensors of their own, and what only kernels of
+this program write and read shares one block of memory, as far as lifetimes allow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fusec.codegen.naming import argument_buffers, body_sizes
+from fusec.ir.body import Buffer, Compute, Program, TensorRef
+from fusec.ir.index import Expr, Symbol
+from fusec.runtime import native
+from fusec.runtime.launch import CppRunnable, empty_cpu
+
+SLOT, SCRATCH, NUMBER, SIZE = range(4)  # kinds of kernel arguments, as in calls.cpp
+ALIGNMENT = 64
+MOST_ARGUMENTS = 63
+# A program over fewer bytes keeps Python's lock: it is done sooner than the lock is back.
+QUIET_BYTES = 1 << 18
+
+
+class NativeProgram:
+    """A compiled part's host program, native.
+
+    Attributes:
+        call: Takes the inputs, returns the outputs in a list.
+        scratch: Bytes of the block that the temporaries share.
+    """
+
+    def __init__(self, call: Any, names: Sequence[str], scratch: int) -> None:
+        self.call = call
+        self.scratch = scratch
+        self._numbers = {name: number for number, name in enumerate(names)}
+
+    def link(self, name: str, runnable: CppRunnable) -> None:
+        """Launch ``runnable`` as kernel ``name`` from now on."""
+        self.call.link(self._numbers[name], runnable.address)
+
+
+def native_program(
+    program: Program,
+    runnables: Mapping[str, object],
+    failed: Callable[[str, int], object],
+) -> NativeProgram | None:
+    """Return a program as one native call; None if it is more than kernels, or there is no way yet.
+
+    Args:
+        program: The scheduled program.
+        runnables: The built kernel of every step that computes.
+        failed: Raises what a kernel's status other than 0 stands for.
+    """
+    found = native.types()
+    steps = [step for step in program.steps if isinstance(step, Compute)]
+    if found is None or not steps or len(steps) != len(program.steps):
+        return None
+    if not all(isinstance(runnables[step.name], CppRunnable) for step in steps):
+        return None
+    names = dict.fromkeys(name for step in steps for name in (*step.reads(), *step.writes()))
+    buffers = [program.buffers[name] for name in names]
+    if not all(buffer.device.type == "cpu" for buffer in buffers):
+        return None
+    if not all(_is_plain(program, value) for value in program.outputs):
+        return None
+    returned = program.output_buffers()
+    made = list(
+        dict.fromkeys(
+            name for step in steps for name in step.writes() if name not in program.inputs
+        )
+    )
+    if not returned <= {*made, *program.inputs}:
+        return None
+    places, scratch = place_temporaries(program, [n for n in made if n not in returned])
+    allocated = [name for name in made if name not in places]
+    slots = {name: i for i, name in enumerate((*program.inputs, *allocated))}
+    symbols = list(program.sizes)
+    kernels = []
+    for step in steps:
+        arguments: list[tuple[int, int]] = []
+        for name in argument_buffers(step.body):
+            if name in places:
+                arguments.append((SCRATCH, places[name]))
+            elif name in slots:
+                arguments.append((SLOT, slots[name]))
+            else:
+                return None
+        for symbol in body_sizes(step.body, program.buffers):
+            arguments.append((SIZE, symbols.index(symbol)))
+        if len(arguments) > MOST_ARGUMENTS:
+            return None
+        kernels.append((runnables[step.name].address, tuple(arguments)))  # type: ignore[attr-defined]
+    sizes: Any = None
+    wanted = [program.buffers[name] for name in allocated]
+    if symbols:
+        sizes = _shapes(program, wanted)
+        allocations: tuple[Any, ...] = tuple(((), (), buffer.dtype) for buffer in wanted)
+    else:
+        allocations = tuple(
+            (_constants(buffer.shape), _constants(buffer.strides), buffer.dtype)
+            for buffer in wanted
+        )
+    launched = [step.name for step in steps]
+    known = [_bytes(buffer) for buffer in buffers]
+    loud = None in known or sum(size or 0 for size in known) >= QUIET_BYTES
+    call = found.Program(
+        len(program.inputs),
+        tuple(kernels),
+        allocations,
+        tuple(
+            (slots[value.buffer], None) if isinstance(value, TensorRef) else (None, value)
+            for value in program.outputs
+        ),
+        scratch,
+        empty_cpu,
+        torch.get_num_threads,
+        torch.Tensor.data_ptr,
+        lambda number, status: failed(launched[number], status),
+        sizes,
+        native.exchange(),
+        loud,
+    )
+    return NativeProgram(call, launched, scratch)
+
+
+def place_temporaries(program: Program, names: Sequence[str]) -> tuple[dict[str, int], int]:
+    """Lay out temporaries of constant size in one block: first fit, by lifetime.
+
+    Args:
+        program: Its steps run in order.
+        names: Buffers that only its kernels write and read.
+
+    Returns:
+        Offset by name, and the size of the block; buffers of symbolic size are left out.
+    """
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for position, step in enumerate(program.steps):
+        for name in (*step.reads(), *step.writes()):
+            first.setdefault(name, position)
+            last[name] = position
+    placed: list[tuple[int, int, str]] = []  # offset, size, name
+    total = 0
+    for name in sorted(names, key=lambda n: (-(_bytes(program.buffers[n]) or 0), first[n])):
+        size = _bytes(program.buffers[name])
+        if size is None:
+            continue
+        size = -(-size // ALIGNMENT) * ALIGNMENT
+        offset = 0
+        for start, length, other in sorted(placed):
+            apart = last[other] < first[name] or last[name] < first[other]
+            if not apart and start < offset + size and offset < start + length:
+                offset = start + length
+        placed.append((offset, size, name))
+        total = max(total, offset + size)
+    return {name: offset for offset, _, name in placed}, total
+
+
+def _bytes(buffer: Buffer) -> int | None:
+    """Return the size of a buffer's memory, gaps included; None if it is symbolic."""
+    extent = 1
+    for size, stride in zip(buffer.shape, buffer.strides, strict=True):
+        length, step = size.constant, stride.constant
+        if length is None or step is None:
+            return None
+        if length == 0:
+            return 0
+        extent += (length - 1) * step
+    return extent * buffer.dtype.itemsize
+
+
+def _constants(values: Sequence[Expr]) -> tuple[int, ...]:
+    constants = tuple(value.constant for value in values)
+    assert None not in constants  # no symbol is without a source
+    return constants  # type: ignore[return-value]
+
+
+def _is_plain(program: Program, value: object) -> bool:
+    """Whether an output is a whole buffer, or the same in every call."""
+    if isinstance(value, TensorRef):
+        buffer = program.buffers[value.buffer]
+        whole = value.shape == buffer.shape and value.strides == buffer.strides
+        return whole and value.offset == 0 and value.dtype == buffer.dtype
+    return value is None or isinstance(value, (bool, int, float))
+
+
+def _shapes(program: Program, buffers: Sequence[Buffer]) -> Callable[..., Any]:
+    """Return a function of the inputs: all symbolic sizes, then each buffer's shape and strides."""
+    names: dict[Symbol, str] = {}
+    inputs = {name: f"input{i}" for i, name in enumerate(program.inputs)}
+    lines = []
+    for i, (symbol, (source, dim)) in enumerate(program.sizes.items()):
+        names[symbol] = f"s{i}"
+        given = inputs[source]
+        lines.append(f"    s{i} = {given if dim is None else f'{given}.size({dim})'}")
+
+    def pack(values: Sequence[str]) -> str:
+        return f"({', '.join(values)}{',' if len(values) == 1 else ''})"
+
+    def expressions(values: Sequence[Expr]) -> str:
+        return pack([value.render(lambda symbol: names[symbol]) for value in values])
+
+    results = [pack(list(names.values()))]
+    results += [pack([expressions(b.shape), expressions(b.strides)]) for b in buffers]
+    head = f"def shapes({', '.join(inputs.values())}):"
+    source = "\n".join([head, *lines, f"    return {pack(results)}", ""])
+    namespace: dict[str, Any] = {"math": math}
+    exec(compile(source, "<shapes>", "exec"), namespace)
+    shapes: Callable[..., Any] = namespace["shapes"]
+    return shapes
+
+
+__all__ = ["NativeProgram", "native_program", "place_temporaries"]

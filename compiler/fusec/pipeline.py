@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from torch import fx
 
 from fusec.codegen.host import HostProgram, emit_host
+from fusec.codegen.naming import argument_buffers, body_sizes
 from fusec.ir.body import Compute, Program
+from fusec.ir.equality import body_key
 from fusec.ir.node import Recorder, recording
 from fusec.ir.printer import format_program
 from fusec.kernel import KernelSource
@@ -37,7 +39,9 @@ class Compilation:
         program: After ``lower``.
         schedule: After ``schedule``.
         kernels: After ``emit``: by name, in order.
+        leaders: After ``emit``: each kernel's name to the first that is equal to it but for names.
         host: After ``emit``.
+        written: Told of each kernel that has to be built, as soon as it is written.
     """
 
     module: fx.GraphModule
@@ -47,7 +51,9 @@ class Compilation:
     program: Program | None = None
     schedule: Schedule | None = None
     kernels: dict[str, KernelSource] = field(default_factory=dict)
+    leaders: dict[str, str] = field(default_factory=dict)
     host: HostProgram | None = None
+    written: Callable[[KernelSource], object] = lambda kernel: None
 
     @property
     def scheduled(self) -> Program:
@@ -84,11 +90,18 @@ def emit(state: Compilation) -> Callable[[], str]:
         if isinstance(step, Compute):
             # the only kernel of what the user named carries just that name
             label = "" if prefix and alone else step.label
-            name = kernel_name(label, prefix, state.taken)
-            step = replace(step, name=name)
-            state.kernels[name] = emit_kernel(step, program, state.options)
+            step = replace(step, name=kernel_name(label, prefix, state.taken))
         steps.append(step)
     program = replace(program, steps=tuple(steps))
+    computes = {step.name: step for step in steps if isinstance(step, Compute)}
+    state.leaders = find_leaders(computes.values(), program, state.options)
+    # Those that are built go first: the compilers run while the others are written.
+    written = {}
+    for name in sorted(computes, key=lambda name: state.leaders[name] != name):
+        written[name] = emit_kernel(computes[name], program, state.options)
+        if state.leaders[name] == name:
+            state.written(written[name])
+    state.kernels = {name: written[name] for name in computes}
     state.schedule = replace(state.schedule, program=program)  # type: ignore[type-var]
     targets = {name: kernel.target for name, kernel in state.kernels.items()}
     state.host = emit_host(program, targets)
@@ -96,10 +109,28 @@ def emit(state: Compilation) -> Callable[[], str]:
     return lambda: "\n\n".join(texts)
 
 
+def find_leaders(computes: Iterable[Compute], program: Program, options: Options) -> dict[str, str]:
+    """Return, by each kernel's name, the first one that is equal to it but for names."""
+    found: dict[str, str] = {}
+    leaders = {}
+    for step in computes:
+        arguments = argument_buffers(step.body)
+        sizes = body_sizes(step.body, program.buffers)
+        key = body_key(step.body, program.buffers, arguments, sizes)
+        target = kernel_target(step, program, options)
+        leaders[step.name] = found.setdefault(f"{target}\n{key}", step.name)
+    return leaders
+
+
+def kernel_target(step: Compute, program: Program, options: Options) -> str:
+    """Return the language that a kernel is written in."""
+    device = program.buffers[step.writes()[0]].device
+    return "triton" if device.type == "cuda" or options.target == "triton" else "cpp"
+
+
 def emit_kernel(step: Compute, program: Program, options: Options) -> KernelSource:
     """Write one kernel for the device that its tensors are on."""
-    device = program.buffers[step.writes()[0]].device
-    if device.type == "cuda" or options.target == "triton":
+    if kernel_target(step, program, options) == "triton":
         from fusec.codegen.triton.emit import emit_triton
 
         return emit_triton(step.name, step.body, program.buffers, label=step.label)

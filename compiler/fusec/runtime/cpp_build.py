@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,16 +162,16 @@ def try_build_many(
     children = Children()
 
     def job(text: str) -> Path | FusecError:
-        with store.lock(kind, keys[text], timeout=time_limit):
-            entry = store.get(kind, keys[text])
-            if entry is None:
-                try:
-                    library = compile_text(compiler, text, extra_flags, time_limit, children)
-                except FusecError as error:
-                    return error
-                files: dict[str, bytes | Path] = {SOURCE: text.encode(), LIBRARY: library}
-                entry = store.put(kind, keys[text], files)
-        return entry.path(LIBRARY)
+        return build_missing(
+            compiler,
+            text,
+            keys[text],
+            store=store,
+            children=children,
+            extra_flags=extra_flags,
+            kind=kind,
+            time_limit=time_limit,
+        )
 
     if missing:
         # In threads even where there is one: an interrupt, which only the main thread gets, then
@@ -184,6 +184,41 @@ def try_build_many(
             pool.shutdown(cancel_futures=True)
         store.give_notice()
     return [results[text] for text in texts]
+
+
+def build_missing(
+    compiler: Compiler,
+    text: str,
+    key: Mapping[str, Any],
+    *,
+    store: Store,
+    children: Children,
+    extra_flags: Sequence[str] = (),
+    kind: str = "cpp",
+    time_limit: float = TIME_LIMIT,
+) -> Path | FusecError:
+    """Build one text that was not in the store, unless another process is quicker.
+
+    Args:
+        compiler: What to build it with.
+        text: The whole C++ file.
+        key: What ``build_key`` returned for it.
+        store: Where to keep it.
+        children: Has the compiler while it runs.
+        extra_flags: Flags after the usual ones.
+        kind: The namespace in the store.
+        time_limit: Seconds for the compiler, and to wait for another process.
+    """
+    with store.lock(kind, key, timeout=time_limit):
+        entry = store.get(kind, key)
+        if entry is None:
+            try:
+                library = compile_text(compiler, text, extra_flags, time_limit, children)
+            except FusecError as error:
+                return error
+            files: dict[str, bytes | Path] = {SOURCE: text.encode(), LIBRARY: library}
+            entry = store.put(kind, key, files)
+    return entry.path(LIBRARY)
 
 
 def build_key(compiler: Compiler, text: str, extra_flags: Sequence[str] = ()) -> dict[str, Any]:

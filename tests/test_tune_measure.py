@@ -7,7 +7,15 @@ import time
 
 import pytest
 
-from fusec.tune.measure import Series, interleave, interleave_series, judge, quartiles, self_test
+from fusec.tune.measure import (
+    Series,
+    interleave,
+    interleave_series,
+    judge,
+    quartiles,
+    self_test,
+    settled,
+)
 
 
 def work(count):
@@ -123,3 +131,19 @@ def test_a_five_percent_delay_is_found():
         measured = interleave_series({"a": work(2000), "b": work(2140)}, seconds=0.3)
         found += judge(measured["b"], measured["a"])[0] == "SLOWER"
     assert found >= 4
+
+
+def test_it_may_stop_once_the_medians_are_known():
+    assert settled([[1.0, 1.0, 1.01, 1.0]], 0.01)
+    assert not settled([[1.0, 1.0, 1.01, 1.0], [1.0, 2.0, 3.0, 4.0]], 0.01)
+    assert settled([[1.0, 2.0, 3.0, 4.0] * 5000], 0.01)  # a wide spread takes many samples
+    started = time.perf_counter()
+    series = interleave_series({"a": work(2000), "b": work(2000)}, seconds=20, precision=0.5)
+    assert time.perf_counter() - started < 10
+    assert all(len(each.samples) >= 8 for each in series.values())
+
+
+def test_without_a_precision_it_takes_its_time():
+    started = time.perf_counter()
+    interleave({"a": work(2000)}, seconds=0.3)
+    assert time.perf_counter() - started >= 0.3

@@ -19,6 +19,8 @@ _MODULES = (
     "torch.distributed.tensor",
     "torch._dynamo.utils",
     "torch._dynamo.convert_frame",
+    "torch._dynamo.repro.after_dynamo",  # this one and the next: at the first compilation
+    "torch.distributed.tensor.experimental",
     "torch._functorch.aot_autograd",
     "torch._functorch.partitioners",
     "fusec.capture.backend",

@@ -29,7 +29,7 @@ from fusec.report import (
 from fusec.runtime import cpp_build
 from fusec.runtime.part import CompiledPart, build_runnable
 from fusec.runtime.simulate import Simulated
-from fusec.tune.measure import interleave
+from fusec.tune.measure import PRECISION, interleave
 from fusec.verify.inputs import fresh_inputs
 
 
@@ -226,6 +226,7 @@ class CompiledGraph:
                     seconds=seconds,
                     device=device,
                     flush_l2=device == "cuda",
+                    precision=PRECISION,
                 )
             return timings["eager"], timings["fused"]
 
@@ -250,7 +251,13 @@ class CompiledGraph:
                     calls[name] = lambda r=runnable, t=tensors, s=sizes: r(t, s)  # type: ignore[misc]
             if not calls:
                 return {}
-            return interleave(calls, seconds=seconds, device=device, flush_l2=device == "cuda")
+            return interleave(
+                calls,
+                seconds=seconds,
+                device=device,
+                flush_l2=device == "cuda",
+                precision=PRECISION,
+            )
 
     def verify(self, *, timed: bool = False) -> Verdict:
         """Compare all outputs with eager and float64, on the real inputs and on fresh ones.

@@ -13,7 +13,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -29,6 +29,12 @@ Judgment = Literal["FASTER", "SLOWER", "SAME", "UNCLEAR"]
 _BLOCK = 200e-6
 _MAX_CALLS = 10_000
 _WARM_UP_CALLS = 3
+# Whoever may stop early looks at the spread after so many rounds, and not before this long: what
+# disturbs a machine for a moment should not be all that was seen of it.
+_LOOK_EVERY = 8
+_LEAST_SECONDS = 0.04
+# A figure that is only shown is exact enough once its median is: what differs by less is the same.
+PRECISION = 0.02
 # Overwriting this takes a fast GPU some hundred microseconds.
 _FLUSH = 512 << 20
 # Differences below this are the same for a user, and within what layout alone can do.
@@ -65,6 +71,7 @@ def interleave(
     flush_l2: bool = False,
     device: str = "cpu",
     stop: Callable[[], bool] | None = None,
+    precision: float = 0.0,
 ) -> dict[str, Timing]:
     """Time ``candidates`` against each other; see ``interleave_series``."""
     measured = interleave_series(
@@ -76,6 +83,7 @@ def interleave(
         flush_l2=flush_l2,
         device=device,
         stop=stop,
+        precision=precision,
     )
     return {name: series.timing() for name, series in measured.items()}
 
@@ -90,6 +98,7 @@ def interleave_series(
     flush_l2: bool = False,
     device: str = "cpu",
     stop: Callable[[], bool] | None = None,
+    precision: float = 0.0,
 ) -> dict[str, Series]:
     """Time ``candidates`` in alternating blocks and return the raw samples.
 
@@ -103,6 +112,8 @@ def interleave_series(
         flush_l2: On a GPU, overwrite its cache before every call.
         device: ``cuda`` times with the device's own events, ``cpu`` with the clock.
         stop: Asked between rounds; what was measured so far is returned.
+        precision: Stop before the time is up once every median is known to this share of itself;
+            0 to use all of the time. Events of a device are read at the end, so it has no effect.
     """
     if not candidates:
         return {}
@@ -131,11 +142,28 @@ def interleave_series(
             rounds += 1
             if rounds >= 2000:
                 break
+            if precision and rounds % _LOOK_EVERY == 0 and clock.reads_at_once:
+                long_enough = time.perf_counter() - started > _LEAST_SECONDS
+                if long_enough and settled(samples.values(), precision):
+                    break
     samples = {name: clock.finish(values) for name, values in samples.items()}
     return {
         name: Series(tuple(values), calls[name], clock.describe(calls[name], len(candidates)))
         for name, values in samples.items()
     }
+
+
+def settled(series: Iterable[Sequence[float]], precision: float) -> bool:
+    """Say whether the median of each series is known to ``precision`` of itself.
+
+    The interval is that of the notches of a box plot: 1.57 quartile distances over the root of
+    the number of samples, in either direction.
+    """
+    for samples in series:
+        low, middle, high = quartiles(samples)
+        if 1.57 * (high - low) > precision * middle * math.sqrt(len(samples)):
+            return False
+    return True
 
 
 def judge(candidate: Series, base: Series, *, confidence: float = 0.99) -> tuple[Judgment, float]:
@@ -237,6 +265,7 @@ class _Clock:
     """Times blocks of calls."""
 
     groups = True
+    reads_at_once = True
 
     def once(self, call: Call, prepare: Call | None) -> float:
         """Return the seconds of one call, now."""
@@ -298,6 +327,7 @@ class _EventClock(_Clock):
     """One call a block between two events; the host runs ahead of the device."""
 
     groups = False
+    reads_at_once = False
 
     def __init__(self, flush: bool, synchronize: Call | None) -> None:
         self.synchronize = synchronize or torch.cuda.synchronize

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from fusec.report import Timing, Verdict
-from fusec.tune.measure import interleave
+from fusec.tune.measure import PRECISION, interleave
 from fusec.verify.compare import compare_output, describe, mismatch, praise
 from fusec.verify.explain import same_bits
 from fusec.verify.inputs import clone_strided
@@ -126,5 +126,6 @@ def _time_graph(
         before=put_back if updated else None,
         device=device,
         flush_l2=device == "cuda",
+        precision=PRECISION,
     )
     return figures["graph"], figures["eager"]

@@ -8,7 +8,7 @@ import torch
 
 from fusec.kernel import Kernel, Runnable, Signature
 from fusec.report import Timing
-from fusec.tune.measure import interleave
+from fusec.tune.measure import PRECISION, interleave
 from fusec.verify.inputs import clone_strided, empty_like_strided
 
 # Nothing runs this many times faster than a copy of the bytes that it has to touch.
@@ -114,6 +114,7 @@ def time_kernel(
         before=restore(kernel.signature, tensors, originals),
         device=device,
         flush_l2=device == "cuda",
+        precision=PRECISION,
     )
     timing = figures["candidate"]
     if "copy" in figures:

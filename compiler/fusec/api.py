@@ -22,6 +22,7 @@ from fusec.kernel import Kernel
 from fusec.options import Options
 from fusec.report import GraphBreak, Guard, Recompile
 from fusec.runtime.graph import CompiledGraph
+from fusec.runtime.native import call_by_route
 
 
 class CompiledFunction:
@@ -56,6 +57,7 @@ class CompiledFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run; the first call with new kinds of inputs compiles."""
+        # Where there is a native part, this is what TorchDynamo sees, and calls go to the route.
         if is_dynamo_compiling():  # another compiled function calls this one: it takes it in
             return self.function(*args, **kwargs)
         return self._route(*args, **kwargs)
@@ -77,7 +79,9 @@ class CompiledFunction:
             self._note_recompile(len(backend.graphs) > compiled)
         if len(backend.graphs) != compiled or not self._learned:
             self._learned = self._shortcut.learn(backend.graphs, args, kwargs)
-            self._route = self._shortcut.dispatcher or self._run
+            if self._shortcut.dispatcher is not None:
+                self._route = self._shortcut.dispatcher
+                call_by_route(CompiledFunction)
         return result
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:

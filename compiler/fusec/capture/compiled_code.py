@@ -191,6 +191,8 @@ def _is_harmless(fast: FastCode) -> bool:
         "LOAD_ATTR": frozenset(_MARKS),
     }
     for each in dis.get_instructions(code):
+        if each.opname == "BINARY_OP" and each.argrepr == "[]":
+            continue  # how later Pythons take an item
         if each.opname not in _HARMLESS:
             return False
         if each.opname in allowed and each.argval not in allowed[each.opname]:

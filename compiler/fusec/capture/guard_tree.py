@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-IS, ABSENT, EMPTY = range(3)  # how a dictionary is looked at, as in calls.cpp
+IS, ABSENT, EMPTY = range(3)  # how a dictionary is looked at, as in entry.cpp
 _SAVED_HOOKS = "utils.top_saved_tensors_hooks ids == None"
 
 
@@ -28,7 +28,7 @@ class NotUnderstood(Exception):
 
 @dataclass(frozen=True)
 class Checks:
-    """What to check before compiled code runs, as ``calls.cpp`` wants it.
+    """What to check before compiled code runs, as the native part wants it.
 
     Attributes:
         tensors: Called with the tensors among the arguments; None if nothing is to be called.

@@ -56,7 +56,7 @@ class _Target:
     Attributes:
         function: Whose code runs.
         prefix: Arguments that come before those of the call: ``self``.
-        lookups: What must hold for the call to arrive there, as ``calls.cpp`` wants it.
+        lookups: What must hold for the call to arrive there, as the native part wants it.
         types: Likewise.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from fusec.ir.body import RANDOM_SEED, Compute, Extern
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.pipeline import Compilation
 from fusec.report import ExternCall
-from fusec.runtime import cpp_build
+from fusec.runtime import cpp_build, native
 from fusec.runtime.build_queue import BuildQueue
 from fusec.runtime.launch import CppRunnable, empty_cpu, empty_cuda, expect, raise_check
 from fusec.runtime.program import NativeProgram, native_program
@@ -38,6 +39,8 @@ class CompiledPart:
         self.keep = keep
         self._last_inputs: tuple[object, ...] | None = None
         self._native: NativeProgram | None = None
+        self._native_lock = threading.Lock()
+        self._native_known = False  # whether there is nothing more to hope for
         self.notes: list[str] = []
         program = state.scheduled
         bodies = {s.name: s.body for s in program.steps if isinstance(s, Compute)}
@@ -94,11 +97,14 @@ class CompiledPart:
 
     def native(self) -> NativeProgram | None:
         """Return the host program as one native call, if it can be one and the means are there."""
-        if self._native is None:
-            runnables = {name: kernel.runnable() for name, kernel in self.kernels.items()}
-            self._native = native_program(self.state.scheduled, runnables, self._failed)
-            if self._native is not None:
-                self._native.call.keep = self.keep
+        if not self._native_known and native.types() is not None:
+            with self._native_lock:  # one program: an edited kernel takes its place in it
+                if not self._native_known:
+                    runnables = {name: kernel.runnable() for name, kernel in self.kernels.items()}
+                    found = native_program(self.state.scheduled, runnables, self._failed)
+                    if found is not None:
+                        found.call.keep = self.keep
+                    self._native, self._native_known = found, True
         return self._native
 
     def _label(self) -> str:

@@ -18,7 +18,7 @@ from fusec.ir.index import Expr, Symbol
 from fusec.runtime import native
 from fusec.runtime.launch import CppRunnable, empty_cpu
 
-SLOT, SCRATCH, NUMBER, SIZE = range(4)  # kinds of kernel arguments, as in calls.cpp
+SLOT, SCRATCH, NUMBER, SIZE = range(4)  # kinds of kernel arguments, as in program.cpp
 ALIGNMENT = 64
 MOST_ARGUMENTS = 63
 # A program over fewer bytes keeps Python's lock: it is done sooner than the lock is back.

@@ -1,4 +1,4 @@
-"""The native part of a call: built once a machine, in the background, from ``calls.cpp``.
+"""The native part of a call: built once a machine, in the background, from the C++ files here.
 
 Where it cannot be built (no Python headers, another compiler, a Python without the global lock)
 everything runs as it does until it is there: by Python, more slowly.
@@ -17,20 +17,22 @@ from typing import Any
 
 from fusec.runtime import cpp_build
 
-_SOURCE = Path(__file__).with_name("calls.cpp")
+_SOURCES = ("program.cpp", "entry.cpp", "dispatcher.cpp")  # in the order of their use
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 _types: NativeTypes | None = None
 _problem = ""
+_routed: set[type] = set()
 
 
 @dataclass(frozen=True)
 class NativeTypes:
-    """The types that ``calls.cpp`` defines, each explained there."""
+    """What the C++ files define, each explained there."""
 
     Program: Any
     Entry: Any
     Dispatcher: Any
+    call_by_route: Any
 
 
 def prepare() -> None:
@@ -55,6 +57,17 @@ def types(*, wait: bool = False) -> NativeTypes | None:
     return _types
 
 
+def call_by_route(kind: type) -> None:
+    """Let calls of a class's objects go to their ``_route`` natively, where there is a way.
+
+    Args:
+        kind: A class whose ``__call__`` passes its arguments to ``self._route``.
+    """
+    if _types is not None and kind not in _routed:
+        _types.call_by_route(kind)
+        _routed.add(kind)
+
+
 def problem() -> str:
     """Return why there is no native part; empty where there is one, or not yet."""
     return _problem
@@ -77,7 +90,9 @@ def _load() -> NativeTypes:
         raise NotImplementedError("only CPython with its global lock is supported")
     # The interpreter's symbols come from the process that loads the library. The first line makes
     # another Python another text, so that it has a build of its own.
-    text = f"// {sysconfig.get_config_var('SOABI')}\n{_SOURCE.read_text()}"
+    text = f"// {sysconfig.get_config_var('SOABI')}\n" + "\n".join(
+        Path(__file__).with_name(name).read_text() for name in _SOURCES
+    )
     flags = [f"-I{include}", "-O2"]
     if sys.platform == "darwin":
         flags += ["-undefined", "dynamic_lookup"]
@@ -96,4 +111,4 @@ def exchange() -> Any:
     return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 
-__all__ = ["NativeTypes", "exchange", "prepare", "problem", "types"]
+__all__ = ["NativeTypes", "call_by_route", "exchange", "prepare", "problem", "types"]

@@ -1,0 +1,467 @@
+// What a call of compiled code costs is Python's bookkeeping: these files do that part natively.
+//
+// program.cpp     Program: allocates outputs and runs the kernels of one graph, one after the other
+// entry.cpp       Entry: one compiled form of a function: what must hold for it, what to run then
+// dispatcher.cpp  Dispatcher: finds the entry that fits a call, or leaves it to the ordinary path
+//
+// They are compiled as one text, in this order. They know Python's C interface and the DLPack
+// standard, nothing of torch: torch's own checks come in as callables, so that the same text
+// serves every release.
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace {
+
+constexpr Py_ssize_t kMaxValues = 64;     // parameters of a function; tensors kept on the stack
+constexpr size_t kStackScratch = 16384;   // temporaries up to here need no allocation
+constexpr size_t kAlignment = 64;
+constexpr size_t kMaxKernelArguments = 64;
+
+// --- DLPack: the one way to a tensor's memory that is a standard ------------------------------
+
+struct DLTensor {
+  void* data;
+  struct { int32_t type, id; } device;
+  int32_t ndim;
+  struct { uint8_t code, bits; uint16_t lanes; } dtype;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+
+struct DLPackExchange {
+  struct { uint32_t major, minor; void* previous; } header;
+  void* allocate;
+  void* from_object;
+  void* to_object;
+  int (*view)(void* object, DLTensor* out);
+  void* stream;
+};
+
+// --- calling a kernel: every parameter is a pointer or an int64 --------------------------------
+
+template <size_t... I>
+int call_with(void* address, const int64_t* values, std::index_sequence<I...>) {
+  using Function = int (*)(decltype((void)I, int64_t{})...);
+  return reinterpret_cast<Function>(address)(values[I]...);
+}
+
+template <size_t N>
+int call_exactly(void* address, const int64_t* values) {
+  return call_with(address, values, std::make_index_sequence<N>{});
+}
+
+using Caller = int (*)(void*, const int64_t*);
+
+template <size_t... N>
+Caller caller_of(size_t count, std::index_sequence<N...>) {
+  static const Caller table[] = {call_exactly<N>...};
+  return table[count];
+}
+
+// --- Program -----------------------------------------------------------------------------------
+
+enum ArgumentKind : int { kSlot, kScratch, kNumber, kSize };
+
+struct Argument {
+  int kind;
+  int64_t value;  // slot; offset in the scratch memory; the number itself; which symbolic size
+};
+
+struct Kernel {
+  void* address;
+  Caller caller;
+  std::vector<Argument> arguments;
+  size_t sizes;  // how many symbolic sizes there must be
+};
+
+struct Allocation {
+  PyObject *sizes, *strides, *dtype;
+};
+
+struct Program {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* specification;  // keeps alive what the rest points to
+  PyObject* last;           // inputs of the latest call, where they are kept
+  char keep;
+  bool release;
+  Py_ssize_t inputs;
+  size_t scratch;
+  // `shapes` is None, or yields of the inputs: a tuple of the symbolic sizes, then sizes and strides
+  // of each allocation.
+  PyObject *allocate, *threads, *data_ptr, *failed, *shapes;
+  int (*view)(void*, DLTensor*);
+  std::vector<Kernel>* kernels;
+  std::vector<Allocation>* allocations;
+  std::vector<PyObject*>* constants;  // per output: a value, or null for a slot
+  std::vector<Py_ssize_t>* outputs;
+  std::vector<char>* used;  // per input: whether a kernel takes its memory
+};
+
+// The address of a tensor's first element; -1 in `ok` if there is none.
+void* address_of(Program* self, PyObject* tensor, bool* ok) {
+  if (self->view) {
+    DLTensor view;
+    if (self->view(tensor, &view) == 0) {
+      *ok = true;
+      return static_cast<char*>(view.data) + view.byte_offset;
+    }
+    PyErr_Clear();
+  }
+  PyObject* number = PyObject_CallOneArg(self->data_ptr, tensor);
+  *ok = number != nullptr;
+  if (!number) return nullptr;
+  void* address = PyLong_AsVoidPtr(number);
+  Py_DECREF(number);
+  if (!address && PyErr_Occurred()) *ok = false;
+  return address;
+}
+
+// Take apart what `shapes` returned; false, with an error set, if it is not what it should be.
+bool read_sizes(PyObject* shapes, size_t made, std::vector<int64_t>* out) {
+  bool ok = PyTuple_Check(shapes) && static_cast<size_t>(PyTuple_GET_SIZE(shapes)) == made + 1 &&
+            PyTuple_Check(PyTuple_GET_ITEM(shapes, 0));
+  for (size_t i = 0; ok && i < made; i++) {
+    PyObject* shape = PyTuple_GET_ITEM(shapes, 1 + i);
+    ok = PyTuple_Check(shape) && PyTuple_GET_SIZE(shape) == 2;
+  }
+  if (!ok) {
+    PyErr_SetString(PyExc_TypeError, "the shapes are not as they should be");
+    return false;
+  }
+  PyObject* sizes = PyTuple_GET_ITEM(shapes, 0);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sizes); i++) {
+    int64_t size = PyLong_AsLongLong(PyTuple_GET_ITEM(sizes, i));
+    if (size == -1 && PyErr_Occurred()) return false;
+    out->push_back(size);
+  }
+  return true;
+}
+
+PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
+  if (count != self->inputs) {
+    return PyErr_Format(PyExc_TypeError, "the program takes %zd inputs, not %zd", self->inputs,
+                        count);
+  }
+  if (self->keep) {
+    PyObject* kept = PyTuple_New(count);
+    if (!kept) return nullptr;
+    for (Py_ssize_t i = 0; i < count; i++) PyTuple_SET_ITEM(kept, i, Py_NewRef(given[i]));
+    PyObject* before = self->last;
+    self->last = kept;
+    Py_XDECREF(before);
+  }
+  size_t made = self->allocations->size();
+  size_t slots = static_cast<size_t>(count) + made;
+  void* few_addresses[kMaxValues];
+  PyObject* few_tensors[kMaxValues];
+  std::vector<void*> more_addresses;
+  std::vector<PyObject*> more_tensors;
+  void** addresses = few_addresses;
+  PyObject** tensors = few_tensors;
+  if (slots > static_cast<size_t>(kMaxValues)) {
+    more_addresses.resize(slots);
+    more_tensors.resize(slots);
+    addresses = more_addresses.data();
+    tensors = more_tensors.data();
+  }
+  size_t filled = 0;  // allocated so far
+  PyObject* shapes = nullptr;
+  auto fail = [&]() -> PyObject* {
+    for (size_t i = 0; i < filled; i++) Py_DECREF(tensors[count + i]);
+    Py_XDECREF(shapes);
+    return nullptr;
+  };
+  std::vector<int64_t> integers;
+  if (self->shapes != Py_None) {
+    shapes = PyObject_Vectorcall(self->shapes, given, count, nullptr);
+    if (!shapes || !read_sizes(shapes, made, &integers)) return fail();
+    for (const Kernel& kernel : *self->kernels) {
+      if (kernel.sizes > integers.size()) {
+        PyErr_SetString(PyExc_ValueError, "there are fewer sizes than the kernels take");
+        return fail();
+      }
+    }
+  }
+  for (Py_ssize_t i = 0; i < count; i++) {
+    bool ok = true;
+    tensors[i] = given[i];
+    addresses[i] = (*self->used)[i] ? address_of(self, given[i], &ok) : nullptr;
+    if (!ok) return fail();
+  }
+  for (size_t i = 0; i < made; i++) {
+    const Allocation& wanted = (*self->allocations)[i];
+    PyObject* arguments[] = {nullptr, wanted.sizes, wanted.strides, wanted.dtype};
+    if (shapes) {
+      PyObject* shape = PyTuple_GET_ITEM(shapes, 1 + i);
+      arguments[1] = PyTuple_GET_ITEM(shape, 0);
+      arguments[2] = PyTuple_GET_ITEM(shape, 1);
+    }
+    PyObject* tensor = PyObject_Vectorcall(self->allocate, arguments + 1,
+                                           3 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+    if (!tensor) return fail();
+    tensors[count + i] = tensor;
+    filled++;
+    bool ok;
+    addresses[count + i] = address_of(self, tensor, &ok);
+    if (!ok) return fail();
+  }
+  PyObject* number = PyObject_CallNoArgs(self->threads);
+  if (!number) return fail();
+  int64_t threads = PyLong_AsLongLong(number);
+  Py_DECREF(number);
+  if (threads == -1 && PyErr_Occurred()) return fail();
+
+  alignas(kAlignment) char stack_scratch[kStackScratch];
+  char* scratch = stack_scratch;
+  if (self->scratch > kStackScratch) {
+    size_t rounded = (self->scratch + kAlignment - 1) / kAlignment * kAlignment;
+    scratch = static_cast<char*>(aligned_alloc(kAlignment, rounded));
+    if (!scratch) {
+      PyErr_NoMemory();
+      return fail();
+    }
+  }
+  int status = 0;
+  size_t which = 0;
+  int64_t values[kMaxKernelArguments];
+  PyThreadState* thread = self->release ? PyEval_SaveThread() : nullptr;
+  for (; which < self->kernels->size(); which++) {
+    const Kernel& kernel = (*self->kernels)[which];
+    size_t n = 0;
+    for (const Argument& argument : kernel.arguments) {
+      switch (argument.kind) {
+        case kSlot:
+          values[n++] = reinterpret_cast<int64_t>(addresses[argument.value]);
+          break;
+        case kScratch:
+          values[n++] = reinterpret_cast<int64_t>(scratch + argument.value);
+          break;
+        case kNumber:
+          values[n++] = argument.value;
+          break;
+        default:
+          values[n++] = integers[argument.value];
+      }
+    }
+    values[n] = threads;
+    status = kernel.caller(kernel.address, values);
+    if (status) break;
+  }
+  if (thread) PyEval_RestoreThread(thread);
+  if (scratch != stack_scratch) free(scratch);
+  if (status) {
+    PyObject* nothing = PyObject_CallFunction(self->failed, "ni", (Py_ssize_t)which, status);
+    Py_XDECREF(nothing);
+    if (nothing) PyErr_SetString(PyExc_RuntimeError, "a kernel failed");
+    return fail();
+  }
+  size_t results = self->outputs->size();
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(results));
+  if (!list) return fail();
+  for (size_t i = 0; i < results; i++) {
+    PyObject* constant = (*self->constants)[i];
+    PyObject* value = constant ? constant : tensors[(*self->outputs)[i]];
+    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), Py_NewRef(value));
+  }
+  fail();  // drops our own references
+  return list;
+}
+
+PyObject* program_call(PyObject* object, PyObject* const* given, size_t flags, PyObject* names) {
+  if (names && PyTuple_GET_SIZE(names)) {
+    PyErr_SetString(PyExc_TypeError, "the program takes no names");
+    return nullptr;
+  }
+  return program_run(reinterpret_cast<Program*>(object), given, PyVectorcall_NARGS(flags));
+}
+
+// The calling convention of AOTAutograd: the inputs in a list, which is emptied.
+PyObject* program_boxed(PyObject* object, PyObject* list) {
+  if (!PyList_Check(list)) {
+    PyErr_SetString(PyExc_TypeError, "the inputs must be in a list");
+    return nullptr;
+  }
+  PyObject* given = PyList_AsTuple(list);
+  if (!given) return nullptr;
+  PyObject* result = nullptr;
+  if (PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) == 0) {
+    result = program_run(reinterpret_cast<Program*>(object), &PyTuple_GET_ITEM(given, 0),
+                         PyTuple_GET_SIZE(given));
+  }
+  Py_DECREF(given);
+  return result;
+}
+
+// Launch another build of a kernel from now on.
+PyObject* program_link(PyObject* object, PyObject* arguments) {
+  Py_ssize_t which;
+  unsigned long long address;
+  if (!PyArg_ParseTuple(arguments, "nK", &which, &address)) return nullptr;
+  auto& kernels = *reinterpret_cast<Program*>(object)->kernels;
+  if (which < 0 || which >= static_cast<Py_ssize_t>(kernels.size()) || !address) {
+    PyErr_SetString(PyExc_IndexError, "there is no such kernel");
+    return nullptr;
+  }
+  kernels[which].address = reinterpret_cast<void*>(static_cast<uintptr_t>(address));
+  Py_RETURN_NONE;
+}
+
+int program_fill(Program* self, PyObject* arguments) {
+  PyObject *kernels, *allocations, *outputs, *capsule;
+  unsigned long long scratch;
+  int release;
+  if (!PyArg_ParseTuple(arguments, "nO!O!O!KOOOOOOp", &self->inputs, &PyTuple_Type, &kernels,
+                        &PyTuple_Type, &allocations, &PyTuple_Type, &outputs, &scratch,
+                        &self->allocate, &self->threads, &self->data_ptr, &self->failed,
+                        &self->shapes, &capsule, &release)) {
+    return -1;
+  }
+  self->scratch = scratch;
+  self->release = release != 0;
+  self->used->assign(self->inputs, 0);
+  Py_ssize_t slots = self->inputs + PyTuple_GET_SIZE(allocations);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kernels); i++) {
+    unsigned long long address;
+    PyObject* given;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(kernels, i), "KO!", &address, &PyTuple_Type, &given)) {
+      return -1;
+    }
+    Kernel kernel{reinterpret_cast<void*>(static_cast<uintptr_t>(address)), nullptr, {}, 0};
+    size_t count = static_cast<size_t>(PyTuple_GET_SIZE(given));
+    if (count + 1 > kMaxKernelArguments) {
+      PyErr_SetString(PyExc_ValueError, "a kernel has too many arguments");
+      return -1;
+    }
+    for (size_t j = 0; j < count; j++) {
+      int kind;
+      long long value;
+      if (!PyArg_ParseTuple(PyTuple_GET_ITEM(given, j), "iL", &kind, &value)) return -1;
+      bool is_slot = kind == kSlot, is_size = kind == kSize;
+      if ((is_slot && (value < 0 || value >= slots)) || (is_size && value < 0) ||
+          (is_size && self->shapes == Py_None) || kind < kSlot || kind > kSize ||
+          (kind == kScratch && (value < 0 || static_cast<size_t>(value) > self->scratch))) {
+        PyErr_SetString(PyExc_ValueError, "a kernel's argument is out of range");
+        return -1;
+      }
+      if (is_slot && value < self->inputs) (*self->used)[value] = 1;
+      if (is_size && static_cast<size_t>(value) >= kernel.sizes) kernel.sizes = value + 1;
+      kernel.arguments.push_back({kind, value});
+    }
+    kernel.caller = caller_of(count + 1, std::make_index_sequence<kMaxKernelArguments + 1>{});
+    self->kernels->push_back(std::move(kernel));
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(allocations); i++) {
+    Allocation wanted;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(allocations, i), "OOO", &wanted.sizes, &wanted.strides,
+                          &wanted.dtype)) {
+      return -1;
+    }
+    self->allocations->push_back(wanted);
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); i++) {
+    PyObject *slot, *constant;  // (slot, None) or (None, constant)
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(outputs, i), "OO", &slot, &constant)) return -1;
+    Py_ssize_t position = slot == Py_None ? -1 : PyLong_AsSsize_t(slot);
+    if (slot != Py_None && (position < 0 || position >= slots)) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "an output is out of range");
+      return -1;
+    }
+    self->outputs->push_back(position);
+    self->constants->push_back(slot == Py_None ? constant : nullptr);
+  }
+  if (capsule != Py_None) {
+    auto* exchange =
+        static_cast<DLPackExchange*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+    if (!exchange) PyErr_Clear();
+    if (exchange && exchange->header.major == 1) self->view = exchange->view;
+  }
+  return 0;
+}
+
+PyObject* program_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
+  auto* self = reinterpret_cast<Program*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->vectorcall = program_call;
+  self->specification = Py_NewRef(arguments);
+  self->kernels = new std::vector<Kernel>;
+  self->allocations = new std::vector<Allocation>;
+  self->constants = new std::vector<PyObject*>;
+  self->outputs = new std::vector<Py_ssize_t>;
+  self->used = new std::vector<char>;
+  if (program_fill(self, arguments) < 0) {
+    Py_DECREF(self);
+    return nullptr;
+  }
+  return reinterpret_cast<PyObject*>(self);
+}
+
+int program_traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<Program*>(object);
+  Py_VISIT(self->specification);
+  Py_VISIT(self->last);
+  Py_VISIT(Py_TYPE(object));
+  return 0;
+}
+
+// A cleared program cannot be called: only what is unreachable is cleared.
+int program_clear(PyObject* object) {
+  auto* self = reinterpret_cast<Program*>(object);
+  self->inputs = -1;
+  Py_CLEAR(self->last);
+  Py_CLEAR(self->specification);
+  return 0;
+}
+
+void program_dealloc(PyObject* object) {
+  auto* self = reinterpret_cast<Program*>(object);
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  program_clear(object);
+  delete self->kernels;
+  delete self->allocations;
+  delete self->constants;
+  delete self->outputs;
+  delete self->used;
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+PyMethodDef program_methods[] = {
+    {"boxed", program_boxed, METH_O, "Run on the inputs in a list, which is emptied."},
+    {"link", program_link, METH_VARARGS, "Launch another build of a kernel: its number, address."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyMemberDef program_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Program, vectorcall), READONLY, nullptr},
+    {"last", T_OBJECT, offsetof(Program, last), 0, "Inputs of the latest call, or None."},
+    {"keep", T_BOOL, offsetof(Program, keep), 0, "Whether the inputs of a call are kept."},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyType_Slot program_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(program_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(program_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(program_traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(program_clear)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_methods, program_methods},
+    {Py_tp_members, program_members},
+    {0, nullptr},
+};
+
+PyType_Spec program_spec = {
+    "fusec.native.Program", sizeof(Program), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, program_slots};
+
+}  // namespace

@@ -284,3 +284,26 @@ def test_an_edited_update_is_checked() -> None:
     wrong = kernel.check(kernel.source.replace("] += ", "] = "))
     assert not wrong.ok
     assert wrong.stage == "wrong"
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_one_element_of_each_slice_fuses(dim: int) -> None:
+    x, index = torch.randn(6, 5, 7), torch.randint(0, 5, (6, 5, 7)).narrow(dim, 0, 1)
+    compiled = check(lambda x, i: (x * 2).scatter(dim, i, -1.5).exp(), x, index)
+    assert len(compiled.kernels) == 1
+    source = torch.randn_like(x)
+    check(lambda x, i, s: x.scatter(dim, i, s.narrow(dim, 1, 1)), x, index, source)
+    with pytest.raises((IndexError, RuntimeError), match="out of"):
+        fusec.compile(lambda x, i: x.scatter(dim, i, 1.0))(x, index + 7)
+
+
+def test_the_gradient_of_cross_entropy_is_one_kernel() -> None:
+    logits = torch.randn(12, 40, requires_grad=True)
+    target = torch.randint(0, 40, (12,))
+    target[3] = -100
+    compiled = fusec.compile(torch.nn.functional.cross_entropy)
+    (actual,) = torch.autograd.grad(compiled(logits, target), [logits])
+    (wanted,) = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, target), [logits])
+    torch.testing.assert_close(actual, wanted)
+    backward = [p for p in compiled.graphs[0].parts if p.kind == "backward"]
+    assert [len(p.kernels) for p in backward] == [1]

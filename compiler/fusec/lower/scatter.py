@@ -227,8 +227,44 @@ def scatter(
         raise NotLowered("a symbolic number is scattered")
     dim = normalize_dim(dim, x.ndim)
     mode = _MODES[reduce] if reduce else "put"
+    if mode == "put" and _names_one_each(x, dim, index):
+        return _selected(lowering, x, dim, index, _source(source, x))
     place = _scatter_place(x, dim, index)
     return updated(lowering, x, index.shape, place, _source(source, x), mode)
+
+
+def _names_one_each(x: TensorValue, dim: int, index: TensorValue) -> bool:
+    """Whether ``index`` names one element of every slice of ``x`` along ``dim``."""
+    if x.ndim != index.ndim or x.ndim == 0 or x.shape[dim].constant == 0:
+        return False
+    return all(
+        have == (1 if d == dim else want)
+        for d, (have, want) in enumerate(zip(index.shape, x.shape, strict=True))
+    )
+
+
+def _selected(
+    lowering: Lowering, x: TensorValue, dim: int, index: TensorValue, source: Element
+) -> TensorValue:
+    """Emit x with one element of every slice replaced: pointwise, so that it fuses.
+
+    The one-hot gradient of a cross-entropy is of this kind.
+    """
+    dtype = ops.compute_dtype(lowering.meta().dtype)
+
+    def value(at: Index) -> Node:
+        first = (*at[:dim], Expr.of(0), *at[dim + 1 :])
+        named = ops.cast(index.at(first), torch.int64)
+        limit = ops.index_value(x.shape[dim], torch.int64)
+        inside = ops.logical_and(
+            ops.binary("ge", named, ops.const(0, torch.int64)), ops.binary("lt", named, limit)
+        )
+        assert inside is not None
+        checked = ops.check(inside, named, "index out of range")
+        hit = ops.binary("eq", checked, ops.index_value(at[dim], torch.int64))
+        return ops.where(hit, convert(source(first), dtype), convert(x.at(at), dtype))
+
+    return lowering.pointwise(value)
 
 
 @register(aten.scatter_add.default)

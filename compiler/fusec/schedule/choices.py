@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Node, Op, Reduce, Scan
@@ -36,13 +38,25 @@ def points(axes: tuple[Symbol, ...]) -> int:
     return total
 
 
-def may_recompute(producer: Body, uses: int, expansion: float) -> str | None:
+# What is this much smaller than a result is not counted as an input of it: it stays in the cache.
+SMALL_INPUT = 8
+
+
+def large_inputs(producer: Body, buffers: Mapping[str, Buffer]) -> int:
+    """Return how many buffers of about the result's size a pointwise producer reads."""
+    own = buffer_bytes(buffers[producer.stores[0].buffer])
+    names = {node.buffer for node in producer.loads()}
+    return sum(buffer_bytes(buffers[name]) * SMALL_INPUT > own for name in names)
+
+
+def may_recompute(producer: Body, uses: int, expansion: float, large: int) -> str | None:
     """Return None where a pointwise producer may be computed at each use, else the reason not.
 
     Args:
         producer: One pointwise store.
         uses: How many consumers would each compute it.
         expansion: How many times as often the busiest consumer would compute an element.
+        large: Its ``large_inputs``.
 
     A producer with one consumer that reads each element once costs nothing to inline. Computing
     it again for every consumer pays as long as that is cheaper than a write and a read of memory:
@@ -58,7 +72,7 @@ def may_recompute(producer: Body, uses: int, expansion: float) -> str | None:
         return None  # made from nothing: reading it could only be slower
     if expansion > 2 and cost >= 10:
         return f"each element would be computed {expansion:.0f} times, at a cost of {cost}"
-    if uses > 1 and (cost >= 10 or inputs > 2):
+    if uses > 1 and (cost >= 10 or large > 2):
         return f"{uses} consumers would each compute it, at a cost of {cost}"
     if uses > 4:
         return f"{uses} consumers read it"

@@ -40,7 +40,9 @@ def inline_pointwise(
         computes = [c for c in consumers if isinstance(c, Compute)]
         if len(computes) != len(consumers):
             continue
-        reason = choices.may_recompute(body, len(users), _expansion(body, computes, program))
+        large = choices.large_inputs(body, program.buffers)
+        expansion = _expansion(body, computes, program)
+        reason = choices.may_recompute(body, len(users), expansion, large)
         if reason is None and _belongs_to_its_producer(body, computes, program, steps):
             reason = "it picks from a large result, and belongs into the kernel that makes it"
         if reason is not None:

@@ -7,7 +7,7 @@ done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from fusec.codegen.cpp import choices
@@ -24,20 +24,30 @@ from fusec.codegen.cpp.reductions import (
     take,
     take_number,
 )
-from fusec.codegen.cpp.scope import Kernel, Scope
+from fusec.codegen.cpp.scope import Scope
 from fusec.codegen.cpp.writer import Writer
 from fusec.ir.index import Symbol
+from fusec.ir.node import Node, Op
+from fusec.ir.ops import CHECK_PREFIX
 
 # Writes what one element does to the accumulators of its lane; with them their flags for NaN.
 Element = Callable[[Scope, Sequence[Accumulator], dict[str, str]], None]
 _KINDS = {"sum", "prod", "max", "min", "argmax", "argmin"}
 
 
-def in_blocks(kernel: Kernel, axis: Symbol, items: Sequence[Accumulator] = ()) -> bool:
-    """Whether a loop along ``axis`` that feeds ``items`` can be cut into blocks, and is long."""
+def in_blocks(axis: Symbol, nodes: Iterable[Node] = (), items: Sequence[Accumulator] = ()) -> bool:
+    """Whether a loop can be cut into blocks, and is long enough.
+
+    Args:
+        axis: What it runs along.
+        nodes: What is computed in it.
+        items: What it adds to.
+    """
     size = axis.size.constant if axis.size is not None else 1
-    if kernel.checked or (size is not None and size < choices.MIN_BLOCKED):
+    if size is not None and size < choices.MIN_BLOCKED:
         return False
+    if any(isinstance(n, Op) and n.name.startswith(CHECK_PREFIX) for n in nodes):
+        return False  # a check that fails is a result that the lanes would have to carry
     return all(i.dtype.is_floating_point and i.node.kind in _KINDS for i in items)
 
 

@@ -161,7 +161,8 @@ class Columns:
         kernel, writer, column = self.kernel, self.writer, self.column
         span = (self.begin, self.end)
         with ExitStack() as stack:
-            if requests and in_blocks(kernel, column):
+            inside = [node for node in kernel.nodes if column in kernel.free[node]]
+            if requests and in_blocks(column, inside):
                 even = (self.whole or self.even) and is_even(column)
                 span = stack.enter_context(blocks(outer, writer, column, span, requests, even=even))
             elif requests and self.whole:

@@ -104,7 +104,8 @@ def _vector_loop(
     size = axis.size.constant if axis.size is not None else 1
     span = (span[0], span[1] or kernel.extent(axis))
     with ExitStack() as stack:
-        if requests and in_blocks(kernel, axis):
+        inside = [node for node in kernel.nodes if axis in kernel.free[node]]
+        if requests and in_blocks(axis, inside):
             loop = blocks(scope, writer, axis, span, requests, even=is_even(axis))
             span = stack.enter_context(loop)
         elif requests and size is not None and size < choices.MIN_BLOCKED:

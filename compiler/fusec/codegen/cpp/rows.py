@@ -219,7 +219,7 @@ class Rows:
             for store in step.stores:
                 scope.store(store, self.writer)
 
-        if requests and in_blocks(self.kernel, axis, items):
+        if requests and in_blocks(axis, step.inside, items):
             span = (begin, end)
             even = is_even(axis) and not self.cut
             write_lanes(outer, self.writer, axis, span, items, requests, element, even=even)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -118,25 +119,46 @@ class Body:
         places = indirect_nodes(tuple(e for store in self.stores for e in store.index))
         return (*self.roots, *places)
 
+    # Every stage asks for these many times; a body never changes.
+    @functools.cached_property
+    def _nodes(self) -> tuple[Node, ...]:
+        return tuple(walk(self.computed))
+
+    @functools.cached_property
+    def _loads(self) -> tuple[Load, ...]:
+        return tuple(node for node in self._nodes if isinstance(node, Load))
+
+    @functools.cached_property
+    def _updated(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(store.buffer for store in self.stores if store.updates))
+
+    @functools.cached_property
+    def _writes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(store.buffer for store in self.stores))
+
+    @functools.cached_property
+    def _reads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([*(node.buffer for node in self._loads), *self.updated()]))
+
     def nodes(self) -> list[Node]:
         """Return every node, arguments before users; those that say where to store as well."""
-        return walk(self.computed)
+        return list(self._nodes)
 
     def loads(self) -> list[Load]:
         """Return every load, each once."""
-        return [node for node in self.nodes() if isinstance(node, Load)]
+        return list(self._loads)
 
     def reads(self) -> tuple[str, ...]:
         """Return the names of the buffers whose contents matter, in order of first use."""
-        return tuple(dict.fromkeys([*(node.buffer for node in self.loads()), *self.updated()]))
+        return self._reads
 
     def updated(self) -> tuple[str, ...]:
         """Return the names of the buffers of which some elements are changed, in order."""
-        return tuple(dict.fromkeys(store.buffer for store in self.stores if store.updates))
+        return self._updated
 
     def writes(self) -> tuple[str, ...]:
         """Return the names of the buffers written, in order."""
-        return tuple(dict.fromkeys(store.buffer for store in self.stores))
+        return self._writes
 
     @property
     def has_reduction(self) -> bool:

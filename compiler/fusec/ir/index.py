@@ -163,9 +163,9 @@ class Expr:
         """Return the atoms that occur at the top level."""
         return {atom for monomial in self.terms for atom in monomial}
 
-    def symbols(self) -> set[Symbol]:
+    def symbols(self) -> frozenset[Symbol]:
         """Return every symbol that occurs anywhere inside."""
-        return set(_symbols(self))
+        return _symbols(self)
 
     def coefficient(self, symbol: Symbol) -> Expr:
         """Return what multiplies ``symbol`` where it occurs alone to the first power."""

@@ -80,14 +80,14 @@ def _belongs_to_its_producer(
     if not any(consumer.body.has_reduction for consumer in consumers):
         return False
     own = choices.points(body.axes)
-    makers = {
-        name: step for step in steps.values() if isinstance(step, Compute) for name in step.writes()
+    large = {
+        name for name in body.reads() if choices.estimate(program.buffers[name].elements) >= 4 * own
     }
-    return any(
-        name in makers
-        and makers[name].body.has_reduction
-        and choices.estimate(program.buffers[name].elements) >= 4 * own
-        for name in body.reads()
+    return bool(large) and any(
+        isinstance(step, Compute)
+        and not large.isdisjoint(step.writes())
+        and step.body.has_reduction
+        for step in steps.values()
     )
 
 

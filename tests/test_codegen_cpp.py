@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fusec
 from codegen_cpp_bodies import Bench, Built, check, make_inputs
 from codegen_triton_bodies import (
     Case,
@@ -163,3 +165,17 @@ def machine_code(library: bytes) -> bytes:
         if library[strings + name :].startswith(b".text\0"):
             return library[offset : offset + length]
     raise AssertionError("a library without code")
+
+
+def test_one_plus_erf_is_as_good_as_the_sum() -> None:
+    special = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 3e38, -3e38, 1e-40, -100.0])
+    x = torch.cat([torch.linspace(-8, 8, 200_001), special])
+    compiled = fusec.compile(lambda x: 1 + torch.erf(x))
+    actual, exact = compiled(x), torch.special.erfc(-x.double())
+    (kernel,) = compiled.kernels.values()
+    assert "fx_one_plus_erf" in kernel.source
+    torch.testing.assert_close(actual[-9:], 1 + torch.erf(x[-9:]), equal_nan=True)
+    off = (actual.double() - exact).abs()[:-9]
+    above = x[:-9] > 0
+    assert (off[above] / exact[:-9][above]).max() < 2**-23
+    assert off[~above].max() < 2**-23

@@ -233,6 +233,19 @@ def erf_power_fit(low: str, high: str, terms: int, bits: int) -> Fit:
     )
 
 
+def one_plus_erf_fit(high: str, terms: int, bits: int) -> Fit:
+    """log2(erfc(t)) / t in t, absolute error of erfc."""
+    start = -2 / root(mp.pi) / mp.log(2)
+    return Fit(
+        lambda t: mp.log(mp.erfc(t), 2) / t if t else start,
+        lambda t: mp.erfc(t) * t * LN2,
+        mp.mpf(0),
+        mp.mpf(high),
+        terms,
+        bits,
+    )
+
+
 def erfcx_fit(centre: int, high: str, terms: int, bits: int) -> Fit:
     """(1 + 2 x) exp(x^2) erfc(x) in u = (x - c) / (x + c), relative error."""
 
@@ -313,6 +326,8 @@ FITS: dict[str, Callable[[], Fit]] = {
     "sinh.f64": lambda: sinh_fit(8, 53),
     "erf_near.f32": lambda: erf_near_fit("0.93", 6, 24),
     "erf_far.f32": lambda: erf_power_fit("0.92", "4", 7, 24),
+    "one_plus_erf.f32": lambda: one_plus_erf_fit("4.2", 8, 24),
+    "exp2_short.f32": lambda: exp2_fit(5, 24),
     "erf_near.f64": lambda: erf_near_fit("1", 12, 53),
     "erf_half.f64": lambda: erf_near_fit("0.5", 9, 53),
     "erf_far.f64": lambda: erf_far_fit("1", "6.1", 20, 53),

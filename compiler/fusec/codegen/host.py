@@ -18,6 +18,10 @@ from fusec.ir.body import Buffer, Compute, Extern, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.printer import dtype_name
 
+# Over more memory than this, tensors are freed between kernels, as soon as nobody needs them: it
+# is more than what the launches cost.
+GROUPED_BYTES = 1 << 24
+
 
 @dataclass(frozen=True)
 class HostProgram:
@@ -29,11 +33,31 @@ class HostProgram:
         traced: The same function, launching through ``launch(name, tensors, sizes)``, so that a
             kernel's own inputs can be caught.
         constants: Names in the text that stand for Python objects (operators, tensors).
+        groups: Kernels that run one after the other and are launched by one call, by the name that
+            the call has in the text.
     """
 
     text: str
     traced: str
     constants: Mapping[str, object]
+    groups: Mapping[str, Group]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Kernels that one call launches; memory that only they use has no name in the host program.
+
+    Attributes:
+        steps: In order.
+        buffers: What the call takes, in order.
+        sizes: The symbolic sizes that it takes after them.
+        inner: Buffers of constant size that only these steps write and read.
+    """
+
+    steps: tuple[Compute, ...]
+    buffers: tuple[str, ...]
+    sizes: tuple[Symbol, ...]
+    inner: tuple[str, ...]
 
 
 class _Writer:
@@ -45,6 +69,7 @@ class _Writer:
         self.taken |= {"empty", "empty_cpu", "empty_cuda", *DTYPES, *targets}
         self.constants: dict[str, object] = {}
         self.lines: list[str] = []
+        self.groups: dict[str, Group] = {}
         self.names: dict[str, str] = {}
         self.sizes: dict[Symbol, str] = {}
         self.needed = set(program.output_buffers())
@@ -132,6 +157,37 @@ class _Writer:
         else:
             self.lines.append(f"{step.name}({', '.join(names + sizes)})")
 
+    def group_at(self, start: int) -> Group | None:
+        """Return the kernels from one step on that one call can launch, if it can."""
+        steps: list[Compute] = []
+        for step in self.program.steps[start:]:
+            if not isinstance(step, Compute) or self.targets[step.name] != "cpp":
+                break
+            steps.append(step)
+        names = list(dict.fromkeys(name for s in steps for name in argument_buffers(s.body)))
+        sizes = [buffer_bytes(self.program.buffers[name]) for name in names]
+        if self.traced or not steps or None in sizes or sum(s or 0 for s in sizes) > GROUPED_BYTES:
+            return None
+        after = self.program.steps[start + len(steps) :]
+        needed = self.program.output_buffers().union(*(step.reads() for step in after))
+        needed |= {name for step in after for name in step.writes()}
+        inner = [name for name in names if name not in needed and name not in self.names]
+        symbols = {s: None for step in steps for s in body_sizes(step.body, self.program.buffers)}
+        outer = [name for name in names if name not in inner]
+        return Group(tuple(steps), tuple(outer), tuple(symbols), tuple(inner))
+
+    def launch(self, group: Group) -> None:
+        for name in group.buffers:
+            if name not in self.names:
+                self.bind(name)
+                self.allocate(self.program.buffers[name])
+        first, last = group.steps[0].name, group.steps[-1].name
+        text = f"launch_{first}" if first == last else f"launch_{first}_to_{last}"
+        name = identifier(text, self.taken, "launch")
+        self.groups[name] = group
+        arguments = [self.names[b] for b in group.buffers] + [self.sizes[s] for s in group.sizes]
+        self.lines.append(f"{name}({', '.join(arguments)})")
+
     def extern(self, step: Extern) -> None:
         target = _DIRECT.get(step.target, step.target)
         function = self.constant(target, str(step.target).replace(".", "_"))
@@ -191,10 +247,15 @@ class _Writer:
                 last[name] = step.name
         for name in program.output_buffers():
             last.pop(name, None)
-        for step in program.steps:
-            if isinstance(step, Compute):
+        launched = 0  # steps that the last group has done
+        for position, step in enumerate(program.steps):
+            group = self.group_at(position) if position >= launched else None
+            if group is not None:
+                self.launch(group)
+                launched = position + len(group.steps)
+            elif position >= launched and isinstance(step, Compute):
                 self.compute(step)
-            else:
+            elif isinstance(step, Extern):
                 self.extern(step)
             self.free(step, last)
         outputs = ", ".join(self.value(v) for v in program.outputs)
@@ -231,7 +292,21 @@ def emit_host(program: Program, targets: Mapping[str, str]) -> HostProgram:
     text = plain.run()
     traced = _Writer(program, targets, traced=True)
     traced_text = traced.run()
-    return HostProgram(text, traced_text, {**traced.constants, **plain.constants})
+    constants = {**traced.constants, **plain.constants}
+    return HostProgram(text, traced_text, constants, plain.groups)
+
+
+def buffer_bytes(buffer: Buffer) -> int | None:
+    """Return the size of a buffer's memory, gaps included; None if it is symbolic."""
+    extent = 1
+    for size, stride in zip(buffer.shape, buffer.strides, strict=True):
+        length, step = size.constant, stride.constant
+        if length is None or step is None:
+            return None
+        if length == 0:
+            return 0
+        extent += (length - 1) * step
+    return extent * buffer.dtype.itemsize
 
 
 DTYPES = {

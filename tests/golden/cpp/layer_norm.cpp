@@ -13,7 +13,7 @@
 #define FX_INLINE static inline __attribute__((always_inline))
 FX_INLINE uint32_t fx_bits(float x);
 FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_erf(float x);
+FX_INLINE float fx_one_plus_erf(float x);
 FX_INLINE float fx_rsqrt(float x);
 
 constexpr int64_t ROWS = 8; // tunable: 1 4 8 32 128 (rows a thread takes)
@@ -33,7 +33,7 @@ extern "C" int gelu_layer_norm(const float* __restrict__ x, const float* __restr
         for (int64_t r0 = 0; r0 < 200; ++r0) {
             // line 2: h = gelu(x * w + b)
             const float total = x[i0 * 200 + r0] * w[r0] + b[r0];
-            const float h_val = total * 0.5f * (fx_erf(total * 0.70710677f) + 1.0f);
+            const float h_val = total * 0.5f * fx_one_plus_erf(total * 0.70710677f);
             h_row[r0] = h_val;
             // line 3: y = layer_norm(h, (n,), gamma, beta)
             row_sum += h_val;
@@ -61,29 +61,24 @@ extern "C" int gelu_layer_norm(const float* __restrict__ x, const float* __restr
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
 
-// erf.f32: x + x P(x^2) up to 0.93, 1 - 2^(|x| Q(|x|)) beyond; minimax of degrees 5 and 6; 1.1 ulp
-FX_INLINE float fx_erf(float x)
+// one_plus_erf.f32: erfc(|x|) = 2^(|x| Q(|x|)), minimax of degree 7; 2^-23
+FX_INLINE float fx_one_plus_erf(float x)
 {
-    float z = x * x;
-    float p = -0x1.386c94p-11f;
-    p = __builtin_fmaf(p, z, 0x1.46d850p-8f);
-    p = __builtin_fmaf(p, z, -0x1.b67bd0p-6f);
-    p = __builtin_fmaf(p, z, 0x1.ce1984p-4f);
-    p = __builtin_fmaf(p, z, -0x1.8126e2p-2f);
-    p = __builtin_fmaf(p, z, 0x1.06eba6p-3f);
-    float near = __builtin_fmaf(p, x, x);
     float a = __builtin_fabsf(x);
-    a = a > 4.0f ? 4.0f : a;
-    float q = -0x1.1019bcp-16f;
-    q = __builtin_fmaf(q, a, 0x1.e87718p-12f);
-    q = __builtin_fmaf(q, a, -0x1.586b08p-8f);
-    q = __builtin_fmaf(q, a, 0x1.18d6fep-5f);
-    q = __builtin_fmaf(q, a, -0x1.39e4acp-3f);
-    q = __builtin_fmaf(q, a, -0x1.d5291cp-1f);
-    q = __builtin_fmaf(q, a, -0x1.a0d7fcp+0f);
+    float q = -0x1.7c2652p-15f;
+    q = __builtin_fmaf(q, a, 0x1.d2dea4p-12f);
+    q = __builtin_fmaf(q, a, -0x1.86489ap-10f);
+    q = __builtin_fmaf(q, a, -0x1.9676c8p-11f);
+    q = __builtin_fmaf(q, a, 0x1.cee968p-6f);
+    q = __builtin_fmaf(q, a, -0x1.301718p-3f);
+    q = __builtin_fmaf(q, a, -0x1.d63aaep-1f);
+    q = __builtin_fmaf(q, a, -0x1.a0be9ep+0f);
+    // Down there the power's bits are those of 0; a NaN stays one.
+    float power = q * a;
+    power = power < -127.0f ? -127.0f : power;
     // The power is n + r, minimax of degree 6 for 2^r.
-    float shifted = __builtin_fmaf(q, a, 0x1.8p23f);
-    float r = __builtin_fmaf(q, a, 0x1.8p23f - shifted);
+    float shifted = power + 0x1.8p23f;
+    float r = power - (shifted - 0x1.8p23f);
     float e = 0x1.4500bep-13f;
     e = __builtin_fmaf(e, r, 0x1.5ee4f4p-10f);
     e = __builtin_fmaf(e, r, 0x1.3b2a70p-7f);
@@ -91,9 +86,8 @@ FX_INLINE float fx_erf(float x)
     e = __builtin_fmaf(e, r, 0x1.ebfbe0p-3f);
     e = __builtin_fmaf(e, r, 0x1.62e430p-1f);
     e = __builtin_fmaf(e, r, 1.0f);
-    float far = 1.0f - fx_from_bits(fx_bits(e) + (fx_bits(shifted) << 23));
-    // Asked this way round, NaN takes the near side, which keeps it.
-    return a > 0.93f ? __builtin_copysignf(far, x) : near;
+    float tail = fx_from_bits(fx_bits(e) + (fx_bits(shifted) << 23));
+    return x > 0.0f ? 2.0f - tail : tail;
 }
 
 // rsqrt.f32: 1.5 ulp

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+
 from fusec.codegen.cpp.columns import column_axis, write_columns
 from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.codegen.cpp.loops import cost
@@ -15,6 +17,7 @@ from fusec.codegen.cpp.support import helper_texts
 from fusec.codegen.cpp.updates import write_updates
 from fusec.codegen.cpp.writer import Writer
 from fusec.codegen.naming import body_sizes, identifier, make_signature
+from fusec.codegen.patterns import index_nodes, use_one_plus
 from fusec.ir.body import Body, Buffer, axis_sizes
 from fusec.ir.index import Expr, product
 from fusec.ir.node import Reduce, Scan
@@ -38,6 +41,7 @@ def emit_cpp(
     Raises:
         UnsupportedNode: A value has a type or an operation that has no C++.
     """
+    body = _use_patterns(body)
     signature, names = make_signature(body, buffers)
     taken = {argument.name for argument in signature.arguments} | _RESERVED
     size_names = {}
@@ -103,6 +107,11 @@ def emit_cpp(
         operations=_operations(body),
         summary=summary,
     )
+
+
+def _use_patterns(body: Body) -> Body:
+    fixed = index_nodes(body)
+    return use_one_plus(body, ("erf",), lambda n: n.dtype == torch.float32 and n not in fixed)
 
 
 def summarize(body: Body) -> str:

@@ -38,6 +38,38 @@ FX_INLINE float fx_erf(float x)
     return a > 0.93f ? __builtin_copysignf(far, x) : near;
 }
 
+//@ name: one_plus_erf.f32
+//@ needs: _bits.f32
+//@ accuracy: 2^-23
+//@ method: erfc(|x|) = 2^(|x| Q(|x|)), minimax of degree 7
+FX_INLINE float fx_one_plus_erf(float x)
+{
+    float a = __builtin_fabsf(x);
+    float q = -0x1.7c2652p-15f;
+    q = __builtin_fmaf(q, a, 0x1.d2dea4p-12f);
+    q = __builtin_fmaf(q, a, -0x1.86489ap-10f);
+    q = __builtin_fmaf(q, a, -0x1.9676c8p-11f);
+    q = __builtin_fmaf(q, a, 0x1.cee968p-6f);
+    q = __builtin_fmaf(q, a, -0x1.301718p-3f);
+    q = __builtin_fmaf(q, a, -0x1.d63aaep-1f);
+    q = __builtin_fmaf(q, a, -0x1.a0be9ep+0f);
+    // Down there the power's bits are those of 0; a NaN stays one.
+    float power = q * a;
+    power = power < -127.0f ? -127.0f : power;
+    // The power is n + r, minimax of degree 6 for 2^r.
+    float shifted = power + 0x1.8p23f;
+    float r = power - (shifted - 0x1.8p23f);
+    float e = 0x1.4500bep-13f;
+    e = __builtin_fmaf(e, r, 0x1.5ee4f4p-10f);
+    e = __builtin_fmaf(e, r, 0x1.3b2a70p-7f);
+    e = __builtin_fmaf(e, r, 0x1.c6afdcp-5f);
+    e = __builtin_fmaf(e, r, 0x1.ebfbe0p-3f);
+    e = __builtin_fmaf(e, r, 0x1.62e430p-1f);
+    e = __builtin_fmaf(e, r, 1.0f);
+    float tail = fx_from_bits(fx_bits(e) + (fx_bits(shifted) << 23));
+    return x > 0.0f ? 2.0f - tail : tail;
+}
+
 //@ name: erf.f64
 //@ needs: _exp_normal.f64
 //@ accuracy: 1 ulp

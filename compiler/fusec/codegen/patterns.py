@@ -1,0 +1,68 @@
+"""Shapes of maths with a cheaper form.
+
+``1 + erf(z)`` and ``1 + tanh(z)``, the heart of both GELUs, are each a polynomial or a quotient of
+one exponential; so computed, they also keep the digits that the addition cancels where ``z`` is
+far below zero.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from fusec.ir.body import Body
+from fusec.ir.node import Const, IndexValue, Load, Node, Op, op, walk
+
+ONE_PLUS = {"erf": "one_plus_erf", "tanh": "one_plus_tanh"}
+
+
+def use_one_plus(body: Body, functions: Collection[str], may: Callable[[Node], bool]) -> Body:
+    """Return ``body`` with ``1 + f(z)`` as single operations.
+
+    Args:
+        body: What to rewrite.
+        functions: Which of ``ONE_PLUS`` there is a form for.
+        may: Whether a sum may be rewritten.
+    """
+    nodes = body.nodes()
+    uses = Counter(arg for node in nodes for arg in node.args)
+    done: dict[Node, Node] = {}
+    for node in nodes:
+        function = one_plus(node, uses) if may(node) else None
+        if function is not None and function.name in functions:
+            done[node] = op(ONE_PLUS[function.name], (done[function.args[0]],), node.dtype)
+            done[node].source = node.source
+        else:
+            args = tuple(done[arg] for arg in node.args)
+            done[node] = node if args == node.args else node.rebuild(args, lambda expr: expr)
+            done[node].source = node.source
+    stores = tuple(replace(store, value=done[store.value]) for store in body.stores)
+    return replace(body, stores=stores)
+
+
+def one_plus(node: Node, uses: Counter[Node]) -> Op | None:
+    """Return the ``erf`` or ``tanh`` in ``1 + erf(z)``, used for nothing else."""
+    if not (isinstance(node, Op) and node.name == "add"):
+        return None
+    for function, one in (node.args, node.args[::-1]):
+        known = isinstance(function, Op) and function.name in ONE_PLUS and uses[function] == 1
+        if known and isinstance(one, Const) and one.value == 1:
+            assert isinstance(function, Op)
+            return function
+    return None
+
+
+def index_nodes(body: Body) -> set[Node]:
+    """Return the values that positions are computed from."""
+    exprs = [e for store in body.stores for e in store.index]
+    for node in body.nodes():
+        if isinstance(node, Load):
+            exprs += node.index
+        elif isinstance(node, IndexValue):
+            exprs.append(node.expr)
+    payloads = (s.payload for e in exprs for s in e.symbols())
+    return set(walk(tuple(p for p in payloads if isinstance(p, Node))))
+
+
+__all__ = ["ONE_PLUS", "index_nodes", "one_plus", "use_one_plus"]

@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test ops models bench-cpu bench-compile lint format clean
+.PHONY: help demo lab test ops models bench-cpu bench-compile bench-calls lint format clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -38,6 +38,9 @@ bench-cpu: $(INSTALLED) ## Workloads on the CPU beside eager, TorchInductor and 
 
 bench-compile: $(INSTALLED) ## Compile time beside TorchInductor's (ARGS="--help" for the choices)
 	@$(BIN)/python tests/bench/compile_time.py $(ARGS)
+
+bench-calls: $(INSTALLED) ## What a small call costs, beside eager and TorchDynamo (ARGS="--help")
+	@$(BIN)/python tests/bench/calls.py $(ARGS)
 
 lint: $(INSTALLED) ## Check style and types
 	@$(BIN)/ruff check .

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module", autouse=True)
 def _native() -> None:
     if native.types(wait=True) is None:
+        assert "Python.h" in native.problem() or "only CPython" in native.problem()
         pytest.skip(f"no native part: {native.problem()}")
 
 
@@ -222,6 +223,19 @@ def test_other_sizes() -> None:
     assert dynamic.short_calls >= 1
 
 
+def test_outputs_of_varying_size_are_marked_as_torch_marks_them() -> None:
+    def function(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return a * 2, a.sum(0)
+
+    ours = fusec.compile(function, dynamic=True)
+    theirs = torch.compile(function, backend="aot_eager", dynamic=True)
+    for n in (5, 6, 7):
+        a = torch.randn(n, 3)
+        for mine, other in zip(ours(a), theirs(a), strict=True):
+            assert vars(mine) == vars(other)
+            assert all(vars(mine)[name] is not vars(other)[name] for name in vars(mine))
+
+
 def test_random_numbers() -> None:
     def function(a: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.dropout(a, 0.5) + torch.rand_like(a)
@@ -275,6 +289,60 @@ def test_several_kernels_are_one_call() -> None:
             torch.set_num_threads(threads)
 
 
+def between_operators(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    x = torch.softmax(a * 2, 0)
+    x = torch.softmax(x * x.sum(1, keepdim=True), 1)
+    x = (x @ b).relu() + 1
+    return torch.softmax(torch.softmax(x, 0) + a, 1) * x
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["native", "python"])
+def test_kernels_between_operators(monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    found = native.types()
+    if not there:
+        monkeypatch.setattr(native, "types", lambda **_: None)
+    a, b = tensors((16, 16), (16, 16))
+    compiled = fusec.compile(between_operators)
+    for _ in range(3):
+        same(compiled(a, b), between_operators(a, b))
+    (part,) = compiled.graphs[0].parts
+    assert part.state.host is not None
+    groups = part.state.host.groups
+    assert [len(group.steps) > 1 for group in groups.values()] == [True, True]
+    assert any(group.inner for group in groups.values())
+    assert compiled.short_calls == (2 if there else 0)
+    monkeypatch.setattr(native, "types", lambda **_: found)
+    for _ in range(3):  # as when the native part is built only now
+        same(compiled(a, b), between_operators(a, b))
+    kernel = next(k for k in compiled.kernels.values() if "2.0f" in k.source)
+    kernel.use(kernel.source.replace("2.0f", "3.0f"))
+    same(compiled(a, b), _edited(a, b))
+    kernel.revert()
+    same(compiled(a, b), between_operators(a, b))
+
+
+def _edited(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    x = torch.softmax(a * 3, 0)
+    x = torch.softmax(x * x.sum(1, keepdim=True), 1)
+    x = (x @ b).relu() + 1
+    return torch.softmax(torch.softmax(x, 0) + a, 1) * x
+
+
+def test_without_the_native_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "types", lambda **_: None)
+    monkeypatch.setattr(native, "problem", lambda: "not there")
+    a, b = tensors()
+    compiled = fusec.compile(add_relu)
+    dynamic = fusec.compile(lambda a, b: (a + b).relu(), dynamic=True)
+    for _ in range(3):
+        same(compiled(a, b), add_relu(a, b))
+        same(dynamic(a, b), add_relu(a, b))
+    assert compiled.short_calls == 0
+    c, d = (t.clone().requires_grad_() for t in (a, b))
+    compiled(c, d).sum().backward()
+    same(c.grad, ((a + b) > 0).float())
+
+
 def test_temporaries_share_memory_where_lifetimes_allow() -> None:
     def function(a: torch.Tensor) -> torch.Tensor:
         for _ in range(6):
@@ -286,7 +354,7 @@ def test_temporaries_share_memory_where_lifetimes_allow() -> None:
     (part,) = compiled.graphs[0].parts
     program = part.state.scheduled
     names = [n for n in program.buffers if n not in {*program.inputs, *program.output_buffers()}]
-    places, total = place_temporaries(program, names)
+    places, total = place_temporaries(program.steps, program.buffers, names)
     used = [n for n in names if n in places and any(n in s.writes() for s in program.steps)]
     alive = {
         n: [i for i, s in enumerate(program.steps) if n in (*s.reads(), *s.writes())] for n in used

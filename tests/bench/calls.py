@@ -1,8 +1,9 @@
-"""What one call of a small compiled function costs, beside eager, TorchDynamo and TorchInductor.
+"""What a call of a small compiled function costs: ``make bench-calls``.
 
-Everything is measured in turns, so that a machine whose speed varies is as unkind to all; a figure
-is the median over the rounds, with the spread of the middle half, and the ratio to eager is the
-median of the rounds' ratios. "Doing nothing" returns outputs that are there already.
+Beside eager, TorchDynamo and TorchInductor. Everything is measured in turns, so that a machine
+whose speed varies is as unkind to all; a figure is the median over the rounds, with the spread of
+the middle half, and the ratio to eager is the median of the rounds' ratios. "Doing nothing" returns
+outputs that are there already.
 
 ``python tests/bench/calls.py [--only two four five module] [--rounds 40] [--calls 300]
 [--no-peer] [--size 64]``

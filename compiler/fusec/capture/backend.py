@@ -15,7 +15,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from fusec.capture.direct import wrappers_do_nothing
+from fusec.capture.direct import Marks, marks_instead_of_wrappers
 from fusec.errors import DeviceNotThere, FusecError
 from fusec.graph.bytes import keep_interpolations_of_bytes
 from fusec.graph.common import merge_common
@@ -66,7 +66,6 @@ class Backend:
         if not any(node.op.startswith("call") for node in module.graph.nodes):
             # TorchDynamo may hand over what only guards came of; there is nothing to show of it.
             return module.forward
-        native.prepare()
         with self._lock:
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
@@ -83,7 +82,7 @@ class Backend:
                 whole = keep_interpolations_of_bytes(module)
                 graph.compiled = compiler.compile(whole, example_inputs)
                 if compiler.direct is not None and not graph.fallback:
-                    graph.bypass(compiler.direct)
+                    graph.bypass(*compiler.direct)
             except BaseException:
                 # Also how AOTAutograd asks TorchDynamo to capture once more.
                 self.graphs.remove(graph)
@@ -91,6 +90,7 @@ class Backend:
             finally:
                 graph.stages = tuple(stages)
                 self.clock = time.perf_counter()
+            native.prepare()  # not earlier: where it has to be built, that takes a compiler's time
             return graph.entry()
 
 
@@ -106,7 +106,8 @@ class _GraphCompiler:
         self.names = names
         self.entered = 0.0
         self.partition: Stage | None = None
-        self.direct: CompiledPart | None = None  # all of the graph, if it can be called by itself
+        # All of the graph, if it can be called by itself, and the marks that its outputs get.
+        self.direct: tuple[CompiledPart, Marks] | None = None
 
     def compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.entered = time.perf_counter()
@@ -192,8 +193,9 @@ class _GraphCompiler:
             self.stages.append(Stage("build", time.perf_counter() - started, ""))
             if kind == "inference" and len(part.state.scheduled.inputs) == len(self.names):
                 externs = any(isinstance(s, Extern) for s in part.state.scheduled.steps)
-                if wrappers_do_nothing(len(self.names), calls_operators=externs):
-                    self.direct = part
+                marks = marks_instead_of_wrappers(len(self.names), calls_operators=externs)
+                if marks is not None:
+                    self.direct = part, marks
         except GraphNotLowered as reason:
             return self._fall_back(kind, module, str(reason))
         except DeviceNotThere:

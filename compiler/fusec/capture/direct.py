@@ -8,6 +8,8 @@ them.
 
 from __future__ import annotations
 
+import functools
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,19 +23,51 @@ _MUTATIONS = (
 )
 
 
-def wrappers_do_nothing(inputs: int, *, calls_operators: bool) -> bool:
-    """Whether the graph that AOTAutograd compiles right now can be called by itself.
+# What is put on outputs: which output, under which name, which dimensions have varying sizes.
+Marks = tuple[tuple[int, str, frozenset[int]], ...]
+
+
+def marks_instead_of_wrappers(inputs: int, *, calls_operators: bool) -> Marks | None:
+    """Return what to do in place of AOTAutograd's wrappers; None if they are needed.
+
+    It is asked while AOTAutograd compiles the graph.
 
     Args:
         inputs: How many inputs the graph has that TorchDynamo captured.
         calls_operators: Whether ATen's operators run in it, and not only kernels.
+
+    Returns:
+        Marks to put on outputs: for TorchDynamo, where they become inputs of another graph.
     """
     context = torch._guards.TracingContext.try_get()
     record = getattr(context, "fw_metadata", None)
     try:
-        return record is not None and _is_plain(record, inputs, calls_operators)
-    except AttributeError:
-        return False  # another release of torch keeps another record
+        if record is None or not _is_plain(record, inputs, calls_operators):
+            return None
+        dims = [each.dynamic_dims for each in record.output_info]
+        if not any(dims):
+            return ()
+        name = _name_of_marks()
+        return tuple((i, name, frozenset(each)) for i, each in enumerate(dims) if each)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return None  # another release of torch keeps another record
+
+
+@functools.cache
+def _name_of_marks() -> str:
+    """Return the attribute that AOTAutograd's wrapper sets: it has been called several things.
+
+    Raises:
+        LookupError: The wrapper of this release is not known.
+    """
+    from torch._functorch._aot_autograd import runtime_wrappers
+
+    marked: Any = SimpleNamespace()
+    runtime_wrappers.mark_dynamo_propagated_dynamic_indices(marked, {0})
+    ((name, dims),) = vars(marked).items()
+    if dims != {0}:
+        raise LookupError(name)
+    return str(name)
 
 
 def _is_plain(record: Any, inputs: int, calls_operators: bool) -> bool:
@@ -48,8 +82,6 @@ def _is_plain(record: Any, inputs: int, calls_operators: bool) -> bool:
     for each in record.output_info:
         if each.output_type.name not in _PLAIN_OUTPUTS or each.requires_grad:
             return False
-        if each.dynamic_dims:
-            return False  # the wrapper marks them for the graphs that take them
     if calls_operators and torch._C._is_any_autocast_enabled():
         return False
     return bool(
@@ -65,4 +97,4 @@ def _is_plain(record: Any, inputs: int, calls_operators: bool) -> bool:
     )
 
 
-__all__ = ["wrappers_do_nothing"]
+__all__ = ["Marks", "marks_instead_of_wrappers"]

@@ -13,12 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
-IS, ABSENT, EMPTY = range(3)  # how a dictionary is looked at, as in entry.cpp
+IS, ABSENT, EMPTY, CODE = range(4)  # how a dictionary is looked at, as in entry.cpp
 _SAVED_HOOKS = "utils.top_saved_tensors_hooks ids == None"
 
 
@@ -190,11 +190,9 @@ def _check_identity(manager: Any, space: dict[str, Any]) -> list[Any]:
 
 def _lookups(manager: Any, space: dict[str, Any], key: str) -> list[Any]:
     value = space.get(key)
-    leaves = manager.get_leaf_guards()
-    fixed = (ModuleType, BuiltinFunctionType, FunctionType)
-    if type(value) not in fixed or not leaves:
-        raise NotUnderstood
-    if any(type(leaf).__name__ != "ID_MATCH" for leaf in leaves):
+    if type(value) is FunctionType:
+        return [(space, key, CODE, _guarded_code(manager, value))]
+    if type(value) not in (ModuleType, BuiltinFunctionType) or not _is_identity(manager):
         raise NotUnderstood
     found: list[Any] = [(space, key, IS, value)]
     for accessor, child in _children(manager):
@@ -205,6 +203,24 @@ def _lookups(manager: Any, space: dict[str, Any], key: str) -> list[Any]:
             raise NotUnderstood  # an attribute may then come from elsewhere than its dictionary
         found += _lookups(child, vars(value), match.group(1))
     return found
+
+
+def _guarded_code(manager: Any, function: FunctionType) -> CodeType:
+    """Return the code of a function of which no more is asked than that it has this code."""
+    children = _children(manager)
+    if manager.get_leaf_guards() or len(children) != 1:
+        raise NotUnderstood
+    ((accessor, child),) = children
+    if type(accessor).__name__ != "CodeGuardAccessor" or not _is_identity(child):
+        raise NotUnderstood
+    if child.get_child_managers():
+        raise NotUnderstood
+    return function.__code__
+
+
+def _is_identity(manager: Any) -> bool:
+    leaves = manager.get_leaf_guards()
+    return bool(leaves) and all(type(leaf).__name__ == "ID_MATCH" for leaf in leaves)
 
 
 # -- trees ----------------------------------------------------------------------------------
@@ -224,4 +240,4 @@ def _all_leaves(manager: Any) -> list[Any]:
     return leaves
 
 
-__all__ = ["ABSENT", "EMPTY", "IS", "Checks", "NotUnderstood", "apart", "whole"]
+__all__ = ["ABSENT", "CODE", "EMPTY", "IS", "Checks", "NotUnderstood", "apart", "whole"]

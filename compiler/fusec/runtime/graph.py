@@ -113,12 +113,19 @@ class CompiledGraph:
         assert self.compiled is not None
         return self.compiled(*inputs)
 
-    def bypass(self, part: CompiledPart) -> None:
+    def bypass(
+        self, part: CompiledPart, marks: tuple[tuple[int, str, frozenset[int]], ...]
+    ) -> None:
         """From now on give the inputs straight to the only part, past AOTAutograd's wrappers.
 
-        Whoever calls this has made sure that the wrappers have nothing to do; see
-        ``fusec.capture.direct``.
+        Whoever calls this has made sure that the wrappers have nothing to do but to put marks on
+        outputs; see ``fusec.capture.direct``.
         """
+        native = part.native()
+        if marks and native is None:
+            return  # only a native program does that
+        if native is not None and marks:
+            native.call.marks = marks
         entry = part.entry()
         self._direct = part
         self.compiled = lambda *inputs: entry(list(inputs))

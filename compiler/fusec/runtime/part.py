@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fusec.codegen.host import DTYPES
+from fusec.codegen.host import DTYPES, Group
 from fusec.ir.body import RANDOM_SEED, Compute, Extern
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.pipeline import Compilation
@@ -17,7 +17,7 @@ from fusec.report import ExternCall
 from fusec.runtime import cpp_build, native
 from fusec.runtime.build_queue import BuildQueue
 from fusec.runtime.launch import CppRunnable, empty_cpu, empty_cuda, expect, raise_check
-from fusec.runtime.program import NativeProgram, native_program
+from fusec.runtime.program import NativeProgram, native_group, native_program, python_group
 from fusec.runtime.simulate import SIMULATION_NOTE, Simulated
 
 
@@ -39,6 +39,8 @@ class CompiledPart:
         self.keep = keep
         self._last_inputs: tuple[object, ...] | None = None
         self._native: NativeProgram | None = None
+        self._groups: list[NativeProgram] = []
+        self._linked: dict[str, Runnable] = {}  # what is launched as each C++ kernel
         self._native_lock = threading.Lock()
         self._native_known = False  # whether there is nothing more to hope for
         self.notes: list[str] = []
@@ -88,6 +90,8 @@ class CompiledPart:
         }
         for name, kernel in self.kernels.items():
             self.link(name, kernel.runnable())
+        for name, group in self.state.host.groups.items():
+            self._namespace[name] = self._group(name, group)
         if any(isinstance(k.runnable(), Simulated) for k in self.kernels.values()):
             self.notes.append(SIMULATION_NOTE)
         code = compile(self.state.host.text, f"<host program of {self._label()}>", "exec")
@@ -95,17 +99,42 @@ class CompiledPart:
         self._run = self._namespace["run"]
         self.native()
 
+    def _group(self, name: str, group: Group) -> Callable[..., object]:
+        """Return what launches a group of kernels: natively, as soon as there is a way."""
+        program = self.state.scheduled
+        by_python = python_group(group, program, self._namespace, self._failed)
+
+        def launch(*given: Any) -> object:
+            if native.types() is None:
+                return by_python(*given)
+            with self._native_lock:
+                found = native_group(group, program, self._linked, self._failed, self._work())
+                if found is not None:
+                    self._groups.append(found)
+                self._namespace[name] = found.call if found is not None else by_python
+            return self._namespace[name](*given)
+
+        return launch
+
     def native(self) -> NativeProgram | None:
         """Return the host program as one native call, if it can be one and the means are there."""
         if not self._native_known and native.types() is not None:
             with self._native_lock:  # one program: an edited kernel takes its place in it
                 if not self._native_known:
-                    runnables = {name: kernel.runnable() for name, kernel in self.kernels.items()}
-                    found = native_program(self.state.scheduled, runnables, self._failed)
+                    found = native_program(
+                        self.state.scheduled,
+                        self._linked,
+                        self._failed,
+                        self._work(),
+                        frees_inputs=self.kind == "backward",
+                    )
                     if found is not None:
                         found.call.keep = self.keep
                     self._native, self._native_known = found, True
         return self._native
+
+    def _work(self) -> dict[str, int]:
+        return {name: kernel.generated.operations for name, kernel in self.kernels.items()}
 
     def _label(self) -> str:
         return next(iter(self.kernels), self.kind)
@@ -114,8 +143,11 @@ class CompiledPart:
         """Make the host program launch ``runnable`` as kernel ``name``."""
         if isinstance(runnable, CppRunnable) and self.kernels[name].target == "cpp":
             self._namespace[name] = runnable.function
-            if self._native is not None:
-                self._native.link(name, runnable)
+            with self._native_lock:
+                self._linked[name] = runnable
+                for program in (self._native, *self._groups):
+                    if program is not None:
+                        program.link(name, runnable)
         elif getattr(runnable, "direct", None) is not None:
             self._namespace[name] = runnable.direct  # type: ignore[attr-defined]
         else:
@@ -133,8 +165,9 @@ class CompiledPart:
         run = self._run  # finds its kernels in its globals at each call, where edits replace them
 
         def call(inputs: list[Any]) -> list[Any]:
-            if self._native is not None:
-                return self._native.call.boxed(inputs)  # type: ignore[no-any-return]
+            program = self.native()
+            if program is not None:
+                return program.call.boxed(inputs)  # type: ignore[no-any-return]
             if self.keep:
                 self._last_inputs = tuple(inputs)
             return run(inputs)

@@ -12,17 +12,20 @@ from typing import Any
 
 import torch
 
+from fusec.codegen.host import GROUPED_BYTES, Group, buffer_bytes
 from fusec.codegen.naming import argument_buffers, body_sizes
-from fusec.ir.body import Buffer, Compute, Program, TensorRef
+from fusec.ir.body import Buffer, Compute, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
 from fusec.runtime import native
 from fusec.runtime.launch import CppRunnable, empty_cpu
 
-SLOT, SCRATCH, NUMBER, SIZE = range(4)  # kinds of kernel arguments, as in program.cpp
+SLOT, SCRATCH, NUMBER, SIZE, INPUT = range(5)  # kinds of kernel arguments, as in program.cpp
 ALIGNMENT = 64
 MOST_ARGUMENTS = 63
-# A program over fewer bytes keeps Python's lock: it is done sooner than the lock is back.
+# A program over fewer bytes, of fewer operations, keeps Python's lock: it is done sooner than the
+# lock is back.
 QUIET_BYTES = 1 << 18
+QUIET_OPERATIONS = 1 << 20
 
 
 class NativeProgram:
@@ -39,14 +42,18 @@ class NativeProgram:
         self._numbers = {name: number for number, name in enumerate(names)}
 
     def link(self, name: str, runnable: CppRunnable) -> None:
-        """Launch ``runnable`` as kernel ``name`` from now on."""
-        self.call.link(self._numbers[name], runnable.address)
+        """Launch ``runnable`` as kernel ``name`` from now on, if that is one of its kernels."""
+        if name in self._numbers:
+            self.call.link(self._numbers[name], runnable.address)
 
 
 def native_program(
     program: Program,
     runnables: Mapping[str, object],
     failed: Callable[[str, int], object],
+    work: Mapping[str, int],
+    *,
+    frees_inputs: bool = False,
 ) -> NativeProgram | None:
     """Return a program as one native call; None if it is more than kernels, or there is no way yet.
 
@@ -54,18 +61,25 @@ def native_program(
         program: The scheduled program.
         runnables: The built kernel of every step that computes.
         failed: Raises what a kernel's status other than 0 stands for.
+        work: Operations of each kernel; -1 if nobody knows.
+        frees_inputs: Whether inputs are to be freed as soon as nobody needs them, where they are
+            large. A native program holds them to its end.
     """
     found = native.types()
     steps = [step for step in program.steps if isinstance(step, Compute)]
     if found is None or not steps or len(steps) != len(program.steps):
         return None
-    if not all(isinstance(runnables[step.name], CppRunnable) for step in steps):
+    if not all(isinstance(runnables.get(step.name), CppRunnable) for step in steps):
         return None
     names = dict.fromkeys(name for step in steps for name in (*step.reads(), *step.writes()))
     buffers = [program.buffers[name] for name in names]
     if not all(buffer.device.type == "cpu" for buffer in buffers):
         return None
     if not all(_is_plain(program, value) for value in program.outputs):
+        return None
+    known = [buffer_bytes(buffer) for buffer in buffers]
+    total = None if None in known else sum(size or 0 for size in known)
+    if frees_inputs and (total is None or total > GROUPED_BYTES):
         return None
     returned = program.output_buffers()
     made = list(
@@ -75,7 +89,8 @@ def native_program(
     )
     if not returned <= {*made, *program.inputs}:
         return None
-    places, scratch = place_temporaries(program, [n for n in made if n not in returned])
+    inner = [name for name in made if name not in returned]
+    places, scratch = place_temporaries(steps, program.buffers, inner)
     allocated = [name for name in made if name not in places]
     slots = {name: i for i, name in enumerate((*program.inputs, *allocated))}
     symbols = list(program.sizes)
@@ -105,8 +120,6 @@ def native_program(
             for buffer in wanted
         )
     launched = [step.name for step in steps]
-    known = [_bytes(buffer) for buffer in buffers]
-    loud = None in known or sum(size or 0 for size in known) >= QUIET_BYTES
     call = found.Program(
         len(program.inputs),
         tuple(kernels),
@@ -122,31 +135,121 @@ def native_program(
         lambda number, status: failed(launched[number], status),
         sizes,
         native.exchange(),
-        loud,
+        not _is_quiet(total, [work[name] for name in launched]),
     )
     return NativeProgram(call, launched, scratch)
 
 
-def place_temporaries(program: Program, names: Sequence[str]) -> tuple[dict[str, int], int]:
+def native_group(
+    group: Group,
+    program: Program,
+    runnables: Mapping[str, object],
+    failed: Callable[[str, int], object],
+    work: Mapping[str, int],
+) -> NativeProgram | None:
+    """Return some of a program's kernels as one native call; None if there is no way yet.
+
+    Args:
+        group: The kernels, and what the call takes.
+        program: The scheduled program that they are from.
+        runnables: As for ``native_program``.
+        failed: Likewise.
+        work: Likewise.
+    """
+    found = native.types()
+    if found is None or not all(
+        isinstance(runnables.get(s.name), CppRunnable) for s in group.steps
+    ):
+        return None
+    places, scratch = place_temporaries(group.steps, program.buffers, group.inner)
+    kernels = []
+    for step in group.steps:
+        arguments = [
+            (SCRATCH, places[name]) if name in places else (SLOT, group.buffers.index(name))
+            for name in argument_buffers(step.body)
+        ]
+        arguments += [
+            (INPUT, len(group.buffers) + group.sizes.index(symbol))
+            for symbol in body_sizes(step.body, program.buffers)
+        ]
+        if len(arguments) > MOST_ARGUMENTS:
+            return None
+        kernels.append((runnables[step.name].address, tuple(arguments)))  # type: ignore[attr-defined]
+    launched = [step.name for step in group.steps]
+    total = sum(buffer_bytes(program.buffers[n]) or 0 for n in (*group.buffers, *group.inner))
+    call = found.Program(
+        len(group.buffers) + len(group.sizes),
+        tuple(kernels),
+        (),
+        (),
+        scratch,
+        empty_cpu,
+        torch.get_num_threads,
+        torch.Tensor.data_ptr,
+        lambda number, status: failed(launched[number], status),
+        None,
+        native.exchange(),
+        not _is_quiet(total, [work[name] for name in launched]),
+    )
+    return NativeProgram(call, launched, scratch)
+
+
+def python_group(
+    group: Group,
+    program: Program,
+    functions: Mapping[str, Any],
+    failed: Callable[[str, int], object],
+) -> Callable[..., None]:
+    """Return the same as ``native_group``, by Python.
+
+    Args:
+        group: As for ``native_group``.
+        program: Likewise.
+        functions: Kernel name to what launches it, looked up at each call.
+        failed: As for ``native_group``.
+    """
+
+    def launch(*given: Any) -> None:
+        named = dict(zip(group.buffers, given, strict=False))
+        sizes = dict(zip(group.sizes, given[len(group.buffers) :], strict=True))
+        for name in group.inner:
+            buffer = program.buffers[name]
+            shape, strides = _constants(buffer.shape), _constants(buffer.strides)
+            named[name] = empty_cpu(shape, strides, buffer.dtype)
+        threads = torch.get_num_threads()
+        for step in group.steps:
+            pointers = [named[name].data_ptr() for name in argument_buffers(step.body)]
+            extra = [sizes[symbol] for symbol in body_sizes(step.body, program.buffers)]
+            status = functions[step.name](*pointers, *extra, threads)
+            if status:
+                failed(step.name, status)
+
+    return launch
+
+
+def place_temporaries(
+    steps: Sequence[Step], buffers: Mapping[str, Buffer], names: Sequence[str]
+) -> tuple[dict[str, int], int]:
     """Lay out temporaries of constant size in one block: first fit, by lifetime.
 
     Args:
-        program: Its steps run in order.
-        names: Buffers that only its kernels write and read.
+        steps: They run in order.
+        buffers: By name.
+        names: Buffers that only these steps write and read.
 
     Returns:
         Offset by name, and the size of the block; buffers of symbolic size are left out.
     """
     first: dict[str, int] = {}
     last: dict[str, int] = {}
-    for position, step in enumerate(program.steps):
+    for position, step in enumerate(steps):
         for name in (*step.reads(), *step.writes()):
             first.setdefault(name, position)
             last[name] = position
     placed: list[tuple[int, int, str]] = []  # offset, size, name
     total = 0
-    for name in sorted(names, key=lambda n: (-(_bytes(program.buffers[n]) or 0), first[n])):
-        size = _bytes(program.buffers[name])
+    for name in sorted(names, key=lambda n: (-(buffer_bytes(buffers[n]) or 0), first[n])):
+        size = buffer_bytes(buffers[name])
         if size is None:
             continue
         size = -(-size // ALIGNMENT) * ALIGNMENT
@@ -160,17 +263,10 @@ def place_temporaries(program: Program, names: Sequence[str]) -> tuple[dict[str,
     return {name: offset for offset, _, name in placed}, total
 
 
-def _bytes(buffer: Buffer) -> int | None:
-    """Return the size of a buffer's memory, gaps included; None if it is symbolic."""
-    extent = 1
-    for size, stride in zip(buffer.shape, buffer.strides, strict=True):
-        length, step = size.constant, stride.constant
-        if length is None or step is None:
-            return None
-        if length == 0:
-            return 0
-        extent += (length - 1) * step
-    return extent * buffer.dtype.itemsize
+def _is_quiet(size: int | None, work: Sequence[int]) -> bool:
+    """Whether kernels are over before another thread could run: bytes, operations of each."""
+    known = size is not None and -1 not in work
+    return known and (size or 0) < QUIET_BYTES and sum(work) < QUIET_OPERATIONS
 
 
 def _constants(values: Sequence[Expr]) -> tuple[int, ...]:
@@ -214,4 +310,4 @@ def _shapes(program: Program, buffers: Sequence[Buffer]) -> Callable[..., Any]:
     return shapes
 
 
-__all__ = ["NativeProgram", "native_program", "place_temporaries"]
+__all__ = ["NativeProgram", "native_group", "native_program", "place_temporaries", "python_group"]

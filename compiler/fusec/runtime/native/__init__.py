@@ -6,8 +6,10 @@ everything runs as it does until it is there: by Python, more slowly.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import os
 import sys
 import sysconfig
 import threading
@@ -75,6 +77,9 @@ def problem() -> str:
 
 def _prepare() -> None:
     global _types, _problem
+    with contextlib.suppress(OSError, AttributeError):
+        # This thread, and the compiler that it starts, give way to what somebody waits for.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
     try:
         _types = _load()
     except Exception as error:

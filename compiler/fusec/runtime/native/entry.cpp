@@ -2,7 +2,7 @@
 
 namespace {
 
-enum LookupMode : int { kIs, kAbsent, kEmpty };
+enum LookupMode : int { kIs, kAbsent, kEmpty, kHasCode };
 
 // What becomes of a graph's outputs. `kCode` leaves that, and all else, to the function `fast`.
 enum ResultShape : char { kCode = 'c', kOne = 'o', kTuple = 't', kList = 'l' };
@@ -11,7 +11,8 @@ struct Condition {  // a callable returns a certain object
   PyObject *function, *argument, *expected;
 };
 
-struct Lookup {  // a dictionary has a certain object, nothing, or an empty dictionary
+// A dictionary has a certain object, nothing, an empty dictionary, or a function with certain code.
+struct Lookup {
   PyObject *dictionary, *key, *expected;
   int mode;
 };
@@ -124,6 +125,9 @@ bool holds(const Lookup& each) {
   PyObject* value = PyDict_GetItemWithError(each.dictionary, each.key);
   if (!value) return each.mode == kAbsent && !PyErr_Occurred();
   if (each.mode == kIs) return value == each.expected;
+  if (each.mode == kHasCode) {
+    return PyFunction_Check(value) && PyFunction_GET_CODE(value) == each.expected;
+  }
   return each.mode == kEmpty && PyDict_Check(value) && PyDict_GET_SIZE(value) == 0;
 }
 

@@ -69,11 +69,13 @@ Caller caller_of(size_t count, std::index_sequence<N...>) {
 
 // --- Program -----------------------------------------------------------------------------------
 
-enum ArgumentKind : int { kSlot, kScratch, kNumber, kSize };
+enum ArgumentKind : int { kSlot, kScratch, kNumber, kSize, kInput };
 
 struct Argument {
   int kind;
-  int64_t value;  // slot; offset in the scratch memory; the number itself; which symbolic size
+  // Which slot; offset in the scratch memory; the number itself; which size of `shapes`; which
+  // input, an integer.
+  int64_t value;
 };
 
 struct Kernel {
@@ -92,8 +94,10 @@ struct Program {
   vectorcallfunc vectorcall;
   PyObject* specification;  // keeps alive what the rest points to
   PyObject* last;           // inputs of the latest call, where they are kept
+  PyObject* marks;          // (output, attribute, set) to put on outputs, or null
   char keep;
   bool release;
+  bool integer_inputs;      // there are some among the kernels' arguments; then there are no shapes
   Py_ssize_t inputs;
   size_t scratch;
   // `shapes` is None, or yields of the inputs: a tuple of the symbolic sizes, then sizes and strides
@@ -143,6 +147,23 @@ bool read_sizes(PyObject* shapes, size_t made, std::vector<int64_t>* out) {
     int64_t size = PyLong_AsLongLong(PyTuple_GET_ITEM(sizes, i));
     if (size == -1 && PyErr_Occurred()) return false;
     out->push_back(size);
+  }
+  return true;
+}
+
+// Put copies of sets on outputs, which is how torch says that some of their sizes vary.
+bool mark_outputs(PyObject* marks, PyObject* outputs) {
+  if (!PyTuple_Check(marks)) return true;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(marks); i++) {
+    Py_ssize_t position;
+    PyObject *name, *dims;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(marks, i), "nOO", &position, &name, &dims)) return false;
+    if (position < 0 || position >= PyList_GET_SIZE(outputs)) continue;
+    PyObject* copy = PySet_New(dims);
+    if (!copy) return false;
+    int failed = PyObject_SetAttr(PyList_GET_ITEM(outputs, position), name, copy);
+    Py_DECREF(copy);
+    if (failed < 0) return false;
   }
   return true;
 }
@@ -231,6 +252,21 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
       return fail();
     }
   }
+  // Integers among the inputs are read before the lock goes: that needs Python.
+  if (self->integer_inputs) {
+    integers.resize(count);
+    for (const Kernel& kernel : *self->kernels) {
+      for (const Argument& argument : kernel.arguments) {
+        if (argument.kind != kInput) continue;
+        int64_t number = PyLong_AsLongLong(given[argument.value]);
+        if (number == -1 && PyErr_Occurred()) {
+          if (scratch != stack_scratch) free(scratch);
+          return fail();
+        }
+        integers[argument.value] = number;
+      }
+    }
+  }
   int status = 0;
   size_t which = 0;
   int64_t values[kMaxKernelArguments];
@@ -274,6 +310,7 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
     PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), Py_NewRef(value));
   }
   fail();  // drops our own references
+  if (self->marks && !mark_outputs(self->marks, list)) Py_CLEAR(list);
   return list;
 }
 
@@ -346,14 +383,16 @@ int program_fill(Program* self, PyObject* arguments) {
       int kind;
       long long value;
       if (!PyArg_ParseTuple(PyTuple_GET_ITEM(given, j), "iL", &kind, &value)) return -1;
-      bool is_slot = kind == kSlot, is_size = kind == kSize;
+      bool is_slot = kind == kSlot, is_size = kind == kSize, is_input = kind == kInput;
       if ((is_slot && (value < 0 || value >= slots)) || (is_size && value < 0) ||
-          (is_size && self->shapes == Py_None) || kind < kSlot || kind > kSize ||
+          (is_size && self->shapes == Py_None) || kind < kSlot || kind > kInput ||
+          (is_input && (value < 0 || value >= self->inputs || self->shapes != Py_None)) ||
           (kind == kScratch && (value < 0 || static_cast<size_t>(value) > self->scratch))) {
         PyErr_SetString(PyExc_ValueError, "a kernel's argument is out of range");
         return -1;
       }
       if (is_slot && value < self->inputs) (*self->used)[value] = 1;
+      if (is_input) self->integer_inputs = true;
       if (is_size && static_cast<size_t>(value) >= kernel.sizes) kernel.sizes = value + 1;
       kernel.arguments.push_back({kind, value});
     }
@@ -409,6 +448,7 @@ int program_traverse(PyObject* object, visitproc visit, void* arg) {
   auto* self = reinterpret_cast<Program*>(object);
   Py_VISIT(self->specification);
   Py_VISIT(self->last);
+  Py_VISIT(self->marks);
   Py_VISIT(Py_TYPE(object));
   return 0;
 }
@@ -418,6 +458,7 @@ int program_clear(PyObject* object) {
   auto* self = reinterpret_cast<Program*>(object);
   self->inputs = -1;
   Py_CLEAR(self->last);
+  Py_CLEAR(self->marks);
   Py_CLEAR(self->specification);
   return 0;
 }
@@ -445,6 +486,7 @@ PyMethodDef program_methods[] = {
 PyMemberDef program_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Program, vectorcall), READONLY, nullptr},
     {"last", T_OBJECT, offsetof(Program, last), 0, "Inputs of the latest call, or None."},
+    {"marks", T_OBJECT, offsetof(Program, marks), 0, "Output, attribute, set: put on outputs."},
     {"keep", T_BOOL, offsetof(Program, keep), 0, "Whether the inputs of a call are kept."},
     {nullptr, 0, 0, 0, nullptr},
 };

@@ -47,7 +47,10 @@ def prestart() -> None:
 
 
 def start_helpers() -> None:
-    """Start the worker and the search for a compiler, once; returns at once."""
+    """Start the worker and the search for a compiler, once; returns at once.
+
+    What the compiler is needed for at every first compilation is built in the background too.
+    """
     global _helped
     with _lock:
         if _helped:
@@ -56,7 +59,7 @@ def start_helpers() -> None:
     from fusec.verify import sandbox
 
     sandbox.prestart()
-    threading.Thread(target=_find_compiler, name="fusec-prestart", daemon=True).start()
+    threading.Thread(target=_use_compiler, name="fusec-prestart", daemon=True).start()
 
 
 def steps() -> tuple[Callable[[], object], ...]:
@@ -83,9 +86,12 @@ def _helpers() -> None:
     available()
 
 
-def _find_compiler() -> None:
+def _use_compiler() -> None:
+    """Find a C++ compiler, and have the native part of a call built."""
+    from fusec.runtime import native
     from fusec.runtime.cpp_compiler import find_compiler
 
-    # without one, the first cell says so itself
+    # without a compiler, the first cell says so itself
     with contextlib.suppress(FusecError):
         find_compiler()
+        native.prepare()

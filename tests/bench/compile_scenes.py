@@ -99,6 +99,9 @@ def cells(magic: str, typing: float = TYPING) -> Times:
             run(ip, f"{magic}\n{line}")
     import fuselab
 
+    fallbacks = [reason for cell in fuselab.cells.values() for reason in cell.fallbacks]
+    if fallbacks:
+        raise SystemExit(f"runs in eager: {fallbacks}")
     stages = [stages_of(cell.graphs) for cell in fuselab.cells.values()]
     times["stages first"], times["stages further"] = stages[0], stages[1]
     check_kernels(fuselab.kernels, len(FURTHER) + 1)

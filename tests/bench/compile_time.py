@@ -62,7 +62,7 @@ ROWS = (
     Row("shown", "further new cell: checked, timed, drawn", ("further",), 0.4, 0.05),
     Row("edit", "edit: checked, in use, timed, drawn", ("edit",), 0.5),
     Row("written", "GPT-2 in plain PyTorch, forward", ("first",), 0.15, relative=True),
-    Row("forward", "GPT-2 of transformers, forward included", ("first",), 0.15, relative=True),
+    Row("forward", "GPT-2 of transformers, forward", ("first",), 0.15, relative=True),
     Row("training", "GPT-2 of transformers, training step", ("first",), 0.15, relative=True),
 )
 

@@ -47,10 +47,7 @@ def prestart() -> None:
 
 
 def start_helpers() -> None:
-    """Start the worker and the search for a compiler, once; returns at once.
-
-    What the compiler is needed for at every first compilation is built in the background too.
-    """
+    """Start the worker and the search for a compiler, once; returns at once."""
     global _helped
     with _lock:
         if _helped:
@@ -59,19 +56,26 @@ def start_helpers() -> None:
     from fusec.verify import sandbox
 
     sandbox.prestart()
-    threading.Thread(target=_use_compiler, name="fusec-prestart", daemon=True).start()
+    threading.Thread(target=_find_compiler, name="fusec-prestart", daemon=True).start()
 
 
 def steps() -> tuple[Callable[[], object], ...]:
     """Return what there is to import and to make, each doing nothing the second time."""
     imports = (functools.partial(_import, name) for name in _MODULES)
-    return (*imports, _decompositions, _helpers)
+    return (*imports, _native, _decompositions, _helpers)
 
 
 def _import(name: str) -> None:
     # where torch has no such part (torch.distributed is not in every build), nobody needs it
     with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module(name)
+
+
+def _native() -> None:
+    # Not before the imports: where a cell follows at once, its own kernel needs the processor.
+    from fusec.runtime import native
+
+    native.prepare()
 
 
 def _decompositions() -> None:
@@ -86,12 +90,9 @@ def _helpers() -> None:
     available()
 
 
-def _use_compiler() -> None:
-    """Find a C++ compiler, and have the native part of a call built."""
-    from fusec.runtime import native
+def _find_compiler() -> None:
     from fusec.runtime.cpp_compiler import find_compiler
 
-    # without a compiler, the first cell says so itself
+    # without one, the first cell says so itself
     with contextlib.suppress(FusecError):
         find_compiler()
-        native.prepare()

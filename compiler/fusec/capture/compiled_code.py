@@ -9,10 +9,11 @@ a *plan* of that, which needs no Python at all.
 from __future__ import annotations
 
 import dis
+import functools
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -80,14 +81,13 @@ def _graph_names(code: CodeType) -> list[str]:
     return [name for name in code.co_names if name.startswith(_GRAPH)]
 
 
-class _Utils:
-    """Stands for ``torch._dynamo.utils`` in compiled code, without its marks for the profiler."""
-
-    record_pregraph_bytecode_enter = tuple  # without arguments: returns what is there already
-    record_pregraph_bytecode_exit = staticmethod(id)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch._dynamo.utils, name)
+@functools.cache
+def _quiet_utils() -> SimpleNamespace:
+    """Return what stands for ``torch._dynamo.utils``, without its marks for the profiler."""
+    names = dict(vars(torch._dynamo.utils))
+    # Called without arguments and with one: both are over at once.
+    names |= {"record_pregraph_bytecode_enter": tuple, "record_pregraph_bytecode_exit": id}
+    return SimpleNamespace(**names)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def fast_code(code: CodeType, function: FunctionType, graph: CompiledGraph) -> F
     space = function.__globals__
     names = {wrapped: f"{wrapped}_direct"}
     if set(_MARKS) & set(code.co_names):
-        space.setdefault(_QUIET, _Utils())  # shared by all functions there, so it stays
+        space.setdefault(_QUIET, _quiet_utils())  # shared by all functions there, so it stays
         names[_UTILS] = _QUIET
     plain = code.replace(
         co_names=tuple(names.get(name, name) for name in code.co_names),
@@ -160,7 +160,7 @@ def plan_of(fast: FastCode, values: Sequence[Any], outputs: int) -> Plan:
         given.append(inputs)
         return list(marks)
 
-    space: dict[str, Any] = {fast.name: graph, _QUIET: _Utils(), "__builtins__": {}}
+    space: dict[str, Any] = {fast.name: graph, _QUIET: _quiet_utils(), "__builtins__": {}}
     function = FunctionType(fast.function.__code__, space)
     try:
         result: Any = function(*values)

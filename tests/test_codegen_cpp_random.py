@@ -31,6 +31,8 @@ SHRUNK = {
     "WORTH_ASKING": 0,
     "ROW_IN_CACHE": 64,
     "MIN_BLOCKED": 8,
+    "TABLE_COST": 1,
+    "TABLE_ROWS": 2,
 }
 
 

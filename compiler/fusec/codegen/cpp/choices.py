@@ -138,6 +138,14 @@ UPDATE_BLOCK = 128
 UPDATE_BLOCKS = (32, 64, 128, 256, 512, 1024)
 # A loop of updates that is shorter than this leaves most threads without a share.
 UPDATE_SHARES = 4
+# Additions that a row's values must be worth to be kept in a table for all rows, how many rows
+# there must be, and how long a row may be for the table to stay in the first-level cache.
+TABLE_COST = 12
+TABLE_ROWS = 16
+TABLE_LENGTH = 4096
+# A vector of elements from all over costs more than as many single reads; a loop is vectorized all
+# the same if it has this much arithmetic, in additions, for each of them.
+GATHER_COST = 4
 # A tile that is turned over is as high as a cache line is long, so that every line that is read
 # is used up at once, and long enough for what is written to be a stream: 16 x 512 floats.
 LINE_BYTES = 64

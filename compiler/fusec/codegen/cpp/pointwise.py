@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from types import MappingProxyType
 
 from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.ahead import (
@@ -19,11 +20,12 @@ from fusec.codegen.cpp.loops import cost, head, may_thread, shared_loops
 from fusec.codegen.cpp.ranges import split_ranges
 from fusec.codegen.cpp.reductions import simd
 from fusec.codegen.cpp.scope import Kernel, Scope
+from fusec.codegen.cpp.tables import Tables, bind_tables, tabled_nodes, write_tables
 from fusec.codegen.cpp.transpose import Turned, turned_loads
 from fusec.codegen.cpp.writer import Writer
 from fusec.ir.body import axis_sizes
 from fusec.ir.index import Symbol, product
-from fusec.ir.node import Node
+from fusec.ir.node import Load, Node
 
 
 def write_pointwise(kernel: Kernel, scope: Scope, writer: Writer) -> None:
@@ -77,6 +79,9 @@ def _write_nest(kernel: Kernel, scope: Scope, writer: Writer) -> None:
             "BLOCK", choices.BLOCK, choices.BLOCK_CHOICES, "elements a thread takes"
         )
         heads.append(f"for (int64_t {begin} = 0; {begin} < {end}; {begin} += {size})")
+    kept = tabled_nodes(kernel) if threads and len(parts) == 1 and not blocked else []
+    tables = write_tables(kernel, scope, writer, kept) if kept else {}
+    middle.taken |= scope.taken
     with shared_loops(kernel, writer, heads):
         if blocked:
             limit = kernel.at_most(f"{begin} + BLOCK", end)
@@ -89,7 +94,7 @@ def _write_nest(kernel: Kernel, scope: Scope, writer: Writer) -> None:
             row.compute(rows, writer, later=_rest(part, rows))
             middle.taken |= row.taken
             requests = pointwise_requests(part, axis) if threads else ()
-            _vector_loop(part, row, writer, axis, (begin, end), requests)
+            _vector_loop(part, row, writer, axis, (begin, end), requests, tables)
 
 
 def _vector_loop(
@@ -99,12 +104,13 @@ def _vector_loop(
     axis: Symbol,
     span: tuple[str, str],
     requests: Sequence[Request],
+    tables: Tables = MappingProxyType({}),
 ) -> None:
     """Write the innermost loop, in blocks where it asks the memory for what comes later."""
     size = axis.size.constant if axis.size is not None else 1
     span = (span[0], span[1] or kernel.extent(axis))
+    inside = [n for n in _wanted(kernel, tables) if axis in kernel.free[n]]
     with ExitStack() as stack:
-        inside = [node for node in kernel.nodes if axis in kernel.free[node]]
         if requests and in_blocks(axis, inside):
             loop = blocks(scope, writer, axis, span, requests, even=is_even(axis))
             span = stack.enter_context(loop)
@@ -112,15 +118,38 @@ def _vector_loop(
             write_requests(scope, writer, requests, {axis: span[0]}, str(size))
         inner = Scope(kernel, scope)
         if may_thread(kernel):
-            simd(kernel, (), writer)
+            simd(kernel, (), writer, scalar=_mostly_gathers(kernel, axis, inside))
         with writer.block(head(inner, axis, *span)):
+            bind_tables(inner, axis, tables)
             _write_elements(kernel, inner, writer)
 
 
 def _write_elements(kernel: Kernel, scope: Scope, writer: Writer) -> None:
-    scope.compute(kernel.nodes, writer, stores=kernel.body.stores)
+    scope.compute(_wanted(kernel, scope.values), writer, stores=kernel.body.stores)
     for store in kernel.body.stores:
         scope.store(store, writer)
+
+
+def _mostly_gathers(kernel: Kernel, axis: Symbol, inside: Sequence[Node]) -> bool:
+    """Whether most of a loop's work is reading elements at computed positions."""
+    gathers = [
+        node
+        for node in inside
+        if isinstance(node, Load)
+        and any(
+            isinstance(s.payload, Node) and axis in kernel.free[s.payload]
+            for e in node.index
+            for s in e.symbols()
+        )
+    ]
+    return bool(gathers) and cost(inside) < choices.GATHER_COST * len(gathers)
+
+
+def _wanted(kernel: Kernel, known: Collection[Node]) -> list[Node]:
+    """Return what is left to compute for the stores."""
+    places = (s.payload for store in kernel.body.stores for e in store.index for s in e.symbols())
+    roots = [store.value for store in kernel.body.stores]
+    return kernel.closure([*roots, *(p for p in places if isinstance(p, Node))], known)
 
 
 def _needs_blocks(kernel: Kernel, outer: Sequence[Symbol], last: Symbol) -> bool:

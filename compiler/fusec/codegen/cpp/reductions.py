@@ -250,16 +250,27 @@ def simd(
     items: Sequence[Accumulator],
     writer: Writer,
     nans: Mapping[str, str] = MappingProxyType({}),
+    *,
+    scalar: bool = False,
 ) -> None:
-    """Write the directive of a vector loop that feeds ``items``, some with a flag for NaN."""
-    if not items and not kernel.checked:
+    """Write the directive of a vector loop that feeds ``items``, some with a flag for NaN.
+
+    Args:
+        kernel: The kernel.
+        items: What the loop adds to.
+        writer: Where to.
+        nans: The flags of extremes.
+        scalar: Whether to compute one element at a time after all.
+    """
+    if not items and not kernel.checked and not scalar:
         unroll = kernel.tunable(
             "UNROLL", choices.UNROLL, choices.UNROLL_CHOICES, "vectors a turn of the loop takes"
         )
         writer.directive(f"GCC unroll {unroll}")
         writer.directive("GCC ivdep")
         return
-    clauses = ["omp simd", *(clause(item, nans.get(item.place, "")) for item in items)]
+    clauses = ["omp simd safelen(1)" if scalar else "omp simd"]
+    clauses += [*(clause(item, nans.get(item.place, "")) for item in items)]
     if kernel.checked:
         clauses.append("reduction(max : failed)")
     writer.directive(" ".join(clauses))

@@ -400,7 +400,7 @@ class Scope:
         found = []
         for symbol in sorted(index.symbols(), key=lambda s: s.serial):
             payload = symbol.payload
-            if isinstance(payload, Node) and payload in self.valid and _may_be_empty(symbol):
+            if isinstance(payload, Node) and payload in self.valid and may_be_empty(symbol):
                 found.append(self.valid[payload])
         return found
 
@@ -417,10 +417,10 @@ _TYPE_WORDS = {
 }
 
 
-def _may_be_empty(symbol: Symbol) -> bool:
+def may_be_empty(symbol: Symbol) -> bool:
     """Whether a checked index may have no valid value at all, the dimension being empty."""
     low = None if symbol.size is None else lower_bound(symbol.size)
     return low is None or low < 1
 
 
-__all__ = ["Kernel", "Scope"]
+__all__ = ["Kernel", "Scope", "may_be_empty"]

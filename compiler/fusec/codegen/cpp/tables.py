@@ -1,0 +1,86 @@
+"""What depends on the innermost loop alone, computed once into a table rather than in every row.
+
+The source positions and weights of an interpolation, a rotary embedding's angles, a window: each
+row of the result would compute the same ones again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fusec.codegen.cpp import choices
+from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
+from fusec.codegen.cpp.expressions import Expression, from_memory
+from fusec.codegen.cpp.loops import cost, head
+from fusec.codegen.cpp.scope import Kernel, Scope, may_be_empty
+from fusec.codegen.cpp.writer import Writer
+from fusec.ir.body import axis_sizes
+from fusec.ir.index import Symbol, product
+from fusec.ir.node import Const, IndexValue, Load, Node, Op
+from fusec.ir.ops import CHECK_PREFIX
+
+Tables = Mapping[Node, str]
+
+
+def tabled_nodes(kernel: Kernel) -> list[Node]:
+    """Return the values to keep in tables along the last axis; none where that would not pay."""
+    *outer, last = kernel.body.axes
+    size = last.size.constant if last.size is not None else 1
+    rows = product(axis_sizes(tuple(outer))).constant
+    if not outer or size is None or not 0 < size <= choices.TABLE_LENGTH:
+        return []
+    if (rows is not None and rows < choices.TABLE_ROWS) or _may_be_empty(kernel):
+        return []
+    own = [node for node in kernel.nodes if kernel.free[node] == {last}]
+    if cost(own) < choices.TABLE_COST:
+        return []
+    inside = set(own)
+    stored = {store.value for store in kernel.body.stores}
+    kept = [
+        node
+        for node in own
+        if not isinstance(node, Const | IndexValue | Load)
+        and (node in stored or any(u not in inside for u in kernel.users.get(node, [])))
+    ]
+    room = choices.SCRATCH_BYTES - sum(size * node.dtype.itemsize for node in kept)
+    return kept if room >= 0 and all(node.dtype in C_TYPES for node in kept) else []
+
+
+def write_tables(kernel: Kernel, scope: Scope, writer: Writer, kept: list[Node]) -> Tables:
+    """Write the loop that fills the tables; return their names."""
+    last = kernel.body.axes[-1]
+    tables = {}
+    for node in kept:
+        name = scope.name(f"{_word(scope, node)}_table")
+        kind = ELEMENT_TYPES[node.dtype]
+        writer.line(f"alignas(64) {kind} {name}[{kernel.extent(last)}];", node.source)
+        tables[node] = name
+    inner = Scope(kernel, scope)
+    with writer.block(head(inner, last)):
+        inner.compute(kernel.closure(kept, inner.values), writer, named=kept)
+        for node, name in tables.items():
+            text = inner.values[node].text
+            writer.line(f"{name}[{inner.axes[last]}] = {text};", node.source)
+    return tables
+
+
+def _word(scope: Scope, node: Node) -> str:
+    is_check = isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
+    return "index" if is_check else scope.word(node).removesuffix("_val")
+
+
+def bind_tables(scope: Scope, axis: Symbol, tables: Tables) -> None:
+    """Make what is in tables known inside of the loop along ``axis``."""
+    for node, name in tables.items():
+        place = f"{name}[{scope.axes[axis]}]"
+        value = from_memory(place, node.dtype)
+        scope.values[node] = Expression(place) if value.text == place else value
+
+
+def _may_be_empty(kernel: Kernel) -> bool:
+    """Whether a checked index may have no valid value: that is then tested at each load."""
+    exprs = [e for load in kernel.body.loads() for e in load.index]
+    return any(s.kind == "indirect" and may_be_empty(s) for e in exprs for s in e.symbols())
+
+
+__all__ = ["Tables", "bind_tables", "tabled_nodes", "write_tables"]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fusec
+from fusec.runtime import launch
 
 _watched: list[weakref.ref[torch.Tensor]] = []
 _alive: list[list[bool]] = []
@@ -106,3 +107,24 @@ def test_a_list_of_one_tensor_is_taken_apart() -> None:
         lambda x: torch.split(x, 2, 1),
     ):
         torch.testing.assert_close(fusec.compile(function)(x), function(x))
+
+
+def test_large_tensors_are_asked_for_in_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    def advise(begin: int, size: int, what: int) -> int:
+        asked.append((begin, size, what))
+        return 0
+
+    monkeypatch.setattr(launch, "_advise", lambda: advise)
+    small, large = torch.randn(1000), torch.randn(9 << 20)
+    fusec.compile(lambda x: x + 1)(small)
+    assert not asked
+    compiled = fusec.compile(lambda x: (x + 1, x.sum()))
+    (result, _) = compiled(large)
+    ((begin, size, what),) = asked
+    assert begin % 4096 == 0
+    assert result.data_ptr() <= begin
+    assert begin + size <= result.data_ptr() + large.nbytes
+    assert what == 14
+    assert torch.equal(result, large + 1)

@@ -66,7 +66,7 @@ class _Writer:
         self.targets = targets
         self.traced = traced
         self.taken = {"run", "inputs", "_", "status", "threads", "failed", "launch", "expect"}
-        self.taken |= {"empty", "empty_cpu", "empty_cuda", *DTYPES, *targets}
+        self.taken |= {"empty", "empty_cpu", "empty_large", "empty_cuda", *DTYPES, *targets}
         self.constants: dict[str, object] = {}
         self.lines: list[str] = []
         self.groups: dict[str, Group] = {}
@@ -128,7 +128,8 @@ class _Writer:
         name = self.names[buffer.name]
         shape, strides = self.tuple(buffer.shape), self.tuple(buffer.strides)
         if buffer.device.type == "cpu":
-            self.lines.append(f"{name} = empty_cpu({shape}, {strides}, {dtype_name(buffer.dtype)})")
+            empty = "empty_large" if (buffer_bytes(buffer) or 0) >= LARGE_BYTES else "empty_cpu"
+            self.lines.append(f"{name} = {empty}({shape}, {strides}, {dtype_name(buffer.dtype)})")
         elif buffer.device.type == "cuda":
             device = self.constant(buffer.device, str(buffer.device))
             dtype = dtype_name(buffer.dtype)
@@ -294,6 +295,11 @@ def emit_host(program: Program, targets: Mapping[str, str]) -> HostProgram:
     traced_text = traced.run()
     constants = {**traced.constants, **plain.constants}
     return HostProgram(text, traced_text, constants, plain.groups)
+
+
+# From this size on, the C library gives memory back to the system when it is freed, so that every
+# page of the next tensor is a fault.
+LARGE_BYTES = 32 << 20
 
 
 def buffer_bytes(buffer: Buffer) -> int | None:

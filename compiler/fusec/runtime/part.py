@@ -16,7 +16,14 @@ from fusec.pipeline import Compilation
 from fusec.report import ExternCall
 from fusec.runtime import cpp_build, native
 from fusec.runtime.build_queue import BuildQueue
-from fusec.runtime.launch import CppRunnable, empty_cpu, empty_cuda, expect, raise_check
+from fusec.runtime.launch import (
+    CppRunnable,
+    empty_cpu,
+    empty_cuda,
+    empty_large,
+    expect,
+    raise_check,
+)
 from fusec.runtime.program import NativeProgram, native_group, native_program, python_group
 from fusec.runtime.simulate import SIMULATION_NOTE, Simulated
 
@@ -82,6 +89,7 @@ class CompiledPart:
             **DTYPES,
             **self.state.host.constants,
             "empty_cpu": empty_cpu,
+            "empty_large": empty_large,
             "empty_cuda": empty_cuda,
             "empty": torch.empty_strided,
             "expect": expect,

@@ -25,6 +25,9 @@ struct fx_f16 {
 };
 FX_INLINE fx_f16 fx_to_f16(float x);
 FX_INLINE float fx_to_float(fx_f16 x);
+FX_INLINE void fx_to_floats(float* to, const fx_f16* from, int64_t count);
+
+constexpr int64_t LINE = 64; // elements asked for at a time
 
 extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restrict__ x, fx_f16*
     __restrict__ out, int64_t threads)
@@ -33,25 +36,61 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
         // line 3: y = scores.logsumexp(-1)
         float row_max = -INFINITY;
         int row_max_nan = row_max != row_max;
+        alignas(64) float row_max_lanes[LINE];
+        for (float& lane : row_max_lanes) lane = -INFINITY;
+        alignas(64) int row_max_nan_lanes[LINE] = {};
+        {
+            const auto block = [&](int64_t r0_line, int64_t count) __attribute__((always_inline)) {
+                alignas(64) float x_f32[LINE];
+                fx_to_floats(x_f32, &x[i0 * 300 + r0_line], count);
+                #pragma GCC ivdep
+                for (int64_t lane = 0; lane < count; ++lane) {
+                    const int64_t r0 = r0_line + lane;
+                    // line 2: scores = x.masked_fill(~keep, -float("inf"))
+                    const float scores_val = keep[i0 * 300 + r0] != 0 ? x_f32[lane] : -INFINITY;
+                    // line 3: y = scores.logsumexp(-1)
+                    row_max_nan_lanes[lane] |= scores_val != scores_val;
+                    row_max_lanes[lane] = row_max_lanes[lane] > scores_val ? row_max_lanes[lane] :
+                        scores_val;
+                }
+            };
+            int64_t r0_at = 0;
+            for (; r0_at + LINE <= 300; r0_at += LINE) block(r0_at, LINE);
+            if (r0_at < 300) block(r0_at, 300 - r0_at);
+        }
         #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
-        for (int64_t r0 = 0; r0 < 300; ++r0) {
-            const float value_f32 = fx_to_float(x[i0 * 300 + r0]);
-            // line 2: scores = x.masked_fill(~keep, -float("inf"))
-            const float scores_val = keep[i0 * 300 + r0] != 0 ? value_f32 : -INFINITY;
+        for (int64_t lane = 0; lane < LINE; ++lane) {
             // line 3: y = scores.logsumexp(-1)
-            row_max_nan |= scores_val != scores_val;
-            row_max = row_max > scores_val ? row_max : scores_val;
+            const float value = row_max_lanes[lane];
+            row_max_nan |= value != value;
+            row_max = row_max > value ? row_max : value;
+            row_max_nan |= row_max_nan_lanes[lane];
         }
         if (row_max_nan) row_max = NAN;
         const float chosen = fx_isinf(row_max) ? 0.0f : row_max;
         float row_sum = 0.0f;
+        alignas(64) float row_sum_lanes[LINE] = {};
+        {
+            const auto block = [&](int64_t r0_line, int64_t count) __attribute__((always_inline)) {
+                alignas(64) float x_f32[LINE];
+                fx_to_floats(x_f32, &x[i0 * 300 + r0_line], count);
+                #pragma GCC ivdep
+                for (int64_t lane = 0; lane < count; ++lane) {
+                    const int64_t r0 = r0_line + lane;
+                    // line 2: scores = x.masked_fill(~keep, -float("inf"))
+                    const float scores_val = keep[i0 * 300 + r0] != 0 ? x_f32[lane] : -INFINITY;
+                    // line 3: y = scores.logsumexp(-1)
+                    row_sum_lanes[lane] += fx_exp(scores_val - chosen);
+                }
+            };
+            int64_t r0_at = 0;
+            for (; r0_at + LINE <= 300; r0_at += LINE) block(r0_at, LINE);
+            if (r0_at < 300) block(r0_at, 300 - r0_at);
+        }
         #pragma omp simd reduction(+ : row_sum)
-        for (int64_t r0 = 0; r0 < 300; ++r0) {
-            const float value_f32 = fx_to_float(x[i0 * 300 + r0]);
-            // line 2: scores = x.masked_fill(~keep, -float("inf"))
-            const float scores_val = keep[i0 * 300 + r0] != 0 ? value_f32 : -INFINITY;
+        for (int64_t lane = 0; lane < LINE; ++lane) {
             // line 3: y = scores.logsumexp(-1)
-            row_sum += fx_exp(scores_val - chosen);
+            row_sum += row_sum_lanes[lane];
         }
         const float y_val = fx_log(row_sum) + chosen;
         out[i0] = fx_to_f16(y_val);
@@ -168,4 +207,21 @@ FX_INLINE float fx_to_float(fx_f16 x)
     uint32_t bits = shifted < (1u << 23) ? fx_bits(small) : normal;
     bits = shifted >= (31u << 23) ? normal + (112u << 23) : bits;
     return fx_from_bits(bits | sign);
+}
+
+// to_floats.f16: eight at a time where the processor converts them; exact
+FX_INLINE void fx_to_floats(float* to, const fx_f16* from, int64_t count)
+{
+    int64_t k = 0;
+#if defined(__F16C__)
+    typedef short fx_eight_halves __attribute__((vector_size(16)));
+    typedef float fx_eight_floats __attribute__((vector_size(32)));
+    for (; k + 8 <= count; k += 8) {
+        fx_eight_halves halves;
+        __builtin_memcpy(&halves, from + k, sizeof halves);
+        const fx_eight_floats floats = __builtin_ia32_vcvtph2ps256(halves);
+        __builtin_memcpy(to + k, &floats, sizeof floats);
+    }
+#endif
+    for (; k < count; ++k) to[k] = fx_to_float(from[k]);
 }

@@ -14,6 +14,7 @@ from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.ahead import LINE, Request, declare_line, write_requests
 from fusec.codegen.cpp.dtypes import C_TYPES
 from fusec.codegen.cpp.expressions import Expression
+from fusec.codegen.cpp.halves import Halves
 from fusec.codegen.cpp.reductions import (
     Accumulator,
     clause,
@@ -64,10 +65,14 @@ def blocks(
     axis: Symbol,
     span: tuple[str, str],
     requests: Sequence[Request],
+    halves: Halves,
     *,
     even: bool,
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[tuple[str, str, Callable[[Scope], None]]]:
     """Open a loop over blocks; yields the first and the last + 1 position of a block.
+
+    Third comes a function that makes what was converted for the block known in the scope of the
+    loop over its elements.
 
     Args:
         scope: Where it goes.
@@ -75,6 +80,7 @@ def blocks(
         axis: What it runs along.
         span: The positions that it runs over.
         requests: What each block asks for.
+        halves: What it converts.
         even: Whether all blocks are full.
     """
     kernel = scope.kernel
@@ -87,7 +93,13 @@ def blocks(
             stop = scope.name(f"{axis.name}_stop")
             writer.line(f"const int64_t {stop} = {kernel.at_most(last, end)};")
             last = stop
-        yield first, last
+        inner = Scope(kernel, scope)
+        arrays = halves.named(inner)
+        count = line if even else f"{last} - {first}"
+        halves.before(inner, writer, arrays, {axis: first}, count)
+        scope.taken |= inner.taken
+        yield first, last, lambda at: halves.bind(at, arrays, f"{at.axes[axis]} - {first}")
+        halves.after(inner, writer, arrays, {axis: first}, count)
 
 
 def write_lanes(
@@ -97,6 +109,7 @@ def write_lanes(
     span: tuple[str, str],
     items: Sequence[Accumulator],
     requests: Sequence[Request],
+    halves: Halves,
     element: Element,
     *,
     even: bool,
@@ -110,6 +123,7 @@ def write_lanes(
         span: The positions that it runs over.
         items: What it adds to.
         requests: What each block asks for.
+        halves: What it converts.
         element: Writes the body for one element.
         even: Whether all blocks are full.
     """
@@ -124,7 +138,7 @@ def write_lanes(
     if even:
         loop = f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {line})"
         with writer.block(loop):
-            _write_block(scope, writer, axis, first, line, lanes, requests, element)
+            _write_block(scope, writer, axis, first, line, lanes, requests, halves, element)
     else:
         # Twice from one text: with a known number of lanes, which stay in registers, and with
         # what is left over.
@@ -132,7 +146,7 @@ def write_lanes(
             name, at = scope.name("block"), scope.name(f"{axis.name}_at")
             lambda_ = f"const auto {name} = [&](int64_t {first}, int64_t count)"
             with writer.block(f"{lambda_} __attribute__((always_inline))", end="};"):
-                _write_block(scope, writer, axis, first, "count", lanes, requests, element)
+                _write_block(scope, writer, axis, first, "count", lanes, requests, halves, element)
             writer.line(f"int64_t {at} = {begin};")
             full = f"for (; {at} + {line} <= {end}; {at} += {line})"
             writer.line(f"{full} {name}({at}, {line});")
@@ -156,16 +170,21 @@ def _write_block(
     count: str,
     lanes: Sequence[_Lanes],
     requests: Sequence[Request],
+    halves: Halves,
     element: Element,
 ) -> None:
     write_requests(scope, writer, requests, {axis: first}, LINE)
-    writer.directive("GCC ivdep")
     inner = Scope(scope.kernel, scope)
+    arrays = halves.named(inner)
+    halves.before(inner, writer, arrays, {axis: first}, count)
+    writer.directive("GCC ivdep")
     with writer.block(f"for (int64_t lane = 0; lane < {count}; ++lane)"):
         position = inner.bind(axis)
         writer.line(f"const int64_t {position} = {first} + lane;")
+        halves.bind(inner, arrays, "lane")
         parts = [each.part for each in lanes]
         element(inner, parts, {each.part.place: each.part_nan for each in lanes if each.nan})
+    halves.after(Scope(scope.kernel, scope), writer, arrays, {axis: first}, count)
 
 
 class _Lanes:

@@ -16,6 +16,7 @@ from fusec.codegen.cpp.ahead import Request, column_requests, write_requests
 from fusec.codegen.cpp.blocks import blocks, in_blocks, is_even
 from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import Expression, from_memory
+from fusec.codegen.cpp.halves import Halves
 from fusec.codegen.cpp.loops import head, may_thread, shared_loops
 from fusec.codegen.cpp.reductions import (
     Accumulator,
@@ -164,7 +165,9 @@ class Columns:
             inside = [node for node in kernel.nodes if column in kernel.free[node]]
             if requests and in_blocks(column, inside):
                 even = (self.whole or self.even) and is_even(column)
-                span = stack.enter_context(blocks(outer, writer, column, span, requests, even=even))
+                loop = blocks(outer, writer, column, span, requests, Halves(), even=even)
+                first, last, _ = stack.enter_context(loop)
+                span = (first, last)
             elif requests and self.whole:
                 write_requests(outer, writer, requests, {column: self.begin}, self.width)
             scope = Scope(kernel, outer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from types import MappingProxyType
 
@@ -16,6 +16,7 @@ from fusec.codegen.cpp.ahead import (
 from fusec.codegen.cpp.blocks import blocks, in_blocks, is_even
 from fusec.codegen.cpp.dtypes import ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import from_memory
+from fusec.codegen.cpp.halves import Halves, converted
 from fusec.codegen.cpp.loops import cost, head, may_thread, shared_loops
 from fusec.codegen.cpp.ranges import split_ranges
 from fusec.codegen.cpp.reductions import simd
@@ -109,11 +110,16 @@ def _vector_loop(
     """Write the innermost loop, in blocks where it asks the memory for what comes later."""
     size = axis.size.constant if axis.size is not None else 1
     span = (span[0], span[1] or kernel.extent(axis))
-    inside = [n for n in _wanted(kernel, tables) if axis in kernel.free[n]]
+    inside = [n for n in _wanted(kernel, scope, tables) if axis in kernel.free[n]]
+    halves = Halves()
+    if may_thread(kernel) and in_blocks(axis, inside):
+        halves = converted(kernel, axis, inside, kernel.body.stores)
     with ExitStack() as stack:
-        if requests and in_blocks(axis, inside):
-            loop = blocks(scope, writer, axis, span, requests, even=is_even(axis))
-            span = stack.enter_context(loop)
+        bind: Callable[[Scope], None] = lambda at: None  # noqa: E731
+        if (requests or halves) and in_blocks(axis, inside):
+            loop = blocks(scope, writer, axis, span, requests, halves, even=is_even(axis))
+            first, end, bind = stack.enter_context(loop)
+            span = (first, end)
         elif requests and size is not None and size < choices.MIN_BLOCKED:
             write_requests(scope, writer, requests, {axis: span[0]}, str(size))
         inner = Scope(kernel, scope)
@@ -121,11 +127,12 @@ def _vector_loop(
             simd(kernel, (), writer, scalar=_mostly_gathers(kernel, axis, inside))
         with writer.block(head(inner, axis, *span)):
             bind_tables(inner, axis, tables)
+            bind(inner)
             _write_elements(kernel, inner, writer)
 
 
 def _write_elements(kernel: Kernel, scope: Scope, writer: Writer) -> None:
-    scope.compute(_wanted(kernel, scope.values), writer, stores=kernel.body.stores)
+    scope.compute(_wanted(kernel, scope), writer, stores=kernel.body.stores)
     for store in kernel.body.stores:
         scope.store(store, writer)
 
@@ -145,11 +152,14 @@ def _mostly_gathers(kernel: Kernel, axis: Symbol, inside: Sequence[Node]) -> boo
     return bool(gathers) and cost(inside) < choices.GATHER_COST * len(gathers)
 
 
-def _wanted(kernel: Kernel, known: Collection[Node]) -> list[Node]:
+def _wanted(kernel: Kernel, scope: Scope, known: Collection[Node] = ()) -> list[Node]:
     """Return what is left to compute for the stores."""
-    places = (s.payload for store in kernel.body.stores for e in store.index for s in e.symbols())
-    roots = [store.value for store in kernel.body.stores]
-    return kernel.closure([*roots, *(p for p in places if isinstance(p, Node))], known)
+    stores = kernel.body.stores
+    places = (s.payload for store in stores for e in store.index for s in e.symbols())
+    # what is converted later is wanted before it is
+    roots = [s.value.args[0] if s in scope.staged else s.value for s in stores]
+    roots += [p for p in places if isinstance(p, Node)]
+    return kernel.closure(roots, {*scope.values, *known})
 
 
 def _needs_blocks(kernel: Kernel, outer: Sequence[Symbol], last: Symbol) -> bool:

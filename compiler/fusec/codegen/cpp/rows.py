@@ -13,6 +13,7 @@ from fusec.codegen.cpp.ahead import row_requests, write_requests
 from fusec.codegen.cpp.blocks import in_blocks, is_even, write_lanes
 from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import from_memory
+from fusec.codegen.cpp.halves import converted
 from fusec.codegen.cpp.loops import head, may_thread, outer_loops
 from fusec.codegen.cpp.ordered import Stretch, plan_stretches
 from fusec.codegen.cpp.reductions import (
@@ -219,11 +220,17 @@ class Rows:
             for store in step.stores:
                 scope.store(store, self.writer)
 
-        if requests and in_blocks(axis, step.inside, items):
-            span = (begin, end)
-            even = is_even(axis) and not self.cut
-            write_lanes(outer, self.writer, axis, span, items, requests, element, even=even)
-            return
+        if in_blocks(axis, step.inside, items) and may_thread(self.kernel):
+            kept = {n for n in self.scratch if self.steps.first[n] < number}
+            fresh = [n for n in step.inside if n not in kept]
+            halves = converted(self.kernel, axis, fresh, step.stores)
+            if requests or halves:
+                even = is_even(axis) and not self.cut
+                span = (begin, end)
+                write_lanes(
+                    outer, self.writer, axis, span, items, requests, halves, element, even=even
+                )
+                return
         size = axis.size.constant if axis.size is not None else 1
         if requests and size is not None and size < choices.MIN_BLOCKED:
             write_requests(outer, self.writer, requests, {axis: begin}, str(size))

@@ -157,6 +157,8 @@ class Scope:
         self.axes: dict[Symbol, str] = dict(outer.axes) if outer else {}
         self.taken: set[str] = set(outer.taken) if outer else set()
         self.running: dict[Scan, Running] = dict(outer.running) if outer else {}
+        # stores whose values go into an array first, as float; the element for each
+        self.staged: dict[Store, str] = dict(outer.staged) if outer else {}
 
     def name(self, text: str) -> str:
         """Return a name that is free here, and take it."""
@@ -372,6 +374,10 @@ class Scope:
 
     def store(self, store: Store, writer: Writer) -> None:
         """Write a store; its value is known."""
+        if store in self.staged:
+            value = self.values[store.value.args[0]]
+            writer.line(f"{self.staged[store]} = {value.text};", store.value.source)
+            return
         target = self.element(store.buffer, store.index)
         value = self.values[store.value]
         dtype = self.kernel.buffers[store.buffer].dtype

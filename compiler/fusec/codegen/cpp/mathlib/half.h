@@ -71,3 +71,43 @@ FX_INLINE fx_bf16 fx_to_bf16(double x) { return fx_to_bf16((float)x); }
 //@ needs: to_f16.f32
 //@ method: by way of float, as eager
 FX_INLINE fx_f16 fx_to_f16(double x) { return fx_to_f16((float)x); }
+
+//@ name: to_floats.f16
+//@ needs: to_float.f16
+//@ accuracy: exact
+//@ method: eight at a time where the processor converts them
+FX_INLINE void fx_to_floats(float* to, const fx_f16* from, int64_t count)
+{
+    int64_t k = 0;
+#if defined(__F16C__)
+    typedef short fx_eight_halves __attribute__((vector_size(16)));
+    typedef float fx_eight_floats __attribute__((vector_size(32)));
+    for (; k + 8 <= count; k += 8) {
+        fx_eight_halves halves;
+        __builtin_memcpy(&halves, from + k, sizeof halves);
+        const fx_eight_floats floats = __builtin_ia32_vcvtph2ps256(halves);
+        __builtin_memcpy(to + k, &floats, sizeof floats);
+    }
+#endif
+    for (; k < count; ++k) to[k] = fx_to_float(from[k]);
+}
+
+//@ name: to_halves.f16
+//@ needs: to_f16.f32
+//@ accuracy: exact rounding
+//@ method: eight at a time where the processor converts them
+FX_INLINE void fx_to_halves(fx_f16* to, const float* from, int64_t count)
+{
+    int64_t k = 0;
+#if defined(__F16C__)
+    typedef short fx_eight_halves __attribute__((vector_size(16)));
+    typedef float fx_eight_floats __attribute__((vector_size(32)));
+    for (; k + 8 <= count; k += 8) {
+        fx_eight_floats floats;
+        __builtin_memcpy(&floats, from + k, sizeof floats);
+        const fx_eight_halves halves = __builtin_ia32_vcvtps2ph256(floats, 0);
+        __builtin_memcpy(to + k, &halves, sizeof halves);
+    }
+#endif
+    for (; k < count; ++k) to[k] = fx_to_f16(from[k]);
+}

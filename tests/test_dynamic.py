@@ -19,6 +19,8 @@ Make = Callable[[int], tuple[Any, ...]]
 @pytest.fixture(autouse=True)
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEC_STRICT", "1")
+    # TorchDynamo remembers which sizes changed, also for code that tests share
+    torch._dynamo.reset()
 
 
 class Block(nn.Module):

@@ -25,6 +25,7 @@ from fusec.lower import lower_graph
 from fusec.options import Options
 from fusec.report import Stage
 from fusec.schedule import Schedule, schedule_program
+from fusec.schedule.wishes import Wishes
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Compilation:
         kernels: After ``emit``: by name, in order.
         leaders: After ``emit``: each kernel's name to the first that is equal to it but for names.
         host: After ``emit``.
+        wishes: What somebody wants of the fusion, whatever the heuristics say.
         written: Told of each kernel that has to be built, as soon as it is written.
     """
 
@@ -53,6 +55,7 @@ class Compilation:
     kernels: dict[str, KernelSource] = field(default_factory=dict)
     leaders: dict[str, str] = field(default_factory=dict)
     host: HostProgram | None = None
+    wishes: Wishes = field(default_factory=Wishes)
     written: Callable[[KernelSource], object] = lambda kernel: None
 
     @property
@@ -76,7 +79,7 @@ def lower(state: Compilation) -> Callable[[], str]:
 def schedule(state: Compilation) -> Callable[[], str]:
     """Decide which computations share a kernel and how its loops run."""
     assert state.program is not None
-    result = state.schedule = schedule_program(state.program)
+    result = state.schedule = schedule_program(state.program, state.wishes)
     return lambda: str(result)
 
 

@@ -183,6 +183,27 @@ class CompiledPart:
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
 
+    def plain_entry(self) -> Callable[[list[Any]], list[Any]]:
+        """Return ``entry`` without keeping inputs: what measures or tries must not be remembered.
+
+        It takes its inputs in a list and empties it.
+        """
+        call = self.entry()
+
+        def run(inputs: list[Any]) -> list[Any]:
+            program = self._native
+            keep, self.keep = self.keep, False
+            if program is not None:
+                program.call.keep = False
+            try:
+                return call(inputs)
+            finally:
+                self.keep = keep
+                if program is not None:
+                    program.call.keep = keep
+
+        return run
+
     @property
     def last_inputs(self) -> tuple[object, ...] | None:
         """Inputs of the latest call, where they are kept."""

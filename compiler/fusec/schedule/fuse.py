@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -11,20 +11,27 @@ from fusec.ir.body import Body, Compute, Extern, Program, Step
 from fusec.report import FusionDecision
 from fusec.schedule import choices
 from fusec.schedule.align import Refusal, merge
+from fusec.schedule.wishes import FORBIDDEN, Wishes
 
 # A buffer with more readers than this offers only neighboring readers as pairs, so that the
 # number of pairs stays linear in the size of the graph.
 MAX_PAIRED_READERS = 8
+# What somebody asks for is tried before anything that merely saves bytes.
+_WANTED_FIRST = 1 << 62
 
 
 class _Groups:
     """The steps under fusion, with who depends on whom as bit sets over step positions."""
 
-    def __init__(self, program: Program, steps: tuple[Step, ...]) -> None:
+    def __init__(
+        self, program: Program, steps: tuple[Step, ...], members: Mapping[str, frozenset[str]]
+    ) -> None:
         self.program = program
         self.steps: list[Step | None] = list(steps)
         self.version = [0] * len(steps)
         self.position = {step.name: n for n, step in enumerate(steps)}
+        # The computations of the lowered program that each group has in it.
+        self.members = [members.get(step.name, frozenset((step.name,))) for step in steps]
         self.before = [0] * len(steps)  # bit k: step k must run earlier
         self.after = [0] * len(steps)
         self.kept = program.output_buffers() | set(program.inputs)
@@ -92,6 +99,18 @@ class _Groups:
             if self.compute(a) is not None and self.compute(b) is not None
         }
 
+    def wanted(self, n: int, wishes: Wishes) -> set[tuple[int, int]]:
+        """Return the pairs with step ``n`` that somebody asked for."""
+        if not wishes.together or self.compute(n) is None:
+            return set()
+        return {
+            self.ordered(n, other)
+            for other in range(len(self.steps))
+            if other != n
+            and self.compute(other) is not None
+            and wishes.wants(self.members[n], self.members[other])
+        }
+
     def ordered(self, a: int, b: int) -> tuple[int, int]:
         """Return the pair with the one that must run first in front."""
         return (b, a) if self.before[a] >> b & 1 else (a, b)
@@ -137,6 +156,7 @@ class _Groups:
             self.readers.get(name, set()).discard(b)
         keep, drop = a, b
         self.steps[keep], self.steps[drop] = fused, None
+        self.members[keep] |= self.members[drop]
         self.version[keep] += 1
         self.version[drop] += 1
         for name in fused.reads():
@@ -198,10 +218,21 @@ def _join_labels(first: str, second: str) -> str:
 
 
 def fuse(
-    program: Program, steps: tuple[Step, ...]
+    program: Program,
+    steps: tuple[Step, ...],
+    members: Mapping[str, frozenset[str]] | None = None,
+    wishes: Wishes | None = None,
 ) -> tuple[tuple[Step, ...], list[FusionDecision]]:
-    """Return the steps after fusion, and every decision with its reason."""
-    groups = _Groups(program, steps)
+    """Return the steps after fusion, and every decision with its reason.
+
+    Args:
+        program: What the steps are of.
+        steps: With pointwise producers inlined.
+        members: Step name to the computations that were inlined into it, and its own name.
+        wishes: What somebody wants together or apart; nothing if None.
+    """
+    wishes = wishes or Wishes()
+    groups = _Groups(program, steps, members or {})
     mutated = {name for s in steps if isinstance(s, Extern) for name in s.mutates}
     decisions: list[FusionDecision] = []
     refused: dict[tuple[str, str], FusionDecision] = {}
@@ -210,12 +241,14 @@ def fuse(
     def push(pairs: set[tuple[int, int]]) -> None:
         for a, b in pairs:
             saved = groups.saved_bytes(a, b)
-            if saved > 0:
-                heapq.heappush(heap, (-saved, a, b, groups.version[a], groups.version[b]))
+            first = wishes.wants(groups.members[a], groups.members[b])
+            if saved > 0 or first:
+                order = saved + _WANTED_FIRST * first
+                heapq.heappush(heap, (-order, a, b, groups.version[a], groups.version[b]))
 
     everything: set[tuple[int, int]] = set()
     for n in range(len(steps)):
-        everything |= groups.pairs_of(n)
+        everything |= groups.pairs_of(n) | groups.wanted(n, wishes)
     push(everything)
     while heap:
         negative, a, b, version_a, version_b = heapq.heappop(heap)
@@ -226,23 +259,28 @@ def fuse(
         first, second = groups.compute(a), groups.compute(b)
         assert first is not None
         assert second is not None
-        outcome = _try(groups, a, b, mutated)
+        saved = -negative % _WANTED_FIRST
+        outcome = _try(groups, a, b, mutated, wishes)
         if isinstance(outcome, Refusal):
             refused[(first.name, second.name)] = FusionDecision(
-                first.name, second.name, False, outcome.reason, -negative
+                first.name, second.name, False, outcome.reason, saved
             )
             continue
         decisions.append(
-            FusionDecision(first.name, second.name, True, f"saves {-negative:,} bytes", -negative)
+            FusionDecision(first.name, second.name, True, f"saves {saved:,} bytes", saved)
         )
         keep = groups.replace(a, b, outcome)
-        push(groups.pairs_of(keep))
+        push(groups.pairs_of(keep) | groups.wanted(keep, wishes))
     alive = {step.name for step in groups.steps if step is not None}
     decisions += [d for (x, y), d in refused.items() if x in alive and y in alive]
     return groups.in_order(), decisions
 
 
-def _try(groups: _Groups, a: int, b: int, mutated: set[str]) -> Body | Refusal:
+def _try(
+    groups: _Groups, a: int, b: int, mutated: set[str], wishes: Wishes
+) -> Body | Refusal:
+    if wishes.forbids(groups.members[a], groups.members[b]):
+        return Refusal(FORBIDDEN)
     first, second = groups.compute(a), groups.compute(b)
     assert first is not None
     assert second is not None
@@ -260,6 +298,8 @@ def _try(groups: _Groups, a: int, b: int, mutated: set[str]) -> Body | Refusal:
         return Refusal("one of them has nothing to do")
     merged = merge(first.body, second.body)
     if isinstance(merged, Refusal):
+        return merged
+    if wishes.wants(groups.members[a], groups.members[b]):
         return merged
     too_large = choices.too_large(merged)
     return Refusal(too_large) if too_large is not None else merged

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fusec.ir.body import Body, Compute, Extern, Program, Step
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load
 from fusec.report import FusionDecision
 from fusec.schedule import choices
 from fusec.schedule.align import Refusal, inline_producer
+from fusec.schedule.wishes import FORBIDDEN, Wishes
 
 
 def inline_pointwise(
-    program: Program,
+    program: Program, wishes: Wishes | None = None
 ) -> tuple[tuple[Step, ...], list[FusionDecision]]:
-    """Return the steps with cheap pointwise producers computed at their consumers."""
+    """Return the steps with cheap pointwise producers computed at their consumers.
+
+    Args:
+        program: As lowered.
+        wishes: What somebody wants together or apart; nothing if None.
+    """
+    wishes = wishes or Wishes()
+    members = {step.name: frozenset((step.name,)) for step in program.steps}
     steps: dict[str, Step] = {step.name: step for step in program.steps}
     readers: dict[str, list[str]] = {}
     for step in program.steps:
@@ -45,6 +55,12 @@ def inline_pointwise(
         reason = choices.may_recompute(body, len(users), expansion, large)
         if reason is None and _belongs_to_its_producer(body, computes, program, steps):
             reason = "it picks from a large result, and belongs into the kernel that makes it"
+        if reason is not None and all(
+            wishes.wants(members[step.name], members[c.name]) for c in computes
+        ):
+            reason = None
+        if any(wishes.forbids(members[step.name], members[c.name]) for c in computes):
+            reason = FORBIDDEN
         if reason is not None:
             decisions += [FusionDecision(step.name, c.name, False, reason) for c in computes]
             continue
@@ -56,6 +72,7 @@ def inline_pointwise(
         for consumer, fused in zip(computes, merged, strict=True):
             label = _join_labels(step.label, consumer.label)
             steps[consumer.name] = Compute(consumer.name, fused, label)
+            members[consumer.name] |= members[step.name]
             decisions.append(
                 FusionDecision(step.name, consumer.name, True, "computed where it is read", saved)
             )
@@ -147,9 +164,25 @@ def _loop_symbols(expr: Expr) -> set[Symbol]:
     return found
 
 
+def inlined_members(decisions: Iterable[FusionDecision]) -> dict[str, frozenset[str]]:
+    """Return, by each consumer's name, its own name and those of what was inlined into it.
+
+    Args:
+        decisions: Of ``inline_pointwise``, in its order.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for decision in decisions:
+        if decision.fused:
+            own = found.get(decision.consumer, frozenset((decision.consumer,)))
+            found[decision.consumer] = own | found.get(
+                decision.producer, frozenset((decision.producer,))
+            )
+    return found
+
+
 def _join_labels(first: str, second: str) -> str:
     words = list(dict.fromkeys([*first.split(" + "), *second.split(" + ")]))
     return " + ".join(word for word in words if word)
 
 
-__all__ = ["inline_pointwise"]
+__all__ = ["inline_pointwise", "inlined_members"]

@@ -8,8 +8,9 @@ from fusec.ir.body import Compute, Program
 from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
 from fusec.schedule.fuse import fuse, has_effects
-from fusec.schedule.inline import inline_pointwise
+from fusec.schedule.inline import inline_pointwise, inlined_members
 from fusec.schedule.loops import arrange_loops
+from fusec.schedule.wishes import Wishes
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,16 @@ def drop_dead(program: Program) -> Program:
     return replace(program, steps=tuple(reversed(kept)))
 
 
-def schedule_program(program: Program) -> Schedule:
-    """Fuse and arrange ``program``; must run within the recorder that lowered it."""
+def schedule_program(program: Program, wishes: Wishes | None = None) -> Schedule:
+    """Fuse and arrange ``program``; must run within the recorder that lowered it.
+
+    Args:
+        program: As lowered.
+        wishes: What somebody wants together or apart; nothing if None.
+    """
     program = drop_dead(program)
-    steps, inlined = inline_pointwise(program)
-    steps, fused = fuse(program, steps)
+    steps, inlined = inline_pointwise(program, wishes)
+    steps, fused = fuse(program, steps, inlined_members(inlined), wishes)
     arranged = tuple(
         replace(step, body=arrange_loops(step.body, program.buffers))
         if isinstance(step, Compute)

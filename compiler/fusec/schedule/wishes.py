@@ -1,0 +1,45 @@
+"""What somebody wants of the fusion, whatever the heuristics say: for trying it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# Why a pair stayed apart that nothing else keeps apart.
+FORBIDDEN = "you asked for them apart"
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """Pairs of computations, by the names that lowering gave them.
+
+    A wish never makes a fusion legal: what the dependencies or the loops forbid stays apart, and
+    the decision says why.
+
+    Attributes:
+        apart: Pairs that must not share a kernel.
+        together: Pairs that share one wherever it is legal, however little it saves.
+    """
+
+    apart: frozenset[frozenset[str]] = frozenset()
+    together: frozenset[frozenset[str]] = frozenset()
+
+    def forbids(self, first: Iterable[str], second: Iterable[str]) -> bool:
+        """Whether one of ``first`` must stay apart from one of ``second``."""
+        return bool(self.apart) and _between(self.apart, set(first), set(second))
+
+    def wants(self, first: Iterable[str], second: Iterable[str]) -> bool:
+        """Whether one of ``first`` is wanted together with one of ``second``."""
+        return bool(self.together) and _between(self.together, set(first), set(second))
+
+
+def pair(first: str, second: str) -> frozenset[str]:
+    """Return a pair as ``Wishes`` holds it."""
+    return frozenset((first, second))
+
+
+def _between(pairs: frozenset[frozenset[str]], first: set[str], second: set[str]) -> bool:
+    return any(
+        (a in first and b in second) or (b in first and a in second)
+        for a, b in (sorted(each) for each in pairs if len(each) == 2)
+    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fusec.ir.body import Compute, Extern, Program, Step
+from fusec.ir.node import Const
 from fusec.ir.printer import format_body
 from fusec.report import FusionDecision, SourceLine
 
@@ -183,7 +184,9 @@ def step_graph(
 def _node(step: Step, kernels: Mapping[str, tuple[str, ...]]) -> GraphNode:
     if isinstance(step, Compute):
         label = step.label.replace("native_", "") or step.name
-        where = step.body.origins()
+        # A constant is one node for all lines that use it, with the line of the first.
+        lines = {n.source for n in step.body.nodes() if n.source and not isinstance(n, Const)}
+        where = tuple(sorted(lines, key=lambda s: (s.file, s.line)))
         return GraphNode(
             step.name, label, "kernel", kernels.get(step.name, ()), where, format_body(step.body)
         )

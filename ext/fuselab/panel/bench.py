@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,6 +39,10 @@ class PanelCell(Protocol):
     @property
     def kernels(self) -> Mapping[str, Kernel]:
         """The kernels by name, in the order in which they run."""
+
+    @property
+    def graphs(self) -> Sequence[Any]:
+        """The compiled graphs (``fusec.runtime.graph.CompiledGraph``), in order of first run."""
 
     @property
     def eager(self) -> Timing | None:

@@ -13,7 +13,9 @@ from fuselab.result import kernel_state
 
 from . import markup
 from .bench import Bench, Facts, PanelCell
+from .fusion import FusionTab
 from .kernels import KernelsTab
+from .late import LateTab
 from .timings import TimingsTab
 from .tuning import TuningTab
 
@@ -33,15 +35,15 @@ class Workbench(widgets.VBox):
         self.tuning = TuningTab(self.bench)
         self.kernels = KernelsTab(self.bench, self.tuning)
         self.timings = TimingsTab(self.bench)
-        # A later tab is a class with title, widget and refresh, in a file of its own, and an
-        # entry here; one that draws has draw, too.
-        self.parts = (self.kernels, self.timings, self.tuning)
+        self.fusion = FusionTab(self.bench)
+        # A further tab is a LateTab in a file of its own, and an entry here.
+        self.parts: tuple[Any, ...] = (self.kernels, self.timings, self.tuning, self.fusion)
         self.tabs = widgets.Tab(
             children=[part.widget for part in self.parts],
             titles=[part.title for part in self.parts],
             selected_index=0,
         )
-        self.tabs.observe(lambda _: self._draw_later(), "selected_index")
+        self.tabs.observe(lambda _: self._opened(), "selected_index")
         self.tuning.on_start.append(lambda: self._open(self.tuning))
         self.bench.listen(self._show_head)
         self.bench.after_each = self._draw
@@ -85,13 +87,19 @@ class Workbench(widgets.VBox):
     def _open(self, part: object) -> None:
         self.tabs.selected_index = [p is part for p in self.parts].index(True)
 
+    def _opened(self) -> None:
+        part = self.parts[self.tabs.selected_index or 0]
+        if isinstance(part, LateTab):
+            part.open()
+        self._draw_later()
+
     def _draw_later(self) -> None:
         """Let the worker draw the open tab's figure, if it has one and that is out of date."""
         self.bench.worker.submit(self._draw, "draw")
 
     def _draw(self) -> None:
         part = self.parts[self.tabs.selected_index or 0]
-        if isinstance(part, TimingsTab | TuningTab):
+        if isinstance(part, TimingsTab | TuningTab) or (isinstance(part, LateTab) and part.made):
             part.draw()
 
     def _show_head(self) -> None:

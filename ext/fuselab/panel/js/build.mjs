@@ -1,5 +1,5 @@
-// Builds ../static/editor.{js,css} from this folder: `npm install && npm run build`.
-// Both files are committed, so that installing Fuselab needs no Node.
+// Builds ../static/{editor,picture}.{js,css} from this folder: `npm install && npm run build`.
+// They are committed, so that installing Fuselab needs no Node.
 import { copyFile } from "node:fs/promises";
 import { build } from "esbuild";
 
@@ -13,6 +13,15 @@ await build({
   charset: "utf8",
   banner: { js: "/* Fuselab editor; contains prism-code-editor, see editor.js.LICENSE.txt */" },
 });
-await build({ ...common, entryPoints: ["editor.css"], outfile: "../static/editor.css" });
+await build({
+  ...common,
+  entryPoints: ["picture.js"],
+  outfile: "../static/picture.js",
+  format: "esm",
+  charset: "utf8",
+});
+for (const name of ["editor.css", "picture.css"]) {
+  await build({ ...common, entryPoints: [name], outfile: `../static/${name}` });
+}
 // The license asks that its text travels with every copy.
 await copyFile("node_modules/prism-code-editor/LICENSE", "../static/editor.js.LICENSE.txt");

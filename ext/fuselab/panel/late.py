@@ -1,0 +1,61 @@
+"""A tab whose widgets are made when somebody first opens it.
+
+Every widget costs a message to the page and room in the saved notebook, so a panel that nobody
+opens further holds none of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ipywidgets as widgets
+
+from . import markup
+from .bench import Bench
+
+
+class LateTab:
+    """Base of the tabs that are filled late.
+
+    A tab says its ``title`` and writes ``make`` (its widgets, on the caller's thread), ``draw``
+    (fills them; on the worker, without the bench's state held) and, where it has to, ``refresh``.
+    """
+
+    title = ""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.made = False
+        self.widget = widgets.VBox(layout=widgets.Layout(width="100%"))
+        bench.listen(self._refresh)
+
+    def open(self) -> None:
+        """Make the widgets, at the first time."""
+        with self._bench.state:
+            if not self.made:
+                self.widget.children = self.make()
+                self.made = True
+
+    def make(self) -> list[Any]:
+        """Return the widgets of the tab."""
+        raise NotImplementedError
+
+    def draw(self) -> None:
+        """Show what is now the case, where that is not shown yet; on the worker."""
+
+    def refresh(self) -> None:
+        """Show what changed in the panel; with the state held."""
+
+    def _refresh(self) -> None:
+        if self.made:
+            self.refresh()
+
+
+def problem_or(bench: Bench, value: str) -> str:
+    """Return the latest job's failure as a notice, or else ``value``."""
+    if bench.activity:
+        return markup.notice([f"{bench.activity} …"], markup.QUIET)
+    if bench.problem:
+        message, details = bench.problem
+        return markup.notice(["That did not work", message], markup.BAD, details)
+    return value

@@ -47,6 +47,7 @@ class FakeGraph:
             FusionDecision("mm", "gelu", False, "mm is an extern call", 1 << 18),
         )
         self.stages = (Stage("capture", 0.1, "graph(x)"), Stage("emit", 0.02, "text <b>"))
+        self.parts = ()
         self.seconds = 0.12
         self.last_inputs: tuple[Any, ...] = ()
         self.measured = 0

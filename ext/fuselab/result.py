@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fusec.errors import FusecError
 from fusec.report import (
     ExternCall,
     FusionDecision,
@@ -352,8 +353,13 @@ class FusedCell:
         """Write stages, kernels and report as files; return the folder.
 
         The layout: ``report.txt``, ``report.html``, ``report.json``, ``speed.png``, the cell
-        itself, ``kernels/NAME.cpp`` or ``.py``, and ``GRAPH/01-capture.txt`` ... a graph each.
+        itself, ``kernels/NAME.cpp`` or ``.py``, ``fusion.txt``, and, a graph each,
+        ``GRAPH/01-capture.txt`` ... and ``GRAPH/repro.py``, which runs it alone.
         """
+        from fusec.export.repro import repro_text  # imports the compiler
+        from fusec.runtime.whatif import part_view
+        from fuselab.views.fusion import fusion_page, parts_of
+
         root = Path(folder).expanduser() / _file_name(self.name)
         with self.lock:
             (root / "kernels").mkdir(parents=True, exist_ok=True)
@@ -378,6 +384,10 @@ class FusedCell:
                 for number, stage in enumerate(graph.stages, 1):
                     path = place / f"{number:02d}-{_file_name(stage.name)}.txt"
                     path.write_text(stage.text, encoding="utf-8")
+                with contextlib.suppress(FusecError):  # a graph with a module inside has no text
+                    (place / "repro.py").write_text(repro_text(graph), encoding="utf-8")
+            fusion = fusion_page([(n, part_view(part)) for n, _, part in parts_of(self)])
+            (root / "fusion.txt").write_text(fusion.text + "\n", encoding="utf-8")
         return root
 
 

@@ -105,7 +105,7 @@ class FusionTab(LateTab):
     def draw(self) -> None:
         """Read the graphs and draw the chosen part."""
         with self._bench.cell.lock:
-            parts = parts_of(self._bench.cell)
+            parts = fusion.parts_of(self._bench.cell)
         with self._bench.state:
             self._parts = parts
             options = tuple((name, n) for n, (name, _, _) in enumerate(parts))
@@ -181,16 +181,6 @@ class FusionTab(LateTab):
             lines = fusion.what_if_lines(self._found, count)
             value = markup.notice(lines, markup.QUIET)
         self.outcome.value = problem_or(self._bench, value)
-
-
-def parts_of(cell: Any) -> list[tuple[str, Any, Any]]:
-    """Return the compiled parts of a cell: a name for people, the graph and the part."""
-    found = []
-    for graph in cell.graphs:
-        for part in graph.parts:
-            kind = "" if part.kind == "inference" else f", {part.kind}"
-            found.append((f"{graph.name}{kind}", graph, part))
-    return found
 
 
 def decision_lists(view: FusionView) -> str:

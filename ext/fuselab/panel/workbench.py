@@ -16,6 +16,7 @@ from .bench import Bench, Facts, PanelCell
 from .fusion import FusionTab
 from .kernels import KernelsTab
 from .late import LateTab
+from .stages import StagesTab
 from .timings import TimingsTab
 from .tuning import TuningTab
 
@@ -37,7 +38,14 @@ class Workbench(widgets.VBox):
         self.timings = TimingsTab(self.bench)
         self.fusion = FusionTab(self.bench)
         # A further tab is a LateTab in a file of its own, and an entry here.
-        self.parts: tuple[Any, ...] = (self.kernels, self.timings, self.tuning, self.fusion)
+        self.stages = StagesTab(self.bench)
+        self.parts: tuple[Any, ...] = (
+            self.kernels,
+            self.timings,
+            self.tuning,
+            self.fusion,
+            self.stages,
+        )
         self.tabs = widgets.Tab(
             children=[part.widget for part in self.parts],
             titles=[part.title for part in self.parts],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fusec.report import FusionDecision
 from fusec.schedule.view import FusionView, StepGraph
@@ -140,6 +140,16 @@ def fusion_page(parts: Sequence[tuple[str, FusionView]]) -> Page:
     return Page(text, "".join(html))
 
 
+def parts_of(cell: Any) -> list[tuple[str, Any, Any]]:
+    """Return the compiled parts of a cell: a name for people, the graph and the part."""
+    found = []
+    for graph in cell.graphs:
+        for part in getattr(graph, "parts", ()):
+            kind = "" if part.kind == "inference" else f", {part.kind}"
+            found.append((f"{graph.name}{kind}", graph, part))
+    return found
+
+
 def what_if_lines(found: WhatIf, before: int) -> list[str]:
     """Say what came of a wish, the outcome first.
 
@@ -155,9 +165,8 @@ def what_if_lines(found: WhatIf, before: int) -> list[str]:
     first += f": {words.duration(then)} instead of {words.duration(now)}"
     lines = [f"{first} ({ratio})" if ratio else first]
     if found.refused and count == before:
-        lines = [f"Not possible. {found.refused[0]}", *found.refused[1:]]
-    elif found.refused:
-        lines += list(found.refused)
+        return [f"Not possible: {found.refused[0]}", *found.refused[1:]]
+    lines += list(found.refused)
     if found.errors:
         lines.append("same results" if found.same else "other results: the schedule is not right")
     lines.append(f"quartiles {words.spread(found.then)}; {found.then.method}")

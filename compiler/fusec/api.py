@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 import torch
@@ -76,7 +77,7 @@ class CompiledFunction:
         finally:
             if len(backend.graphs) != compiled or break_marker() != marker:
                 self._breaks.update(dict.fromkeys(breaks_since(marker)))
-            self._note_recompile(len(backend.graphs) > compiled)
+            self._note_recompile([graph.name for graph in backend.graphs[compiled:]])
         if len(backend.graphs) != compiled or not self._learned:
             self._learned = self._shortcut.learn(backend.graphs, args, kwargs)
             if self._shortcut.dispatcher is not None:
@@ -101,14 +102,14 @@ class CompiledFunction:
     def _guard_failed(self, failure: Any) -> None:
         self._failures.append(failure)
 
-    def _note_recompile(self, compiled: bool) -> None:
+    def _note_recompile(self, compiled: Sequence[str]) -> None:
         failures, self._failures = self._failures, []
         found = describe_recompile(failures)
         if found is None:
             return
         limit = torch._dynamo.config.recompile_limit
         if compiled or len(failures) < limit:
-            self._recompiles.append(found)
+            self._recompiles.append(replace(found, graph=compiled[0] if compiled else ""))
         elif not any(each.text == too_often(found, limit).text for each in self._recompiles):
             self._recompiles.append(too_often(found, limit))
 

@@ -54,11 +54,13 @@ class Recompile:
         text: What changed, in words.
         hint: How to avoid it; empty where nothing is known.
         guard: The guard that failed, as TorchDynamo writes it.
+        graph: Name of the first graph that was compiled for it; empty where none was.
     """
 
     text: str
     hint: str = ""
     guard: str = ""
+    graph: str = ""
 
     def __str__(self) -> str:
         return f"{self.text} ({self.hint})" if self.hint else self.text

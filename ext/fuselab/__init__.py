@@ -111,6 +111,7 @@ def load_ipython_extension(shell: Any) -> None:
     """Register the magics (``%load_ext fuselab``)."""
     global _session, _ahead
     from fusec import warm
+    from fuselab import complete
     from fuselab.ahead import Ahead, display_steps
     from fuselab.magics import FuseMagics
     from fuselab.session import Session
@@ -123,6 +124,7 @@ def load_ipython_extension(shell: Any) -> None:
     magics = FuseMagics(shell, _session, parent=shell)
     shell.register_magics(magics)
     shell.configurables.append(magics)
+    complete.register(shell)
     # The panel and the user's own calls keep edits too: remember them for the next session.
     shell.events.register("post_run_cell", magics.remember)
     atexit.register(_session.close)

@@ -7,7 +7,7 @@ import contextlib
 import difflib
 import re
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.displayhook import DisplayHook
@@ -29,6 +29,8 @@ from fuselab.errors import UnknownName
 from fuselab.outcomes import EditRefused, Table, trial_line
 from fuselab.result import FusedCell, kernel_state
 from fuselab.session import CellOptions, Frontend, Session
+from fuselab.views import subjects
+from fuselab.views.page import Page
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -36,6 +38,14 @@ if TYPE_CHECKING:
     from fusec.report import TuningRun
 
 DEFAULT = object()
+
+# What ``%fuse_report --show`` knows, and the page about it.
+SUBJECTS: dict[str, Callable[[FusedCell], Page]] = {
+    "fusion": subjects.fusion_of,
+    "stages": subjects.stages_of,
+    "guards": subjects.guards_of,
+    "numerics": subjects.numerics_of,
+}
 
 
 def seconds(text: str) -> float:
@@ -314,15 +324,73 @@ class FuseMagics(Magics):
     @line_magic
     @magic_arguments()
     @argument("cell", nargs="?", help="The cell's name; the latest if none is given.")
+    @argument(
+        "-s",
+        "--show",
+        choices=tuple(SUBJECTS),
+        help="One subject in full, instead of the result: " + ", ".join(SUBJECTS) + ".",
+    )
+    @argument("--stage", metavar="NAME", help="Print one stage's text: fx, aten, asm, ptx ...")
     @argument("--panel", action="store_true", help="Show the live workbench below it.")
     def fuse_report(self, line: str) -> None:
-        """Show a cell's result again, with times of the kernels now in use."""
+        """Show a cell's result again, with times of the kernels now in use.
+
+        With --show, everything that a tab of the workbench has on one subject; with --stage, the
+        text of one stage between the cell and machine code.
+        """
         args = self._parse(self.fuse_report, "%fuse_report", line)
         cell = self._cell(args.cell)
         cell.update(checked=self.check, seconds=self.measure_seconds)
+        if args.stage:
+            print(self._stage(cell, args.stage))
+            return
+        if args.show:
+            display(SUBJECTS[args.show](cell))
+            return
         display(cell)
         if args.panel:
             display(cell.workbench())
+
+    @line_magic
+    @magic_arguments()
+    @argument("first", help="A cell or a kernel.")
+    @argument("second", help="Another one.")
+    def fuse_compare(self, line: str) -> Page:
+        """Compare two cells (timed together, interleaved), or two kernels with their texts."""
+        args = self._parse(self.fuse_compare, "%fuse_compare", line)
+        if args.first in self.session.cells and args.second in self.session.cells:
+            cells = self.session.cells[args.first], self.session.cells[args.second]
+            return compare_cells(*cells, seconds=self.measure_seconds)
+        try:
+            (one, first), (other, second) = map(self.session.find, (args.first, args.second))
+        except UnknownName as error:
+            cells_too = f"; cells: {', '.join(self.session.cells)}" if self.session.cells else ""
+            raise UsageError(f"%fuse_compare: {error}{cells_too}") from None
+        own = {args.first: (one, first), args.second: (other, second)}
+        times = {}
+        for name, (cell, kernel) in own.items():
+            timing = cell.kernel_times.get(_own_name(cell, kernel))
+            if timing is not None:
+                times[name] = timing
+        from fuselab.views import compare
+
+        return compare.kernels_page((args.first, args.second), (first, second), times)
+
+    def _stage(self, cell: FusedCell, wanted: str) -> str:
+        from fuselab.views import stages  # imports the compiler
+
+        wanted = wanted.strip("'\"")
+        views = stages.stage_views(cell)
+        view = stages.find_stage(views, wanted)
+        if view is None:
+            known = ", ".join(v.title for v in views)
+            raise UsageError(
+                f"%fuse_report: no stage has {wanted!r} in its name; there is: {known}"
+            )
+        try:
+            return view.read()
+        except FusecError as error:
+            raise UsageError(f"%fuse_report: {error}") from None
 
     def _cell(self, name: str | None) -> FusedCell:
         try:
@@ -365,6 +433,22 @@ class FuseMagics(Magics):
         if not rest.strip() and not any(o.startswith("--") and o not in actions for o in options):
             raise UsageError("%fuse takes an expression: %fuse x.relu().sum()")
         return " ".join(options), rest.strip() + "\n"
+
+
+def compare_cells(first: FusedCell, second: FusedCell, seconds: float) -> Page:
+    """Time two cells against each other and return the page about them."""
+    from fuselab.views import compare
+
+    times, why = {}, ""
+    try:
+        times = subjects.time_together({c.name: c for c in (first, second)}, seconds)
+    except FusecError as error:
+        why = str(error)
+    return compare.cells_page(first, second, times, why)
+
+
+def _own_name(cell: FusedCell, kernel: object) -> str:
+    return next((name for name, each in cell.kernels.items() if each is kernel), "")
 
 
 def _is_number(text: str) -> bool:

@@ -225,6 +225,74 @@ def run_body(
             _write(tensors[store.buffer], index, value, store.mode)
 
 
+def body_values(
+    body: Body,
+    tensors: Mapping[str, torch.Tensor],
+    sizes: Mapping[Symbol, int] | None = None,
+    precision: torch.dtype | None = None,
+) -> dict[Node, torch.Tensor]:
+    """Return every value of a body over its loops, by node; nothing is written.
+
+    Args:
+        body: What to evaluate.
+        tensors: By buffer name.
+        sizes: Of the symbolic sizes.
+        precision: As in ``run_body``.
+    """
+    device = next(iter(tensors.values())).device if tensors else torch.device("cpu")
+    evaluator = _Evaluator(body, tensors, sizes or {}, precision, device)
+    return {node: evaluator.values[id(node)] for node in body.nodes()}
+
+
+def size_values(program: Program, inputs: Sequence[object]) -> dict[Symbol, int]:
+    """Return the values of a program's symbolic sizes, from its inputs."""
+    given = dict(zip(program.inputs, inputs, strict=True))
+    sizes: dict[Symbol, int] = {}
+    for symbol, (name, dim) in program.sizes.items():
+        value = given[name]
+        sizes[symbol] = value.shape[dim] if isinstance(value, torch.Tensor) else value  # type: ignore[index,assignment]
+    return sizes
+
+
+def extern_results(
+    step: Extern, tensors: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int]
+) -> tuple[torch.Tensor, ...]:
+    """Call the operator of a step; return its results.
+
+    Args:
+        step: What to call.
+        tensors: By buffer name.
+        sizes: Of the symbolic sizes.
+    """
+
+    def evaluate(expr: Expr) -> int:
+        result = expr.evaluate(lambda s: sizes[s])
+        assert isinstance(result, int)
+        return result
+
+    def materialize(value: object) -> object:
+        if isinstance(value, TensorRef):
+            shape = [evaluate(e) for e in value.shape]
+            strides = [evaluate(e) for e in value.strides]
+            return tensors[value.buffer].as_strided(
+                shape, strides, tensors[value.buffer].storage_offset() + evaluate(value.offset)
+            )
+        if isinstance(value, Expr):
+            return evaluate(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(materialize(item) for item in value)
+        return value
+
+    result = step.target(
+        *[materialize(a) for a in step.args],
+        **{k: materialize(v) for k, v in step.kwargs.items()},
+    )
+    if isinstance(result, (tuple, list)):
+        return tuple(result)
+    assert isinstance(result, torch.Tensor)
+    return (result,)
+
+
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
@@ -256,12 +324,9 @@ def run_program(
             program mutates its inputs.
         precision: As in ``run_body``.
     """
-    sizes: dict[Symbol, int] = {}
+    sizes = size_values(program, inputs)
     tensors: dict[str, torch.Tensor] = {}
     given = dict(zip(program.inputs, inputs, strict=True))
-    for symbol, (name, dim) in program.sizes.items():
-        value = given[name]
-        sizes[symbol] = value.shape[dim] if isinstance(value, torch.Tensor) else value  # type: ignore[index,assignment]
     for name, value in given.items():
         if isinstance(value, torch.Tensor):
             raised = precision if precision and value.is_floating_point() else value.dtype
@@ -302,11 +367,7 @@ def run_program(
             run_body(step.body, tensors, sizes, precision)
         else:
             assert isinstance(step, Extern)
-            result = step.target(
-                *[materialize(a) for a in step.args],
-                **{k: materialize(v) for k, v in step.kwargs.items()},
-            )
-            parts = result if isinstance(result, (tuple, list)) else (result,)
+            parts = extern_results(step, tensors, sizes)
             for name, part in zip(step.outputs, parts, strict=False):
                 if name:
                     assert isinstance(part, torch.Tensor)
@@ -314,4 +375,11 @@ def run_program(
     return [materialize(value) for value in program.outputs]
 
 
-__all__ = ["CheckFailed", "run_body", "run_program"]
+__all__ = [
+    "CheckFailed",
+    "body_values",
+    "extern_results",
+    "run_body",
+    "run_program",
+    "size_values",
+]

@@ -243,6 +243,23 @@ class CompiledGraph:
             for t in self._inputs()
         ]
 
+    def replay(self) -> Callable[[], object]:
+        """Return a call that runs the graph on copies of its latest inputs, as compiled.
+
+        What it updates in place, it updates further; for timing it against something else.
+
+        Raises:
+            NoInputs: The graph has not run with its inputs kept.
+        """
+        inputs = self._copies()
+
+        def run() -> object:
+            assert self.compiled is not None
+            with torch.set_grad_enabled(self._gradients), self._keeping_nothing():
+                return self.compiled(*inputs)
+
+        return run
+
     def kernel_timings(self, seconds: float = 0.2) -> dict[str, Timing]:
         """Return the time of each kernel alone, on its own inputs of the last call."""
         with self.lock:

@@ -94,7 +94,9 @@ def what_if(
             other.build(queue)
         finally:
             queue.close()
-        inputs = [t.detach().clone() if isinstance(t, torch.Tensor) else t for t in part.last_inputs]
+        inputs = [
+            t.detach().clone() if isinstance(t, torch.Tensor) else t for t in part.last_inputs
+        ]
         tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
         device = tensors[0].device.type if tensors else "cpu"
         errors: tuple[OutputError, ...] = ()

@@ -276,9 +276,7 @@ def fuse(
     return groups.in_order(), decisions
 
 
-def _try(
-    groups: _Groups, a: int, b: int, mutated: set[str], wishes: Wishes
-) -> Body | Refusal:
+def _try(groups: _Groups, a: int, b: int, mutated: set[str], wishes: Wishes) -> Body | Refusal:
     if wishes.forbids(groups.members[a], groups.members[b]):
         return Refusal(FORBIDDEN)
     first, second = groups.compute(a), groups.compute(b)

@@ -67,7 +67,9 @@ class StepGraph:
     def traffic(self) -> int:
         """Bytes that its steps read and write; -1 where a size is symbolic."""
         computed = {node.name for node in self.nodes if node.kind in ("kernel", "extern")}
-        reads = {(e.target, e.tensor, e.source): e.bytes for e in self.edges if e.target in computed}
+        reads = {
+            (e.target, e.tensor, e.source): e.bytes for e in self.edges if e.target in computed
+        }
         writes = {(e.source, e.tensor): e.bytes for e in self.edges if e.source in computed}
         counts = [*reads.values(), *writes.values()]
         return -1 if any(count < 0 for count in counts) else sum(counts)

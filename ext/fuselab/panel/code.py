@@ -85,7 +85,9 @@ def diff_listing(rows: Sequence[DiffRow | int], language: Language) -> str:
             look = f" class='fuselab-{kind}'" if row.changed and side else ""
             inner = ""
             if side is not None:
-                inner = f"<span class='fuselab-no'>{side[0]}</span>{texts[n] if n < len(texts) else ''}"
+                inner = (
+                    f"<span class='fuselab-no'>{side[0]}</span>{texts[n] if n < len(texts) else ''}"
+                )
             cells.append(f"<td{look}>{inner}</td>")
         html.append(f"<tr>{''.join(cells)}</tr>")
     if len(rows) > MOST_LINES:

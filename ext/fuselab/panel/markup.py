@@ -51,12 +51,26 @@ def notice(lines: list[str], color: str, details: str = "", faded: bool = False)
 
 def table(head: list[str], rows: list[list[str]]) -> str:
     """Return an HTML table; the first column is text, the rest figures."""
+    return texts(head, rows, 1)
+
+
+def texts(head: list[str], rows: list[list[str]], text: int | None = None) -> str:
+    """Return an HTML table.
+
+    Args:
+        head: Of the columns, each begun with a capital.
+        rows: Their texts.
+        text: How many columns at the left are text; the others are figures. All if None.
+    """
+    text = len(head) if text is None else text
+    head = [_sentence(name) for name in head]
 
     def row(cells: list[str], tag: str) -> str:
         return "".join(
             f"<{tag} style='padding:1px 14px 1px 0;font-weight:{600 if tag == 'th' else 400};"
-            f"text-align:{'right' if i else 'left'};vertical-align:baseline;"
-            f"white-space:{'nowrap' if i and tag == 'td' else 'normal'}'>{escape(cell)}</{tag}>"
+            f"text-align:{'right' if i >= text else 'left'};vertical-align:baseline;"
+            f"white-space:{'nowrap' if i >= text and tag == 'td' else 'normal'}'>"
+            f"{escape(cell)}</{tag}>"
             for i, cell in enumerate(cells)
         )
 

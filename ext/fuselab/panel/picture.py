@@ -29,7 +29,7 @@ class Picture(anywidget.AnyWidget):
 
     html = t.Unicode("").tag(sync=True)
     image = t.Bytes(b"").tag(sync=True)
-    spots = t.List(default_value=[]).tag(sync=True)
+    spots: t.List[list[object]] = t.List(default_value=[]).tag(sync=True)
     label = t.Unicode("").tag(sync=True)
 
     def __init__(self, on_pick: Callable[[str], None] | None = None) -> None:

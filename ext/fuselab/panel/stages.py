@@ -128,8 +128,7 @@ class StagesTab(LateTab):
         if only_changes:
             return diff_listing(side_by_side(first, second), left.language)
         return (
-            "<div class='fuselab-beside'>"
-            f"{self._one(left, first)}{self._one(right, second)}</div>"
+            f"<div class='fuselab-beside'>{self._one(left, first)}{self._one(right, second)}</div>"
         )
 
     def _one(self, view: StageView, text: str) -> str:

@@ -14,8 +14,10 @@ from fuselab.result import kernel_state
 from . import markup
 from .bench import Bench, Facts, PanelCell
 from .fusion import FusionTab
+from .guards import GuardsTab
 from .kernels import KernelsTab
 from .late import LateTab
+from .numerics import NumericsTab
 from .stages import StagesTab
 from .timings import TimingsTab
 from .tuning import TuningTab
@@ -39,12 +41,16 @@ class Workbench(widgets.VBox):
         self.fusion = FusionTab(self.bench)
         # A further tab is a LateTab in a file of its own, and an entry here.
         self.stages = StagesTab(self.bench)
+        self.guards = GuardsTab(self.bench)
+        self.numerics = NumericsTab(self.bench)
         self.parts: tuple[Any, ...] = (
             self.kernels,
             self.timings,
             self.tuning,
             self.fusion,
             self.stages,
+            self.guards,
+            self.numerics,
         )
         self.tabs = widgets.Tab(
             children=[part.widget for part in self.parts],

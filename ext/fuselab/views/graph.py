@@ -146,9 +146,7 @@ def _wire(wire: Wire, look: Look) -> str:
         straight = not straight
         x, y = a, b
     arrow = f"M{x - 3.5:.1f} {y - 6:.1f}L{x:.1f} {y:.1f}L{x + 3.5:.1f} {y - 6:.1f}"
-    return (
-        f'<path d="{"".join(path)}{arrow}" fill="none" stroke="{look.line}" stroke-width="1.2"/>'
-    )
+    return f'<path d="{"".join(path)}{arrow}" fill="none" stroke="{look.line}" stroke-width="1.2"/>'
 
 
 def _wire_label(wire: Wire, size: str, tensor: str, look: Look) -> str:

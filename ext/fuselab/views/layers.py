@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,9 +62,7 @@ class _Item:
     x: float = 0.0  # of the middle
 
 
-def lay_out(
-    sizes: Mapping[str, tuple[float, float]], edges: Sequence[tuple[str, str]]
-) -> Layout:
+def lay_out(sizes: Mapping[str, tuple[float, float]], edges: Sequence[tuple[str, str]]) -> Layout:
     """Place nodes in rows so that every edge goes down.
 
     Args:
@@ -82,7 +81,7 @@ def lay_out(
             items[bend] = _Item(6.0, 0.0, [], [], row)
             path.append(bend)
         path.append(target)
-        for above, below in zip(path, path[1:], strict=False):
+        for above, below in itertools.pairwise(path):
             items[above].down.append(below)
             items[below].up.append(above)
         paths.append(path)

@@ -182,7 +182,8 @@ def side_by_side(left: str, right: str, around: int = 3) -> list[DiffRow | int]:
 def stages_page(cell: Any) -> Page:
     """Return the static page about the stages: their times, and what texts there are."""
     rows = [
-        (title, words.duration(seconds), f"{share:.0%}") for title, seconds, share in time_rows(cell)
+        (title, words.duration(seconds), f"{share:.0%}")
+        for title, seconds, share in time_rows(cell)
     ]
     total = sum(seconds for _, seconds, _ in time_rows(cell))
     head = f"{cell.name}: compiled in {words.duration(total)}"

@@ -1,0 +1,93 @@
+"""The Numerics tab: outputs against eager and float64, where errors grow, where NaN begins."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from fusec.report import Verdict
+from fusec.verify.numerics import Trace
+from fuselab.views import numerics, subjects
+
+from . import markup
+from .bench import Bench
+from .controls import button
+from .late import LateTab, problem_or
+
+
+class NumericsTab(LateTab):
+    """How exact the results are, and which line is to blame."""
+
+    title = "Numerics"
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench)
+        self.traces: list[tuple[str, Trace | str]] = []
+
+    def make(self) -> list[Any]:
+        """Return the outputs' table, the button, and what the trace found."""
+        self.outputs = widgets.HTML(layout=widgets.Layout(width="100%", overflow="auto"))
+        self.trace = button(
+            "Trace the numbers",
+            "Run every step in float64 as well, and compare line by line",
+            "search",
+        )
+        self.trace.on_click(lambda _: self.start())
+        self.found = widgets.HTML(layout=widgets.Layout(width="100%", overflow="auto"))
+        return [self.outputs, self.trace, self.found]
+
+    def start(self) -> None:
+        """Run the steps in float64 too, on the worker."""
+
+        def job() -> None:
+            traces = subjects.trace_cell(self._bench.cell)
+            with self._bench.state:
+                self.traces = traces
+
+        self._bench.do("Tracing", job, "trace")
+
+    def draw(self) -> None:
+        """Show the latest verdict."""
+        with self._bench.cell.lock:
+            verdict = getattr(self._bench.cell, "verdict", None)
+        with self._bench.state:
+            self.outputs.value = outputs_html(verdict)
+
+    def refresh(self) -> None:
+        """Show what the trace found."""
+        self.trace.disabled = bool(self._bench.activity)
+        value = "".join(trace_html(name, trace) for name, trace in self.traces)
+        self.found.value = value or problem_or(self._bench, "")
+
+
+def outputs_html(verdict: Verdict | None) -> str:
+    """Write how far each output is from the references."""
+    rows = numerics.output_rows(verdict)
+    if verdict is None or not rows:
+        return "The results were not compared with eager yet."
+    head = "Every output is right" if verdict.ok else "An output is wrong"
+    line = markup.notice([head, verdict.reason], markup.GOOD if verdict.ok else markup.BAD)
+    return line + markup.texts(list(numerics.OUTPUTS), [list(row) for row in rows], 3)
+
+
+def trace_html(name: str, trace: Trace | str) -> str:
+    """Write what a trace found."""
+    title = f"<div style='margin:8px 0 2px;font-weight:600'>{escape(name)}</div>"
+    if isinstance(trace, str):
+        return f"{title}<div>{escape(trace)}</div>"
+    html = [title, f"<div>{escape(numerics.growth_line(trace))}</div>"]
+    for each in trace.anomalies:
+        html.append(markup.notice([numerics.anomaly_line(each)], markup.BAD))
+    rows = [list(row) for row in numerics.line_rows(trace)]
+    if rows:
+        html.append("<div style='margin-top:6px'>Line by line, inside of the kernels</div>")
+        html.append(markup.texts(list(numerics.LINES), rows, 3))
+    rows = [list(row) for row in numerics.tensor_rows(trace)]
+    if rows:
+        html.append("<div style='margin-top:6px'>Tensors in memory, in the order written</div>")
+        html.append(markup.texts(list(numerics.TENSORS), rows, 4))
+    for kernel in trace.skipped:
+        html.append(f"<div>{escape(kernel)} is too large to look into its lines.</div>")
+    return "".join(html)

@@ -141,7 +141,8 @@ class TestFuse:
         folder = tmp_path / "out" / "kept"
         found = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
         assert found == [
-            "cell.py", "graph_0/01-capture.txt", "graph_0/02-emit.txt", "kernels/kept.cpp",
+            "cell.py", "fusion.txt", "graph_0/01-capture.txt", "graph_0/02-emit.txt",
+            "graph_0/repro.py", "kernels/kept.cpp",
             "report.html", "report.json", "report.txt", "speed.png",
         ]  # fmt: skip
         assert (folder / "cell.py").read_text() == "y = x * 2"[:0] + "y = x * 2\n"

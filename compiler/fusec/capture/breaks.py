@@ -13,6 +13,7 @@ from torch._dynamo import utils as dynamo_utils
 from fusec.report import GraphBreak, SourceLine
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_FUSEC = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 # What TorchDynamo says, as a pattern; what that means; how to mend it. The first match counts.
 _KNOWN: tuple[tuple[str, str, str], ...] = (
@@ -101,6 +102,8 @@ def breaks_since(marker: int) -> tuple[GraphBreak, ...]:
     found: dict[tuple[str, object], GraphBreak] = {}
     for entry in dynamo_utils.graph_break_reasons[marker:]:
         where = user_frame(getattr(entry, "user_stack", ()))
+        if is_ours(where):
+            continue  # TorchDynamo looked at what we compile backward with
         text = str(getattr(entry, "reason", entry))
         reason = summarize(text)
         found.setdefault((reason, where), GraphBreak(reason, hint_for(text), where))
@@ -115,6 +118,11 @@ def user_frame(stack: Iterable[Any]) -> SourceLine | None:
         if file and not file.startswith(_TORCH):
             found = SourceLine(file, int(frame.lineno or 0), (frame.line or "").strip())
     return found
+
+
+def is_ours(place: SourceLine | None) -> bool:
+    """Whether a place is in the compiler itself: of no interest to a user."""
+    return place is not None and place.file.startswith(_FUSEC)
 
 
 def summarize(reason: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fusec.capture.breaks import user_frame
+from fusec.capture.breaks import is_ours, user_frame
 from fusec.report import Guard, Recompile
 
 _SIZES = (
@@ -137,6 +137,8 @@ def describe_guards(guards: Any) -> tuple[Guard, ...]:
         if _is_plumbing(name, kind):
             continue
         where = user_frame(getattr(guard, "user_stack", None) or ())
+        if is_ours(where):
+            continue
         for text in _texts(kind, name, guard):
             text = re.sub(
                 r"\b(?:fn|self)(?:\._modules\['[\w.]+'\])+", name.rpartition(".")[0], text

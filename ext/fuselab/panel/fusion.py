@@ -111,6 +111,7 @@ class FusionTab(LateTab):
             options = tuple((name, n) for n, (name, _, _) in enumerate(parts))
             if options != self.part.options:
                 self.part.options = options
+                self.part.value = 0 if options else None
                 self.part.layout.display = "" if len(options) > 1 else "none"
             chosen = parts[self.part.value or 0][2] if parts else None
             if chosen is self._drawn and chosen is not None:

@@ -77,4 +77,4 @@ def timeline_html(found: list[guards.Compilation]) -> str:
             f"<td style='padding:0 0 4px'>{escape(each.why)}{hint}</td></tr>"
         )
         start += each.seconds
-    return f"<table style='border-collapse:collapse;width:100%'>{''.join(rows)}</table>"
+    return f"<table style='border-collapse:collapse'>{''.join(rows)}</table>"

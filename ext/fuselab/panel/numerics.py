@@ -35,8 +35,19 @@ class NumericsTab(LateTab):
             "search",
         )
         self.trace.on_click(lambda _: self.start())
+        self.compare = button(
+            "Compare again",
+            "Compare every output with eager and float64, on the real inputs and on random ones",
+            "check",
+        )
+        self.compare.on_click(lambda _: self.start_compare())
         self.found = widgets.HTML(layout=widgets.Layout(width="100%", overflow="auto"))
-        return [self.outputs, self.trace, self.found]
+        return [self.outputs, widgets.HBox([self.compare, self.trace]), self.found]
+
+    def start_compare(self) -> None:
+        """Compare the outputs with eager and float64, on the worker."""
+        cell: Any = self._bench.cell
+        self._bench.do("Comparing", lambda: cell.check(), "compare")
 
     def start(self) -> None:
         """Run the steps in float64 too, on the worker."""
@@ -57,7 +68,7 @@ class NumericsTab(LateTab):
 
     def refresh(self) -> None:
         """Show what the trace found."""
-        self.trace.disabled = bool(self._bench.activity)
+        self.trace.disabled = self.compare.disabled = bool(self._bench.activity)
         value = "".join(trace_html(name, trace) for name, trace in self.traces)
         self.found.value = value or problem_or(self._bench, "")
 

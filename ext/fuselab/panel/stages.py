@@ -49,7 +49,7 @@ class StagesTab(LateTab):
         for control in (self.left, self.right, self.changes):
             control.observe(self._choose, "value")
         self.times = widgets.HTML(layout=widgets.Layout(width="100%"))
-        self.picture = Picture()
+        self.picture = Picture(kept=False)
         self.folder = widgets.Text(
             value=f"fuselab-{self._bench.cell.name}",
             description="Save all to",
@@ -105,14 +105,14 @@ class StagesTab(LateTab):
             # A form that this machine has no tool for is no failure of the panel.
             with self._bench.state:
                 self._shown = None
-                self.picture.html = markup.notice([str(error).partition("\n")[0]], markup.BAD)
+                self.picture.write(markup.notice([str(error).partition("\n")[0]], markup.BAD))
             return
         if (chosen, texts) == self._shown:
             return
         html = self._listing(left, right, texts, only_changes=bool(chosen[2]))
         with self._bench.state:
             self._shown = (chosen, texts)
-            self.picture.html = html
+            self.picture.write(html)
 
     def _listing(
         self,

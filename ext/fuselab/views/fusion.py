@@ -113,12 +113,14 @@ def pair_svgs(
 ) -> tuple[str, str]:
     """Draw the graph before and after; empty texts where it is too large for a picture."""
     colors = colors_of(view)
+    kernels = {k for node in view.before.nodes if node.name in picked for k in node.kernels}
     drawn = []
     for graph, title in ((view.before, "before fusion"), (view.after, "after fusion")):
         fits = len(graph.nodes) <= MOST_NODES
         keys = prefix if graph is view.before else ""
+        framed = {*picked, *kernels}
         drawn.append(
-            graph_svg(graph, colors, look, title=title, picked=picked, prefix=keys) if fits else ""
+            graph_svg(graph, colors, look, title=title, picked=framed, prefix=keys) if fits else ""
         )
     return drawn[0], drawn[1]
 

@@ -5,7 +5,9 @@
 //   image    a PNG shown below it, or nothing
 //   spots    [[x, y, key, label], ...]: places on the image that can be picked, x and y from 0 to 1
 //   label    what the image shows, for screen readers
-// Message, sent because a person picked something: {kind: "pick", key}
+//   kept     whether html is a trait, saved with the notebook; else it comes as a message
+// Messages: {kind: "pick", key}, because a person picked something; {kind: "ready"}, because a
+// view needs html that is not kept. Python answers {kind: "html", html}.
 //
 // In the html, data-pick="key" makes an element one to pick, and elements with the same
 // data-link light up together while one of them is pointed at or has the focus.
@@ -26,7 +28,9 @@ function render({ model, el }) {
     if (inner) [inner.scrollLeft, inner.scrollTop] = [scrollLeft, scrollTop];
     if (key) box.querySelector(`[data-pick="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
   };
-  const onHtml = () => redraw(text, () => (text.innerHTML = model.get("html")));
+  const write = (html) => redraw(text, () => (text.innerHTML = html));
+  const onHtml = () => model.get("kept") && write(model.get("html"));
+  const onMessage = ({ kind, html }) => kind === "html" && write(html);
   const onImage = () => redraw(chart, () => {
     const image = model.get("image");
     URL.revokeObjectURL(url);
@@ -77,11 +81,14 @@ function render({ model, el }) {
 
   model.on("change:html", onHtml);
   model.on("change:image", onImage);
+  model.on("msg:custom", onMessage);
   onHtml();
+  if (!model.get("kept")) model.send({ kind: "ready" });
   onImage();
   return () => {
     model.off("change:html", onHtml);
     model.off("change:image", onImage);
+    model.off("msg:custom", onMessage);
     URL.revokeObjectURL(url);
   };
 }

@@ -229,7 +229,7 @@ def test_numerics_page(cell: Any) -> None:
     Checker().feed(page._repr_mimebundle_()["text/html"])
 
 
-def test_numerics_page_says_why_there_is_no_trace(
+def test_numerics_page_says_why_nothing_was_traced(
     monkeypatch: pytest.MonkeyPatch, cell: Any
 ) -> None:
     def refuse(part: object) -> None:

@@ -348,6 +348,45 @@ def test_zero_constants_keep_their_sign() -> None:
     assert bool(torch.signbit(found["flat"]).all())
 
 
+@pytest.mark.parametrize("dtype", [HALF, BF16], ids=str)
+def test_constants_of_half_precision(dtype: torch.dtype) -> None:
+    values = {"minus_zero": -0.0, "infinite": -math.inf, "nan": math.nan, "small": 2.0**-14}
+    buffers = {"x": buffer("x", (4,), dtype)}
+    stores = []
+    with recording():
+        (i,) = axes(4)
+        x = ops.load("x", at(i), dtype)
+        zero = const(0.0, dtype)
+        for name, value in values.items():
+            number = const(value, dtype)
+            # Chosen against another constant; converted on; and by itself.
+            buffers |= {name: buffer(name, (4,), dtype), f"{name}_32": buffer(f"{name}_32", (4,))}
+            buffers[f"{name}_alone"] = buffer(f"{name}_alone", (4,), dtype)
+            chosen = ops.where(ops.binary("lt", x, zero), number, zero)
+            stores += [
+                Store(name, at(i), chosen),
+                Store(f"{name}_32", at(i), ops.cast(number, F32)),
+                Store(f"{name}_alone", at(i), number),
+            ]
+        body = Body((i,), (), tuple(stores))
+    given = torch.tensor([-1.0, 1.0, -2.0, math.nan], dtype=dtype)
+    case = Case("constants", body, buffers, fill={"x": lambda t: given})
+    found = run(case)
+    for name, value in values.items():
+        wanted = torch.tensor([value, 0.0, value, 0.0], dtype=dtype)
+        alone = torch.full((4,), value, dtype=dtype)
+        for got, right in (
+            (found[name], wanted),
+            (found[f"{name}_32"], alone.float()),
+            (found[f"{name}_alone"], alone),
+        ):
+            torch.testing.assert_close(got, right, rtol=0, atol=0, equal_nan=True)
+            known = ~right.isnan()
+            assert torch.equal(torch.signbit(got)[known], torch.signbit(right)[known])
+    source = emit(case)
+    artifacts(source.text, source.signature, gpu="sm_90", kinds=("ptx",))
+
+
 # -- reductions ---------------------------------------------------------------------------
 
 KINDS = ("sum", "prod", "max", "min", "any", "all", "xor", "argmax", "argmin")

@@ -301,6 +301,33 @@ def test_autocast(dtype: torch.dtype) -> None:
     assert built(X).dtype == torch.float32
 
 
+@pytest.mark.parametrize("train", [False, True])
+def test_a_region_without_autocast_inside_of_one_with_it(train: bool) -> None:
+    # The product stays float32: nothing may convert it when the compiled graph runs, which is
+    # while autocast is on. (Rotary embeddings are computed so.)
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            angles = x.float() @ x.float().T
+        return (angles * 8).cos()
+
+    for compiled in (
+        fusec.compile(function),
+        torch.compile(function, backend="fusec"),
+    ):
+        x = torch.randn(16, 32)
+        for _ in range(2):  # the second call may take another way
+            given, again = (x.clone().requires_grad_(train) for _ in range(2))
+            with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(train):
+                wanted, got = function(given), compiled(again)
+            torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-3)
+            if train:
+                wanted.sum().backward()
+                got.sum().backward()
+                assert given.grad is not None
+                assert again.grad is not None
+                torch.testing.assert_close(again.grad, given.grad, rtol=1e-2, atol=1e-2)
+
+
 def test_inference_mode_and_no_grad() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.GELU())
     built = fusec.compile(model)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 from torch._dynamo import disable
 from torch._functorch import config as functorch_config
@@ -20,6 +21,7 @@ from fusec.errors import DeviceNotThere, FusecError
 from fusec.graph.bytes import keep_interpolations_of_bytes
 from fusec.graph.common import merge_common
 from fusec.graph.decompositions import decomposition_table
+from fusec.graph.masks import settle_attention_masks
 from fusec.graph.random import replace_random
 from fusec.graph.saved import recomputed_operators, saved_tensors
 from fusec.ir.body import Extern
@@ -79,7 +81,7 @@ class Backend:
             ]
             compiler = _GraphCompiler(self, graph, stages, _input_names(module))
             try:
-                whole = keep_interpolations_of_bytes(module)
+                whole = settle_attention_masks(keep_interpolations_of_bytes(module))
                 graph.compiled = compiler.compile(whole, example_inputs)
                 if compiler.direct is not None and not graph.fallback:
                     graph.bypass(*compiler.direct)
@@ -105,22 +107,26 @@ class _GraphCompiler:
         self.stages = stages
         self.names = names
         self.entered = 0.0
+        self.autocast = torch._C._is_any_autocast_enabled()
         self.partition: Stage | None = None
         # All of the graph, if it can be called by itself, and the marks that its outputs get.
         self.direct: tuple[CompiledPart, Marks] | None = None
 
     def compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.entered = time.perf_counter()
-        compiled = aot_module_simplified(
-            module,
-            inputs,
-            fw_compiler=self._compiler("forward"),  # type: ignore[arg-type]
-            bw_compiler=self._backward_compiler(),  # type: ignore[arg-type]
-            inference_compiler=self._compiler("inference"),  # type: ignore[arg-type]
-            decompositions=decomposition_table(),  # type: ignore[arg-type]
-            partition_fn=self._partition,
-            keep_inference_input_mutations=False,
-        )
+        with functorch_config.patch(backward_pass_autocast="off"):
+            # As in eager, where one leaves autocast before asking for gradients: each operator's
+            # gradient has the types of its forward pass, and nothing else is converted.
+            compiled = aot_module_simplified(
+                module,
+                inputs,
+                fw_compiler=self._compiler("forward"),  # type: ignore[arg-type]
+                bw_compiler=self._backward_compiler(),  # type: ignore[arg-type]
+                inference_compiler=self._compiler("inference"),  # type: ignore[arg-type]
+                decompositions=decomposition_table(),  # type: ignore[arg-type]
+                partition_fn=self._partition,
+                keep_inference_input_mutations=False,
+            )
         return compiled  # TorchDynamo keeps its own hands off what a backend returns
 
     def _partition(self, joint: fx.GraphModule, inputs: Any, **given: Any) -> Any:
@@ -175,8 +181,10 @@ class _GraphCompiler:
     def _part(self, kind: str, module: fx.GraphModule) -> Any:
         if kind != "backward":
             _name_inputs(module, self.names)
-        if kind == "inference" and not self.backend.options.eager_random:
-            replace_random(module)
+        if kind == "inference":  # the parts of a joint graph have been through this as one
+            if not self.backend.options.eager_random:
+                replace_random(module)
+            merge_common(module.graph)
         queue = BuildQueue()
         state = Compilation(
             module,
@@ -193,7 +201,9 @@ class _GraphCompiler:
             self.stages.append(Stage("build", time.perf_counter() - started, ""))
             if kind == "inference" and len(part.state.scheduled.inputs) == len(self.names):
                 externs = any(isinstance(s, Extern) for s in part.state.scheduled.steps)
-                marks = marks_instead_of_wrappers(len(self.names), calls_operators=externs)
+                marks = marks_instead_of_wrappers(
+                    len(self.names), calls_operators=externs, autocast=self.autocast
+                )
                 if marks is not None:
                     self.direct = part, marks
         except GraphNotLowered as reason:

@@ -27,7 +27,9 @@ _MUTATIONS = (
 Marks = tuple[tuple[int, str, frozenset[int]], ...]
 
 
-def marks_instead_of_wrappers(inputs: int, *, calls_operators: bool) -> Marks | None:
+def marks_instead_of_wrappers(
+    inputs: int, *, calls_operators: bool, autocast: bool
+) -> Marks | None:
     """Return what to do in place of AOTAutograd's wrappers; None if they are needed.
 
     It is asked while AOTAutograd compiles the graph.
@@ -35,6 +37,8 @@ def marks_instead_of_wrappers(inputs: int, *, calls_operators: bool) -> Marks | 
     Args:
         inputs: How many inputs the graph has that TorchDynamo captured.
         calls_operators: Whether ATen's operators run in it, and not only kernels.
+        autocast: Whether autocast is on where the graph is called.  Not to be asked here:
+            AOTAutograd switches it off while it compiles.
 
     Returns:
         Marks to put on outputs: for TorchDynamo, where they become inputs of another graph.
@@ -44,6 +48,8 @@ def marks_instead_of_wrappers(inputs: int, *, calls_operators: bool) -> Marks | 
     try:
         if record is None or not _is_plain(record, inputs, calls_operators):
             return None
+        if calls_operators and autocast:
+            return None  # the operators have had their inputs converted; not a second time
         dims = [each.dynamic_dims for each in record.output_info]
         if not any(dims):
             return ()
@@ -82,8 +88,6 @@ def _is_plain(record: Any, inputs: int, calls_operators: bool) -> bool:
     for each in record.output_info:
         if each.output_type.name not in _PLAIN_OUTPUTS or each.requires_grad:
             return False
-    if calls_operators and torch._C._is_any_autocast_enabled():
-        return False
     return bool(
         record.grad_enabled_mutation is None
         and not record.tokens

@@ -338,7 +338,8 @@ def cast(arg: Node, dtype: torch.dtype, *, implicit: bool = False, bitcast: bool
     if arg.dtype == dtype:
         return arg
     if not bitcast:
-        if isinstance(arg, Const) and not (arg.dtype.is_floating_point and _is_special(arg)):
+        # What NaN and infinity are as an integer is the device's own business.
+        if isinstance(arg, Const) and (dtype.is_floating_point or not _is_special(arg)):
             return const(_convert(arg.value, arg.dtype, dtype), dtype)
         if isinstance(arg, IndexValue) and dtype in (torch.int64, torch.int32):
             return index_value(arg.expr, dtype)

@@ -215,12 +215,20 @@ def compile_error(error: BaseException, namespace: dict[str, Any], path: str) ->
                     i for i, text in enumerate(owner.raw_src) if text.lstrip().startswith("def ")
                 )
                 line = owner.starting_line_number + head + cause.node.lineno - 1
-                words = cause.error_message or str(cause.__cause__ or cause).splitlines()[-1]
+                words = _words(cause, owner.raw_src[head + cause.node.lineno - 1])
                 found = Diagnostic(line, cause.node.col_offset + 1, "error", words.strip())
         cause = cause.__cause__
     if found is not None:
         return CompileError([found], str(error))
     return CompileError([], f"{type(error).__name__}: {error}")
+
+
+def _words(error: Any, line: str) -> str:
+    """Return what Triton says of a line of a kernel."""
+    inner = error.__cause__
+    if isinstance(inner, KeyError):  # the math library's own table, looked up without a check
+        return f"no form of this function takes {inner}: {line.strip()}"
+    return str(error.error_message or str(inner or error).splitlines()[-1])
 
 
 # -- without a GPU --------------------------------------------------------------------------

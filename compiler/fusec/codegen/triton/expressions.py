@@ -97,12 +97,13 @@ def number(value: Number, dtype: torch.dtype) -> Text:
         return Text('float("inf")' if value > 0 else '-float("inf")', UNARY, literal=True)
     if value == 0 and math.copysign(1, value) < 0:
         # Triton makes every zero literal a positive one
-        bits, size = ("tl.int64", "63") if dtype == torch.float64 else ("tl.int32", "31")
-        return Text(f"tl.full([], -(2**{size}), {bits}).to({triton_type(dtype)}, bitcast=True)")
+        bits = 8 * dtype.itemsize
+        integer = f"tl.full([], -(2**{bits - 1}), tl.int{bits})"
+        return Text(f"{integer}.to({triton_type(dtype)}, bitcast=True)")
     if dtype == torch.float64:
         return Text(f"tl.full([], {value!r}, tl.float64)") if _rounds(value) else _plain(value)
     if value != 0 and abs(value) < 2.0**-126:
-        return Text(f"tl.full([], {value!r}, {triton_type(dtype)})")
+        return _full(repr(value), dtype)
     return _plain(float(str(np.float32(value))))
 
 
@@ -119,13 +120,19 @@ def typed(text: Text, dtype: torch.dtype) -> Text:
     """Return ``text`` with a type of its own, for a call that would give a literal another."""
     if not text.literal or dtype in (torch.float32, torch.bool, torch.int64):
         return text
-    return Text(f"tl.full([], {text.source}, {triton_type(dtype)})")
+    return _full(text.source, dtype)
+
+
+def _full(literal: str, dtype: torch.dtype) -> Text:
+    if dtype == torch.bfloat16:  # Triton's interpreter has no constants of this type
+        return Text(f"tl.full([], {literal}, tl.float32).to(tl.bfloat16)")
+    return Text(f"tl.full([], {literal}, {triton_type(dtype)})")
 
 
 def convert(value: Text, source: torch.dtype, target: torch.dtype, bitcast: bool = False) -> Text:
     """Return a conversion as torch does it."""
     if value.literal:
-        value = Text(f"tl.full([], {value.source}, {triton_type(source)})")
+        value = _full(value.source, source)
     operand = value.within(ATOM)
     if bitcast:
         return Text(f"{operand}.to({triton_type(target)}, bitcast=True)")

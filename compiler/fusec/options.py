@@ -27,6 +27,10 @@ class Options:
             ``torch.manual_seed`` makes either repeatable.
         gpu: Architecture that Triton kernels are cross-compiled for where there is no GPU:
             ``sm_90``, ``sm_80``, ``gfx942`` ...
+        cuda_graphs: Capture what runs on a GPU as CUDA graphs, one for each combination of sizes.
+            Outputs are memory of their own at every call. Where that is not possible it runs
+            without; ``fusec.explain`` says why. ``torch.compile(mode="reduce-overhead")`` asks for
+            it, too.
         keep_inputs: Keep the inputs of the latest call of each graph, so that it can be
             checked and timed on real data.
     """
@@ -37,6 +41,7 @@ class Options:
     emulate_rounding: bool = False
     eager_random: bool = False
     gpu: str = "sm_90"
+    cuda_graphs: bool = False
     keep_inputs: bool = False
 
     def __post_init__(self) -> None:

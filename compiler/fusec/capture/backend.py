@@ -17,7 +17,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from fusec.capture.direct import Marks, marks_instead_of_wrappers
-from fusec.errors import DeviceNotThere, FusecError
+from fusec.errors import BadOption, DeviceNotThere, FusecError
 from fusec.graph.bytes import keep_interpolations_of_bytes
 from fusec.graph.common import merge_common
 from fusec.graph.decompositions import decomposition_table
@@ -268,6 +268,9 @@ def _name_inputs(module: fx.GraphModule, names: dict[int, str]) -> None:
             node.meta["fusec_name"] = names[number]
 
 
+_MODES: dict[str, dict[str, Any]] = {"default": {}, "reduce-overhead": {"cuda_graphs": True}}
+
+
 def fusec_backend(
     module: fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -281,16 +284,15 @@ def fusec_backend(
         module: The captured graph.
         example_inputs: Its inputs.
         options: Fields of ``fusec.Options``.
-        mode: None or ``default``; others are refused.
+        mode: None, ``default``, or ``reduce-overhead``: with CUDA graphs. Others are refused.
 
     Raises:
         BadOption: An option or mode that does not exist.
     """
-    if mode not in (None, "default"):
-        from fusec.errors import BadOption
-
-        raise BadOption("mode", mode, ("default",))
-    return Backend(Options.from_mapping(options))(module, example_inputs)
+    if mode not in (None, *_MODES):
+        raise BadOption("mode", mode, tuple(_MODES))
+    chosen = {**_MODES.get(mode or "default", {}), **(options or {})}
+    return Backend(Options.from_mapping(chosen))(module, example_inputs)
 
 
 __all__ = ["Backend", "fusec_backend", "strict"]

@@ -97,6 +97,8 @@ def _graph_lines(graph: CompiledGraph) -> Iterator[str]:
         yield f"kernel {kernel.name}: {kernel.generated.summary}"
     for call in graph.externs:
         yield _located(f"calls {call.name}: {call.reason}", call.where)
+    for part in graph.parts:
+        yield from (f"{part.kind}: {note}" for note in part.graph_notes())
     new = [each for each in graph.saved if not each.given]
     if graph.saved:
         total = sum(each.bytes for each in new)

@@ -8,8 +8,9 @@ globals, which is how an edited kernel takes the place of a generated one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -190,8 +191,8 @@ class _Writer:
         self.lines.append(f"{name}({', '.join(arguments)})")
 
     def extern(self, step: Extern) -> None:
-        target = _DIRECT.get(step.target, step.target)
-        function = self.constant(target, str(step.target).replace(".", "_"))
+        called = _DIRECT.get(step.target, step.target)
+        function = self.constant(called, str(step.target).replace(".", "_"))
         arguments = [self.value(a) for a in step.args]
         arguments += [f"{k}={self.value(v)}" for k, v in step.kwargs.items()]
         call = f"{function}({', '.join(arguments)})"
@@ -266,13 +267,57 @@ class _Writer:
 
 
 # The same operators by torch's own bindings, which parse their arguments more quickly.
-_DIRECT: dict[object, object] = {
+_DIRECT: dict[object, Callable[..., Any]] = {
     torch.ops.aten.mm.default: torch.mm,
     torch.ops.aten.bmm.default: torch.bmm,
     torch.ops.aten.addmm.default: torch.addmm,
     torch.ops.aten.baddbmm.default: torch.baddbmm,
     torch.ops.aten.convolution.default: torch.convolution,
 }
+
+
+def direct_target(target: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the shortest way to call an operator from native code: past Python's part of it."""
+    return _DIRECT.get(target, getattr(target, "_op", target))
+
+
+def function_of_buffers(
+    program: Program, step: Extern, sizes: Mapping[Symbol, int]
+) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    """Return an extern call as a function of whole buffers, and the buffers.
+
+    Args:
+        program: What the step is from.
+        step: The call; it may take views and lists.
+        sizes: The value of every symbolic size.
+    """
+    buffers = step.reads()
+    writer = _bound(program, buffers, sizes)
+    called = writer.constant(direct_target(step.target), "function")
+    arguments = [writer.value(a) for a in step.args]
+    arguments += [f"{k}={writer.value(v)}" for k, v in step.kwargs.items()]
+    return _lambda(f"{called}({', '.join(arguments)})", writer), buffers
+
+
+def view_of_buffer(
+    program: Program, ref: TensorRef, sizes: Mapping[Symbol, int]
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what makes a view of its buffer; as for ``function_of_buffers``."""
+    writer = _bound(program, (ref.buffer,), sizes)
+    return _lambda(writer.ref(ref), writer)
+
+
+def _bound(program: Program, buffers: Sequence[str], sizes: Mapping[Symbol, int]) -> _Writer:
+    writer = _Writer(program, {}, traced=False)
+    writer.names = {name: f"b{i}" for i, name in enumerate(buffers)}
+    writer.sizes = {symbol: str(size) for symbol, size in sizes.items()}
+    return writer
+
+
+def _lambda(text: str, writer: _Writer) -> Callable[..., Any]:
+    space = {**DTYPES, **writer.constants}
+    made: Callable[..., Any] = eval(f"lambda {', '.join(writer.names.values())}: {text}", space)
+    return made
 
 
 def returns_list(target: object) -> bool:

@@ -92,7 +92,8 @@ class CompiledGraph:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know of how it runs."""
-        return tuple(dict.fromkeys(n for part in self.parts for n in part.notes))
+        found = (note for part in self.parts for note in (*part.notes, *part.graph_notes()))
+        return tuple(dict.fromkeys(found))
 
     @property
     def seconds(self) -> float:

@@ -16,6 +16,7 @@ from fusec.pipeline import Compilation
 from fusec.report import ExternCall
 from fusec.runtime import cpp_build, native
 from fusec.runtime.build_queue import BuildQueue
+from fusec.runtime.device_program import DeviceProgram, device_program, wanted
 from fusec.runtime.launch import (
     CppRunnable,
     empty_cpu,
@@ -45,7 +46,8 @@ class CompiledPart:
         self.state = state
         self.keep = keep
         self._last_inputs: tuple[object, ...] | None = None
-        self._native: NativeProgram | None = None
+        self._native: NativeProgram | DeviceProgram | None = None
+        self._no_graphs = ""  # why there are no CUDA graphs, where they are asked for
         self._groups: list[NativeProgram] = []
         self._linked: dict[str, Runnable] = {}  # what is launched as each C++ kernel
         self._native_lock = threading.Lock()
@@ -124,22 +126,50 @@ class CompiledPart:
 
         return launch
 
-    def native(self) -> NativeProgram | None:
+    def native(self) -> NativeProgram | DeviceProgram | None:
         """Return the host program as one native call, if it can be one and the means are there."""
         if not self._native_known and native.types() is not None:
             with self._native_lock:  # one program: an edited kernel takes its place in it
                 if not self._native_known:
-                    found = native_program(
+                    found: NativeProgram | DeviceProgram | None = native_program(
                         self.state.scheduled,
                         self._linked,
                         self._failed,
                         self._work(),
                         frees_inputs=self.kind == "backward",
                     )
+                    if found is None:
+                        found = self._on_device()
                     if found is not None:
                         found.call.keep = self.keep
                     self._native, self._native_known = found, True
         return self._native
+
+    def _on_device(self) -> DeviceProgram | None:
+        assert self._run is not None
+        graphs = self.state.options.cuda_graphs
+        if not wanted(graphs=graphs):
+            return None
+        found = device_program(
+            self.state.scheduled,
+            self._run,
+            self.trace,
+            lambda name: self.kernels[name].runnable(),
+            graphs=graphs,
+        )
+        if isinstance(found, str):
+            self._no_graphs = found if graphs else ""
+            return None
+        return found
+
+    def graph_notes(self) -> tuple[str, ...]:
+        """Return what became of CUDA graphs, where they are asked for: a line each."""
+        if not self.state.options.cuda_graphs:
+            return ()
+        if isinstance(self._native, DeviceProgram):
+            return self._native.notes
+        reason = self._no_graphs or native.problem() or "the native part of calls is being built"
+        return (f"no CUDA graph: {reason}",)
 
     def _work(self) -> dict[str, int]:
         return {name: kernel.generated.operations for name, kernel in self.kernels.items()}
@@ -156,7 +186,10 @@ class CompiledPart:
                 for program in (self._native, *self._groups):
                     if program is not None:
                         program.link(name, runnable)
-        elif getattr(runnable, "direct", None) is not None:
+            return
+        if isinstance(self._native, DeviceProgram):
+            self._native.forget()
+        if getattr(runnable, "direct", None) is not None:
             self._namespace[name] = runnable.direct  # type: ignore[attr-defined]
         else:
             count = len(self.kernels[name].signature.arguments)

@@ -83,6 +83,11 @@ class TritonRunnable:
             self._compiled = True
 
     @property
+    def entry(self) -> Callable[..., None] | None:
+        """The file's own function that starts the kernels; None in the interpreter."""
+        return None if self.interpreted else self._launch
+
+    @property
     def direct(self) -> Callable[..., None] | None:
         """What host programs call, with tensors and then sizes; None in the interpreter."""
         return None if self.interpreted else self._direct

@@ -16,6 +16,8 @@ import torch
 from triton import knobs
 from triton.runtime.jit import JITFunction
 
+from fusec.runtime.launch_records import Launch, is_recording, note
+
 _ALIGNMENT = 16
 _INT32 = 1 << 31
 
@@ -23,9 +25,10 @@ _INT32 = 1 << 31
 class _Compiled:
     """A compiled kernel with what goes to its launch beside the arguments."""
 
-    __slots__ = ("constants", "function", "launch", "metadata")
+    __slots__ = ("constants", "function", "kernel", "launch", "metadata")
 
     def __init__(self, kernel: Any, constants: tuple[Any, ...]) -> None:
+        self.kernel = kernel
         self.launch = kernel.run
         self.function = kernel.function
         self.metadata = kernel.packed_metadata
@@ -90,18 +93,24 @@ class Launcher:
             *values,
             *found.constants,
         )
+        if is_recording():
+            note(Launch(found.kernel, self._names, grid, args))
         return None
 
     def _by_triton(self, grid: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        note(None)
         return self._kernel[grid](*args, **options)
 
     def _first(self, key: Any, grid: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Let Triton compile and launch; remember what it compiled."""
-        kernel = self._by_triton(grid, args, options)
+        kernel = self._kernel[grid](*args, **options)
         rest = self._names[len(args) :]
         plain = all(name in options for name in rest) and hasattr(kernel, "packed_metadata")
         if plain and not self._kernel.pre_run_hooks:
             self._compiled[key] = _Compiled(kernel, tuple(options[name] for name in rest))
+            note(Launch(kernel, self._names, grid, args) if type(grid) is tuple else None)
+        else:
+            note(None)
         return kernel
 
 

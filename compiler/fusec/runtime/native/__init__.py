@@ -19,7 +19,15 @@ from typing import Any
 
 from fusec.runtime import cpp_build
 
-_SOURCES = ("program.cpp", "entry.cpp", "dispatcher.cpp")  # in the order of their use
+_SOURCES = (  # in the order of their use
+    "program.cpp",
+    "entry.cpp",
+    "driver.cpp",
+    "plan.cpp",
+    "plan_type.cpp",
+    "device.cpp",
+    "dispatcher.cpp",
+)
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 _types: NativeTypes | None = None
@@ -35,6 +43,9 @@ class NativeTypes:
     Entry: Any
     Dispatcher: Any
     call_by_route: Any
+    Driver: Any
+    Plan: Any
+    DeviceProgram: Any
 
 
 def prepare() -> None:

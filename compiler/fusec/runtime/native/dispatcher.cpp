@@ -153,14 +153,23 @@ PyMethodDef call_by_route_definition = {"call_by_route", call_by_route, METH_O,
 
 }  // namespace
 
-// Returns (Program, Entry, Dispatcher, call_by_route); called once a process, holding the interpreter's lock.
+// Returns what fusec.runtime.native.NativeTypes names, in its order; called once a process, holding
+// the interpreter's lock.
 extern "C" PyObject* fusec_native_types(void) {
   PyObject* program = PyType_FromSpec(&program_spec);
   PyObject* entry = PyType_FromSpec(&entry_spec);
   PyObject* dispatcher = PyType_FromSpec(&dispatcher_spec);
   PyObject* function = PyCFunction_New(&call_by_route_definition, nullptr);
+  PyObject* driver = PyType_FromSpec(&driver_spec);
+  PyObject* plan = PyType_FromSpec(&plan_spec);
+  PyObject* device = PyType_FromSpec(&device_spec);
   route_name = PyUnicode_InternFromString("_route");
-  if (!program || !entry || !dispatcher || !function || !route_name) return nullptr;
+  if (!program || !entry || !dispatcher || !function || !driver || !plan || !device ||
+      !route_name) {
+    return nullptr;
+  }
   entry_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(entry));
-  return Py_BuildValue("(NNNN)", program, entry, dispatcher, function);
+  driver_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(driver));
+  plan_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(plan));
+  return Py_BuildValue("(NNNNNNN)", program, entry, dispatcher, function, driver, plan, device);
 }

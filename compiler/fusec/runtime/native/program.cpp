@@ -2,6 +2,10 @@
 //
 // program.cpp     Program: allocates outputs and runs the kernels of one graph, one after the other
 // entry.cpp       Entry: one compiled form of a function: what must hold for it, what to run then
+// driver.cpp      Driver: the functions of the CUDA driver, looked up at run time
+// plan.cpp        Plan: what a call of a graph on a GPU does, run step by step or as a CUDA graph
+// plan_type.cpp   the same as a Python type
+// device.cpp      DeviceProgram: a graph on a GPU; finds the plan that fits the inputs
 // dispatcher.cpp  Dispatcher: finds the entry that fits a call, or leaves it to the ordinary path
 //
 // They are compiled as one text, in this order. They know Python's C interface and the DLPack
@@ -12,9 +16,11 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -45,6 +51,17 @@ struct DLPackExchange {
   int (*view)(void* object, DLTensor* out);
   void* stream;
 };
+
+using ViewFunction = int (*)(void* object, DLTensor* out);
+
+// The function of torch's capsule that describes a tensor's memory; null where there is none.
+ViewFunction view_of_capsule(PyObject* capsule) {
+  if (capsule == Py_None) return nullptr;
+  auto* exchange =
+      static_cast<DLPackExchange*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+  if (!exchange) PyErr_Clear();
+  return exchange && exchange->header.major == 1 ? exchange->view : nullptr;
+}
 
 // --- calling a kernel: every parameter is a pointer or an int64 --------------------------------
 
@@ -103,7 +120,7 @@ struct Program {
   // `shapes` is None, or yields of the inputs: a tuple of the symbolic sizes, then sizes and strides
   // of each allocation.
   PyObject *allocate, *threads, *data_ptr, *failed, *shapes;
-  int (*view)(void*, DLTensor*);
+  ViewFunction view;
   std::vector<Kernel>* kernels;
   std::vector<Allocation>* allocations;
   std::vector<PyObject*>* constants;  // per output: a value, or null for a slot
@@ -418,12 +435,7 @@ int program_fill(Program* self, PyObject* arguments) {
     self->outputs->push_back(position);
     self->constants->push_back(slot == Py_None ? constant : nullptr);
   }
-  if (capsule != Py_None) {
-    auto* exchange =
-        static_cast<DLPackExchange*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
-    if (!exchange) PyErr_Clear();
-    if (exchange && exchange->header.major == 1) self->view = exchange->view;
-  }
+  self->view = view_of_capsule(capsule);
   return 0;
 }
 

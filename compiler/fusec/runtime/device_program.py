@@ -1,0 +1,403 @@
+"""A compiled part on a GPU as one native call; with ``cuda_graphs``, as CUDA graphs.
+
+The host program runs once with every launch recorded. From then on calls with the same sizes and
+the same alignment go through a *plan* (``runtime/native/plan.cpp``): torch's allocator, the
+driver's launches, ATen's operators, and no Python in between. What has no plan runs as the host
+program.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fusec.ir.body import Buffer, Compute, Extern, Program
+from fusec.ir.index import Symbol
+from fusec.runtime import native
+from fusec.runtime.cuda_capture import capture
+from fusec.runtime.device_steps import Numbered, Steps, device_steps, numbered
+from fusec.runtime.graph_policy import MOST_GRAPHS, Policy
+from fusec.runtime.graph_steps import (
+    baked_inputs,
+    for_graph,
+    is_random,
+    unmovable_inputs,
+    work_count,
+)
+from fusec.runtime.launch import expect
+from fusec.runtime.launch_records import LaunchRecord, only_launches, record_of, recording
+
+MOST_PLANS = 16
+_SEEN = 64  # combinations of symbolic sizes remembered: one that returns gets a plan
+_DRIVER = "libcuda.so.1"
+# Plans without graphs are off until they have been run on a GPU: they have been tested over a
+# stand-in of the driver only (tests/test_gpu_graphs.py is there to be run on one).
+_ASKED = "FUSEC_GPU_PLANS"
+# A single start, or a single operator, costs less than the replay of a graph.
+_LEAST_WORK = 2
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What plans need of torch and the driver; tests put others in their place.
+
+    Attributes:
+        driver: The native driver.
+        allocate: Makes an uninitialized tensor of sizes, strides and dtype on the current device.
+        get_device: Returns the current device.
+        get_stream: Returns a device's current stream, as the driver's number.
+        capture: As ``cuda_capture.capture``.
+        is_capturing: Whether the current stream is being captured.
+        hooks: Lists that are empty unless somebody watches launches.
+    """
+
+    driver: Any
+    allocate: Callable[..., torch.Tensor]
+    get_device: Callable[[], int]
+    get_stream: Callable[[int], int]
+    capture: Callable[..., None]
+    is_capturing: Callable[[], bool]
+    hooks: tuple[Sequence[object], ...]
+
+
+@functools.cache
+def machine() -> Machine | None:
+    """Return this machine's; None where there is no driver of CUDA's."""
+    found = native.types()
+    if found is None or torch.version.hip is not None:
+        return None
+    from triton import knobs
+
+    try:
+        driver = found.Driver(_DRIVER)
+    except OSError:
+        return None
+    hooks = [getattr(knobs.runtime, n, None) for n in ("launch_enter_hook", "launch_exit_hook")]
+    calls = tuple(hook.calls for hook in hooks if hook is not None and hasattr(hook, "calls"))
+    if len(calls) != len(hooks):
+        return None  # this Triton tells its watchers in another way
+    return Machine(
+        driver,
+        torch._C._dynamo.guards._empty_strided_cuda,  # type: ignore[attr-defined]
+        torch._C._cuda_getDevice,
+        torch._C._cuda_getCurrentRawStream,
+        capture,
+        torch.cuda.is_current_stream_capturing,
+        calls,
+    )
+
+
+class DeviceProgram:
+    """A compiled part's host program on a GPU.
+
+    Attributes:
+        call: The native object: takes the inputs, returns the outputs in a list.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        device: int,
+        on: Machine,
+        run: Callable[[list[Any]], list[Any]],
+        trace: Callable[..., list[Any]],
+        runnables: Callable[[str], Any],
+        *,
+        graphs: bool = False,
+    ) -> None:
+        """Prepare; the first call makes the first plan.
+
+        Args:
+            program: The scheduled program.
+            device: Where its tensors are.
+            on: The machine.
+            run: The host program.
+            trace: The same with a function in place of every launch.
+            runnables: Returns a kernel's current build.
+            graphs: Whether to capture CUDA graphs.
+        """
+        self.program = program
+        self.device = device
+        self.machine = on
+        self.graphs = graphs
+        self._run = run
+        self._trace = trace
+        self._runnables = runnables
+        self._lock = threading.RLock()
+        self._entered = threading.local()
+        self._steps: OrderedDict[tuple[int, ...], Steps] = OrderedDict()
+        self._seen: OrderedDict[tuple[int, ...], None] = OrderedDict()
+        self._policy = Policy({})
+        self._captured: dict[str, int] = {}  # what was captured, in words, and how often
+        self._direct = False  # whether there is something that is cheaper without a graph
+        self._broken = 0
+        inputs = {name: i for i, name in enumerate(program.inputs)}
+        touched = set(_touched(program))
+        used = tuple(i for name, i in inputs.items() if name in touched)
+        sizes = tuple(
+            (inputs[source], -1 if dim is None else dim) for source, dim in program.sizes.values()
+        )
+        found = native.types()
+        assert found is not None
+        self.call = found.DeviceProgram(
+            len(inputs),
+            MOST_GRAPHS if graphs else MOST_PLANS,
+            device,
+            used,
+            sizes,
+            self._slow,
+            on.get_device,
+            on.get_stream,
+            torch.Tensor.data_ptr,
+            on.hooks,
+            native.exchange(),
+            graphs,
+        )
+
+    def link(self, name: str, runnable: object) -> None:
+        """Take note that a kernel has another build."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew: plans know only the old builds of kernels."""
+        with self._lock:
+            self.call.drop(None)
+            self._steps.clear()
+            self._seen.clear()
+            self._policy = Policy({})
+            self._captured.clear()
+            self._direct = False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What became of CUDA graphs, where they were asked for: a line each."""
+        if not self.graphs:
+            return ()
+        lines = [f"CUDA graphs: {what}" for what in self._captured]
+        if self._direct:
+            lines.append("no CUDA graph: a single launch costs less than a graph's")
+        lines += [f"no CUDA graph: {reason}" for reason in self._policy.reasons]
+        return tuple(lines or ["no CUDA graph yet: the first calls run without"])
+
+    # -- calls that have no plan ------------------------------------------------------------
+
+    def _slow(self, inputs: list[Any]) -> list[Any]:
+        """Run a call for which there is no plan, and make one if that is due."""
+        if getattr(self._entered, "now", False) or self.machine.is_capturing():
+            return self._run(inputs)
+        found = self.call.key(*inputs)
+        if found is None:
+            return self._run(inputs)
+        self._entered.now = True
+        try:
+            with self._lock:
+                key, places, stream = found
+                return self._learn(key, places, stream, inputs)
+        finally:
+            self._entered.now = False
+
+    def _learn(
+        self, key: tuple[int, ...], places: Mapping[int, int], stream: int, inputs: list[Any]
+    ) -> list[Any]:
+        plain = key[1:] if self.graphs else key
+        steps = self._steps.get(plain)
+        if steps is None:
+            if self.program.sizes and plain not in self._seen:
+                # Recording costs more than a call: sizes that never return shall not pay for it.
+                self._seen[plain] = None
+                if len(self._seen) > _SEEN:
+                    self._seen.popitem(last=False)
+                return self._run(inputs)
+            outputs, steps = self._record(plain, inputs)
+            self._steps[plain] = steps
+            if len(self._steps) > MOST_PLANS:
+                self._steps.popitem(last=False)
+            self._added(key, places, stream, steps, inputs)
+            return outputs
+        self._steps.move_to_end(plain)
+        if self._added(key, places, stream, steps, inputs):
+            result: list[Any] = self.call.boxed(inputs)
+            return result
+        return self._run(inputs)
+
+    def _added(
+        self,
+        key: tuple[int, ...],
+        places: Mapping[int, int],
+        stream: int,
+        steps: Steps,
+        inputs: Sequence[Any],
+    ) -> bool:
+        """Add a plan for a call, if it is to have one now."""
+        if not self.graphs or work_count(steps) < _LEAST_WORK:
+            self._direct = self.graphs
+            self.call.add(key, self._plan(numbered(steps), steps))
+            return True
+        if self.call.broken > self._broken:
+            self._broken = self.call.broken
+            self._policy.refuse(key, "the driver refused to move its memory")
+        baked = [steps.inputs.index(name) for name in baked_inputs(steps)]
+        self._policy.unmovable = {
+            steps.inputs.index(name): self.program.buffers[name].hint or name
+            for name in unmovable_inputs(steps)
+        }
+        decision = self._policy.decide(key, places, baked)
+        if decision.forget:
+            self.call.drop(key)
+        if decision.capture:
+            copied = {steps.inputs[i] for i in decision.copied}
+            try:
+                self._capture(key, stream, steps, copied, tuple(inputs))
+                return True
+            except (RuntimeError, NotImplementedError) as error:
+                reason = str(error).strip().splitlines() or [type(error).__name__]
+                self._policy.refuse(key, f"an operator cannot be captured: {reason[0]}")
+        if self._policy.history(key).refused:
+            self.call.add(key, self._plan(numbered(steps), steps))
+            return True
+        return False
+
+    def _capture(
+        self,
+        key: tuple[int, ...],
+        stream: int,
+        steps: Steps,
+        copied: set[str],
+        inputs: tuple[Any, ...],
+    ) -> None:
+        graph = for_graph(steps, copied)
+        plan = self._plan(
+            numbered(graph.steps, before=graph.before, loose=graph.loose, fixed=graph.fixed),
+            steps,
+        )
+        self.machine.capture(
+            plan, inputs, device=self.device, stream=stream, random=is_random(steps)
+        )
+        self.call.add(key, plan)
+        inputs_copied = self._names(graph.copied_inputs)
+        outputs_copied = self._names(graph.copied_outputs)
+        text = f"captured; of {len(steps.tensors)} inputs {inputs_copied} copied"
+        text += f", of {len(steps.outputs)} outputs {outputs_copied}"
+        self._captured[text] = self._captured.get(text, 0) + 1
+
+    def _plan(self, given: Numbered, steps: Steps) -> Any:
+        found = native.types()
+        assert found is not None
+        return found.Plan(
+            self.machine.driver,
+            given.inputs,
+            given.slots,
+            given.before,
+            given.steps,
+            given.results,
+            given.loose,
+            given.fixed,
+            self.machine.allocate,
+            torch.Tensor.data_ptr,
+            expect,
+            native.exchange(),
+            steps.kept,
+        )
+
+    def _names(self, names: Sequence[str], most: int = 4) -> str:
+        if not names:
+            return "none is"
+        hints = [self.program.buffers[name].hint or name for name in names[:most]]
+        shown = ", ".join(hints) + (", ..." if len(names) > most else "")
+        return f"{len(names)} ({shown}) {'is' if len(names) == 1 else 'are'}"
+
+    def _record(self, key: tuple[int, ...], inputs: list[Any]) -> tuple[list[Any], Steps]:
+        """Run the host program, and return its outputs and what it did."""
+        sizes: dict[Symbol, int] = dict(zip(self.program.sizes, key, strict=False))
+        records: dict[str, LaunchRecord | None] = {}
+        functions: dict[str, Callable[..., Any]] = {}
+
+        def launch(name: str, tensors: list[torch.Tensor], extra: list[int]) -> None:
+            runnable = self._runnables(name)
+            count = len(tensors)
+            direct = getattr(runnable, "direct", None)
+            functions[name] = direct or (lambda *a: runnable(a[:count], a[count:]))
+            with recording() as launches:
+                runnable(tensors, extra)
+            entry = getattr(runnable, "entry", None)
+            plain = entry is not None and only_launches(entry)
+            records[name] = record_of(launches, tensors) if plain else None
+
+        outputs = self._trace(inputs, launch)
+        return outputs, device_steps(self.program, sizes, records, functions)
+
+
+# -- which programs ---------------------------------------------------------------------------
+
+
+def _touched(program: Program) -> list[str]:
+    """Return the buffers that steps read or write, inputs first."""
+    found = {name for step in program.steps for name in (*step.reads(), *step.writes())}
+    names = dict.fromkeys((*program.inputs, *program.buffers))
+    return [name for name in names if name in found and name in program.buffers]
+
+
+def device_of(program: Program) -> int | str:
+    """Return the GPU that all of a program is on, or why it is no program for plans."""
+    buffers: list[Buffer] = [program.buffers[name] for name in _touched(program)]
+    devices = {buffer.device for buffer in buffers}
+    for buffer in buffers:
+        if buffer.device.type != "cuda":
+            where = "the CPU" if buffer.device.type == "cpu" else str(buffer.device)
+            return f"{buffer.hint or buffer.name} is on {where}"
+    if len(devices) != 1:
+        return "there is more than one GPU in it" if devices else "nothing is computed"
+    for step in program.steps:
+        if isinstance(step, Extern):
+            tags = getattr(step.target, "tags", ())
+            if torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:
+                return f"what {step.target} returns depends on values, for which the CPU waits"
+    known = set(program.sizes)
+    for buffer in buffers:
+        if any(s not in known for e in (*buffer.shape, *buffer.strides) for s in e.symbols()):
+            return "a size depends on values"
+    (device,) = devices
+    return device.index or 0
+
+
+def wanted(*, graphs: bool) -> bool:
+    """Whether programs on a GPU are to run by plans: as graphs, or because it is asked for."""
+    return graphs or os.environ.get(_ASKED, "") not in ("", "0")
+
+
+def device_program(
+    program: Program,
+    run: Callable[[list[Any]], list[Any]],
+    trace: Callable[..., list[Any]],
+    runnables: Callable[[str], Any],
+    *,
+    graphs: bool,
+) -> DeviceProgram | str:
+    """Return a program as native calls on its GPU, or why there is no way.
+
+    Args:
+        program: As for ``DeviceProgram``.
+        run: Likewise.
+        trace: Likewise.
+        runnables: Likewise.
+        graphs: Likewise.
+    """
+    device = device_of(program)
+    if isinstance(device, str):
+        return device
+    if not any(isinstance(step, (Compute, Extern)) for step in program.steps):
+        return "nothing is computed"
+    found = machine()
+    if found is None:
+        return "there is no driver of CUDA's" if native.types() else native.problem()
+    return DeviceProgram(program, device, found, run, trace, runnables, graphs=graphs)
+
+
+__all__ = ["DeviceProgram", "Machine", "device_of", "device_program", "machine", "wanted"]

@@ -1,0 +1,135 @@
+"""When a graph is captured, and which inputs it copies: decided from where inputs are found.
+
+Pure bookkeeping, a ``History`` a key (stream, sizes, alignment):
+
+- the first calls run as they are, so that everything is compiled, and are watched;
+- an input that operators take and that was at the same place twice is taken to stay there: it is
+  not copied;
+- one that moved is copied, unless it alternates between few places: then each of them has a graph;
+- keys, and graphs, are bounded; the least recently used goes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+# Calls that run before capture. After the first one, memory that the first one kept (gradients,
+# states of an optimizer) has moved what follows to where it stays: the second and third compare.
+WARM_UPS = 2
+# Graphs of one key, for inputs that alternate between places.
+MOST_PLACES = 2
+MOST_GRAPHS = 8  # of one part, all keys together
+MOST_KEYS = 32  # keys remembered
+
+
+@dataclass
+class History:
+    """What is known of one key.
+
+    Attributes:
+        calls: How many calls there were without a graph that fits.
+        places: Where the baked inputs were at the latest of them.
+        moved: Inputs that were found in more than one place, and may be copied.
+        captured: Graphs captured since the last input was added to ``moved``.
+        refused: Why there is no graph; empty where there is, or will be.
+    """
+
+    calls: int = 0
+    places: dict[int, int] = field(default_factory=dict)
+    moved: set[int] = field(default_factory=set)
+    captured: int = 0
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do with a call that no graph fits.
+
+    Attributes:
+        capture: Whether to capture a graph for it.
+        copied: Inputs that the graph copies.
+        forget: Whether the key's other graphs are of no use any more.
+    """
+
+    capture: bool = False
+    copied: frozenset[int] = frozenset()
+    forget: bool = False
+
+
+class Policy:
+    """Decides, call by call.
+
+    Args:
+        unmovable: Inputs that no copy can stand for, with their names.
+    """
+
+    def __init__(self, unmovable: Mapping[int, str]) -> None:
+        self.unmovable = unmovable
+        self.histories: OrderedDict[tuple[int, ...], History] = OrderedDict()
+
+    def history(self, key: tuple[int, ...]) -> History:
+        """Return what is known of a key, and note that it was used."""
+        found = self.histories.setdefault(key, History())
+        self.histories.move_to_end(key)
+        while len(self.histories) > MOST_KEYS:
+            self.histories.popitem(last=False)
+        return found
+
+    def decide(
+        self, key: tuple[int, ...], places: Mapping[int, int], baked: Collection[int]
+    ) -> Decision:
+        """Decide about a call that no graph fits.
+
+        Args:
+            key: Of the call.
+            places: Addresses of its inputs.
+            baked: The inputs that a graph would know by heart.
+        """
+        history = self.history(key)
+        history.calls += 1
+        before, history.places = history.places, {i: places[i] for i in baked}
+        if history.refused:
+            return Decision()
+        moved = {i for i in baked if before and before.get(i) != places[i]} - history.moved
+        if history.calls <= WARM_UPS:
+            return Decision()
+        forget = False
+        if not history.captured:
+            # Seen to move just now: from the start, a copy.
+            history.moved |= moved - set(self.unmovable)
+        elif history.captured >= MOST_PLACES:
+            stuck = [self.unmovable[i] for i in sorted(moved) if i in self.unmovable]
+            if stuck:
+                history.refused = (
+                    f"{' and '.join(stuck)} moved from call to call and cannot be copied, because "
+                    "an operator writes to it or takes a view of it"
+                )
+                return Decision(forget=True)
+            history.moved |= moved
+            history.captured = 0
+            forget = True
+        history.captured += 1
+        return Decision(True, frozenset(history.moved), forget)
+
+    def refuse(self, key: tuple[int, ...], reason: str) -> None:
+        """Capture no more graphs for a key."""
+        self.history(key).refused = reason
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why some calls have no graph."""
+        found = (each.refused for each in self.histories.values() if each.refused)
+        return tuple(dict.fromkeys(found))
+
+
+__all__ = [
+    "MOST_GRAPHS",
+    "MOST_KEYS",
+    "MOST_PLACES",
+    "WARM_UPS",
+    "Decision",
+    "History",
+    "Policy",
+]

@@ -1,0 +1,95 @@
+// The functions of the CUDA driver that launches and graphs need. They are looked up in the
+// driver's library when it is there: nothing is linked and no header of CUDA's is read, so that
+// what follows is built on every machine. See program.cpp for what these files are.
+
+#include <dlfcn.h>
+
+namespace {
+
+using DeviceAddress = unsigned long long;
+
+struct KernelNodeParams {  // CUDA_KERNEL_NODE_PARAMS_v2
+  void* function;
+  unsigned grid[3], block[3], shared;
+  void** parameters;
+  void** extra;
+  void *kernel, *context;
+};
+
+struct MemcpySide {
+  size_t x, y, z, level;
+  int kind;
+  const void* host;
+  DeviceAddress device;
+  void *array, *reserved;
+  size_t pitch, height;
+};
+
+struct MemcpyParams {  // CUDA_MEMCPY3D
+  MemcpySide from, to;
+  size_t width, height, depth;
+};
+
+constexpr int kDeviceMemory = 2;  // CU_MEMORYTYPE_DEVICE
+
+struct Driver {
+  PyObject_HEAD
+  int (*launch)(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                unsigned shared, void* stream, void** parameters, void** extra);
+  int (*copy)(DeviceAddress to, DeviceAddress from, size_t bytes, void* stream);
+  int (*capture_info)(void* stream, int* status, uint64_t* id, void** graph, void* const** last,
+                      size_t* count);
+  int (*set_kernel)(void* graph, void* node, const KernelNodeParams*);
+  int (*set_copy)(void* graph, void* node, const MemcpyParams*, void* context);
+  int (*launch_graph)(void* graph, void* stream);
+  int (*current_context)(void** context);
+  int (*error_name)(int error, const char** name);
+  int (*error_text)(int error, const char** text);
+};
+
+template <typename Function>
+bool look_up(void* library, const char* name, Function** out) {
+  *out = reinterpret_cast<Function*>(dlsym(library, name));
+  if (!*out) PyErr_Format(PyExc_OSError, "the CUDA driver has no %s", name);
+  return *out != nullptr;
+}
+
+void raise_driver(const Driver* driver, const char* what, int error) {
+  const char *name = nullptr, *text = nullptr;
+  driver->error_name(error, &name);
+  driver->error_text(error, &text);
+  PyErr_Format(PyExc_RuntimeError, "%s failed: %s (%s)", what, name ? name : "unknown error",
+               text ? text : "no description");
+}
+
+PyObject* driver_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
+  const char* path;
+  if (!PyArg_ParseTuple(arguments, "s", &path)) return nullptr;
+  void* library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+  if (!library) return PyErr_Format(PyExc_OSError, "%s", dlerror());
+  auto* self = reinterpret_cast<Driver*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  bool ok = look_up(library, "cuLaunchKernel", &self->launch) &&
+            look_up(library, "cuMemcpyDtoDAsync_v2", &self->copy) &&
+            look_up(library, "cuStreamGetCaptureInfo_v2", &self->capture_info) &&
+            look_up(library, "cuGraphExecKernelNodeSetParams_v2", &self->set_kernel) &&
+            look_up(library, "cuGraphExecMemcpyNodeSetParams", &self->set_copy) &&
+            look_up(library, "cuGraphLaunch", &self->launch_graph) &&
+            look_up(library, "cuCtxGetCurrent", &self->current_context) &&
+            look_up(library, "cuGetErrorName", &self->error_name) &&
+            look_up(library, "cuGetErrorString", &self->error_text);
+  if (!ok) Py_CLEAR(self);
+  return reinterpret_cast<PyObject*>(self);
+}
+
+PyType_Slot driver_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(driver_new)},
+    {0, nullptr},
+};
+
+PyType_Spec driver_spec = {"fusec.native.Driver", sizeof(Driver), 0, Py_TPFLAGS_DEFAULT,
+                           driver_slots};
+
+PyTypeObject* driver_type = nullptr;
+
+}  // namespace

@@ -1,0 +1,460 @@
+// What one call of a graph on a GPU does, with all sizes known: allocations, launches through the
+// driver, calls of operators. Run step by step, or captured once as a CUDA graph and replayed. See
+// program.cpp for what these files are.
+
+#include <mutex>
+
+namespace {
+
+enum StepKind : int { kAllocate, kLaunch, kCopy, kCall, kFree };
+
+constexpr size_t kFewSlots = 128;  // kept on the stack
+constexpr size_t kMostParameters = 256;
+
+struct Place {  // a position in a slot's memory; where `slot` is negative, the number `offset`
+  Py_ssize_t slot;
+  int64_t offset;
+};
+
+struct Step {
+  int kind = kFree;
+  Py_ssize_t slot = -1;                                        // kAllocate
+  PyObject *sizes = nullptr, *strides = nullptr, *dtype = nullptr;
+  void* function = nullptr;                                    // kLaunch
+  unsigned grid[3] = {0, 0, 0}, block = 0, shared = 0;
+  std::vector<Place> places;                                   // kLaunch; kCopy: to, from
+  size_t bytes = 0;                                            // kCopy
+  PyObject *callable = nullptr, *names = nullptr;              // kCall
+  std::vector<std::pair<Py_ssize_t, PyObject*>> arguments;     // a slot, or an object
+  std::vector<Py_ssize_t> outputs;                             // also what kFree drops
+  std::vector<std::pair<PyObject*, std::vector<int64_t>>> laid;  // strides an output must have
+  bool many = false;                                           // kCall: the result is a sequence
+};
+
+struct Result {  // a slot, a function of one, or a constant
+  Py_ssize_t slot;
+  PyObject* object;
+};
+
+struct Node {  // of a graph, which is told where its memory is
+  const Step* step;
+  void* handle;
+  std::vector<int64_t> values;  // what it was told last
+};
+
+struct Plan {
+  PyObject_HEAD
+  PyObject* specification;  // keeps alive what the rest points to
+  Driver* driver;
+  Py_ssize_t inputs, slots;
+  PyObject *allocate, *data_ptr, *expect;
+  ViewFunction view;
+  std::vector<Step>* before;  // outside of the graph: memory that each call gets anew
+  std::vector<Step>* steps;
+  std::vector<Result>* results;
+  std::vector<char>* loose;   // per slot: whether its address may differ from call to call
+  std::vector<std::pair<Py_ssize_t, void*>>* fixed;  // addresses that the graph knows by heart
+  std::vector<Node>* nodes;
+  void* graph;       // what the driver launches; null before it is captured
+  PyObject* replay;  // launches it in place of the driver, if not null
+  PyObject* owner;   // of the graph
+  std::mutex* lock;
+  bool broken;       // the graph cannot be told where memory is
+};
+
+// The tensors of one call; every reference is owned.
+struct Frame {
+  PyObject* few_tensors[kFewSlots];
+  void* few_addresses[kFewSlots];
+  std::vector<PyObject*> more_tensors;
+  std::vector<void*> more_addresses;
+  PyObject** tensors = few_tensors;
+  void** addresses = few_addresses;
+  size_t count;
+  explicit Frame(size_t slots) : count(slots) {
+    if (slots > kFewSlots) {
+      more_tensors.resize(slots);
+      more_addresses.resize(slots);
+      tensors = more_tensors.data();
+      addresses = more_addresses.data();
+    }
+    for (size_t i = 0; i < slots; i++) {
+      tensors[i] = nullptr;
+      addresses[i] = nullptr;
+    }
+  }
+  Frame(const Frame&) = delete;
+  ~Frame() {
+    for (size_t i = 0; i < count; i++) Py_XDECREF(tensors[i]);
+  }
+};
+
+// The memory of a tensor; false, with an error set, if it has none.
+bool find_address(PyObject* data_ptr, ViewFunction view_of, PyObject* tensor,
+                  DLTensor* view, bool* viewed, void** out) {
+  *viewed = view_of && view_of(tensor, view) == 0;
+  if (*viewed) {
+    *out = static_cast<char*>(view->data) + view->byte_offset;
+    return true;
+  }
+  PyErr_Clear();
+  PyObject* number = PyObject_CallOneArg(data_ptr, tensor);
+  if (!number) return false;
+  *out = PyLong_AsVoidPtr(number);
+  Py_DECREF(number);
+  return *out || !PyErr_Occurred();
+}
+
+bool allocate_slot(const Plan* self, const Step& step, Frame* frame) {
+  PyObject* arguments[] = {nullptr, step.sizes, step.strides, step.dtype};
+  PyObject* tensor = PyObject_Vectorcall(self->allocate, arguments + 1,
+                                         3 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  if (!tensor) return false;
+  Py_XDECREF(std::exchange(frame->tensors[step.slot], tensor));
+  DLTensor view;
+  bool viewed;
+  return find_address(self->data_ptr, self->view, tensor, &view, &viewed,
+                      &frame->addresses[step.slot]);
+}
+
+bool is_laid(const DLTensor& view, const std::vector<int64_t>& strides) {
+  if (static_cast<size_t>(view.ndim) != strides.size()) return false;
+  for (int32_t i = 0; i < view.ndim; i++) {
+    if (view.shape[i] != 1 && view.strides[i] != strides[i]) return false;
+  }
+  return true;
+}
+
+// Put an operator's result into its slot, laid out as the kernels after it were told.
+bool store_result(const Plan* self, const Step& step, size_t which, PyObject* value,
+                  Frame* frame) {
+  Py_ssize_t slot = step.outputs[which];
+  if (slot < 0) return true;
+  Py_XDECREF(std::exchange(frame->tensors[slot], Py_NewRef(value)));
+  DLTensor view;
+  bool viewed;
+  if (!find_address(self->data_ptr, self->view, value, &view, &viewed, &frame->addresses[slot])) {
+    return false;
+  }
+  if (viewed && is_laid(view, step.laid[which].second)) return true;
+  PyObject* arguments[] = {nullptr, value, step.laid[which].first};
+  PyObject* laid = PyObject_Vectorcall(self->expect, arguments + 1,
+                                       2 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  if (!laid) return false;
+  Py_SETREF(frame->tensors[slot], laid);
+  return find_address(self->data_ptr, self->view, laid, &view, &viewed, &frame->addresses[slot]);
+}
+
+bool call_operator(const Plan* self, const Step& step, Frame* frame) {
+  PyObject* few[17];
+  std::vector<PyObject*> more;
+  PyObject** given = few;
+  size_t count = step.arguments.size();
+  if (count > 16) {
+    more.resize(count + 1);
+    given = more.data();
+  }
+  for (size_t i = 0; i < count; i++) {
+    const auto& [slot, object] = step.arguments[i];
+    given[1 + i] = slot < 0 ? object : frame->tensors[slot];
+    if (!given[1 + i]) {
+      PyErr_SetString(PyExc_RuntimeError, "a step needs a tensor that is not there");
+      return false;
+    }
+  }
+  size_t named = step.names ? static_cast<size_t>(PyTuple_GET_SIZE(step.names)) : 0;
+  PyObject* result =
+      PyObject_Vectorcall(step.callable, given + 1,
+                          (count - named) | PY_VECTORCALL_ARGUMENTS_OFFSET, step.names);
+  if (!result) return false;
+  bool ok = true;
+  if (!step.many) {
+    ok = step.outputs.empty() || store_result(self, step, 0, result, frame);
+  } else {
+    PyObject* items = PySequence_Fast(result, "an operator returned no sequence");
+    ok = items != nullptr;
+    if (ok && static_cast<size_t>(PySequence_Fast_GET_SIZE(items)) != step.outputs.size()) {
+      PyErr_SetString(PyExc_RuntimeError, "an operator returned another number of results");
+      ok = false;
+    }
+    for (size_t i = 0; ok && i < step.outputs.size(); i++) {
+      ok = store_result(self, step, i, PySequence_Fast_GET_ITEM(items, i), frame);
+    }
+    Py_XDECREF(items);
+  }
+  Py_DECREF(result);
+  return ok;
+}
+
+int64_t value_of(const Place& place, const Frame& frame) {
+  if (place.slot < 0) return place.offset;
+  return reinterpret_cast<int64_t>(frame.addresses[place.slot]) + place.offset;
+}
+
+// Start a kernel or a copy; needs no Python. Every kind of parameter is stored in 8 bytes, of which
+// the driver reads as many as the kernel's parameter has.
+int start(const Driver* driver, const Step& step, const Frame& frame, void* stream) {
+  if (step.kind == kCopy) {
+    if (!step.bytes) return 0;
+    return driver->copy(static_cast<DeviceAddress>(value_of(step.places[0], frame)),
+                        static_cast<DeviceAddress>(value_of(step.places[1], frame)), step.bytes,
+                        stream);
+  }
+  if (!step.grid[0] || !step.grid[1] || !step.grid[2]) return 0;
+  int64_t values[kMostParameters];
+  void* parameters[kMostParameters];
+  for (size_t i = 0; i < step.places.size(); i++) {
+    values[i] = value_of(step.places[i], frame);
+    parameters[i] = &values[i];
+  }
+  return driver->launch(step.function, step.grid[0], step.grid[1], step.grid[2], step.block, 1, 1,
+                        step.shared, stream, parameters, nullptr);
+}
+
+bool does_something(const Step& step) {
+  if (step.kind == kCopy) return step.bytes != 0;
+  return step.grid[0] && step.grid[1] && step.grid[2];
+}
+
+// Find the node that the latest start became, if it must be told where its memory is.
+bool note_node(Plan* self, const Step& step, const Frame& frame, void* stream) {
+  bool varies = false;
+  for (const Place& place : step.places) {
+    varies = varies || (place.slot >= 0 && (*self->loose)[place.slot]);
+  }
+  if (!varies || !does_something(step)) return true;
+  int status = 0;
+  uint64_t id;
+  void* graph = nullptr;
+  void* const* last = nullptr;
+  size_t count = 0;
+  int error = self->driver->capture_info(stream, &status, &id, &graph, &last, &count);
+  if (error) {
+    raise_driver(self->driver, "asking for the node of a kernel", error);
+    return false;
+  }
+  if (status != 1 || count != 1) {
+    PyErr_SetString(PyExc_RuntimeError, "a kernel did not become one node of the graph");
+    return false;
+  }
+  Node node{&step, last[0], {}};
+  for (const Place& place : step.places) node.values.push_back(value_of(place, frame));
+  self->nodes->push_back(std::move(node));
+  return true;
+}
+
+bool run_steps(Plan* self, const std::vector<Step>& steps, Frame* frame, void* stream,
+               bool capturing) {
+  for (size_t i = 0; i < steps.size(); i++) {
+    const Step& step = steps[i];
+    bool ok = true;
+    if (step.kind == kAllocate) {
+      ok = allocate_slot(self, step, frame);
+    } else if (step.kind == kCall) {
+      ok = call_operator(self, step, frame);
+    } else if (step.kind == kFree) {
+      for (Py_ssize_t slot : step.outputs) Py_CLEAR(frame->tensors[slot]);
+    } else if (capturing) {
+      int error = start(self->driver, step, *frame, stream);
+      if (error) raise_driver(self->driver, "launching a kernel", error);
+      ok = !error && note_node(self, step, *frame, stream);
+    } else {
+      // The driver waits where its queue is full: other threads run meanwhile.
+      size_t end = i + 1;
+      while (end < steps.size() && (steps[end].kind == kLaunch || steps[end].kind == kCopy)) end++;
+      int error = 0;
+      PyThreadState* thread = PyEval_SaveThread();
+      for (; i < end && !error; i++) error = start(self->driver, steps[i], *frame, stream);
+      PyEval_RestoreThread(thread);
+      i--;
+      if (error) raise_driver(self->driver, "launching a kernel", error);
+      ok = !error;
+    }
+    if (!ok) return false;
+  }
+  return true;
+}
+
+// Tell a node where this call's memory is; what is the graph's own stays where it was.
+int tell_node(const Plan* self, Node* node, const Frame& frame, void* context) {
+  const Driver* driver = self->driver;
+  void* graph = self->graph;
+  const Step& step = *node->step;
+  bool same = true;
+  int64_t values[kMostParameters];
+  void* parameters[kMostParameters];
+  for (size_t i = 0; i < step.places.size(); i++) {
+    const Place& place = step.places[i];
+    bool varies = place.slot >= 0 && (*self->loose)[place.slot];
+    values[i] = varies ? value_of(place, frame) : node->values[i];
+    parameters[i] = &values[i];
+    same = same && values[i] == node->values[i];
+  }
+  if (same) return 0;
+  int error;
+  if (step.kind == kCopy) {
+    MemcpyParams wanted;
+    memset(&wanted, 0, sizeof(wanted));
+    wanted.from.kind = wanted.to.kind = kDeviceMemory;
+    wanted.to.device = static_cast<DeviceAddress>(values[0]);
+    wanted.from.device = static_cast<DeviceAddress>(values[1]);
+    wanted.width = step.bytes;
+    wanted.height = wanted.depth = 1;
+    error = driver->set_copy(graph, node->handle, &wanted, context);
+  } else {
+    KernelNodeParams wanted;
+    memset(&wanted, 0, sizeof(wanted));
+    wanted.function = step.function;
+    for (int i = 0; i < 3; i++) wanted.grid[i] = step.grid[i];
+    wanted.block[0] = step.block;
+    wanted.block[1] = wanted.block[2] = 1;
+    wanted.shared = step.shared;
+    wanted.parameters = parameters;
+    error = driver->set_kernel(graph, node->handle, &wanted);
+  }
+  if (!error) std::copy(values, values + step.places.size(), node->values.begin());
+  return error;
+}
+
+// Launch the captured graph on this call's memory. Telling it and launching it are one thing: a
+// second thread waits, without holding Python's lock.
+bool replay_graph(Plan* self, const Frame& frame, void* stream) {
+  bool ok = true;
+  int error = 0;
+  PyThreadState* thread = PyEval_SaveThread();
+  self->lock->lock();
+  void* context = nullptr;
+  self->driver->current_context(&context);
+  for (Node& node : *self->nodes) {
+    error = tell_node(self, &node, frame, context);
+    if (error) break;
+  }
+  if (error) self->broken = true;
+  if (!error && !self->replay) error = self->driver->launch_graph(self->graph, stream);
+  PyEval_RestoreThread(thread);
+  if (!error && self->replay) {
+    PyObject* nothing = PyObject_CallNoArgs(self->replay);
+    ok = nothing != nullptr;
+    Py_XDECREF(nothing);
+  }
+  self->lock->unlock();
+  if (error) raise_driver(self->driver, self->broken ? "updating a graph" : "a graph", error);
+  return ok && !error;
+}
+
+PyObject* collect_results(const Plan* self, const Frame& frame) {
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(self->results->size()));
+  for (size_t i = 0; list && i < self->results->size(); i++) {
+    const Result& result = (*self->results)[i];
+    PyObject* value = result.object;
+    if (result.slot < 0) {
+      Py_INCREF(value);
+    } else {
+      value = frame.tensors[result.slot];
+      if (!value) {
+        PyErr_SetString(PyExc_RuntimeError, "an output is not there");
+      } else if (result.object) {
+        value = PyObject_CallOneArg(result.object, value);
+      } else {
+        Py_INCREF(value);
+      }
+    }
+    if (!value) {
+      Py_CLEAR(list);
+      break;
+    }
+    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), value);
+  }
+  return list;
+}
+
+// Run on a frame whose inputs are there, with their addresses.
+PyObject* plan_run(Plan* self, Frame* frame, void* stream) {
+  if (!run_steps(self, *self->before, frame, stream, false)) return nullptr;
+  if (self->graph) {
+    if (!replay_graph(self, *frame, stream)) return nullptr;
+  } else if (!run_steps(self, *self->steps, frame, stream, false)) {
+    return nullptr;
+  }
+  return collect_results(self, *frame);
+}
+
+bool plan_fits(const Plan* self, void* const* addresses) {
+  for (const auto& [slot, address] : *self->fixed) {
+    if (addresses[slot] != address) return false;
+  }
+  return !self->broken;
+}
+
+// plan.capture(stream, inputs): run the steps on a stream that is being captured; note what became
+// of them. The memory of the outputs is allocated before, by plan.allocate().
+PyObject* plan_capture(PyObject* object, PyObject* arguments) {
+  auto* self = reinterpret_cast<Plan*>(object);
+  unsigned long long stream;
+  PyObject *inputs, *fresh;
+  if (!PyArg_ParseTuple(arguments, "KO!O!", &stream, &PyTuple_Type, &inputs, &PyTuple_Type,
+                        &fresh)) {
+    return nullptr;
+  }
+  if (PyTuple_GET_SIZE(inputs) != self->inputs || self->graph ||
+      static_cast<size_t>(PyTuple_GET_SIZE(fresh)) != self->before->size()) {
+    PyErr_SetString(PyExc_ValueError, "these are not the tensors of the plan");
+    return nullptr;
+  }
+  Frame frame(self->slots);
+  auto put = [&](Py_ssize_t slot, PyObject* tensor) {
+    frame.tensors[slot] = Py_NewRef(tensor);
+    if (PyLong_Check(tensor) || tensor == Py_None) return true;
+    DLTensor view;
+    bool viewed;
+    return find_address(self->data_ptr, self->view, tensor, &view, &viewed,
+                        &frame.addresses[slot]);
+  };
+  bool ok = true;
+  for (Py_ssize_t i = 0; ok && i < self->inputs; i++) ok = put(i, PyTuple_GET_ITEM(inputs, i));
+  for (size_t i = 0; ok && i < self->before->size(); i++) {
+    ok = put((*self->before)[i].slot, PyTuple_GET_ITEM(fresh, static_cast<Py_ssize_t>(i)));
+  }
+  self->nodes->clear();
+  ok = ok && run_steps(self, *self->steps, &frame, reinterpret_cast<void*>(stream), true);
+  if (!ok) return nullptr;
+  for (auto& [slot, address] : *self->fixed) address = frame.addresses[slot];
+  Py_RETURN_NONE;
+}
+
+// plan.allocate(): the memory that a call gets anew, a tensor each.
+PyObject* plan_allocate(PyObject* object, PyObject*) {
+  auto* self = reinterpret_cast<Plan*>(object);
+  Frame frame(self->slots);
+  PyObject* result = PyTuple_New(static_cast<Py_ssize_t>(self->before->size()));
+  for (size_t i = 0; result && i < self->before->size(); i++) {
+    const Step& step = (*self->before)[i];
+    if (!allocate_slot(self, step, &frame)) {
+      Py_CLEAR(result);
+      break;
+    }
+    PyTuple_SET_ITEM(result, static_cast<Py_ssize_t>(i), Py_NewRef(frame.tensors[step.slot]));
+  }
+  return result;
+}
+
+// plan.captured(graph, replay, owner): from now on launch the graph; by `replay`, if not None.
+PyObject* plan_captured(PyObject* object, PyObject* arguments) {
+  auto* self = reinterpret_cast<Plan*>(object);
+  unsigned long long graph;
+  PyObject *replay, *owner;
+  if (!PyArg_ParseTuple(arguments, "KOO", &graph, &replay, &owner)) return nullptr;
+  Py_XSETREF(self->replay, replay == Py_None ? nullptr : Py_NewRef(replay));
+  Py_XSETREF(self->owner, Py_NewRef(owner));
+  self->graph = reinterpret_cast<void*>(static_cast<uintptr_t>(graph));
+  Py_RETURN_NONE;
+}
+
+PyMethodDef plan_methods[] = {
+    {"allocate", plan_allocate, METH_NOARGS, "Return memory for a call's outputs."},
+    {"capture", plan_capture, METH_VARARGS, "Run on a stream that is being captured."},
+    {"captured", plan_captured, METH_VARARGS, "Launch a graph from now on."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace

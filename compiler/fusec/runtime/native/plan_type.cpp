@@ -1,0 +1,221 @@
+// Plan as a Python type: it is made of tuples. See plan.cpp for what it does.
+
+namespace {
+
+bool bad_plan(const char* what) {
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, what);
+  return false;
+}
+
+bool read_slots(const Plan* self, PyObject* tuple, bool or_none, std::vector<Py_ssize_t>* out) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+    Py_ssize_t slot = PyLong_AsSsize_t(PyTuple_GET_ITEM(tuple, i));
+    if (slot >= self->slots || slot < (or_none ? -1 : 0) || PyErr_Occurred()) {
+      return bad_plan("a slot is out of range");
+    }
+    out->push_back(slot);
+  }
+  return true;
+}
+
+// A place is (slot, offset), or (-1, number).
+bool read_places(const Plan* self, PyObject* tuple, std::vector<Place>* out) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+    Py_ssize_t slot;
+    long long offset;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(tuple, i), "nL", &slot, &offset)) return false;
+    if (slot < -1 || slot >= self->slots) return bad_plan("a place is out of range");
+    out->push_back({slot, offset});
+  }
+  return true;
+}
+
+bool read_call(const Plan* self, PyObject* tuple, Step* step) {
+  PyObject *arguments, *names, *outputs, *strides;
+  int many;
+  if (!PyArg_ParseTuple(tuple, "iOO!OO!O!p", &step->kind, &step->callable, &PyTuple_Type,
+                        &arguments, &names, &PyTuple_Type, &outputs, &PyTuple_Type, &strides,
+                        &many)) {
+    return false;
+  }
+  step->many = many != 0;
+  step->names = names == Py_None ? nullptr : names;
+  Py_ssize_t count = PyTuple_GET_SIZE(arguments);
+  if (step->names && (!PyTuple_Check(names) || PyTuple_GET_SIZE(names) > count)) {
+    return bad_plan("the names of a call are no tuple");
+  }
+  for (Py_ssize_t i = 0; i < count; i++) {  // an argument is (slot, None), or (-1, object)
+    Py_ssize_t slot;
+    PyObject* value;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(arguments, i), "nO", &slot, &value)) return false;
+    if (slot < -1 || slot >= self->slots) return bad_plan("an argument is out of range");
+    step->arguments.push_back({slot, value});
+  }
+  if (!read_slots(self, outputs, true, &step->outputs)) return false;
+  if (PyTuple_GET_SIZE(strides) != PyTuple_GET_SIZE(outputs) ||
+      (!step->many && PyTuple_GET_SIZE(outputs) > 1)) {
+    return bad_plan("the outputs of a call are not as they should be");
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(strides); i++) {
+    PyObject* each = PyTuple_GET_ITEM(strides, i);
+    if (!PyTuple_Check(each)) return bad_plan("strides are no tuple");
+    std::vector<int64_t> numbers;
+    for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(each); j++) {
+      numbers.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(each, j)));
+    }
+    if (PyErr_Occurred()) return false;
+    step->laid.push_back({each, std::move(numbers)});
+  }
+  return true;
+}
+
+bool read_step(const Plan* self, PyObject* tuple, Step* step) {
+  if (!PyTuple_Check(tuple) || !PyTuple_GET_SIZE(tuple)) return bad_plan("a step is no tuple");
+  long kind = PyLong_AsLong(PyTuple_GET_ITEM(tuple, 0));
+  PyObject* list;
+  unsigned long long function;
+  Py_ssize_t bytes;
+  switch (kind) {
+    case kAllocate:
+      if (!PyArg_ParseTuple(tuple, "inOOO", &step->kind, &step->slot, &step->sizes,
+                            &step->strides, &step->dtype)) {
+        return false;
+      }
+      if (step->slot < self->inputs || step->slot >= self->slots) {
+        return bad_plan("a slot is out of range");
+      }
+      return true;
+    case kLaunch:
+      if (!PyArg_ParseTuple(tuple, "iK(III)IIO!", &step->kind, &function, &step->grid[0],
+                            &step->grid[1], &step->grid[2], &step->block, &step->shared,
+                            &PyTuple_Type, &list)) {
+        return false;
+      }
+      step->function = reinterpret_cast<void*>(static_cast<uintptr_t>(function));
+      if (!step->function || static_cast<size_t>(PyTuple_GET_SIZE(list)) > kMostParameters) {
+        return bad_plan("a kernel is not as it should be");
+      }
+      return read_places(self, list, &step->places);
+    case kCopy:
+      if (!PyArg_ParseTuple(tuple, "iO!n", &step->kind, &PyTuple_Type, &list, &bytes)) return false;
+      if (PyTuple_GET_SIZE(list) != 2 || bytes < 0) return bad_plan("a copy has two places");
+      step->bytes = static_cast<size_t>(bytes);
+      return read_places(self, list, &step->places);
+    case kCall:
+      return read_call(self, tuple, step);
+    case kFree:
+      if (!PyArg_ParseTuple(tuple, "iO!", &step->kind, &PyTuple_Type, &list)) return false;
+      return read_slots(self, list, false, &step->outputs);
+    default:
+      return bad_plan("there is no such step");
+  }
+}
+
+bool read_steps(const Plan* self, PyObject* tuple, std::vector<Step>* out) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+    Step step;
+    if (!read_step(self, PyTuple_GET_ITEM(tuple, i), &step)) return false;
+    out->push_back(std::move(step));
+  }
+  return true;
+}
+
+bool plan_fill(Plan* self, PyObject* arguments) {
+  PyObject *driver, *before, *steps, *results, *loose, *fixed, *capsule, *kept;
+  if (!PyArg_ParseTuple(arguments, "O!nnO!O!O!O!O!OOOOO", driver_type, &driver, &self->inputs,
+                        &self->slots, &PyTuple_Type, &before, &PyTuple_Type, &steps, &PyTuple_Type,
+                        &results, &PyTuple_Type, &loose, &PyTuple_Type, &fixed, &self->allocate,
+                        &self->data_ptr, &self->expect, &capsule, &kept)) {
+    return false;
+  }
+  self->driver = reinterpret_cast<Driver*>(driver);
+  if (self->inputs < 0 || self->slots < self->inputs) return bad_plan("there are too few slots");
+  if (!read_steps(self, before, self->before) || !read_steps(self, steps, self->steps)) {
+    return false;
+  }
+  for (const Step& step : *self->before) {
+    if (step.kind != kAllocate) return bad_plan("only memory is made before a graph");
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(results); i++) {
+    Result result;  // (slot, None), (slot, function of it), or (-1, constant)
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(results, i), "nO", &result.slot, &result.object)) {
+      return false;
+    }
+    if (result.slot < -1 || result.slot >= self->slots) return bad_plan("a result is out of range");
+    if (result.slot >= 0 && result.object == Py_None) result.object = nullptr;
+    self->results->push_back(result);
+  }
+  std::vector<Py_ssize_t> chosen;
+  if (!read_slots(self, loose, false, &chosen)) return false;
+  self->loose->assign(self->slots, 0);
+  for (Py_ssize_t slot : chosen) (*self->loose)[slot] = 1;
+  chosen.clear();
+  if (!read_slots(self, fixed, false, &chosen)) return false;
+  for (Py_ssize_t slot : chosen) {
+    if (slot >= self->inputs) return bad_plan("only an input is where it was");
+    self->fixed->push_back({slot, nullptr});
+  }
+  self->view = view_of_capsule(capsule);
+  return true;
+}
+
+PyObject* plan_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
+  auto* self = reinterpret_cast<Plan*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->specification = Py_NewRef(arguments);
+  self->before = new std::vector<Step>;
+  self->steps = new std::vector<Step>;
+  self->results = new std::vector<Result>;
+  self->loose = new std::vector<char>;
+  self->fixed = new std::vector<std::pair<Py_ssize_t, void*>>;
+  self->nodes = new std::vector<Node>;
+  self->lock = new std::mutex;
+  if (!plan_fill(self, arguments)) {
+    Py_DECREF(self);
+    return nullptr;
+  }
+  return reinterpret_cast<PyObject*>(self);
+}
+
+int plan_traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<Plan*>(object);
+  Py_VISIT(self->specification);
+  Py_VISIT(self->replay);
+  Py_VISIT(self->owner);
+  Py_VISIT(Py_TYPE(object));
+  return 0;
+}
+
+// No tp_clear, as for Entry: what a plan points to is taken apart by others of a cycle.
+void plan_dealloc(PyObject* object) {
+  auto* self = reinterpret_cast<Plan*>(object);
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  delete self->nodes;
+  delete self->before;
+  delete self->steps;
+  delete self->results;
+  delete self->loose;
+  delete self->fixed;
+  delete self->lock;
+  Py_CLEAR(self->replay);
+  Py_CLEAR(self->owner);
+  Py_CLEAR(self->specification);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+PyType_Slot plan_type_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(plan_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(plan_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(plan_traverse)},
+    {Py_tp_methods, plan_methods},
+    {0, nullptr},
+};
+
+PyType_Spec plan_spec = {"fusec.native.Plan", sizeof(Plan), 0,
+                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, plan_type_slots};
+
+PyTypeObject* plan_type = nullptr;
+
+}  // namespace

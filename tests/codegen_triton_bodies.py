@@ -11,7 +11,7 @@ from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Store, new_axes
 from fusec.ir.index import Expr, IntLike, Symbol, contiguous_strides
 from fusec.ir.interpret import run_body
-from fusec.ir.node import Node, const, recording, source_line
+from fusec.ir.node import Node, const, dot, recording, source_line
 from fusec.report import SourceLine
 
 F32 = torch.float32
@@ -128,6 +128,49 @@ def to_memory(value: Node, dtype: torch.dtype) -> Node:
 
 def f32(value: float) -> Node:
     return const(value, F32)
+
+
+def product(
+    rows: IntLike,
+    columns: IntLike,
+    inner: IntLike,
+    dtype: torch.dtype = torch.float16,
+    *,
+    turned: bool = False,
+    quantized: bool = False,
+    batch: int = 0,
+    device: str = "cpu",
+) -> Case:
+    """``gelu(x @ w + b)``; w may lie transposed (turned), or be int8 with a scale (quantized)."""
+    more = (batch,) if batch else ()
+    shape = (columns, inner) if turned else (inner, columns)
+    weight = torch.int8 if quantized else dtype
+    buffers = {
+        "x": buffer("x", (*more, rows, inner), dtype, device=device),
+        "w": buffer("w", (*more, *shape), weight, device=device),
+        "scale": buffer("scale", (columns,), dtype, device=device),
+        "b": buffer("b", (columns,), dtype, device=device),
+        "out": buffer("out", (*more, rows, columns), dtype, device=device),
+    }
+    with recording():
+        outer, (k,) = axes(*more, rows, columns), axes(inner, prefix="k")
+        *first, i, j = outer
+        with source_line(line(2, "h = x @ w + b")):
+            right = ops.load("w", at(*first, *((j, k) if turned else (k, j))), weight)
+            if quantized:
+                scale = read("scale", at(j), dtype)
+                right = to_memory(ops.binary("mul", ops.cast(right, F32), scale), dtype)
+            left = ops.load("x", at(*first, i, k), dtype)
+            h = ops.binary("add", dot(left, right, (k,), F32), read("b", at(j), dtype))
+        with source_line(line(3, "y = gelu(h)")):
+            y = to_memory(gelu(h), dtype)
+        body = Body(outer, (k,), (Store("out", at(*outer), y),))
+    if not quantized:
+        del buffers["scale"]
+    case = Case("mlp", body, buffers, "addmm + gelu")
+    case.fill = {"w": lambda t: t if quantized else t * 0.1}
+    case.fill["scale"] = lambda t: t * 0.01
+    return case
 
 
 def softmax(rows: IntLike, columns: IntLike, dtype: torch.dtype = torch.float16) -> Case:

@@ -8,6 +8,7 @@ from typing import Any
 from fusec.errors import BadOption
 
 TARGETS = ("auto", "cpp", "triton")
+PRODUCTS = ("auto", "extern", "template")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,10 @@ class Options:
         eager_random: Take random numbers from eager's own stream: exactly the numbers that eager
             would draw, by ATen's own kernels. Otherwise kernels compute them where they are used;
             ``torch.manual_seed`` makes either repeatable.
+        matmul: How matrix products run where kernels are Triton's: ``extern`` calls BLAS,
+            ``template`` writes kernels with what comes before and after in them, ``auto``
+            measures both on the GPU at the first compilation and takes the faster one (without
+            a GPU, BLAS).
         gpu: Architecture that Triton kernels are cross-compiled for where there is no GPU:
             ``sm_90``, ``sm_80``, ``gfx942`` ...
         cuda_graphs: Capture what runs on a GPU as CUDA graphs, one for each combination of sizes.
@@ -40,6 +45,7 @@ class Options:
     name: str = ""
     emulate_rounding: bool = False
     eager_random: bool = False
+    matmul: str = "extern"
     gpu: str = "sm_90"
     cuda_graphs: bool = False
     keep_inputs: bool = False
@@ -48,6 +54,8 @@ class Options:
         """Refuse values outside their range, in one line that says what is allowed."""
         if self.target not in TARGETS:
             raise BadOption("target", self.target, TARGETS)
+        if self.matmul not in PRODUCTS:
+            raise BadOption("matmul", self.matmul, PRODUCTS)
         if self.dynamic not in (None, True, False):
             raise BadOption("dynamic", self.dynamic, ("None", "True", "False"))
         if self.name and not self.name.isidentifier():

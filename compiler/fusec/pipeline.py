@@ -24,7 +24,7 @@ from fusec.kernel import KernelSource
 from fusec.lower import lower_graph
 from fusec.options import Options
 from fusec.report import Stage
-from fusec.schedule import Schedule, schedule_program
+from fusec.schedule import Schedule, products_of, schedule_program
 from fusec.schedule.wishes import Wishes
 
 
@@ -71,6 +71,7 @@ def lower(state: Compilation) -> Callable[[], str]:
         state.module,
         emulate_rounding=state.options.emulate_rounding,
         triton=state.options.target == "triton",
+        products=state.options.matmul != "extern" and state.options.target != "cpp",
         recorder=state.recorder,
     )
     return lambda: format_program(program)
@@ -79,7 +80,14 @@ def lower(state: Compilation) -> Callable[[], str]:
 def schedule(state: Compilation) -> Callable[[], str]:
     """Decide which computations share a kernel and how its loops run."""
     assert state.program is not None
-    result = state.schedule = schedule_program(state.program, state.wishes)
+    products = products_of(state.program)
+    if state.options.matmul == "auto":
+        from fusec.tune.products import choose_products
+
+        result = choose_products(state.program, products, wishes=state.wishes)
+    else:
+        result = schedule_program(state.program, state.wishes, products)
+    state.schedule = result
     return lambda: str(result)
 
 
@@ -121,7 +129,8 @@ def find_leaders(computes: Iterable[Compute], program: Program, options: Options
         sizes = body_sizes(step.body, program.buffers)
         key = body_key(step.body, program.buffers, arguments, sizes)
         target = kernel_target(step, program, options)
-        leaders[step.name] = found.setdefault(f"{target}\n{key}", step.name)
+        chosen = f"{target} {step.strategy} {step.settings}"
+        leaders[step.name] = found.setdefault(f"{chosen}\n{key}", step.name)
     return leaders
 
 
@@ -136,7 +145,14 @@ def emit_kernel(step: Compute, program: Program, options: Options) -> KernelSour
     if kernel_target(step, program, options) == "triton":
         from fusec.codegen.triton.emit import emit_triton
 
-        return emit_triton(step.name, step.body, program.buffers, label=step.label)
+        return emit_triton(
+            step.name,
+            step.body,
+            program.buffers,
+            label=step.label,
+            strategy=step.strategy,
+            settings=step.settings,
+        )
     from fusec.codegen.cpp.emit import emit_cpp
 
     return emit_cpp(step.name, step.body, program.buffers, label=step.label)

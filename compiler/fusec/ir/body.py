@@ -10,6 +10,7 @@ import torch
 
 from fusec.ir.index import Expr, Symbol, product
 from fusec.ir.node import (
+    Dot,
     Load,
     Node,
     Reduce,
@@ -165,6 +166,11 @@ class Body:
         """Whether a reduction or a scan occurs."""
         return any(isinstance(node, Reduce | Scan) for node in self.nodes())
 
+    @functools.cached_property
+    def products(self) -> tuple[Dot, ...]:
+        """Every product of matrices, each once."""
+        return tuple(node for node in self._nodes if isinstance(node, Dot))
+
     def scans(self) -> list[Scan]:
         """Return every scan, each once."""
         return [node for node in self.nodes() if isinstance(node, Scan)]
@@ -241,11 +247,15 @@ class Compute:
         name: Unique in its program.
         body: What it computes.
         label: A few words, from the operators it came from: ``gelu``, ``layer_norm``.
+        strategy: How the kernel is to be written, where a measurement has chosen; see the emitter.
+        settings: Values of tunables, likewise.
     """
 
     name: str
     body: Body
     label: str = ""
+    strategy: str = ""
+    settings: tuple[tuple[str, int], ...] = ()
 
     def reads(self) -> tuple[str, ...]:
         """Return the buffers that it reads."""
@@ -277,6 +287,8 @@ class Extern:
         reason: Why no kernel is generated, in words.
         mutates: Buffers that it writes to in place.
         where: The user's line.
+        body: The same as a loop nest, where a kernel could do it as well; or None.
+        label: The operator's name.
     """
 
     name: str
@@ -287,6 +299,8 @@ class Extern:
     reason: str
     mutates: tuple[str, ...] = ()
     where: SourceLine | None = None
+    body: Body | None = None
+    label: str = ""
 
     def reads(self) -> tuple[str, ...]:
         """Return the buffers that it reads."""

@@ -14,7 +14,7 @@ import torch
 
 from fusec.ir.body import Body, Compute, Extern, Program, TensorRef
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
+from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, Op, Reduce, Scan
 from fusec.ir.ops import CHECK_PREFIX, RANDOM_BITS
 from fusec.random import random_bits
 
@@ -99,6 +99,8 @@ class _Evaluator:
             if self.precision and node.dtype.is_floating_point:
                 return args[0].to(self.precision)
             return args[0].to(node.dtype)
+        if isinstance(node, Dot):
+            return self.dot(node, args[0], args[1])
         if isinstance(node, Reduce):
             return self.reduce(node, args[0])
         if isinstance(node, Scan):
@@ -155,6 +157,23 @@ class _Evaluator:
             values, positions = value.cummax(dim) if largest else value.cummin(dim)
             result = positions if node.kind.startswith("arg") else values
         return result.to(self.real(node.dtype))
+
+    def dot(self, node: Dot, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """Multiply by einsum: one letter a loop, without the loops that an argument has not."""
+        dtype = self.real(node.dtype)
+        reduced = {self.axes.index(axis) for axis in node.axes}
+        dims = range(len(self.axes))
+        operands, letters = [], []
+        for value in (left.to(dtype), right.to(dtype)):
+            shape = [self.extents[d] if d in reduced else value.shape[d] for d in dims]
+            kept = [d for d in dims if shape[d] != 1 or d in reduced]
+            operands.append(value.expand(shape).reshape([shape[d] for d in kept]))
+            letters.append("".join(chr(ord("a") + d) for d in kept))
+        result = [d for d in dims if chr(ord("a") + d) in letters[0] + letters[1]]
+        result = [d for d in result if d not in reduced]
+        to = "".join(chr(ord("a") + d) for d in result)
+        total = torch.einsum(f"{letters[0]},{letters[1]}->{to}", *operands)
+        return total.reshape([self.extents[d] if d in result else 1 for d in dims])
 
     def reduce(self, node: Reduce, value: torch.Tensor) -> torch.Tensor:
         dims = [self.axes.index(axis) for axis in node.axes]

@@ -194,6 +194,33 @@ class Reduce(Node):
         return reduce(self.kind, args[0], unique, self.dtype)
 
 
+class Dot(Reduce):
+    """A product of matrices: the sum over ``axes`` of its first argument times its second.
+
+    The arguments have the type that they are multiplied in, half precision too: tensor cores
+    take them as they lie in memory. What they give is added up in ``dtype``.
+
+    Attributes:
+        precision: How float32 is multiplied: ``ieee``, or ``tf32`` where the user allows it.
+    """
+
+    __slots__ = ("precision",)
+
+    def __init__(
+        self, left: Node, right: Node, axes: tuple[Symbol, ...], dtype: torch.dtype, precision: str
+    ) -> None:
+        super().__init__("dot", left, axes, dtype)
+        self.args = (left, right)
+        self.precision = precision
+
+    def rebuild(self, args: tuple[Node, ...], move: Callable[[Expr], Expr]) -> Node:
+        """Return the same product of other arguments, over the moved axes."""
+        axes: dict[Symbol, None] = {}
+        for axis in self.axes:
+            axes |= dict.fromkeys(s for s in move(Expr.of(axis)).symbols() if s.kind == "axis")
+        return dot(args[0], args[1], tuple(axes), self.dtype, self.precision)
+
+
 class Scan(Node):
     """An inclusive scan of the argument along ``axis``: at each position, all up to it combined.
 
@@ -370,6 +397,16 @@ def reduce(kind: str, arg: Node, axes: tuple[Symbol, ...], dtype: torch.dtype) -
         return const(0, dtype) if kind.startswith("arg") else cast(arg, dtype)
     key = ("reduce", kind, arg, axes, dtype)
     return current_recorder().intern(key, lambda: Reduce(kind, arg, axes, dtype))
+
+
+def dot(
+    left: Node, right: Node, axes: tuple[Symbol, ...], dtype: torch.dtype, precision: str = "ieee"
+) -> Node:
+    """Return a product of matrices; see ``Dot``. Both arguments have one type."""
+    assert left.dtype == right.dtype
+    key = ("dot", left, right, axes, dtype, precision)
+    make = current_recorder().intern
+    return make(key, lambda: Dot(left, right, axes, dtype, precision))
 
 
 def scan(kind: str, arg: Node, axis: Symbol, dtype: torch.dtype) -> Node:

@@ -59,7 +59,7 @@ def _format_node(node: Node, names: dict[int, str]) -> str:
         word = "bitcast" if node.bitcast else "round" if node.implicit else "cast"
         return f"{word}({args[0]})"
     if isinstance(node, Reduce):
-        return f"{node.kind}({args[0]} over {', '.join(map(str, node.axes))})"
+        return f"{node.kind}({', '.join(args)} over {', '.join(map(str, node.axes))})"
     if isinstance(node, Scan):
         return f"running {node.kind}({args[0]} along {node.axis})"
     assert isinstance(node, Op)

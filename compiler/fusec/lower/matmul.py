@@ -1,21 +1,30 @@
-"""What runs as ATen's own kernels by intent, with the reason that the user reads."""
+"""Products of matrices, and what else runs as ATen's own kernels by intent.
+
+A product is lowered twice: as the call of BLAS that eager would make, and as a loop nest around a
+``Dot``, which a generated kernel may compute together with what comes before and after it.  The
+scheduler takes one of the two.
+"""
 
 from __future__ import annotations
 
-from fusec.ir.body import UNINITIALIZED
+from dataclasses import replace
+
+import torch
+
+from fusec.ir import ops
+from fusec.ir.body import UNINITIALIZED, Body, Extern, Store, new_axes
+from fusec.ir.index import Expr
+from fusec.ir.node import Node, const, dot
 from fusec.lower.registry import Lowering, aten, register
-from fusec.lower.values import NotLowered
+from fusec.lower.values import NotLowered, TensorValue, broadcast_index
+
+BLAS = "a matrix product runs best in BLAS"
+
+# What tensor cores multiply and add up in float32; float32 itself by the user's choice.
+PRODUCT_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
 
 _REASONS: dict[str, tuple[object, ...]] = {
-    "a matrix product runs best in BLAS": (
-        aten.mm,
-        aten.bmm,
-        aten.addmm,
-        aten.baddbmm,
-        aten.addbmm,
-        aten.addmv,
-        aten._trilinear,
-    ),
+    BLAS: (aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten.addbmm, aten.addmv, aten._trilinear),
     UNINITIALIZED: (aten.empty_permuted, aten.new_empty_strided),
     "a convolution runs best in ATen's library kernels": (aten.convolution,),
     "attention runs as ATen's fused kernel": (
@@ -46,3 +55,115 @@ def _register(reason: str, targets: tuple[object, ...]) -> None:
 
 for _reason, _targets in _REASONS.items():
     _register(_reason, _targets)
+
+
+@register(aten.mm.default)
+def mm(lowering: Lowering, left: TensorValue, right: TensorValue) -> TensorValue:
+    """``left @ right``."""
+    return _product(lowering, aten.mm.default, (left, right), left, right)
+
+
+@register(aten.bmm.default)
+def bmm(lowering: Lowering, left: TensorValue, right: TensorValue) -> TensorValue:
+    """``left[b] @ right[b]`` for each b."""
+    return _product(lowering, aten.bmm.default, (left, right), left, right)
+
+
+@register(aten.addmm.default)
+def addmm(
+    lowering: Lowering,
+    bias: TensorValue,
+    left: TensorValue,
+    right: TensorValue,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> TensorValue:
+    """``beta * bias + alpha * (left @ right)``."""
+    arguments = (bias, left, right)
+    return _product(lowering, aten.addmm.default, arguments, left, right, bias, beta, alpha)
+
+
+@register(aten.baddbmm.default)
+def baddbmm(
+    lowering: Lowering,
+    bias: TensorValue,
+    left: TensorValue,
+    right: TensorValue,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> TensorValue:
+    """``beta * bias[b] + alpha * (left[b] @ right[b])`` for each b."""
+    arguments = (bias, left, right)
+    return _product(lowering, aten.baddbmm.default, arguments, left, right, bias, beta, alpha)
+
+
+def _product(
+    lowering: Lowering,
+    target: torch._ops.OpOverload,
+    arguments: tuple[TensorValue, ...],
+    left: TensorValue,
+    right: TensorValue,
+    bias: TensorValue | None = None,
+    beta: object = 1,
+    alpha: object = 1,
+) -> TensorValue:
+    """Emit the call of BLAS, with the loop nest that could take its place."""
+    factors = {"beta": beta, "alpha": alpha} if bias is not None else {}
+    meta = lowering.meta()
+    sizes = (*meta.shape, left.shape[-1])
+    wanted = lowering.products and (lowering.triton or meta.device.type == "cuda")
+    if (
+        not wanted
+        or meta.dtype not in PRODUCT_DTYPES
+        or any(value.dtype != meta.dtype for value in arguments)
+        or not all(isinstance(factor, int | float) for factor in factors.values())
+        or any(size.constant == 0 for size in sizes)
+        or sizes[-1].constant == 1
+    ):
+        raise NotLowered(BLAS)
+    arguments = tuple(lowering.realize(value) for value in arguments)
+    left, right = arguments[-2:]
+    given = {name: factor for name, factor in factors.items() if factor != 1}
+    (result,) = lowering.extern(target, arguments, given, BLAS)
+    assert result is not None
+    assert result.ref is not None
+    step = lowering.steps[-1]
+    assert isinstance(step, Extern)
+
+    axes, reduced = new_axes(meta.shape), new_axes((left.shape[-1],), "k")
+    index = tuple(Expr.of(0) if axis.size == 1 else Expr.of(axis) for axis in axes)
+    (inner,) = (Expr.of(axis) for axis in reduced)
+    *batch, row, column = index
+    dtype = ops.compute_dtype(meta.dtype)
+    value: Node = dot(
+        left.at((*batch, row, inner)),
+        right.at((*batch, inner, column)),
+        reduced,
+        dtype,
+        float32_precision(),
+    )
+    if bias is not None:
+        value = _scaled(value, alpha)
+        if beta != 0:  # with 0 not even NaN counts
+            added = arguments[0].compute(broadcast_index(index, arguments[0].shape))
+            value = ops.binary("add", _scaled(added, beta), value)
+    value = lowering.round(value, meta.dtype)
+    body = Body(axes, reduced, (Store(result.ref.buffer, index, value),))
+    lowering.steps[-1] = replace(step, body=body, label=lowering.label)
+    return result
+
+
+def _scaled(value: Node, factor: object) -> Node:
+    assert isinstance(factor, int | float)
+    return value if factor == 1 else ops.binary("mul", value, const(factor, value.dtype))
+
+
+def float32_precision() -> str:
+    """Return how float32 matrices are multiplied, as eager would: ``ieee`` or ``tf32``.
+
+    TorchDynamo guards on the user's choice.
+    """
+    # the older allow_tf32 and set_float32_matmul_precision set this one too
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"

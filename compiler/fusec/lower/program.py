@@ -55,11 +55,16 @@ def user_line(stack_trace: str | None) -> SourceLine | None:
 
 class _Driver:
     def __init__(
-        self, module: fx.GraphModule, emulate_rounding: bool, triton: bool, recorder: Recorder
+        self,
+        module: fx.GraphModule,
+        emulate_rounding: bool,
+        triton: bool,
+        products: bool,
+        recorder: Recorder,
     ) -> None:
         self.module = module
         self.sizes = SizeTable()
-        self.lowering = Lowering(recorder, emulate_rounding, triton)
+        self.lowering = Lowering(recorder, emulate_rounding, triton, products)
         self.values: dict[fx.Node, object] = {}
         self.inputs: list[str] = []
         self.bindings: dict[str, tuple[str, int | None]] = {}
@@ -329,6 +334,7 @@ def lower_graph(
     *,
     emulate_rounding: bool = False,
     triton: bool = False,
+    products: bool = False,
     recorder: Recorder | None = None,
 ) -> Program:
     """Lower an ATen-level graph, whose nodes carry fake tensors in ``meta["val"]``.
@@ -338,11 +344,13 @@ def lower_graph(
         recorder: Where nodes are interned; pass one to go on with the program's values.
         emulate_rounding: Round half-precision intermediate values wherever eager does.
         triton: Whether Triton kernels are made for CPU tensors too.
+        products: Whether Triton kernels may compute products of matrices; see ``lower/matmul``.
 
     Raises:
         GraphNotLowered: The graph has something that cannot even be an extern call.
     """
     try:
-        return _Driver(module, emulate_rounding, triton, recorder or Recorder()).run()
+        recorder = recorder or Recorder()
+        return _Driver(module, emulate_rounding, triton, products, recorder).run()
     except NotLowered as reason:  # a size or shape outside any operator
         raise GraphNotLowered(str(reason)) from None

@@ -122,6 +122,7 @@ class Lowering:
         recorder: Interns the nodes.
         emulate_rounding: Keep eager's roundings of half-precision intermediate values.
         triton: Whether all kernels will be Triton's, whatever the device.
+        products: Whether kernels may compute products of matrices.
         buffers: By name.
         steps: In order.
         result: What the operator being lowered must yield (its first tensor result).
@@ -137,6 +138,7 @@ class Lowering:
     recorder: Recorder
     emulate_rounding: bool = False
     triton: bool = False
+    products: bool = False
     buffers: dict[str, Buffer] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     result: ResultMeta | None = None

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.errors import CompileError, Diagnostic, FusecError
 from fusec.kernel import Runnable, Signature
@@ -52,6 +53,7 @@ class TritonRunnable:
         path: The file that it was loaded from.
         namespace: The module's globals.
         interpreted: Whether it runs in Triton's interpreter.
+        starter: The name of the function that starts its kernels.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class TritonRunnable:
         self.namespace = namespace
         self.signature = signature
         self.interpreted = cpu
+        self.starter = entry
         self._launch: Callable[..., None] = namespace[entry]
         if not cpu:
             self._launch = with_launchers(self._launch)
@@ -277,18 +280,34 @@ def record_starts(
     def number(expr: Any) -> int:
         return int(expr.evaluate(lambda s: size))
 
-    tensors = [
-        torch.empty_strided(
-            [number(e) for e in a.shape],
-            [number(e) for e in a.strides],
-            dtype=a.dtype,
-            device="meta",
-        )
-        for a in signature.arguments
-    ]
+    with unset_fake_temporarily():  # while a graph is compiled, tensors have no address
+        tensors = [
+            torch.empty_strided(
+                [number(e) for e in a.shape],
+                [number(e) for e in a.strides],
+                dtype=a.dtype,
+                device="meta",
+            )
+            for a in signature.arguments
+        ]
     namespace.update({n: _Recorder(f, starts) for n, f in functions.items()})
     try:
         namespace[entry](*tensors, *[size] * len(signature.sizes))
+    finally:
+        namespace.update(functions)
+    return starts
+
+
+def starts_of(runnable: TritonRunnable, tensors: Sequence[torch.Tensor]) -> list[Start]:
+    """Return what a loaded file's ``launch`` would start for these tensors; nothing is started."""
+    from triton.runtime.jit import JITFunction
+
+    starts: list[Start] = []
+    namespace = runnable.namespace
+    functions = {n: f for n, f in namespace.items() if isinstance(f, JITFunction)}
+    namespace.update({n: _Recorder(f, starts) for n, f in functions.items()})
+    try:
+        namespace[runnable.starter](*tensors)
     finally:
         namespace.update(functions)
     return starts

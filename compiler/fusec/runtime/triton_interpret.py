@@ -7,9 +7,9 @@ and a run happens inside ``interpreting()``, which puts everything back afterwar
 compile one kernel and interpret the next.
 
 Corrected inside it, for Triton 3.6: bfloat16 conversions (the interpreter rounds 1.999 to 1.0),
-bfloat16 arithmetic (it adds the bit patterns), ``fmin``/``fmax`` (NaN), libdevice functions
-(missing altogether), reductions with a combine function of one's own (a Python loop over every
-element), assertions (never checked).
+bfloat16 arithmetic (it adds and multiplies the bit patterns), ``fmin``/``fmax`` (NaN), libdevice
+functions (missing altogether), reductions with a combine function of one's own (a Python loop over
+every element), assertions (never checked).
 """
 
 from __future__ import annotations
@@ -243,11 +243,19 @@ def _patch_builder(interpreter: Any, tl: Any) -> None:
                 old[at] = before.data[0]
         return handle(old, value.dtype.scalar)
 
+    product = builder.create_dot
+
+    def dot(self: Any, left: Any, right: Any, *rest: Any) -> Any:
+        if left.dtype.scalar == tl.bfloat16:
+            left, right = (handle(widen(value), tl.float32) for value in (left, right))
+        return product(self, left, right, *rest)
+
     def all_ones(self: Any, dtype: Any) -> Any:
         bits = interpreter._get_np_dtype(dtype)
         return handle(np.invert(np.zeros(1, dtype=bits)), dtype.scalar)
 
     builder.get_all_ones_value = all_ones
+    builder.create_dot = dot
     builder.cast_impl = cast_impl
     builder.binary_op = binary_op
     builder.unary_op = unary_op

@@ -1,5 +1,5 @@
 """Which computations share a kernel, and how its loops run."""
 
-from fusec.schedule.plan import Schedule, schedule_program
+from fusec.schedule.plan import Schedule, products_of, schedule_program
 
-__all__ = ["Schedule", "schedule_program"]
+__all__ = ["Schedule", "products_of", "schedule_program"]

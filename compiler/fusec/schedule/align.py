@@ -33,7 +33,11 @@ def merge(first: Body, second: Body) -> Body | Refusal:
     ``second`` may read what ``first`` writes, never the other way round.
     """
     refusal: Refusal | None = None
-    for target, moving in ((second, first), (first, second)):
+    orders: tuple[tuple[Body, Body], ...] = ((second, first), (first, second))
+    if first.products or second.products:
+        # the loops of a matrix product stay as they are
+        orders = ((first, second),) if first.products else ((second, first),)
+    for target, moving in orders:
         space = _common_space(target, moving, first, second)
         if isinstance(space, Refusal):
             refusal = refusal or space

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from fusec.ir.body import Body, Buffer
+from fusec.ir.body import Body, Buffer, Compute
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Load, Node, Op, Reduce, Scan
+from fusec.ir.node import Load, Node, Op, Reduce, Scan, walk
 from fusec.ir.ops import EXPENSIVE
 
 # A symbolic size counts as this many elements in an estimate.
@@ -79,6 +79,54 @@ def may_recompute(producer: Body, uses: int, expansion: float, large: int) -> st
     return None
 
 
+def may_feed_product(
+    producer: Body,
+    consumers: Sequence[Compute],
+    buffers: Mapping[str, Buffer],
+    products: Collection[str],
+) -> str | None:
+    """Return None where the tiles of a matrix product may compute an operand, else the reason not.
+
+    Every tile computes its operands again, and tensor cores wait meanwhile. That pays where much
+    less is read than the operand's own bytes (quantized weights), or where the computation is
+    next to nothing. What only the epilogue reads is like any other value.
+
+    Args:
+        producer: One pointwise store.
+        consumers: Who reads it.
+        buffers: By name.
+        products: What matrix products write.
+    """
+    name = producer.stores[0].buffer
+    operands = {
+        load.buffer
+        for consumer in consumers
+        for product in consumer.body.products
+        for load in walk(product.args)
+        if isinstance(load, Load)
+    }
+    if name not in operands:
+        return None
+    if len(consumers) > 1:
+        return f"{len(consumers)} kernels read it, one of them as an operand of a matrix product"
+    if not set(producer.reads()).isdisjoint(products):
+        return "it belongs into the kernel of the matrix product that it reads"
+    cost = node_cost(producer.nodes())
+    if cost > FEEDING_COST:
+        return f"each tile of the matrix product would compute it again, at a cost of {cost}"
+    inputs = {load.buffer for load in producer.loads()}
+    sides = [estimate(axis.size) for axis in consumers[0].body.axes[-2:] if axis.size is not None]
+    # with few rows every element of the other operand is read once, and would be written before
+    limit = 2.25 if min(sides, default=1) <= FEW_ROWS else 1.25
+    if sum(buffer_bytes(buffers[each]) for each in inputs) > limit * buffer_bytes(buffers[name]):
+        return "the matrix product would read more bytes than its operand has"
+    return None
+
+
+# What an operand's element may cost a tile: scale and shift, or a maximum with 0.
+FEEDING_COST = 4
+FEW_ROWS = 64
+
 # Beyond these a kernel spills registers, compiles slowly, and cannot be read.
 MAX_ARGUMENTS = 24
 MAX_NODES = 400
@@ -93,7 +141,25 @@ def too_large(body: Body) -> str | None:
     nodes = body.nodes()
     if len(nodes) > MAX_NODES:
         return f"the kernel would compute {len(nodes)} values, more than {MAX_NODES}"
+    if body.products:
+        return unfit_for_product(body)
     reductions = sum(isinstance(node, Reduce | Scan) for node in nodes)
     if reductions > MAX_REDUCTIONS:
         return f"the kernel would hold {reductions} reductions or scans, more than {MAX_REDUCTIONS}"
+    return None
+
+
+def unfit_for_product(body: Body) -> str | None:
+    """Return why a fused body is no matrix product with an epilogue, or None.
+
+    Tensor cores take one product over whole tiles; what follows is computed in registers, element
+    by element, so it may neither reduce nor look along the summed dimension.
+    """
+    if len(body.products) > 1:
+        return "a kernel computes one matrix product"
+    (product,) = body.products
+    if any(isinstance(node, Reduce | Scan) and node is not product for node in body.nodes()):
+        return "a tile of a matrix product does not see the whole row that a reduction needs"
+    if any(load.buffer in body.writes() for load in body.loads()):
+        return "a matrix product that overwrites what other tiles may still have to read"
     return None

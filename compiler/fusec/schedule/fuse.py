@@ -287,6 +287,9 @@ def _try(groups: _Groups, a: int, b: int, mutated: set[str], wishes: Wishes) -> 
         return Refusal("an extern call changes one of their tensors in place")
     if first.body.updated() or second.body.updated():
         return Refusal("updates of elements that the data choose have a kernel of their own")
+    refusal = _product_refusal(first.body, second.body)
+    if refusal is not None:
+        return refusal
     if groups.blocked(a, b):
         return Refusal("another step must run between them")
     if len({groups.program.buffers[name].device for name in touched}) > 1:
@@ -301,3 +304,18 @@ def _try(groups: _Groups, a: int, b: int, mutated: set[str], wishes: Wishes) -> 
         return merged
     too_large = choices.too_large(merged)
     return Refusal(too_large) if too_large is not None else merged
+
+
+def _product_refusal(first: Body, second: Body) -> Refusal | None:
+    """Return why a matrix product does not take the other computation in, or None."""
+    if not (first.products or second.products):
+        return None
+    if first.products and second.products:
+        return Refusal("a kernel computes one matrix product")
+    if second.products:
+        return Refusal("a matrix product computes an operand itself only where that is cheap")
+    if second.has_reduction:
+        return Refusal("a tile of a matrix product does not see the whole row")
+    if not set(first.writes()) & set(second.reads()):
+        return Refusal("only what reads a matrix product shares its kernel")
+    return None

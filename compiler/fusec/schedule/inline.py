@@ -32,6 +32,12 @@ def inline_pointwise(
     kept = program.output_buffers() | set(program.inputs)
     mutated = {name for s in program.steps if isinstance(s, Extern) for name in s.mutates}
     updated = {n for s in program.steps if isinstance(s, Compute) for n in s.body.updated()}
+    products = {
+        name
+        for step in program.steps
+        if isinstance(step, Compute) and step.body.products
+        for name in step.writes()
+    }
     decisions: list[FusionDecision] = []
     for original in program.steps:
         if original.name not in steps:
@@ -50,6 +56,11 @@ def inline_pointwise(
         computes = [c for c in consumers if isinstance(c, Compute)]
         if len(computes) != len(consumers):
             continue
+        if any(consumer.body.products for consumer in computes):
+            reason = choices.may_feed_product(body, computes, program.buffers, products)
+            if reason is not None:
+                decisions += [FusionDecision(step.name, c.name, False, reason) for c in computes]
+                continue
         large = choices.large_inputs(body, program.buffers)
         expansion = _expansion(body, computes, program)
         reason = choices.may_recompute(body, len(users), expansion, large)

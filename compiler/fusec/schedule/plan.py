@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from fusec.ir.body import Compute, Program
+from fusec.ir.body import Compute, Extern, Program
 from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
 from fusec.schedule.fuse import fuse, has_effects
@@ -51,19 +52,40 @@ def drop_dead(program: Program) -> Program:
     return replace(program, steps=tuple(reversed(kept)))
 
 
-def schedule_program(program: Program, wishes: Wishes | None = None) -> Schedule:
+def products_of(program: Program) -> tuple[str, ...]:
+    """Return the names of the calls that a kernel could take the place of."""
+    return tuple(
+        step.name for step in program.steps if isinstance(step, Extern) and step.body is not None
+    )
+
+
+def _with_products(program: Program, products: Collection[str]) -> Program:
+    """Put loop nests in the place of the calls named."""
+    steps = tuple(
+        Compute(step.name, step.body, step.label)
+        if isinstance(step, Extern) and step.body is not None and step.name in products
+        else step
+        for step in program.steps
+    )
+    return replace(program, steps=steps)
+
+
+def schedule_program(
+    program: Program, wishes: Wishes | None = None, products: Collection[str] = ()
+) -> Schedule:
     """Fuse and arrange ``program``; must run within the recorder that lowered it.
 
     Args:
         program: As lowered.
         wishes: What somebody wants together or apart; nothing if None.
+        products: The calls of ``products_of`` that become kernels.
     """
-    program = drop_dead(program)
+    program = drop_dead(_with_products(program, products))
     steps, inlined = inline_pointwise(program, wishes)
     steps, fused = fuse(program, steps, inlined_members(inlined), wishes)
     arranged = tuple(
         replace(step, body=arrange_loops(step.body, program.buffers))
-        if isinstance(step, Compute)
+        if isinstance(step, Compute) and not step.body.products
         else step
         for step in steps
     )

@@ -323,8 +323,16 @@ class Block:
 
     # -- stores ---------------------------------------------------------------------------
 
-    def store(self, store: Store, extra_mask: str = "") -> None:
-        """Write one store; the value is known by now."""
+    def store(
+        self, store: Store, extra_mask: str = "", along: frozenset[Dim] = frozenset()
+    ) -> None:
+        """Write one store; the value is known by now.
+
+        Args:
+            store: Where and what.
+            extra_mask: A condition more.
+            along: Dimensions that the value has though the place is the same all along them.
+        """
         kernel = self.kernel
         address, dims = self.pointer(store.buffer, store.index)
         value_dims = kernel.node_dims(store.value)
@@ -340,6 +348,9 @@ class Block:
                 | frozenset(d for d in kernel.tile.dims if self._iterated(d, store))
             )
             conditions += [d.mask for d in self._ordered(spread) if d.mask]
+        if along - dims:
+            spread = spread | along
+            conditions += [d.mask for d in self._ordered(along - dims) if d.mask]
         if extra_mask:
             conditions.append(extra_mask)
         if any(d.place >= 0 for d in spread - dims):

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from fusec.codegen.naming import body_sizes, identifier, make_signature
 from fusec.codegen.passes import plan_passes
-from fusec.codegen.triton import split
+from fusec.codegen.triton import matmul, split
 from fusec.codegen.triton.block import Block
 from fusec.codegen.triton.choices import choose
+from fusec.codegen.triton.choices_matmul import choose_product, take_apart
 from fusec.codegen.triton.expressions import Needs
 from fusec.codegen.triton.file import RESERVED, File, add_function, assemble
 from fusec.codegen.triton.indices import make_tile, write_outer_indices, write_row_index
@@ -31,6 +32,7 @@ def emit_triton(
     *,
     label: str = "",
     strategy: str = "",
+    settings: tuple[tuple[str, int], ...] = (),
     device_properties: object = None,
 ) -> KernelSource:
     """Return a Triton file for ``body``: it runs without fusec.
@@ -44,16 +46,23 @@ def emit_triton(
         body: What to compute; possibly several fused bodies.
         buffers: Its buffers by name.
         label: A few words about what it is: ``gelu, layer_norm``.
-        strategy: ``persistent``, ``looped`` or ``split`` in place of the rules' choice.
+        strategy: ``persistent``, ``looped`` or ``split`` in place of the rules' choice; for a
+            matrix product one of ``choices_matmul.STRATEGIES``.
+        settings: Values of a matrix product's tunables in place of the rules' own.
         device_properties: Reserved for the GPU that the text is meant for.
     """
     signature, parameters = free_of(RESERVED, *make_signature(body, buffers))
     with recording():
         check_reductions(body)
-        filled = without_empty_rows(body)
-        choice = choose(filled, buffers, strategy)
-        moved = move(filled, choice.groups, choice.reduced)
-        if choice.kind in ("looped", "split"):
+        product = take_apart(body, buffers) if body.products else None
+        if product is not None:
+            filled = moved = body
+            choice = choose_product(product, buffers, strategy, settings)
+        else:
+            filled = without_empty_rows(body)
+            choice = choose(filled, buffers, strategy)
+            moved = move(filled, choice.groups, choice.reduced)
+        if product is None and choice.kind in ("looped", "split"):
             moved = carry_online(moved)
         moved = use_patterns(moved)
         taken = {*parameters.values(), *RESERVED}
@@ -69,7 +78,9 @@ def emit_triton(
             index=index_type(body, buffers),
             taken=taken,
         )
-        if choice.kind == "split":
+        if product is not None:
+            matmul.write(file, take_apart(moved, buffers))
+        elif choice.kind == "split":
             split.write(file)
         else:
             write_single(file)

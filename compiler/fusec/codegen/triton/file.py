@@ -24,6 +24,7 @@ RESERVED = frozenset({*HELPERS, "libdevice", "XBLOCK", "YBLOCK", "RBLOCK", "SPLI
     "NUM_WARPS",
     "NUM_STAGES",
     "wide",
+    *"BLOCK_M BLOCK_N BLOCK_K GROUP_M PROGRAMS TensorDescriptor aligned parts tiles".split(),
 }
 
 
@@ -37,6 +38,7 @@ class Function:
         grid: The grid's sizes, as host expressions.
         parameters: What it takes, in order: name in the kernel, and what ``launch`` passes.
         constants: Likewise for compile-time constants.
+        pipelined: Whether the compiler is to load ``NUM_STAGES`` steps of all loops ahead.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Function:
     grid: list[str]
     parameters: list[tuple[str, str]]
     constants: list[tuple[str, str]]
+    pipelined: bool = False
 
 
 @dataclass
@@ -123,6 +126,7 @@ def add_function(
     grid: list[str],
     constants: Sequence[tuple[str, str]],
     extra: Sequence[tuple[str, str]] = (),
+    pipelined: bool = False,
 ) -> None:
     """Add a written kernel to the file, with the parameters that its text mentions."""
     text = kernel.writer.text
@@ -132,7 +136,8 @@ def add_function(
     constants = [c for c in constants if mentions(text, c[0])]
     if file.index == "INDEX":
         constants = [("INDEX", "tl.int64 if wide else tl.int32"), *constants]
-    file.functions.append(Function(name, kernel.writer, grid, parameters, list(constants)))
+    function = Function(name, kernel.writer, grid, parameters, list(constants), pipelined)
+    file.functions.append(function)
 
 
 def mentions(text: str, name: str) -> bool:
@@ -154,10 +159,13 @@ def assemble(file: File, label: str, summary: str) -> Writer:
         out.line("import torch")
     out.line("import triton")
     out.line("import triton.language as tl")
+    descriptors = any("TensorDescriptor(" in line for line in file.setup)
     kernels = "\n".join(f.writer.text for f in file.functions)
     helpers = file.needs.texts(kernels)
     if "libdevice." in kernels + "".join(helpers):
         out.line("from triton.language.extra import libdevice")
+    if descriptors:
+        out.line("from triton.tools.tensor_descriptor import TensorDescriptor")
     out.line()
     for knob in file.choice.knobs:
         choices = " ".join(str(c) for c in sorted({*knob.choices, knob.value}))
@@ -202,6 +210,8 @@ def write_launch(out: Writer, file: File) -> None:
         values += [f"{name}={value}" for name, value in function.constants]
         if any(k.name == "NUM_WARPS" for k in file.choice.knobs):
             values.append("num_warps=NUM_WARPS")
+        if function.pipelined:
+            values.append("num_stages=NUM_STAGES")
         grid = ", ".join(function.grid) + ("," if len(function.grid) == 1 else "")
         if len(function.name) + len(grid) > 80:
             out.line("grid = (")

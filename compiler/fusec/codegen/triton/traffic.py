@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fusec.ir.body import Body, Buffer, axis_sizes
-from fusec.ir.index import Expr, product
-from fusec.ir.node import Node, Op, Reduce, Scan, free_axes
+from fusec.ir.index import Expr, Symbol, product
+from fusec.ir.node import Dot, Node, Op, Reduce, Scan, free_axes
 from fusec.ir.ops import CHECK_PREFIX, EXPENSIVE
 
 _KINDS = {"flat": "pointwise", "scalar": "one value", "tiled": "pointwise in tiles"}
@@ -49,7 +49,9 @@ def count_operations(body: Body) -> int:
         cost = _cost(node)
         if not cost:
             continue
-        axes = free[node.args[0]] if isinstance(node, Reduce) else free[node]
+        axes = free[node]
+        if isinstance(node, Reduce):
+            axes = frozenset[Symbol]().union(*(free[arg] for arg in node.args))
         extent = [a.size for a in axes if a.size is not None]
         if isinstance(node, Reduce):
             extent += [a.size for a in node.axes if a.size is not None and a not in axes]
@@ -61,6 +63,8 @@ def count_operations(body: Body) -> int:
 
 
 def _cost(node: Node) -> int:
+    if isinstance(node, Dot):
+        return 2
     if isinstance(node, Reduce | Scan):
         return 1
     if isinstance(node, Op) and not node.name.startswith(CHECK_PREFIX):
@@ -75,6 +79,8 @@ def summarize(body: Body, kind: str) -> str:
     def words(sizes: tuple[Expr, ...]) -> str:
         return " x ".join(str(s) for s in sizes if s != 1) or "1"
 
+    if body.products:
+        return f"matrix product of {words(outer)} over {words(inner)}"
     if body.updated():
         return f"updates at {words(outer)}"
     if not body.reduce_axes:

@@ -256,6 +256,19 @@ def test_outputs_are_never_overwritten_by_a_later_call(device: Device) -> None:
     assert not addresses & {made.data_ptr() for made in device.alive}
 
 
+def test_what_operators_read_of_ours_is_copied_out(device: Device) -> None:
+    """It stays where the operator looks for it; the caller gets memory of its own."""
+    x, y, z = like("x", N), like("y", N), like("z", N)
+    steps: list[Any] = [y, scale("x", "y", N, 2), operator("y", "z", N, 3, device)]
+    program = ByHand(steps_of((x,), steps, (y, z)), device, lambda x: [x * 2, x * 6])
+    kept = [tensor() for _ in range(WARM_UPS + 6)]
+    outputs = [check(program, each) for each in kept]
+    assert device.captures == 1
+    for each, (first, second) in zip(kept, outputs, strict=True):
+        assert torch.equal(first, each * 2)
+        assert torch.equal(second, each * 6)
+
+
 def test_outputs_may_be_changed_by_their_owner(device: Device) -> None:
     steps, run = start_and_operator(device)
     program = ByHand(steps, device, run)

@@ -89,6 +89,7 @@ class TestFuse:
             "name": "mine",
             "dynamic": True,
             "eager_random": False,
+            "cuda_graphs": False,
             "gpu": "gfx942",
         }
 

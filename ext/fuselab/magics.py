@@ -142,6 +142,11 @@ class FuseMagics(Magics):
         "of their own, repeatable with torch.manual_seed as well.",
     )
     @argument(
+        "--cuda-graphs",
+        action="store_true",
+        help="On a GPU, capture the graph's launches as a CUDA graph and replay it.",
+    )
+    @argument(
         "--out",
         type=names,
         metavar="NAMES",
@@ -174,6 +179,7 @@ class FuseMagics(Magics):
             name=args.name or "",
             dynamic=args.dynamic,
             eager_random=args.eager_random,
+            cuda_graphs=args.cuda_graphs,
             gpu=args.gpu or self.gpu,
             out=args.out,
         )

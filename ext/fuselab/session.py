@@ -50,6 +50,7 @@ class CellOptions:
         name: The cell's name and the prefix of its kernels' names; empty for ``cell_N``.
         dynamic: As ``torch.compile``.
         eager_random: Whether random numbers are exactly those that eager would draw.
+        cuda_graphs: Whether launches on a GPU are captured as CUDA graphs.
         gpu: Architecture that Triton kernels are cross-compiled for without a GPU.
         out: The only names that land, or None for all.
     """
@@ -58,6 +59,7 @@ class CellOptions:
     name: str = ""
     dynamic: bool | None = None
     eager_random: bool = False
+    cuda_graphs: bool = False
     gpu: str = "sm_90"
     out: tuple[str, ...] | None = None
 

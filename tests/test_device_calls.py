@@ -1,0 +1,129 @@
+"""Whole compiled functions through plans, on CPU memory: what a GPU's call goes through."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fusec
+from fusec.runtime import native, part
+from fusec.runtime.device_program import DeviceProgram
+from support.fake_device import Device
+
+made: list[DeviceProgram] = []
+
+
+@pytest.fixture(autouse=True)
+def _plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let every part run by plans; kernels are called by Python, as those not understood are."""
+    if native.types(wait=True) is None:
+        assert "Python.h" in native.problem() or "only CPython" in native.problem()
+        pytest.skip(f"no native part: {native.problem()}")
+    made.clear()
+    device = Device()
+
+    def device_program(*given: Any, graphs: bool) -> DeviceProgram:
+        program, run, trace, runnables = given
+        made.append(DeviceProgram(program, 0, device.machine(), run, trace, runnables))
+        return made[-1]
+
+    monkeypatch.setenv("FUSEC_STRICT", "1")
+    monkeypatch.setattr(part, "device_program", device_program)
+    monkeypatch.setattr(part, "native_program", lambda *_, **__: None)
+    monkeypatch.setattr(part, "wanted", lambda graphs: True)
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+def hits() -> int:
+    return sum(program.call.hits for program in made)
+
+
+def test_short_calls_end_in_a_plan() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x @ y, -1)
+
+    compiled = fusec.compile(function)
+    with torch.no_grad():
+        for i in range(6):
+            x, y = torch.randn(2, 10, 10)
+            torch.testing.assert_close(compiled(x, y), function(x, y))
+            assert hits() == max(0, i)
+    assert compiled.short_calls >= 4
+
+
+def test_training() -> None:
+    layers = [nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 3)]
+    model = nn.Sequential(*layers)
+    reference = copy.deepcopy(model)
+    compiled = fusec.compile(model)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, reference)]
+    for _ in range(5):
+        x = torch.randn(4, 8)
+        losses = [f(x).square().mean() for f in (compiled, reference)]
+        torch.testing.assert_close(losses[0], losses[1])
+        for loss, optimizer in zip(losses, optimizers, strict=True):
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    for a, b in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+    assert len(made) == 2
+    assert hits() == 8
+
+
+def test_sizes_that_vary_and_inputs_updated_in_place() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return (x @ w).relu()
+
+    compiled = fusec.compile(function, dynamic=True)
+    w = torch.randn(6, 4)
+    with torch.no_grad():
+        for n in (3, 5, 3, 5, 3, 5, 7):
+            x = torch.randn(n, 6)
+            y = x.clone()
+            version = x._version
+            torch.testing.assert_close(compiled(x, w), function(y, w))
+            torch.testing.assert_close(x, y)
+            assert x._version > version
+    assert hits() >= 2
+
+
+def test_random_numbers_differ_from_call_to_call_and_repeat_with_the_seed() -> None:
+    compiled = fusec.compile(lambda x: F.dropout(x @ x, 0.5) + 1)
+    x = torch.randn(16, 16)
+    with torch.no_grad():
+        compiled(x)
+        runs = []
+        for _ in range(2):
+            torch.manual_seed(3)
+            runs.append([compiled(x) for _ in range(3)])
+    for first, second in zip(*runs, strict=True):
+        assert torch.equal(first, second)
+    assert not torch.equal(runs[0][0], runs[0][1])
+    assert hits() >= 5
+
+
+def test_an_edited_kernel_is_launched_at_once() -> None:
+    compiled = fusec.compile(lambda x: (x @ x) * 3, keep_inputs=True, name="triple")
+    x = torch.randn(8, 8)
+    with torch.no_grad():
+        for _ in range(3):
+            compiled(x)
+        (kernel,) = compiled.kernels.values()
+        assert compiled.graphs[0].verify().ok
+        before = hits()
+        assert kernel.keep(kernel.source + "\n// mine\n").ok
+        assert made[0].call.plans == 0
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), (x @ x) * 3)
+        assert hits() > before
+        assert compiled.graphs[0].last_inputs is not None

@@ -83,11 +83,12 @@ class TestFuse:
         assert fuselab.cells["a"].graphs[0].verified == 0
 
     def test_options_reach_the_compiler(self, shell):
-        run(shell, "%%fuse -t triton -n mine --dynamic --gpu gfx942\ny = x * 2")
+        run(shell, "%%fuse -t triton -n mine --dynamic --gpu gfx942 --matmul template\ny = x * 2")
         assert shell.compiler.functions[0].options == {
             "target": "triton",
             "name": "mine",
             "dynamic": True,
+            "matmul": "template",
             "eager_random": False,
             "cuda_graphs": False,
             "gpu": "gfx942",

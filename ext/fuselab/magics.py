@@ -136,6 +136,13 @@ class FuseMagics(Magics):
         help="Make sizes symbolic at once rather than when they first change.",
     )
     @argument(
+        "--matmul",
+        choices=("extern", "template", "auto"),
+        default="extern",
+        help="Triton's matrix products: extern calls BLAS, template writes kernels with what comes "
+        "before and after in them, auto measures both on the GPU and takes the faster one.",
+    )
+    @argument(
         "--eager-random",
         action="store_true",
         help="Draw exactly the random numbers that eager would; otherwise kernels compute numbers "
@@ -178,6 +185,7 @@ class FuseMagics(Magics):
             target=args.target or self.target,
             name=args.name or "",
             dynamic=args.dynamic,
+            matmul=args.matmul,
             eager_random=args.eager_random,
             cuda_graphs=args.cuda_graphs,
             gpu=args.gpu or self.gpu,

@@ -19,7 +19,7 @@ import triton
 
 from fusec.runtime import native
 from fusec.runtime.cpp_compiler import find_compiler
-from fusec.runtime.graph_policy import MOST_GRAPHS, WARM_UPS
+from fusec.runtime.graph_policy import MOST_CAPTURES, MOST_GRAPHS, WARM_UPS
 from fusec.runtime.launch_records import Launch, only_launches, record_of, recording
 from support.fake_device import (
     STREAM,
@@ -369,6 +369,22 @@ def test_each_size_and_stream_has_its_graph_and_the_oldest_goes(device: Device) 
     device.stream = 1  # this one went
     check(program, x)
     assert device.captures == MOST_GRAPHS + 3
+
+
+def test_graphs_that_are_always_dropped_for_others_are_given_up(device: Device) -> None:
+    steps, run = two_starts()
+    program = ByHand(steps, device, run)
+    x = tensor()
+    streams = range(1, MOST_GRAPHS + 2)  # one more than there is room for, in turns
+    for _ in range(WARM_UPS + MOST_CAPTURES + 2):
+        for device.stream in streams:
+            check(program, x)
+    captures = device.captures
+    assert captures <= MOST_CAPTURES * len(streams)
+    for device.stream in streams:
+        check(program, x)
+    assert device.captures == captures
+    assert f"it was captured {MOST_CAPTURES} times" in program.notes[-1]
 
 
 def test_what_cannot_be_captured_runs_without_and_says_why(device: Device) -> None:

@@ -170,9 +170,10 @@ GOLDEN = Path(__file__).parent / "golden" / "triton"
 def test_generated_files_only_launch(name: str) -> None:
     namespace, _ = load((GOLDEN / f"{name}.py").read_text())
     entry = with_launchers(namespace["launch"])
-    text = (GOLDEN / f"{name}.py").read_text()
     assert any(isinstance(value, JITFunction) for value in namespace.values())
-    assert only_launches(entry) == ("zeros" not in text.split("def launch")[1])
+    # A kernel that takes descriptors of tiles copies what no descriptor can begin at.
+    copies = "copy_" in (GOLDEN / f"{name}.py").read_text().split("def launch")[1]
+    assert only_launches(entry) != copies
 
 
 # -- memory ---------------------------------------------------------------------------------

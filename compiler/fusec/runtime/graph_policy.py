@@ -22,6 +22,9 @@ WARM_UPS = 2
 MOST_PLACES = 2
 MOST_GRAPHS = 8  # of one part, all keys together
 MOST_KEYS = 32  # keys remembered
+# Captures of one key, each of which costs as much as hundreds of calls: where graphs are dropped
+# for others before they are used again, they are of no use.
+MOST_CAPTURES = 8
 
 
 @dataclass
@@ -33,6 +36,7 @@ class History:
         places: Where the baked inputs were at the latest of them.
         moved: Inputs that were found in more than one place, and may be copied.
         captured: Graphs captured since the last input was added to ``moved``.
+        captures: Graphs captured in all.
         refused: Why there is no graph; empty where there is, or will be.
     """
 
@@ -40,6 +44,7 @@ class History:
     places: dict[int, int] = field(default_factory=dict)
     moved: set[int] = field(default_factory=set)
     captured: int = 0
+    captures: int = 0
     refused: str = ""
 
 
@@ -110,7 +115,14 @@ class Policy:
             history.moved |= moved
             history.captured = 0
             forget = True
+        if history.captures >= MOST_CAPTURES:
+            history.refused = (
+                f"it was captured {MOST_CAPTURES} times, and dropped for other sizes or places "
+                "each time"
+            )
+            return Decision(forget=True)
         history.captured += 1
+        history.captures += 1
         return Decision(True, frozenset(history.moved), forget)
 
     def refuse(self, key: tuple[int, ...], reason: str) -> None:
@@ -125,6 +137,7 @@ class Policy:
 
 
 __all__ = [
+    "MOST_CAPTURES",
     "MOST_GRAPHS",
     "MOST_KEYS",
     "MOST_PLACES",

@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test ops models bench-cpu bench-compile bench-calls lint format clean
+.PHONY: help demo lab test ops models bench-cpu bench-models bench-compile bench-calls lint format clean
 
 PYTHON ?= python3
 ARGS ?=

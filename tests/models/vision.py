@@ -220,3 +220,50 @@ def unet(size: str) -> Model:
     widths = (8, 16, 32) if size == "small" else (64, 128, 256, 512)
     batch, side = (2, 32) if size == "small" else (8, 256)
     return Model(UNet(widths), (torch.randn(batch, 3, side, side),))
+
+
+class MixerBlock(nn.Module):
+    """An MLP across the patches, then one across the channels, each after a norm."""
+
+    def __init__(self, patches: int, channels: int, across: int, within: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(channels), nn.LayerNorm(channels)
+        self.tokens = _mlp(patches, across)
+        self.channels = _mlp(channels, within)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the activation, (batch, patches, channels)."""
+        x = x + self.tokens(self.norm1(x).transpose(1, 2)).transpose(1, 2)
+        return x + self.channels(self.norm2(x))
+
+
+def _mlp(width: int, hidden: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+
+
+class Mixer(nn.Module):
+    """MLP-Mixer: patches, blocks, a mean over the patches, classes."""
+
+    def __init__(self, side: int, patch: int, channels: int, depth: int, classes: int) -> None:
+        super().__init__()
+        patches = (side // patch) ** 2
+        self.patches = nn.Conv2d(3, channels, patch, patch)
+        self.blocks = nn.Sequential(
+            *[MixerBlock(patches, channels, channels // 2, 4 * channels) for _ in range(depth)]
+        )
+        self.norm = nn.LayerNorm(channels)
+        self.head = nn.Linear(channels, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits for images (batch, 3, side, side)."""
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        return self.head(self.norm(self.blocks(x)).mean(1))
+
+
+@model("mixer")
+def mixer(size: str) -> Model:
+    """MLP-Mixer-B/16 (small: two blocks, narrow)."""
+    side, patch, channels, depth = (32, 8, 64, 2) if size == "small" else (224, 16, 768, 12)
+    batch = 2 if size == "small" else 64
+    module = Mixer(side, patch, channels, depth, 1000)
+    return Model(module, (torch.randn(batch, 3, side, side),))

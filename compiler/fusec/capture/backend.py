@@ -21,6 +21,7 @@ from fusec.errors import BadOption, DeviceNotThere, FusecError
 from fusec.graph.bytes import keep_interpolations_of_bytes
 from fusec.graph.common import merge_common
 from fusec.graph.decompositions import decomposition_table
+from fusec.graph.halves import widen_products
 from fusec.graph.masks import settle_attention_masks
 from fusec.graph.random import replace_random
 from fusec.graph.saved import recomputed_operators, saved_tensors
@@ -134,6 +135,7 @@ class _GraphCompiler:
         if not self.backend.options.eager_random:
             replace_random(joint)
         started = time.perf_counter()
+        self._widen(joint)
         joint.graph.eliminate_dead_code()
         merge_common(joint.graph)
         with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
@@ -146,6 +148,11 @@ class _GraphCompiler:
         self.graph.saved = saved_tensors(forward, given["num_fwd_outputs"])
         self.graph.recomputed = recomputed_operators(forward, backward)
         return forward, backward
+
+    def _widen(self, module: fx.GraphModule) -> None:
+        options = self.backend.options
+        if options.target != "triton":
+            widen_products(module, rounds_as_eager=options.emulate_rounding)
 
     def _backward_compiler(self) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         """Return the compiler of backward graphs, out of TorchDynamo's sight.
@@ -184,6 +191,7 @@ class _GraphCompiler:
         if kind == "inference":  # the parts of a joint graph have been through this as one
             if not self.backend.options.eager_random:
                 replace_random(module)
+            self._widen(module)
             merge_common(module.graph)
         queue = BuildQueue()
         state = Compilation(

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from fusec.errors import DeviceNotThere
+from fusec.graph.halves import REASON, STORED
 from fusec.ir.body import OWNED_TENSOR, Buffer, Program
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, recording, source_line
@@ -70,6 +71,7 @@ class _Driver:
         self.bindings: dict[str, tuple[str, int | None]] = {}
         self.outputs: tuple[object, ...] = ()
         self.notes: list[str] = []
+        self.because = ""  # what a pass over the graph says of the node being lowered
 
     # -- metadata ---------------------------------------------------------------------------
 
@@ -147,6 +149,8 @@ class _Driver:
         lowering.label = _label(target)
         lowering.hint = _readable(node)
         lowering.where = user_line(node.meta.get("stack_trace"))
+        lowering.stored = bool(node.meta.get(STORED))
+        self.because = str(node.meta.get(REASON, ""))
         for meta in lowering.results:
             if meta is not None:
                 _require_device(meta.device, lowering.where)
@@ -171,9 +175,8 @@ class _Driver:
                 raise GraphNotLowered(f"{target} cannot be called") from None
             if isinstance(target, torch._ops.HigherOrderOperator):
                 raise GraphNotLowered(f"{target} has no lowering") from None
-            results = lowering.extern(
-                target, args, kwargs, str(reason), self.mutated(target, args, kwargs)
-            )
+            why = f"{reason}, {self.because}" if self.because else str(reason)
+            results = lowering.extern(target, args, kwargs, why, self.mutated(target, args, kwargs))
             return results if several else results[0]
 
     def mutated(

@@ -130,6 +130,7 @@ class Lowering:
         label: The operator's name.
         hint: The user's name for the result, where known.
         where: The user's line.
+        stored: Whether a cast is a rounding that eager does for memory's sake.
         storage_offsets: Buffer to the first element that torch's fake tensor has for it, where
             that is not 0 (inputs that are views).
         relaid: Buffers whose strides differ from torch's fake tensor (it had gaps).
@@ -146,6 +147,7 @@ class Lowering:
     label: str = ""
     hint: str = ""
     where: SourceLine | None = None
+    stored: bool = False
     storage_offsets: dict[str, Expr] = field(default_factory=dict)
     relaid: dict[str, bool] = field(default_factory=dict)
 

@@ -290,7 +290,12 @@ def test_autocast(dtype: torch.dtype) -> None:
             y = layer(x).relu()
         return y, y.float().softmax(-1)
 
-    agree(function, X)
+    # Where the processor multiplies halves slowly, less is rounded than in eager.
+    found, eager = fusec.compile(function)(X), function(X)
+    y = F.linear(X.double(), layer.weight.double(), layer.bias.double()).relu()
+    for got, plain, true in zip(found, eager, (y, y.softmax(-1)), strict=True):
+        assert got.dtype == plain.dtype
+        assert (got - true).abs().max() <= 1.01 * (plain - true).abs().max() + 1e-6
 
     def outside(x: torch.Tensor) -> torch.Tensor:
         return layer(x).exp()

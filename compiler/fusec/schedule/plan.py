@@ -10,6 +10,7 @@ from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
 from fusec.schedule.fuse import fuse, has_effects
 from fusec.schedule.inline import inline_pointwise, inlined_members
+from fusec.schedule.layouts import choose_layouts
 from fusec.schedule.loops import arrange_loops
 from fusec.schedule.wishes import Wishes
 
@@ -80,7 +81,7 @@ def schedule_program(
         wishes: What somebody wants together or apart; nothing if None.
         products: The calls of ``products_of`` that become kernels.
     """
-    program = drop_dead(_with_products(program, products))
+    program = choose_layouts(drop_dead(_with_products(program, products)))
     steps, inlined = inline_pointwise(program, wishes)
     steps, fused = fuse(program, steps, inlined_members(inlined), wishes)
     arranged = tuple(

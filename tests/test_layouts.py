@@ -1,0 +1,139 @@
+"""Convolutions with the channels innermost: what changes, and what must not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fusec
+from fusec.schedule.layouts import CHANNELS_LAST
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEC_STRICT", "1")
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def changed(compiled: fusec.CompiledFunction) -> list[bool]:
+    """Return for each convolution whether its layout was chosen."""
+    externs = [e for g in compiled.graphs for e in g.externs]
+    return [CHANNELS_LAST in e.reason for e in externs if e.name == "aten.convolution.default"]
+
+
+def check(module: nn.Module, *inputs: torch.Tensor) -> list[bool]:
+    """Compare with eager, layout included, twice; return ``changed``."""
+    module.eval()
+    compiled = fusec.compile(module)
+    with torch.no_grad():
+        for _ in range(2):
+            found, eager = compiled(*inputs), module(*inputs)
+            for got, plain in zip(_flat(found), _flat(eager), strict=True):
+                scale = plain.abs().max().item()
+                torch.testing.assert_close(got, plain, rtol=1e-4, atol=1e-5 * scale + 1e-5)
+                assert got.stride() == plain.stride()
+    return changed(compiled)
+
+
+def _flat(result: object) -> list[torch.Tensor]:
+    return list(result) if isinstance(result, tuple) else [result]  # type: ignore[list-item]
+
+
+class Block(nn.Module):
+    """Convolutions with norms, a pool and a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.norm = nn.BatchNorm2d(16)
+        self.second = nn.Conv2d(16, 16, 3, padding=1)
+        self.third = nn.Conv2d(16, 24, 3, stride=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.relu(self.norm(self.first(x))), 3, 2, 1)
+        x = F.relu(x + self.second(x))
+        return self.third(x).relu().mean((2, 3))
+
+
+@pytest.mark.parametrize("given", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("shape", [(2, 3, 64, 64), (1, 3, 57, 43)])
+def test_a_network_of_convolutions(given: torch.memory_format, shape: tuple[int, ...]) -> None:
+    assert check(Block(), torch.randn(shape).to(memory_format=given)) == [True, True, True]
+
+
+def test_views_of_a_result_see_what_was_traced() -> None:
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(8, 16, 5, padding=2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.conv(x).flatten(2)
+            return torch.bmm(y, y.mT) + y.sum()
+
+    # the product reads the convolution's result through a view: it stays row-major
+    assert check(Views(), torch.randn(2, 8, 32, 32)) == [False]
+
+
+def test_what_is_returned_keeps_its_layout() -> None:
+    class Returned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = (nn.Conv2d(16, 16, 3, padding=1) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = self.first(x)
+            z = F.gelu(y)
+            return y, z, F.silu(self.second(z) + x)
+
+    assert check(Returned(), torch.randn(2, 16, 32, 32)) == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("conv", "shape"),
+    [
+        (nn.Conv2d(16, 16, 3, groups=4), (2, 16, 48, 48)),
+        (nn.ConvTranspose2d(16, 8, 3), (2, 16, 48, 48)),
+        (nn.Conv2d(4, 4, 1), (1, 4, 2, 2)),
+        (nn.Conv1d(16, 16, 3), (2, 16, 4096)),
+        (nn.Conv3d(4, 8, 3), (2, 4, 12, 12, 12)),
+    ],
+)
+def test_other_convolutions_stay(conv: nn.Module, shape: tuple[int, ...]) -> None:
+    assert check(nn.Sequential(conv, nn.ReLU()), torch.randn(shape)) == [False]
+
+
+@pytest.mark.parametrize("shape", [(4, 1, 64, 64), (1, 64, 1, 4096), (256, 64, 1, 1)])
+def test_ambiguous_layouts(shape: tuple[int, ...]) -> None:
+    net = nn.Sequential(nn.Conv2d(shape[1], 32, 1), nn.GELU(), nn.Conv2d(32, 16, 1), nn.GELU())
+    check(net, torch.randn(shape))
+
+
+def test_an_input_that_is_updated_in_place() -> None:
+    conv = nn.Conv2d(8, 16, 3, padding=1)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = conv(x)
+        x.mul_(2)
+        return y.relu().sum((2, 3)) + conv(x).sum((2, 3))
+
+    x, z = (torch.ones(2, 8, 40, 40) for _ in range(2))
+    with torch.no_grad():
+        torch.testing.assert_close(fusec.compile(function)(x), function(z), rtol=1e-4, atol=1e-3)
+    assert torch.equal(x, z)
+
+
+def test_gradients_and_changing_sizes() -> None:
+    net, other = Block().train(), Block().train()
+    other.load_state_dict(net.state_dict())
+    compiled = fusec.compile(net)
+    for side in (32, 48, 64):
+        x = torch.randn(2, 3, side, side)
+        compiled(x).square().sum().backward()
+        other(x).square().sum().backward()
+        for ours, theirs in zip(net.parameters(), other.parameters(), strict=True):
+            scale = theirs.grad.abs().max().item()  # type: ignore[union-attr]
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-3 * scale + 1e-3)

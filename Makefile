@@ -36,6 +36,10 @@ models: $(INSTALLED) ## Whole models beside eager and TorchInductor (ARGS="--hel
 bench-cpu: $(INSTALLED) ## Workloads on the CPU beside eager, TorchInductor and a copy (ARGS="--help")
 	@$(BIN)/python tests/bench/cpu.py $(ARGS)
 
+bench-models: $(INSTALLED) ## Whole models on the CPU beside eager and TorchInductor (ARGS="--help")
+	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[models]'
+	@$(BIN)/python tests/bench/cpu_models.py $(ARGS)
+
 bench-compile: $(INSTALLED) ## Compile time beside TorchInductor's (ARGS="--help" for the choices)
 	@$(BIN)/python tests/bench/compile_time.py $(ARGS)
 

@@ -21,6 +21,7 @@ from fusec.runtime import native
 from fusec.runtime.cpp_compiler import find_compiler
 from fusec.runtime.graph_policy import MOST_CAPTURES, MOST_GRAPHS, WARM_UPS
 from fusec.runtime.launch_records import Launch, only_launches, record_of, recording
+from fusec.runtime.plan_check import agree
 from support.fake_device import (
     STREAM,
     ByHand,
@@ -89,7 +90,7 @@ def test_a_plan_serves_every_call_after_the_first(device: Device) -> None:
     calls()
     (z,) = program.call(tensor())
     assert program.slow_runs == before
-    assert program.call.hits == 1
+    assert program.call.hits == 2  # the first call was compared with it
     assert calls() == ["launch 1x1x1 128 0 on 7"] * 2
     assert z.shape == (N,)
     x = tensor()
@@ -423,7 +424,7 @@ def test_a_single_launch_needs_no_graph(device: Device) -> None:
     for _ in range(WARM_UPS + 2):
         check(program, tensor())
     assert device.captures == 0
-    assert program.call.hits == WARM_UPS + 1
+    assert program.call.hits == WARM_UPS + 2
     assert program.notes == ("no CUDA graph: a single launch costs less than a graph's",)
 
 
@@ -444,6 +445,34 @@ def test_random_numbers_are_torchs_business(device: Device) -> None:
     warm(program, given)
     assert asked == [True]
     check(program, given)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_plan_that_does_something_else_is_never_used(device: Device, graphs: bool) -> None:
+    """As if a launch had been recorded wrongly: the first comparison finds it."""
+    steps, _ = two_starts()
+    program = ByHand(steps, device, lambda x: [x * 5], graphs=graphs)
+    for _ in range(WARM_UPS + 4):
+        check(program, tensor())
+    assert program.call.plans == 0
+    assert program.call.hits == 1
+    if graphs:
+        assert "its results were not those of the host program" in program.notes[-1]
+
+
+def test_agreement_is_but_for_the_order_of_sums() -> None:
+    x = torch.randn(1000)
+    nan = torch.tensor([1.0, float("nan"), float("inf")])
+    assert agree([x, 3, None, nan], [x * (1 + 1e-6), 3, None, nan.clone()])
+    assert not agree([x], [x * 1.01])
+    assert not agree([x], [x.double()])
+    assert not agree([x], [torch.where(torch.arange(1000) == 500, 100.0, x)])
+    assert not agree([nan], [torch.tensor([1.0, 2.0, float("inf")])])
+    assert not agree([3], [4])
+    assert not agree([x], [x, x])
+    assert not agree([x.view(10, 100)], [x.view(100, 10).t()])
+    assert not agree([torch.arange(4)], [torch.arange(4) + 1])
+    assert agree([torch.empty(0)], [torch.empty(0)])
 
 
 def test_an_edited_kernel_starts_anew(device: Device) -> None:

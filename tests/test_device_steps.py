@@ -88,7 +88,7 @@ def test_a_plan_does_what_the_host_program_does(case: str) -> None:
         for a, b in zip(actual, expected, strict=True):
             if isinstance(a, torch.Tensor):
                 assert a.stride() == b.stride()
-    assert program.call.hits == 2
+    assert program.call.hits == 3  # the first call was compared with it
 
 
 def test_sizes_that_return_get_a_plan() -> None:

@@ -33,6 +33,7 @@ from fusec.runtime.graph_steps import (
 )
 from fusec.runtime.launch import expect
 from fusec.runtime.launch_records import LaunchRecord, only_launches, record_of, recording
+from fusec.runtime.plan_check import agree, may_repeat
 
 MOST_PLANS = 16
 _SEEN = 64  # combinations of symbolic sizes remembered: one that returns gets a plan
@@ -40,6 +41,7 @@ _DRIVER = "libcuda.so.1"
 # Plans without graphs are off until they have been run on a GPU: they have been tested over a
 # stand-in of the driver only (tests/test_gpu_graphs.py is there to be run on one).
 _ASKED = "FUSEC_GPU_PLANS"
+_WRONG = "its results were not those of the host program"
 # A single start, or a single operator, costs less than the replay of a graph.
 _LEAST_WORK = 2
 
@@ -138,6 +140,7 @@ class DeviceProgram:
         self._captured: dict[str, int] = {}  # what was captured, in words, and how often
         self._direct = False  # whether there is something that is cheaper without a graph
         self._broken = 0
+        self._wrong: set[tuple[int, ...]] = set()  # keys whose plan did something else
         inputs = {name: i for i, name in enumerate(program.inputs)}
         touched = set(_touched(program))
         used = tuple(i for name, i in inputs.items() if name in touched)
@@ -173,6 +176,7 @@ class DeviceProgram:
             self._seen.clear()
             self._policy = Policy({})
             self._captured.clear()
+            self._wrong.clear()
             self._direct = False
 
     @property
@@ -219,13 +223,28 @@ class DeviceProgram:
             self._steps[plain] = steps
             if len(self._steps) > MOST_PLANS:
                 self._steps.popitem(last=False)
-            self._added(key, places, stream, steps, inputs)
+            if self._added(key, places, stream, steps, inputs):
+                self._check(key, steps, inputs, outputs)
             return outputs
         self._steps.move_to_end(plain)
-        if self._added(key, places, stream, steps, inputs):
-            result: list[Any] = self.call.boxed(inputs)
-            return result
-        return self._run(inputs)
+        if not self._added(key, places, stream, steps, inputs):
+            return self._run(inputs)
+        if may_repeat(steps):
+            outputs = self._run(list(inputs))
+            self._check(key, steps, inputs, outputs)
+            return outputs
+        result: list[Any] = self.call.boxed(inputs)
+        return result
+
+    def _check(
+        self, key: tuple[int, ...], steps: Steps, inputs: list[Any], expected: list[Any]
+    ) -> None:
+        """Run a new plan once beside the host program; forget it if they differ."""
+        if not may_repeat(steps) or agree(expected, self.call.boxed(list(inputs))):
+            return
+        self._wrong.add(key)
+        self._policy.refuse(key, _WRONG)
+        self.call.drop(key)
 
     def _added(
         self,
@@ -236,6 +255,8 @@ class DeviceProgram:
         inputs: Sequence[Any],
     ) -> bool:
         """Add a plan for a call, if it is to have one now."""
+        if key in self._wrong:
+            return False
         if not self.graphs or work_count(steps) < _LEAST_WORK:
             self._direct = self.graphs
             self.call.add(key, self._plan(numbered(steps), steps))

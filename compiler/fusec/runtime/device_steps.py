@@ -98,6 +98,7 @@ class Call:
         fixed: Of these, the ones that only the original tensor can stand for: written in place,
             or taken by a view that may reach beyond them.
         random: Whether it takes numbers from torch's generators.
+        mutates: Whether it writes to a tensor that it was given.
     """
 
     function: Callable[..., Any]
@@ -109,6 +110,7 @@ class Call:
     reads: tuple[str, ...]
     fixed: tuple[str, ...] = ()
     random: bool = False
+    mutates: bool = False
 
 
 @dataclass(frozen=True)
@@ -284,6 +286,7 @@ class _Builder:
                 reads,
                 fixed,
                 is_random(step),
+                bool(step.mutates),
             )
         )
 

@@ -173,6 +173,31 @@ def product(
     return case
 
 
+def softmax_of_product(
+    rows: int, columns: int, inner: int, dtype: torch.dtype = torch.float16
+) -> Case:
+    """``(x @ w).softmax(-1)`` in one kernel, whose tiles hold whole rows."""
+    buffers = {
+        "x": buffer("x", (rows, inner), dtype),
+        "w": buffer("w", (inner, columns), dtype),
+        "out": buffer("out", (rows, columns), dtype),
+    }
+    with recording():
+        (i, j), (k,) = axes(rows, columns), axes(inner, prefix="k")
+        with source_line(line(2, "scores = x @ w")):
+            left, right = ops.load("x", at(i, k), dtype), ops.load("w", at(k, j), dtype)
+            scores = dot(left, right, (k,), F32)
+        with source_line(line(3, "y = scores.softmax(-1)")):
+            shifted = ops.binary("sub", scores, ops.reduce("max", scores, (j,), F32))
+            share = ops.unary("exp", shifted)
+            total = ops.reduce("sum", share, (j,), F32)
+            y = to_memory(ops.binary("truediv", share, total), dtype)
+        body = Body((i,), (j, k), (Store("out", at(i, j), y),))
+    case = Case("scores", body, buffers, "mm + softmax")
+    case.fill = {"w": lambda t: t * 0.1}
+    return case
+
+
 def softmax(rows: IntLike, columns: IntLike, dtype: torch.dtype = torch.float16) -> Case:
     buffers = {n: buffer(n, (rows, columns), dtype) for n in ("x", "out")}
     with recording():

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import fusec
-from codegen_triton_bodies import F32, Case, product
+from codegen_triton_bodies import F32, Case, product, softmax_of_product
 from fusec.codegen.triton.choices_matmul import candidates, take_apart
 from fusec.codegen.triton.emit import emit_triton
 from fusec.errors import BadOption
@@ -44,6 +44,7 @@ CASES: dict[str, Callable[[], tuple[Case, str]]] = {
     "product_persistent": lambda: (product(4096, 4096, 4096), "persistent"),
     "product_tiles": lambda: (product(70, 90, 130, turned=True, quantized=True), "tiles"),
     "product_split": lambda: (product(5, 90, 1300), "split"),
+    "product_rows": lambda: (softmax_of_product(70, 90, 130), ""),
     "product_batched": lambda: (product(50, 40, 70, batch=3), "tiles"),
 }
 
@@ -142,6 +143,12 @@ def test_tunables_change_in_the_finished_text(strategy: str) -> None:
     run(case, strategy, WIDE, edited=True)
 
 
+@pytest.mark.parametrize("columns", [90, 128, 2])
+@pytest.mark.parametrize("dtype", [HALF, F32], ids=str)
+def test_whole_rows(columns: int, dtype: torch.dtype) -> None:
+    run(softmax_of_product(70, columns, 50, dtype), "", {"BLOCK_M": 16, "BLOCK_K": 32})
+
+
 @pytest.mark.parametrize("strategy", ["tiles", "split"])
 def test_batches(strategy: str) -> None:
     run(product(37, 21, 50, batch=3), strategy, SMALL)
@@ -191,6 +198,10 @@ def int8(*shape: int) -> torch.Tensor:
 
 def thrice(y: torch.Tensor) -> Tensors:
     return y, y.relu(), y > 0
+
+
+def with_sums(y: torch.Tensor) -> Tensors:
+    return y, y.sum(1), y.amax(1, keepdim=True)
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], Tensors], int]] = {
@@ -300,8 +311,48 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], Tensors], int]] = {
     ),
     "one column": (lambda x, w: (x @ w).relu(), lambda: (random(90, 130), weight(130, 1)), 1),
     "a softmax after": (
-        lambda x, w: (x @ w + 1).softmax(-1),
+        lambda x, w: (x @ w + 1).softmax(-1) * 2,
         lambda: (random(70, 130), weight(130, 90)),
+        1,
+    ),
+    "a softmax of known width": (
+        lambda x, w: (x @ w).softmax(-1),
+        lambda: (random(70, 64), weight(64, 128)),
+        1,
+    ),
+    "a float32 softmax": (
+        lambda x, w: torch.softmax(x @ w, dim=1),
+        lambda: (random(100, 100, dtype=F32), weight(100, 100, dtype=F32)),
+        1,
+    ),
+    "residual and layer norm": (
+        lambda x, w, b, r: F.layer_norm(F.linear(x, w, b) + r, (96,), b, b),
+        lambda: (random(70, 64), weight(96, 64), random(96), random(70, 96)),
+        1,
+    ),
+    "rows and their sums": (
+        lambda x, w: with_sums(x @ w),
+        lambda: (random(70, 64), weight(64, 90)),
+        1,
+    ),
+    "cross entropy": (
+        lambda x, w: F.cross_entropy(x @ w, torch.arange(30), reduction="none"),
+        lambda: (random(30, 64, dtype=F32), weight(64, 40, dtype=F32)),
+        2,
+    ),
+    "attention": (
+        lambda q, k, v: (q @ k.transpose(-1, -2) * 0.2).softmax(-1) @ v,
+        lambda: (random(2, 3, 50, 64), random(2, 3, 40, 64), random(2, 3, 40, 64)),
+        2,
+    ),
+    "a long row": (
+        lambda x, w: (x @ w).softmax(-1),
+        lambda: (random(20, 64), weight(64, 300)),
+        2,
+    ),
+    "sums of columns": (
+        lambda x, w: (x @ w).sum(0),
+        lambda: (random(70, 64), weight(64, 90)),
         2,
     ),
 }
@@ -388,15 +439,17 @@ def test_float32_is_multiplied_as_the_user_allows(precision: str) -> None:
 
 
 def test_refusals_carry_reasons() -> None:
-    def function(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    def function(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> Tensors:
         y = torch.exp(x) @ w  # costly for every tile
-        return (y + 1).softmax(-1), y
+        return y.softmax(-1), (x @ v).sum(0), (x @ v).cumsum(1)
 
     compiled = fusec.compile(function, target="triton", matmul="template")
-    compiled(random(70, 130, scale=0.1), weight(130, 90))
+    compiled(random(70, 130, scale=0.1), weight(130, 300), weight(130, 40))
     reasons = " ".join(d.reason for d in compiled.graphs[0].fusions if not d.fused)
     assert "each tile of the matrix product would compute it again" in reasons
-    assert "a tile of a matrix product does not see the whole row" in reasons
+    assert "a row of 300 is longer than a tile of a matrix product" in reasons
+    assert "it reduces down columns" in reasons
+    assert "a running value of a matrix product has a kernel of its own" in reasons
 
 
 def test_an_edited_product_is_checked() -> None:
@@ -518,7 +571,8 @@ def test_a_wrong_candidate_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_blas_and_kernels_do_the_same() -> None:
-    for case in (product(33, 40, 50), product(9, 17, 30, quantized=True, turned=True)):
+    turned = product(9, 17, 30, quantized=True, turned=True)
+    for case in (product(33, 40, 50), turned, softmax_of_product(33, 40, 50)):
         tensors = case.inputs()
         products_race.blas_and_kernels(case.body, case.buffers, tensors)()
         expected, exact = case.expected(tensors), case.expected(tensors, F64)

@@ -13,7 +13,7 @@ from fusec.ir.body import Extern
 from fusec.ir.interpret import run_program
 from fusec.ir.node import Recorder, recording
 from fusec.lower import lower_graph
-from fusec.schedule import Schedule, schedule_program
+from fusec.schedule import Schedule, products_of, schedule_program
 
 
 class Interpreted:
@@ -22,10 +22,12 @@ class Interpreted:
     Attributes:
         schedules: Every scheduled program.
         fuse: Whether to schedule at all, or to run the program as it was lowered.
+        products: Whether matrix products become bodies, as for Triton kernels.
     """
 
-    def __init__(self, fuse: bool = True) -> None:
+    def __init__(self, fuse: bool = True, products: bool = False) -> None:
         self.fuse = fuse
+        self.products = products
         self.schedules: list[Schedule] = []
 
     def __call__(self, module: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Any:
@@ -35,8 +37,9 @@ class Interpreted:
 
     def _compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         with recording(Recorder()) as recorder:
-            program = lower_graph(module, recorder=recorder)
-            schedule = schedule_program(program)
+            given = self.products
+            program = lower_graph(module, recorder=recorder, triton=given, products=given)
+            schedule = schedule_program(program, None, products_of(program))
             self.schedules.append(schedule)
             chosen = schedule.program if self.fuse else program
 

@@ -27,17 +27,20 @@ class Refusal:
 Mapped = Mapping[Symbol, Expr]
 
 
-def merge(first: Body, second: Body) -> Body | Refusal:
+def merge(first: Body, second: Body, *, onto_first: bool = False) -> Body | Refusal:
     """Return one body that does what ``first`` and then ``second`` do.
 
     ``second`` may read what ``first`` writes, never the other way round.
+
+    Args:
+        first: What runs first.
+        second: What runs after it.
+        onto_first: Whether the loops have to be those of ``first``.
     """
     refusal: Refusal | None = None
-    orders: tuple[tuple[Body, Body], ...] = ((second, first), (first, second))
-    if first.products or second.products:
-        # the loops of a matrix product stay as they are
-        orders = ((first, second),) if first.products else ((second, first),)
-    for target, moving in orders:
+    for target, moving in ((second, first), (first, second)):
+        if onto_first and target is second:
+            continue
         space = _common_space(target, moving, first, second)
         if isinstance(space, Refusal):
             refusal = refusal or space

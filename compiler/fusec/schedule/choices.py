@@ -149,17 +149,31 @@ def too_large(body: Body) -> str | None:
     return None
 
 
+# A tile holds whole rows of a product up to this many columns, its sums in registers.
+PRODUCT_COLUMNS = 256
+
+
 def unfit_for_product(body: Body) -> str | None:
     """Return why a fused body is no matrix product with an epilogue, or None.
 
     Tensor cores take one product over whole tiles; what follows is computed in registers, element
-    by element, so it may neither reduce nor look along the summed dimension.
+    by element, or row by row where a tile is as wide as the whole row.
     """
     if len(body.products) > 1:
         return "a kernel computes one matrix product"
     (product,) = body.products
-    if any(isinstance(node, Reduce | Scan) and node is not product for node in body.nodes()):
-        return "a tile of a matrix product does not see the whole row that a reduction needs"
+    columns = [axis for axis in body.reduce_axes if axis not in product.axes]
+    others = [n for n in body.nodes() if isinstance(n, Reduce) and n is not product]
+    if len(columns) > 1 or body.scans() or any([*n.axes] != columns for n in others):
+        return "a tile of a matrix product does not see all that is reduced"
+    if columns:
+        size = columns[0].size.constant if columns[0].size is not None else None
+        if size is None:
+            return "a row whose length may change may be longer than a tile of a matrix product"
+        if size == 1:
+            return "rows of one element have nothing to reduce"
+        if size > PRODUCT_COLUMNS:
+            return f"a row of {size} is longer than a tile of a matrix product"
     if any(load.buffer in body.writes() for load in body.loads()):
         return "a matrix product that overwrites what other tiles may still have to read"
     return None

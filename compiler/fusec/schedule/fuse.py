@@ -11,6 +11,7 @@ from fusec.ir.body import Body, Compute, Extern, Program, Step
 from fusec.report import FusionDecision
 from fusec.schedule import choices
 from fusec.schedule.align import Refusal, merge
+from fusec.schedule.products import join_product
 from fusec.schedule.wishes import FORBIDDEN, Wishes
 
 # A buffer with more readers than this offers only neighboring readers as pairs, so that the
@@ -297,7 +298,8 @@ def _try(groups: _Groups, a: int, b: int, mutated: set[str], wishes: Wishes) -> 
     bodies = (first.body, second.body)
     if any(a.size == 0 for body in bodies for a in body.axes + body.reduce_axes):
         return Refusal("one of them has nothing to do")
-    merged = merge(first.body, second.body)
+    join = join_product if first.body.products else merge
+    merged = join(first.body, second.body)
     if isinstance(merged, Refusal):
         return merged
     if wishes.wants(groups.members[a], groups.members[b]):
@@ -314,8 +316,8 @@ def _product_refusal(first: Body, second: Body) -> Refusal | None:
         return Refusal("a kernel computes one matrix product")
     if second.products:
         return Refusal("a matrix product computes an operand itself only where that is cheap")
-    if second.has_reduction:
-        return Refusal("a tile of a matrix product does not see the whole row")
+    if second.scans():
+        return Refusal("a running value of a matrix product has a kernel of its own")
     if not set(first.writes()) & set(second.reads()):
         return Refusal("only what reads a matrix product shares its kernel")
     return None

@@ -30,6 +30,8 @@ FILE = "choice.json"
 SCHEMA = 1
 # Seconds of measuring for each graph; what they do not suffice for stays with BLAS.
 GRAPH_SECONDS = 20.0
+# From so many products on, float32 without tensor cores is not even tried.
+EXACT_WORK = 1 << 24
 # What a kernel has to save, to be taken: less is within what clocks and neighbors do.
 WORTH = 0.02
 
@@ -150,7 +152,8 @@ def measured(step: Compute, program: Program, *, may_measure: bool = True) -> Ch
     product = take_apart(step.body, program.buffers)
     (node,) = step.body.products
     exact = node.args[0].dtype == torch.float32 and node.precision == "ieee"
-    if exact and min(product.sizes[0].constant or 0, product.sizes[1].constant or 0) > 64:
+    rows, columns, inner = (size.constant or 0 for size in product.sizes)
+    if exact and min(rows, columns) > 64 and rows * columns * inner > EXACT_WORK:
         return Choice("float32 without tensor cores runs best in BLAS")
     from fusec.cache import default_store
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fusec.codegen.naming import argument_buffers
-from fusec.codegen.triton.choices_matmul import Settings
+from fusec.codegen.triton.choices_matmul import Settings, take_apart
 from fusec.codegen.triton.emit import emit_triton
 from fusec.ir.body import Body, Buffer, Compute, Program, Store
 from fusec.ir.index import Expr, contiguous_strides
@@ -170,9 +170,9 @@ def blas_and_kernels(
     body: Body, buffers: Mapping[str, Buffer], tensors: Mapping[str, torch.Tensor]
 ) -> Callable[[], object]:
     """Return a call that does what ``body`` does: operands, BLAS, epilogue, one after the other."""
-    (node,) = body.products
-    *batch, row, column = body.axes
-    (inner,) = body.reduce_axes
+    parts = take_apart(body, buffers)
+    node, inner, row, column = parts.node, parts.inner, parts.row, parts.column
+    batch = () if parts.batch is None else (parts.batch,)
     known = dict(buffers)
     given = dict(tensors)
     calls: list[Callable[[], object]] = []
@@ -205,20 +205,22 @@ def blas_and_kernels(
             operands.append(view)
         left, right = operands
         dtype = node.args[0].dtype
-        shape = tuple(axis.size or Expr.of(1) for axis in body.axes)
+        loops = (*batch, row, column)
+        shape = tuple(axis.size or Expr.of(1) for axis in loops)
         multiply = torch.bmm if batch else torch.mm
         target = _plain_target(body, node, known, dtype)
         out = given[target] if target else given[fresh("product", shape, dtype).name]
         calls.append(lambda: multiply(left, right, out=out))
         if not target:
-            index = tuple(Expr.of(axis) for axis in body.axes)
+            index = tuple(Expr.of(axis) for axis in loops)
 
             def swap(each: Node) -> Node | None:
                 if not isinstance(each, Dot):
                     return None
                 return cast(load("product", index, dtype), each.dtype)
 
-            kernel(body.moved(body.axes, (), {inner: Expr.of(0)}, swap))
+            rest = tuple(axis for axis in body.reduce_axes if axis is not inner)
+            kernel(body.moved(body.axes, rest, {inner: Expr.of(0)}, swap))
 
     def run() -> None:
         for call in calls:
@@ -236,7 +238,7 @@ def _plain_target(
     while isinstance(value, Cast) and not value.bitcast:
         value = value.args[0]
     plain = not more and value is node and buffers[store.buffer].dtype == dtype
-    same = plain and len(store.index) == len(body.axes)
+    same = plain and len(store.index) == len(body.axes) and not body.reduce_axes[1:]
     return store.buffer if same else None
 
 

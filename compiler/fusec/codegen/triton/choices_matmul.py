@@ -20,7 +20,7 @@ from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Dot, Load
 
-STRATEGIES = ("tiles", "persistent", "split")
+STRATEGIES = ("tiles", "persistent", "split", "rows")
 SHARED_BYTES = 227 << 10
 FEW_ROWS = 64  # below, a product waits for memory: its second operand is read once
 DESCRIPTOR_BYTES = 16  # what a tensor descriptor wants its base and its strides to be divisible by
@@ -58,6 +58,7 @@ class Product:
         row: The axis of the first operand's rows.
         column: The axis of the second operand's columns.
         inner: The axis that is summed over.
+        whole_rows: Whether something is reduced over the columns, so that a tile is a whole row.
         left: The first operand, where it is a matrix in memory.
         right: The second operand, likewise.
     """
@@ -67,6 +68,7 @@ class Product:
     row: Symbol
     column: Symbol
     inner: Symbol
+    whole_rows: bool
     left: Operand | None
     right: Operand | None
 
@@ -84,18 +86,21 @@ class Product:
     @property
     def described(self) -> bool:
         """Whether tensor descriptors can fetch both operands."""
-        return self.batch is None and self.left is not None and self.right is not None
+        there = self.left is not None and self.right is not None
+        return self.batch is None and there and not self.whole_rows
 
 
 def take_apart(body: Body, buffers: Mapping[str, Buffer]) -> Product:
     """Return the parts of a body with one matrix product."""
     (node,) = body.products
-    *batch, row, column = body.axes
-    (inner,) = body.reduce_axes
+    (inner,) = node.axes
+    columns = tuple(axis for axis in body.reduce_axes if axis is not inner)
+    *batch, row, column = (*body.axes, *columns)
     assert len(batch) <= 1
     left = as_matrix(node.args[0], (row, inner), buffers)
     right = as_matrix(node.args[1], (inner, column), buffers)
-    return Product(node, batch[0] if batch else None, row, column, inner, left, right)
+    first = batch[0] if batch else None
+    return Product(node, first, row, column, inner, bool(columns), left, right)
 
 
 def as_matrix(
@@ -141,10 +146,14 @@ def choose_product(
         strategy = "tiles"
     if strategy == "split" and not _parts_fit(product):
         strategy = "tiles"
+    if product.whole_rows or strategy == "rows":
+        strategy = "rows" if product.whole_rows else "tiles"
     rule = candidates(product)
     kind, values = next((c for c in rule if c[0] == strategy or not strategy), (strategy, ()))
     chosen = {**_DEFAULTS, **dict(values), **dict(settings)}
-    return Choice(kind, (), knobs=tuple(_knob(name, chosen[name]) for name in _NAMES[kind]))
+    width = max(power_of_two(known(product.sizes[1])), 16) if product.whole_rows else 0
+    knobs = tuple(_knob(name, chosen[name]) for name in _NAMES[kind])
+    return Choice(kind, (), knobs=knobs, row_block=width)
 
 
 def _parts_fit(product: Product) -> bool:
@@ -160,6 +169,7 @@ _NAMES = {
     "tiles": (*_TILE, "NUM_WARPS", "NUM_STAGES"),
     "persistent": (*_TILE, "PROGRAMS", "NUM_WARPS", "NUM_STAGES"),
     "split": (*_TILE, "SPLITS", "NUM_WARPS", "NUM_STAGES"),
+    "rows": ("BLOCK_M", "BLOCK_K", "NUM_WARPS", "NUM_STAGES"),
 }
 _KNOBS: dict[str, tuple[tuple[int, ...], str]] = {
     "BLOCK_M": ((16, 32, 64, 128, 256), "rows of a tile"),
@@ -189,7 +199,9 @@ def _setting(
 def candidates(product: Product) -> list[tuple[str, Settings]]:
     """Return what is worth trying, the rules' own choice first."""
     rows, columns, inner = (known(size) for size in product.sizes)
-    if product.node.args[0].dtype == torch.float32 and product.node.precision == "ieee":
+    if product.whole_rows:
+        found = _whole_rows(product, rows, columns)
+    elif product.node.args[0].dtype == torch.float32 and product.node.precision == "ieee":
         found = _exact(rows, columns)
     elif min(rows, columns) <= FEW_ROWS:
         found = _few_rows(rows, columns, inner, known(product.count))
@@ -229,6 +241,24 @@ def _few_rows(rows: int, columns: int, inner: int, count: int) -> list[tuple[str
             found.append(("split", (*values, ("SPLITS", splits))))
         else:
             found.append(("tiles", values))
+    return found
+
+
+def _whole_rows(product: Product, rows: int, columns: int) -> list[tuple[str, Settings]]:
+    """Tiles as wide as a row, and as high as registers allow while the SMs have enough to do."""
+    width = max(power_of_two(columns), 16)
+    exact = product.node.args[0].dtype == torch.float32 and product.node.precision == "ieee"
+    found: list[tuple[str, Settings]] = []
+    for block_m, block_k, stages, warps in (
+        (128, 64, 3, 8),
+        (64, 64, 4, 4),
+        (32, 64, 4, 4),
+        (16, 128, 3, 4),
+    ):
+        tiles = -(-rows // block_m) * known(product.count)
+        fits = block_m * width <= (32 * 256 if exact else 128 * 256)
+        if fits and (tiles >= SMS or block_m <= 32):
+            found.append(("rows", _setting(block_m, width, block_k, stages, warps)))
     return found
 
 

@@ -19,10 +19,12 @@ from fusec.codegen.triton.choices_matmul import Operand, Product
 from fusec.codegen.triton.expressions import Text
 from fusec.codegen.triton.file import File, add_function
 from fusec.codegen.triton.padding import Padding
+from fusec.codegen.triton.reductions import Reducer
 from fusec.codegen.triton.tiling import Dim, Tile
 from fusec.codegen.triton.writer import Writer
 from fusec.ir.index import Expr
 from fusec.ir.node import Load, Node, Reduce, walk
+from fusec.schedule.products import without_product
 
 # What the template itself calls its values.
 TEMPLATE_NAMES = frozenset(
@@ -65,6 +67,8 @@ class _Product:
         m, n, k = product.sizes
         self.row_mask = "" if self.divides("BLOCK_M", m) else "row_inside"
         self.col_mask = "" if self.divides("BLOCK_N", n) else "col_inside"
+        if self.kind == "rows" and n == file.choice.row_block:
+            self.col_mask = ""
         self.k_mask = not self.divides("BLOCK_K", k)
         self.wide = "" if file.index == "tl.int32" else f".to({file.index})"
 
@@ -73,6 +77,8 @@ class _Product:
 
         The text has no mask then; a tunable stays within its choices.
         """
+        if name not in self.blocks:
+            return False
         knob = self.blocks[name]
         largest = max(*knob.choices, knob.value)
         if name == "BLOCK_K" and self.kind == "split":
@@ -93,6 +99,11 @@ class _Product:
             return
         kernel = self.kernel(file.name)
         extra: list[tuple[str, str]] = []
+        if self.kind == "rows":
+            tiles = f"triton.cdiv({m}, BLOCK_M)"
+            if product.batch is not None:
+                tiles = f"{tiles} * {file.host(product.count)}"
+            constants.append(("BLOCK_N", str(file.choice.row_block)))
         if self.kind == "persistent":
             extra = self.describe(kernel)
             tiles = f"min(PROGRAMS, {tiles})"
@@ -238,6 +249,8 @@ class _Product:
 
     def epilogue(self, kernel: Kernel) -> Writer:
         """Write what becomes of a sum."""
+        if self.kind == "rows":
+            return self.row_epilogue(kernel)
         own = replace(kernel, writer=Writer(), padding=None)
         body, node = self.file.body, self.product.node
         nodes = [n for n in walk(body.computed, Reduce) if n is not node]
@@ -247,6 +260,23 @@ class _Product:
         dims = frozenset(dim for dim in own.tile.dims if dim.place >= 0)
         for store in body.stores:
             block.store(store, along=dims)
+        return own.writer
+
+    def row_epilogue(self, kernel: Kernel) -> Writer:
+        """Write what becomes of a tile of whole rows: as for any tile that holds whole rows."""
+        plain, stand_in = without_product(self.file.body)
+        *outer, inner = kernel.tile.dims
+        tile = Tile(plain, tuple(outer), inner, 2)
+        own = self.file.new_kernel(self.file.name, plain, tile)
+        own.taken, own.padding = kernel.taken, None
+        own.parameters = {**own.parameters, stand_in.buffer: "total"}
+        block = Block(own)
+        block.known[stand_in] = Text("total")
+        reducer = Reducer(own, block)
+        block.write(plain.nodes(), stores=plain.stores, reduce=reducer.reduce)
+        row = frozenset(dim for dim in outer if dim.place >= 0)
+        for store in plain.stores:
+            block.store(store, along=row)
         return own.writer
 
     # -- tensor descriptors -----------------------------------------------------------------

@@ -80,7 +80,10 @@ def summarize(body: Body, kind: str) -> str:
         return " x ".join(str(s) for s in sizes if s != 1) or "1"
 
     if body.products:
-        return f"matrix product of {words(outer)} over {words(inner)}"
+        (product,) = body.products
+        rows = (axis for axis in body.reduce_axes if axis not in product.axes)
+        result = words((*outer, *axis_sizes(tuple(rows))))
+        return f"matrix product of {result} over {words(axis_sizes(product.axes))}"
     if body.updated():
         return f"updates at {words(outer)}"
     if not body.reduce_axes:

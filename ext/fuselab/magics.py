@@ -45,6 +45,7 @@ SUBJECTS: dict[str, Callable[[FusedCell], Page]] = {
     "stages": subjects.stages_of,
     "guards": subjects.guards_of,
     "numerics": subjects.numerics_of,
+    "limits": subjects.limits_of,
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fusec.report import Timing, TuningRun
@@ -16,6 +17,9 @@ from fuselab.words import against, digits
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from fusec.runtime.sweep import SweepPoint
+    from fusec.tune.limits import Machine
 
 EAGER = "#8a8a8a"
 FUSED = "#2f6db5"
@@ -27,6 +31,24 @@ _TEXT = "#1a1a1a"
 _KERNELS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#666666")
 _SMALL = 8
 _MOST_KERNELS = 7
+_MOST_POINTS = 8
+
+
+@dataclass(frozen=True)
+class RooflinePoint:
+    """A kernel as the roofline shows it.
+
+    Attributes:
+        name: The kernel's.
+        operations: Arithmetic operations of a launch.
+        bytes: Read and written by a launch.
+        seconds: A launch, alone.
+    """
+
+    name: str
+    operations: int
+    bytes: int
+    seconds: float
 
 
 def speed_figure(
@@ -118,6 +140,100 @@ def tuning_figure(run: TuningRun, *, title: str = "") -> Figure:
         axes.legend(fontsize=_SMALL - 1, frameon=False, loc="best", labelcolor=_TEXT)
     axes.set_title(title or run.kernel, fontsize=_SMALL + 1, loc="left", color=_TEXT)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.6)
+    axes.set_axisbelow(True)
+    _plain(axes)
+    return figure
+
+
+def roofline_figure(points: Sequence[RooflinePoint], machine: Machine) -> Figure:
+    """Draw kernels under what the machine reached: copies from memory and cache, a product.
+
+    Args:
+        points: The kernels; those without operations or bytes are left out.
+        machine: What the device reached.
+    """
+    figure = _figure(3.0)
+    axes = figure.subplots()
+    usable = [p for p in points if p.operations > 0 and p.bytes > 0 and p.seconds > 0]
+    at = [p.operations / p.bytes for p in usable]
+    ridge = machine.operations / machine.memory
+    low = min([0.05, *(x / 2 for x in at)])
+    high = max([4 * ridge, *(2 * x for x in at)])
+    for rate, name, style in (
+        (machine.cache, "copy in cache", ":"),
+        (machine.memory, "copy through memory", "-"),
+    ):
+        bend = machine.operations / rate
+        axes.plot(
+            [low, bend, high],
+            [low * rate / 1e9, machine.operations / 1e9, machine.operations / 1e9],
+            style, color="#555555", linewidth=1.3,
+            label=f"{name}: {digits(rate / 1e9)} GB/s",
+        )  # fmt: skip
+    axes.plot([], [], " ", label=f"product of matrices: {digits(machine.operations / 1e9)} Gop/s")
+    for index, point in enumerate(usable[:_MOST_POINTS]):
+        done = point.operations / point.seconds / 1e9
+        color = _KERNELS[index % len(_KERNELS)]
+        label = f"{point.name}: {digits(point.bytes / point.seconds / 1e9)} GB/s"
+        axes.plot(
+            point.operations / point.bytes, done, "o", color=color, markersize=7,
+            markeredgecolor="white", label=label, zorder=3,
+        )  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(low, high)
+    axes.set_xlabel("operations a byte of memory traffic")
+    axes.set_ylabel("operations a second (Gop/s)")
+    axes.legend(
+        fontsize=_SMALL - 1, frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1.0),
+        labelcolor=_TEXT,
+    )  # fmt: skip
+    axes.grid(color="#e4e4e4", linewidth=0.6)
+    _plain(axes)
+    return figure
+
+
+def sweep_figure(points: Sequence[SweepPoint], label: str) -> Figure:
+    """Draw eager and fused over a size, with quartiles, both axes logarithmic.
+
+    Args:
+        points: In any order; at least one.
+        label: Which size varies: ``x.size(0)``.
+    """
+    from matplotlib.ticker import NullFormatter, NullLocator
+
+    figure = _figure(2.8)
+    axes = figure.subplots()
+    ordered = sorted(points, key=lambda point: point.size)
+    sizes = [point.size for point in ordered]
+    scale, unit = _unit(max((p.eager.median for p in ordered), default=1e-3))
+    for name, color in (("eager", EAGER), ("fused", FUSED)):
+        times: list[Timing] = [getattr(point, name) for point in ordered]
+        medians = [t.median * scale for t in times]
+        axes.plot(sizes, medians, "o-", color=color, markersize=4, linewidth=1.3, label=name)
+        axes.fill_between(
+            sizes, [t.low * scale for t in times], [t.high * scale for t in times],
+            color=color, alpha=0.2, linewidth=0,
+        )  # fmt: skip
+    for point in ordered:
+        # Between the two curves at the end of the range there is room for the ratio.
+        text = against(point.fused.median, point.eager.median).replace(" faster", "")
+        axes.annotate(
+            text.replace(" slower", " slower"),
+            (point.size, max(point.eager.high, point.fused.high) * scale),
+            xytext=(0, 4), textcoords="offset points", ha="center",
+            fontsize=_SMALL - 1, color=_TEXT,
+        )  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.margins(x=0.08, y=0.18)
+    axes.set_xlabel(label)
+    axes.set_ylabel(f"time a call ({unit})")
+    axes.legend(fontsize=_SMALL, frameon=False, loc="best", labelcolor=_TEXT)
+    axes.grid(color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
     _plain(axes)
     return figure

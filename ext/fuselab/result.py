@@ -59,6 +59,7 @@ class FusedCell:
         others: Other compilers on the same graphs, by name.
         verdict: Of all graphs' outputs against eager and float64; None until checked.
         kernel_times: Of each kernel alone.
+        limit: How fast all graphs could be, in seconds; None until ``measure_limit``.
         notes: What the user should know, a line each.
     """
 
@@ -85,6 +86,7 @@ class FusedCell:
         self.others: dict[str, Timing] = {}
         self.verdict: Verdict | None = None
         self.kernel_times: dict[str, Timing] = {}
+        self.limit: float | None = None
         self.notes: list[str] = []
         self._functions = functions
         self._pending = tuple(pending)
@@ -191,6 +193,21 @@ class FusedCell:
             return self.eager, self.fused
 
     refresh = measure
+
+    def measure_limit(self) -> float | None:
+        """Measure how fast the graphs could be: their inputs and outputs moved by a plain copy.
+
+        Returns:
+            Seconds, summed over the graphs; None where a size is symbolic or a graph did not run.
+        """
+        with self.lock:
+            limits = []
+            for graph in self.graphs:
+                with self._reported(f"the limit of {graph.name} could not be measured"):
+                    limits.append(graph.limit())
+            known = [each.seconds for each in limits if each is not None]
+            self.limit = sum(known) if known and len(known) == len(self.graphs) else None
+            return self.limit
 
     def check(self) -> Verdict | None:
         """Compare every graph's outputs with eager and float64, on real and on random inputs."""

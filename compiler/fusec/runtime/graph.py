@@ -29,6 +29,7 @@ from fusec.report import (
 from fusec.runtime import cpp_build
 from fusec.runtime.part import CompiledPart, build_runnable
 from fusec.runtime.simulate import Simulated
+from fusec.tune.limits import Limit
 from fusec.tune.measure import PRECISION, interleave
 from fusec.verify.inputs import fresh_inputs
 
@@ -260,6 +261,30 @@ class CompiledGraph:
                 return self.compiled(*inputs)
 
         return run
+
+    def limit(self) -> Limit | None:
+        """Return how fast the graph could be; None where a size is symbolic.
+
+        Its inputs and outputs are moved once, as in a plain copy; its products of matrices run
+        as the machine's best ones do.
+
+        Raises:
+            NoInputs: The graph has not run with its inputs kept.
+        """
+        from torch.utils.flop_counter import FlopCounterMode
+
+        from fusec.tune.limits import limit
+
+        forward = [part for part in self.parts if part.kind != "backward"]
+        if len(forward) != 1:
+            return None
+        with self.lock, torch.no_grad():
+            inputs = self._copies()
+            device = next((t.device.type for t in inputs if isinstance(t, torch.Tensor)), "cpu")
+            counter = FlopCounterMode(display=False)
+            with counter:
+                self.eager(*inputs)
+            return limit(forward[0].state.scheduled, counter.get_total_flops(), device)
 
     def kernel_timings(self, seconds: float = 0.2) -> dict[str, Timing]:
         """Return the time of each kernel alone, on its own inputs of the last call."""

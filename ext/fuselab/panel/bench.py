@@ -95,6 +95,7 @@ class Facts:
     others: Mapping[str, Timing]
     kernel_times: Mapping[str, Timing]
     max_error: float | None
+    limit: float | None = None
 
 
 class Bench:
@@ -141,6 +142,7 @@ class Bench:
                 dict(cell.others),
                 dict(cell.kernel_times),
                 cell.max_error,
+                getattr(cell, "limit", None),
             )
         with self.state:
             before, self.facts = self.facts, facts

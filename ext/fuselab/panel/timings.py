@@ -13,6 +13,8 @@ from . import markup
 from .bench import Bench
 from .controls import button
 from .drawing import Plot, speed_png
+from .roofline import Roofline
+from .sweep import Sweep
 
 
 class TimingsTab:
@@ -28,14 +30,23 @@ class TimingsTab:
         self.plot = Plot()
         self.table = widgets.HTML(layout=widgets.Layout(overflow="auto"))
         self.method = widgets.HTML()
+        self.roofline = Roofline(bench)
+        self.sweep = Sweep(bench)
         self.widget = widgets.VBox(
             [
                 widgets.HBox([self.again, self.method], layout={"align_items": "center"}),
                 self.plot.widget,
                 self.table,
+                self.roofline.widget,
+                self.sweep.widget,
             ]
         )
         bench.listen(self.refresh)
+
+    def open(self) -> None:
+        """Make what is made when somebody first looks."""
+        self.roofline.open()
+        self.sweep.open()
 
     def _measure(self) -> None:
         with self._bench.cell.lock:
@@ -48,6 +59,10 @@ class TimingsTab:
         eager = facts.eager
         if eager:
             rows.append(["eager, whole cell", words.spread(eager), "", str(eager.samples)])
+        if facts.limit:
+            ratio = words.against(facts.limit, facts.fused.median) if facts.fused else ""
+            ratio += " than fused" if "×" in ratio else ""
+            rows.append(["the limit: a copy", words.duration(facts.limit), ratio, ""])
         for name, timing in facts.others.items():
             rows.append([f"{name}, whole cell", *_row(timing, eager)])
         if facts.fused:
@@ -68,6 +83,8 @@ class TimingsTab:
 
     def draw(self) -> None:
         """Draw the figure if the times are others than those drawn; a worker's job."""
+        if self.sweep.made:
+            self.sweep.draw()
         facts = self._bench.facts
         if facts == self._drawn or not (facts.eager and facts.fused):
             return

@@ -22,6 +22,7 @@ from .stages import StagesTab
 from .timings import TimingsTab
 from .tuning import TuningTab
 
+LIMIT = "A plain copy of as many bytes as it has inputs and outputs; products at the machine's best"
 STATIC_FORMS = ("text/plain", "text/html")
 
 
@@ -103,7 +104,7 @@ class Workbench(widgets.VBox):
 
     def _opened(self) -> None:
         part = self.parts[self.tabs.selected_index or 0]
-        if isinstance(part, LateTab):
+        if isinstance(part, LateTab | TimingsTab):
             part.open()
         self._draw_later()
 
@@ -145,6 +146,9 @@ def head_line(name: str, facts: Facts) -> str:
         ratio = words.against(fused.median, eager.median)
         color = markup.BAD if "slower" in ratio else markup.GOOD
         texts.append(f"<b style='color:{color}'>{escape(ratio)}</b>")
+    if facts.limit and fused:
+        share = f"{words.ratio(fused.median / facts.limit)}× the limit"
+        texts.append(f"<span title='{escape(LIMIT)}'>{escape(share)}</span>")
     if facts.max_error is not None:
         texts.append(escape(f"max error {words.error(facts.max_error)}"))
     return f"<b>{escape(name)}</b> &nbsp; " + " &nbsp;·&nbsp; ".join(texts)

@@ -64,6 +64,14 @@ def numerics_of(cell: Any) -> Page:
     return numerics.numerics_page(cell.name, cell.verdict, trace_cell(cell))
 
 
+def limits_of(cell: Any) -> Page:
+    """Return the page about what the machine could do, and how near the kernels come."""
+    from fuselab.views import limits
+
+    with cell.lock:
+        return limits.limits_page(cell)
+
+
 def time_together(cells: Mapping[str, Any], seconds: float) -> dict[str, Timing]:
     """Time the compiled graphs of several cells against each other, interleaved.
 

@@ -1,0 +1,134 @@
+"""What the machine could do at best: copies and products of matrices, measured, not looked up."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+
+from fusec.ir.body import Program, tensor_refs
+from fusec.report import Timing
+from fusec.tune.measure import PRECISION, interleave
+
+# Large enough not to stay in a cache, small enough to have beside a user's own tensors.
+_MEMORY = {"cpu": 64 << 20, "cuda": 512 << 20}
+_CACHE = {"cpu": 256 << 10, "cuda": 8 << 20}
+_MATRIX = {"cpu": 1024, "cuda": 4096}
+_SECONDS = 0.08
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a device reached in three simple tasks.
+
+    Attributes:
+        device: ``cpu`` or ``cuda``.
+        memory: Bytes a second of a copy that fits in no cache, read and written.
+        cache: The same of one that fits in a cache near the cores.
+        operations: float32 operations a second of a product of matrices.
+        method: How that was measured.
+    """
+
+    device: str
+    memory: float
+    cache: float
+    operations: float
+    method: str
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How fast a graph could be: its inputs and outputs once through memory, its products at best.
+
+    Attributes:
+        bytes: Of inputs read and outputs written, once each.
+        copy: Time of a copy that moves as many bytes, data left where it was, as for the graph.
+        products: Operations of its products of matrices.
+        seconds: The larger of the two times; a kernel that computes much may not reach it.
+    """
+
+    bytes: int
+    copy: Timing
+    products: int
+    seconds: float
+
+
+@functools.lru_cache(maxsize=8)
+def _machine(device: str, threads: int) -> Machine:
+    def tensors(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        source = torch.zeros(count // 4, device=device)
+        return source, torch.empty_like(source)
+
+    large, small = tensors(_MEMORY[device]), tensors(_CACHE[device])
+    size = _MATRIX[device]
+    a, b = torch.ones(size, size, device=device), torch.ones(size, size, device=device)
+    out = torch.empty_like(a)
+    precision = torch.get_float32_matmul_precision()
+    times = interleave(
+        {
+            "memory": lambda: large[1].copy_(large[0]),
+            "cache": lambda: small[1].copy_(small[0]),
+            "operations": lambda: torch.mm(a, b, out=out),
+        },
+        seconds=3 * _SECONDS,
+        device=device,
+    )
+    # The fastest quartile: a limit is what the machine can do, not what it does on average.
+    return Machine(
+        device,
+        2 * _MEMORY[device] / times["memory"].low,
+        2 * _CACHE[device] / times["cache"].low,
+        2 * size**3 / times["operations"].low,
+        f"copies of {_MEMORY[device] >> 20} MiB and {_CACHE[device] >> 10} KiB, a product of "
+        f"{size} x {size} float32 matrices ({precision}), {threads} threads",
+    )
+
+
+def machine(device: str = "cpu") -> Machine:
+    """Return what a device can do, measured at the first time (a quarter of a second)."""
+    return _machine(device, torch.get_num_threads())
+
+
+def copy_time(count: int, device: str = "cpu", seconds: float = 0.03) -> Timing:
+    """Return the time of a copy that moves ``count`` bytes, half of them read.
+
+    On the CPU the data stay in whatever cache they fit in, as they do when a graph is timed.
+    """
+    source = torch.zeros(max(count // 8, 1), device=device)
+    target = torch.empty_like(source)
+    return interleave(
+        {"copy": lambda: target.copy_(source)},
+        seconds=seconds,
+        device=device,
+        flush_l2=device == "cuda",
+        precision=PRECISION,
+    )["copy"]
+
+
+def least_bytes(program: Program) -> int:
+    """Return the bytes of a program's inputs and outputs; -1 where a size is symbolic."""
+    read = {name for step in program.steps for name in step.reads()}
+    names = [name for name in program.inputs if name in program.buffers and name in read]
+    names += sorted({ref.buffer for ref in tensor_refs(program.outputs)} - set(program.inputs))
+    sizes = [program.buffers[name].bytes for name in names if name in program.buffers]
+    return -1 if any(size < 0 for size in sizes) else sum(sizes)
+
+
+def limit(program: Program, products: int, device: str = "cpu") -> Limit | None:
+    """Return how fast a program could be; None where its sizes are symbolic.
+
+    Args:
+        program: As it runs.
+        products: Operations of its products of matrices.
+        device: Where it runs.
+    """
+    count = least_bytes(program)
+    if count < 0:
+        return None
+    copy = copy_time(count, device)
+    seconds = max(copy.median, products / machine(device).operations if products else 0.0)
+    return Limit(count, copy, products, seconds)
+
+
+__all__ = ["Limit", "Machine", "copy_time", "least_bytes", "limit", "machine"]

@@ -88,8 +88,8 @@ def speed_figure(
 
 def edit_figure(verdict_times: Sequence[tuple[str, Timing | None]], *, title: str = "") -> Figure:
     """Draw an edited kernel beside the generated one: ``[("generated", t), ("edited", t)]``."""
-    colors = {"edited": EDITED, "eager": EAGER}
-    present = [(n, t, colors.get(n, FUSED)) for n, t in verdict_times if t is not None]
+    colors = {"generated": FUSED, "eager": EAGER}
+    present = [(n, t, colors.get(n, EDITED)) for n, t in verdict_times if t is not None]
     figure = _figure(0.9 + 0.34 * len(present))
     axes = figure.subplots()
     _bars(axes, present, reference=present[0][1] if present else None)

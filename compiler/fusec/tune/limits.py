@@ -75,10 +75,12 @@ def _machine(device: str, threads: int) -> Machine:
         device=device,
     )
     # The fastest quartile: a limit is what the machine can do, not what it does on average.
+    memory = 2 * _MEMORY[device] / times["memory"].low
     return Machine(
         device,
-        2 * _MEMORY[device] / times["memory"].low,
-        2 * _CACHE[device] / times["cache"].low,
+        memory,
+        # On a busy machine starting the threads costs more than a small copy.
+        max(2 * _CACHE[device] / times["cache"].low, memory),
         2 * size**3 / times["operations"].low,
         f"copies of {_MEMORY[device] >> 20} MiB and {_CACHE[device] >> 10} KiB, a product of "
         f"{size} x {size} float32 matrices ({precision}), {threads} threads",

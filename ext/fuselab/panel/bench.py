@@ -22,6 +22,7 @@ from fusec.errors import FusecError
 from fusec.kernel import Kernel
 from fusec.report import Timing, Verdict
 
+from .attempts import Attempt, attempt
 from .worker import Worker
 
 
@@ -109,6 +110,7 @@ class Bench:
         selected: Name of the kernel that is shown; empty where the cell has none.
         drafts: Kernel name to the text in its editor, where it differs from the text in use.
         checked: Kernel name to its latest verdict.
+        attempts: Kernel name to everything that was checked in this panel, the oldest first.
         activity: What the worker does now, in words; empty when it rests.
         problem: Message and traceback of the latest job that failed in a way that it should
             not have.
@@ -124,6 +126,7 @@ class Bench:
         self.selected = ""
         self.drafts: dict[str, str] = {}
         self.checked: dict[str, Checked] = {}
+        self.attempts: dict[str, list[Attempt]] = {}
         self.activity = ""
         self.problem: tuple[str, str] | None = None
         self.note = ""
@@ -172,6 +175,13 @@ class Bench:
                 self.drafts.pop(name, None)
             else:
                 self.drafts[name] = text
+
+    def tried(self, name: str, kernel: Kernel, text: str, verdict: Verdict) -> None:
+        """Remember a verdict about a text of a kernel."""
+        with self.state:
+            self.checked[name] = Checked(text, verdict)
+            known = self.attempts.get(name, [])
+            self.attempts[name] = attempt(known, text, verdict, kernel.generated.text)
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after each change, with ``state`` held."""

@@ -34,6 +34,8 @@ class Editor(anywidget.AnyWidget):
         label: The accessible name.
         mark: The line at fault, from 1; 0 for none.
         status: A sentence that screen readers speak when it changes.
+        cell: The cell's lines beside the kernel: number and text each.
+        links: Kernel line to the cell lines that it computes; as text, for JSON has no other keys.
     """
 
     _esm = STATIC / "editor.js"
@@ -44,6 +46,8 @@ class Editor(anywidget.AnyWidget):
     label = t.Unicode("").tag(sync=True)
     mark = t.Int(0).tag(sync=True)
     status = t.Unicode("").tag(sync=True)
+    cell: t.List[list[object]] = t.List(default_value=[]).tag(sync=True)
+    links: t.Dict[str, list[int]] = t.Dict(default_value={}).tag(sync=True)
 
     def __init__(self, on_edit: OnEdit, on_check: OnEdit, on_keep: OnEdit) -> None:
         """Make an editor.

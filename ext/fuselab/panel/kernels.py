@@ -18,6 +18,8 @@ from . import markup
 from .bench import Bench, Checked
 from .controls import Tunables, button
 from .editor import Editor
+from .linking import cell_lines, links_of
+from .more import More
 from .tuning import TuningTab
 
 Work = Callable[[str, Kernel, str], None]  # a kernel's name, the kernel, its draft
@@ -60,6 +62,7 @@ class KernelsTab:
         self.tune.on_click(lambda _: self._tuning.start_or_stop())
         self.export.on_click(lambda _: self.start_export())
         self.verdict = widgets.HTML(layout=widgets.Layout(width="100%", min_height="1.6em"))
+        self.more = More(bench)
         actions = [self.check, self.keep, self.revert, self.tune, self.export]
         row = {"flex_flow": "wrap", "align_items": "center"}
         self.widget = widgets.VBox(
@@ -69,6 +72,7 @@ class KernelsTab:
                 self.tunables.widget,
                 widgets.HBox(actions, layout=row),
                 self.verdict,
+                self.more.widget,
             ]
         )
         bench.listen(self.refresh)
@@ -79,6 +83,7 @@ class KernelsTab:
             if self.editor is None and self._bench.kernel is not None:
                 self.editor = Editor(self._typed, self._key_check, self._key_keep)
                 self.place.children = [self.editor]
+                self.more.open()
             self.refresh()
 
     # --- what the user does; called on any thread, returns at once -------------------------
@@ -148,8 +153,7 @@ class KernelsTab:
     def _check(self, name: str, kernel: Kernel, text: str) -> None:
         with self._bench.cell.lock:
             verdict = kernel.check(text)
-        with self._bench.state:
-            self._bench.checked[name] = Checked(text, verdict)
+        self._bench.tried(name, kernel, text, verdict)
 
     def _keep(self, name: str, kernel: Kernel, text: str) -> None:
         known = self._bench.checked.get(name)
@@ -159,7 +163,10 @@ class KernelsTab:
             if verdict.ok:
                 self._bench.cell.refresh()
         with self._bench.state:
-            self._bench.checked[name] = Checked(text, verdict)
+            if passed is None:
+                self._bench.tried(name, kernel, text, verdict)
+            else:
+                self._bench.checked[name] = Checked(text, verdict)
             if verdict.ok:
                 # The user may have typed on meanwhile: only what is in use is no draft.
                 self._bench.set_draft(name, self._bench.draft(name))
@@ -232,6 +239,10 @@ class KernelsTab:
         self.tunables.show(text)
         if self.editor is None:
             return
+        self.editor.cell = cell_lines(self._bench.cell, list(self._bench.facts.kernels.values()))
+        self.editor.links = links_of(
+            kernel, text, str(getattr(self._bench.cell, "filename", "")) if self._is_cell else ""
+        )
         if self.editor.document != name:
             self.editor.load(name, text, kernel.target, f"Source of kernel {name}")
         elif self.editor.text != text:
@@ -272,6 +283,10 @@ class KernelsTab:
         if self.editor is not None:
             self.editor.mark = mark
             self.editor.status = spoken
+
+    @property
+    def _is_cell(self) -> bool:
+        return getattr(self._bench.cell, "plan", None) is not None
 
     def _text(self) -> str:
         return self._bench.draft(self._bench.selected) if self._bench.kernel else ""

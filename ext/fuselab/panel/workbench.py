@@ -114,7 +114,9 @@ class Workbench(widgets.VBox):
 
     def _draw(self) -> None:
         part = self.parts[self.tabs.selected_index or 0]
-        if isinstance(part, TimingsTab | TuningTab) or (isinstance(part, LateTab) and part.made):
+        if part is self.kernels:
+            self.kernels.more.draw()
+        elif isinstance(part, TimingsTab | TuningTab) or (isinstance(part, LateTab) and part.made):
             part.draw()
 
     def _show_head(self) -> None:

@@ -6,6 +6,8 @@
 //   label     accessible name
 //   mark      the line at fault, from 1; 0 for none
 //   status    a sentence that screen readers speak when it changes
+//   cell      [[number, text], ...]: the cell's own lines, shown beside the kernel
+//   links     {kernel line: [cell lines]}: what each line of the kernel computes
 // Messages, all sent because a person did something, never because a view was drawn:
 //   {kind: "edit" | "check" | "keep", document, text, seen}
 //
@@ -35,6 +37,10 @@ document.addEventListener("focusin", ({ target }) => {
   if (label && target.matches(".noUi-handle")) target.setAttribute("aria-label", label);
 });
 
+// As fuselab/views/looks.py has them.
+const COLORS = "#0072b2 #e69f00 #009e73 #cc79a7 #56b4e9 #d55e00 #b8a400 #8a6d3b".split(" ");
+const color = (index) => COLORS[Math.max(index, 0) % COLORS.length];
+
 function render({ model, el }) {
   el.classList.add("fuselab-editor");
   // JupyterLab would take Enter, Tab and letters for itself.
@@ -44,10 +50,20 @@ function render({ model, el }) {
   spoken.setAttribute("role", "status");
   el.append(spoken);
 
+  const row = document.createElement("div");
+  row.className = "fuselab-linked";
+  const cell = document.createElement("div");
+  cell.className = "fuselab-cell";
+  cell.setAttribute("role", "group");
+  cell.setAttribute("aria-label", "The cell; Enter on a line shows what became of it");
+  const host = document.createElement("div");
+  row.append(cell, host);
+  el.append(row);
+
   let { document: shown, text, seen } = model.get("content");
   edits.set(model, Math.max(seen, edits.get(model) ?? 0));
   const editor = createEditor(
-    el,
+    host,
     { value: text, language: model.get("language"), tabSize: 4, insertSpaces: true },
     defaultCommands(),
     editHistory(),
@@ -76,6 +92,7 @@ function render({ model, el }) {
   };
   editor.on("update", (value) => {
     paintMark();
+    paintLinks();
     if (value === text) return;
     text = value;
     const number = edits.get(model) + 1;
@@ -160,6 +177,68 @@ function render({ model, el }) {
       box.scrollTop = top - box.clientHeight / 2;
     }
   };
+  // --- the cell's lines beside it -----------------------------------------------------------
+  const linked = (line) => editor.container.querySelectorAll(`[data-links~="${line}"]`);
+  const paintLinks = () => {
+    const links = model.get("links");
+    const order = model.get("cell").map(([number]) => number);
+    for (let n = 1; n < editor.lines.length; n++) {
+      const places = links[n];
+      const line = editor.lines[n];
+      if (places?.length) {
+        line.dataset.links = places.join(" ");
+        line.style.setProperty("--fuselab-link", color(order.indexOf(places[0])));
+      } else if (line.dataset.links) {
+        delete line.dataset.links;
+        line.style.removeProperty("--fuselab-link");
+      }
+    }
+  };
+  const light = (lines) => {
+    for (const old of row.querySelectorAll(".fuselab-lit")) old.classList.remove("fuselab-lit");
+    for (const line of lines) {
+      cell.querySelector(`[data-line="${line}"]`)?.classList.add("fuselab-lit");
+      for (const same of linked(line)) same.classList.add("fuselab-lit");
+    }
+  };
+  const showCell = () => {
+    const known = new Set(Object.values(model.get("links")).flat());
+    cell.replaceChildren();
+    cell.hidden = known.size === 0;
+    for (const [index, [number, text]] of model.get("cell").entries()) {
+      const line = document.createElement(known.has(number) ? "button" : "div");
+      line.dataset.line = number;
+      const label = document.createElement("span");
+      label.className = "fuselab-cell-no";
+      label.textContent = number;
+      line.append(label, text);
+      if (known.has(number)) line.style.setProperty("--fuselab-link", color(index));
+      cell.append(line);
+    }
+    paintLinks();
+  };
+  const lineOf = (event) => event.target.closest?.("[data-line]")?.dataset.line;
+  for (const kind of ["pointerover", "focusin"]) {
+    cell.addEventListener(kind, (event) => light(lineOf(event) ? [lineOf(event)] : []));
+  }
+  row.addEventListener("pointerleave", () => light([]));
+  cell.addEventListener("click", (event) => {
+    const first = lineOf(event) && linked(lineOf(event))[0];
+    if (!first) return;
+    light([lineOf(event)]);
+    editor.container.scrollTop = first.offsetTop - editor.container.clientHeight / 4;
+  });
+  // The textarea lies over the lines, so a pointer is found by its height.
+  textarea.addEventListener("pointermove", (event) => {
+    const under = document.elementsFromPoint(event.clientX, event.clientY);
+    const line = under.find((e) => e.classList?.contains("pce-line"));
+    light(line?.dataset.links?.split(" ") ?? []);
+  });
+  editor.on("selectionChange", () => {
+    const line = editor.lines[textarea.value.slice(0, textarea.selectionStart).split("\n").length];
+    light(line?.dataset.links?.split(" ") ?? []);
+  });
+
   const onStatus = () => {
     spoken.textContent = model.get("status");
   };
@@ -170,10 +249,13 @@ function render({ model, el }) {
     ["change:label", onLabel],
     ["change:mark", onMark],
     ["change:status", onStatus],
+    ["change:cell", showCell],
+    ["change:links", showCell],
   ];
   for (const [name, listener] of listeners) model.on(name, listener);
   onLabel();
   paintMark();
+  showCell();
   return () => {
     if (timer) send("edit");
     for (const [name, listener] of listeners) model.off(name, listener);

@@ -1,0 +1,85 @@
+"""What was tried with a kernel in this panel: texts, verdicts, times."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from fusec.report import Timing, Verdict
+from fusec.tunables import read_tunables
+from fuselab import words
+
+MOST_BARS = 8
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A text that was checked.
+
+    Attributes:
+        number: From 1, in the order tried.
+        text: The whole kernel file.
+        verdict: What the check said.
+        label: What is different in it: ``ROWS=4``, or ``edit 3``.
+        when: Seconds since the epoch.
+    """
+
+    number: int
+    text: str = field(repr=False)
+    verdict: Verdict
+    label: str
+    when: float
+
+    @property
+    def line(self) -> str:
+        """The attempt in one line, for a list."""
+        clock = time.strftime("%H:%M:%S", time.localtime(self.when))
+        if not self.verdict.ok:
+            return f"{clock}  {self.label}: refused ({self.verdict.stage})"
+        line = f"{clock}  {self.label}: passed"
+        if self.verdict.timing is not None:
+            line += f", {words.duration(self.verdict.timing.median)}"
+            if self.verdict.generated is not None:
+                ratio = words.against(self.verdict.timing.median, self.verdict.generated.median)
+                line += f", {ratio}" + (" than generated" if "×" in ratio else " as generated")
+        return line
+
+
+def attempt(known: list[Attempt], text: str, verdict: Verdict, generated: str) -> list[Attempt]:
+    """Return the attempts with one more; the same text checked again takes its old place's label.
+
+    Args:
+        known: Those so far, the oldest first.
+        text: What was checked.
+        verdict: What the check said.
+        generated: The generated text, which the label tells from.
+    """
+    number = known[-1].number + 1 if known else 1
+    same = next((each.label for each in known if each.text == text), "")
+    label = same or label_of(text, generated, number)
+    return [*known, Attempt(number, text, verdict, label, time.time())]
+
+
+def label_of(text: str, generated: str, number: int) -> str:
+    """Say how a text differs from the generated one, in a word or two."""
+    if text == generated:
+        return "generated"
+    before = {t.name: t.value for t in read_tunables(generated)}
+    changed = [
+        f"{t.name}={t.value}" for t in read_tunables(text) if before.get(t.name, t.value) != t.value
+    ]
+    return " ".join(changed) if changed else f"edit {number}"
+
+
+def bars(known: list[Attempt]) -> list[tuple[str, Timing | None]]:
+    """Return what to draw: the generated text's time, then those that passed, the latest last."""
+    passed = [each for each in known if each.verdict.ok and each.verdict.timing is not None]
+    if not passed:
+        return []
+    latest: dict[str, Timing | None] = {}
+    for each in passed:
+        latest.pop(each.label, None)
+        latest[each.label] = each.verdict.timing
+    latest.pop("generated", None)
+    found: list[tuple[str, Timing | None]] = [("generated", passed[-1].verdict.generated)]
+    return found + list(latest.items())[-MOST_BARS:]

@@ -1,0 +1,115 @@
+"""Below the verdict of the Kernels tab: what was tried, drawn, and what differs from generated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ipywidgets as widgets
+
+from fuselab import plots
+from fuselab.views.stages import side_by_side
+
+from .attempts import bars
+from .bench import Bench
+from .code import diff_listing
+from .drawing import Plot
+from .late import LateTab
+from .picture import Picture
+
+LANGUAGE: dict[str, Any] = {"cpp": "cpp", "triton": "python"}
+
+
+class More(LateTab):
+    """The history of a kernel in this panel, its times as bars, and a diff."""
+
+    title = "More"
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench)
+        self._filling = False
+        self._drawn: object = None
+        self._compared: object = None
+
+    def make(self) -> list[Any]:
+        """Return the history, the switch of the diff, the bars and the diff."""
+        self.history = widgets.Dropdown(
+            description="History",
+            options=[("nothing tried yet", 0)],
+            layout=widgets.Layout(width="auto", min_width="24em", max_width="100%"),
+            style={"description_width": "initial"},
+        )
+        self.history.observe(self._choose, "value")
+        self.changes = widgets.Checkbox(
+            value=False,
+            description="show what differs from the generated text",
+            indent=False,
+            layout=widgets.Layout(width="auto"),
+        )
+        self.changes.observe(lambda _: self._switched(), "value")
+        self.plot = Plot()
+        self.place = widgets.Box(layout=widgets.Layout(width="100%", display="none"))
+        row = widgets.Layout(flex_flow="wrap", align_items="center", grid_gap="0 12px")
+        return [
+            widgets.HBox([self.history, self.changes], layout=row),
+            self.plot.widget,
+            self.place,
+        ]
+
+    def _choose(self, change: dict[str, Any]) -> None:
+        """Take a text of the history into the editor; nothing is put in use."""
+        bench = self._bench
+        with bench.state:
+            tried = bench.attempts.get(bench.selected, [])
+            found = next((each for each in tried if each.number == change["new"]), None)
+            if self._filling or found is None:
+                return
+            bench.set_draft(bench.selected, found.text)
+            bench.note = f"{found.label} is in the editor"
+            bench.changed()
+
+    def _switched(self) -> None:
+        with self._bench.state:
+            if self.changes.value and not self.place.children:
+                self.picture = Picture(kept=False)
+                self.place.children = [self.picture]
+            self.place.layout.display = "" if self.changes.value else "none"
+        self._bench.worker.submit(self.draw, "differ")
+
+    def draw(self) -> None:
+        """Draw what was tried, and the diff where it is wanted; on the worker."""
+        bench = self._bench
+        with bench.state:
+            name, kernel = bench.selected, bench.kernel
+            tried = bars(bench.attempts.get(name, []))
+            text = bench.draft(name) if kernel is not None else ""
+        if not self.made or kernel is None:
+            return
+        if (name, tried) != self._drawn:
+            self._drawn = (name, tried)
+            if tried:
+                self.plot.show(plots.figure_png(plots.edit_figure(tried, title=name)))
+            else:
+                self.plot.clear()
+        if self.changes.value and (name, text) != self._compared:
+            self._compared = (name, text)
+            rows = side_by_side(kernel.generated.text, text)
+            changed = any(not isinstance(row, int) and row.changed for row in rows)
+            html = diff_listing(rows, LANGUAGE[kernel.target]) if changed else "No difference."
+            self.picture.write(html)
+
+    def refresh(self) -> None:
+        """Show what was tried; a diff that is shown follows what is typed."""
+        bench = self._bench
+        tried = bench.attempts.get(bench.selected, [])
+        options = [(each.line, each.number) for each in reversed(tried)]
+        wanted = tuple(options or [("nothing tried yet", 0)])
+        text = bench.draft(bench.selected) if bench.kernel is not None else ""
+        self._filling = True
+        if self.history.options != wanted:
+            self.history.options = wanted
+        shown = next((each.number for each in reversed(tried) if each.text == text), None)
+        self.history.value = shown if tried else 0
+        self.history.disabled = not tried
+        self._filling = False
+        if self.changes.value and (bench.selected, text) != self._compared:
+            bench.worker.submit(self.draw, "differ")

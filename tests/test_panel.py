@@ -325,7 +325,7 @@ def test_tuning_shows_progress_plot_and_winner(bench, cell):
     settle(bench)
     kernel = cell.kernels["gelu_norm"]
     assert bench.tabs.titles[bench.tabs.selected_index] == "Tuning"
-    assert bytes(bench.tuning.plot.image.value[:4]) == b"\x89PNG"
+    assert bytes(bench.tuning.plot.picture.image[:4]) == b"\x89PNG"
     assert "30 of 30, best" in bench.tuning.line.value
     assert "GRAIN=8" in bench.tuning.ranking.value
     assert "1 of 30 failed" in bench.tuning.ranking.value

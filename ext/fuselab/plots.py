@@ -145,6 +145,80 @@ def tuning_figure(run: TuningRun, *, title: str = "") -> Figure:
     return figure
 
 
+def tuning_spots(figure: Figure, run: TuningRun) -> list[tuple[float, float, int]]:
+    """Return where each configuration's point is on a drawn ``tuning_figure``.
+
+    Args:
+        figure: After it was written: only then is it laid out.
+        run: What it shows.
+
+    Returns:
+        x and y from 0 to 1, from the upper left, and the index into ``run.trials``.
+    """
+    axes = figure.axes[0]
+    highest = max((t.timing.high for t in run.trials if t.timing is not None), default=0.0)
+    scale, _ = _unit(highest)
+    found = []
+    for index, trial in enumerate(run.trials):
+        if trial.timing is not None:
+            x, y = axes.transData.transform((index + 1, trial.timing.median * scale))
+            found.append((x / figure.bbox.width, 1 - y / figure.bbox.height, index))
+    return found
+
+
+def heat_axes(run: TuningRun) -> tuple[str, str] | None:
+    """Return the two tunables of which most values were tried; None where fewer than two vary."""
+    tried: dict[str, set[int]] = {}
+    for trial in run.trials:
+        for name, value in trial.values:
+            tried.setdefault(name, set()).add(value)
+    varied = sorted((n for n in tried if len(tried[n]) > 1), key=lambda n: -len(tried[n]))
+    return (varied[0], varied[1]) if len(varied) > 1 else None
+
+
+def heat_figure(run: TuningRun) -> Figure | None:
+    """Draw the best time for each pair of values of two tunables; None where fewer vary.
+
+    What other tunables there are take the value that was best with the pair.
+    """
+    names = heat_axes(run)
+    if names is None:
+        return None
+    best: dict[tuple[int, int], float] = {}
+    for trial in run.trials:
+        values = dict(trial.values)
+        if trial.timing is not None and names[0] in values and names[1] in values:
+            key = values[names[0]], values[names[1]]
+            best[key] = min(best.get(key, math.inf), trial.timing.median)
+    columns = sorted({key[0] for key in best})
+    rows = sorted({key[1] for key in best})
+    if not best:
+        return None
+    scale, unit = _unit(max(best.values()))
+    grid = [[best.get((column, row), math.nan) * scale for column in columns] for row in rows]
+    figure = _figure(1.0 + 0.34 * len(rows))
+    axes = figure.subplots()
+    shown = axes.imshow(grid, cmap="viridis_r", aspect="auto", origin="lower")
+    low, high = min(best.values()) * scale, max(best.values()) * scale
+    for y, row in enumerate(grid):
+        for x, value in enumerate(row):
+            if not math.isnan(value):
+                dark = value > (low + high) / 2
+                axes.text(
+                    x, y, digits(value), ha="center", va="center", fontsize=_SMALL,
+                    color="white" if dark else _TEXT,
+                )  # fmt: skip
+    axes.set_xticks(range(len(columns)), [str(value) for value in columns])
+    axes.set_yticks(range(len(rows)), [str(value) for value in rows])
+    axes.set_xlabel(names[0])
+    axes.set_ylabel(names[1])
+    bar = figure.colorbar(shown, ax=axes)
+    bar.set_label(f"best time a call ({unit})", fontsize=_SMALL, color=_TEXT)
+    bar.ax.tick_params(labelsize=_SMALL, colors=_TEXT)
+    _plain(axes)
+    return figure
+
+
 def roofline_figure(points: Sequence[RooflinePoint], machine: Machine) -> Figure:
     """Draw kernels under what the machine reached: copies from memory and cache, a product.
 

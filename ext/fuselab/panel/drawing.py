@@ -10,9 +10,10 @@ from typing import Any
 import ipywidgets as widgets
 
 from fusec.report import TuningRun
-from fuselab import plots
+from fuselab import plots, words
 
 from .bench import Facts
+from .picture import Spot
 
 
 class Plot:
@@ -57,6 +58,24 @@ def speed_png(facts: Facts) -> bytes:
     return plots.figure_png(figure)
 
 
-def tuning_png(run: TuningRun) -> bytes:
-    """Draw a search so far."""
-    return plots.figure_png(plots.tuning_figure(run))
+def tuning_png(run: TuningRun) -> tuple[bytes, list[Spot]]:
+    """Draw a search so far; return the picture and its points as places to pick."""
+    figure = plots.tuning_figure(run)
+    png = plots.figure_png(figure)
+    return png, [
+        (round(x, 4), round(y, 4), f"trial:{index}", trial_words(run, index))
+        for x, y, index in plots.tuning_spots(figure, run)
+    ]
+
+
+def heat_png(run: TuningRun) -> bytes:
+    """Draw the best time by two tunables; empty where fewer than two vary."""
+    figure = plots.heat_figure(run)
+    return plots.figure_png(figure) if figure is not None else b""
+
+
+def trial_words(run: TuningRun, index: int) -> str:
+    """Say what a point of a search is."""
+    trial = run.trials[index]
+    assert trial.timing is not None
+    return f"{plots.config_text(trial.values)}: {words.spread(trial.timing)}; pick to use it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -17,7 +18,8 @@ from fuselab.plots import config_text
 from . import markup
 from .bench import Bench
 from .controls import button
-from .drawing import Plot, preload, tuning_png
+from .drawing import Plot, heat_png, preload, tuning_png
+from .picture import Picture, Spot
 
 BUDGETS = (5, 10, 30, 60, 120)
 REDRAW = 0.25  # seconds from one redraw to the next, at the least
@@ -40,6 +42,7 @@ class TuningTab:
         self._stop = threading.Event()
         self._kernel = ""  # name of the kernel whose search is queued or runs
         self._drawn: TuningRun | None = None
+        self._picked = False  # whether the latest note is about a point that was picked
         self._next_draw = 0.0
         self.on_start: list[Any] = []
         self.budget = widgets.Dropdown(
@@ -57,13 +60,15 @@ class TuningTab:
             style={"description_width": "initial"},
         )
         self.line = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", margin="2px 0 2px 8px"))
-        self.plot = Plot()
+        self.plot = Points(self.pick)
+        self.heat = Plot()
         self.ranking = widgets.HTML(layout=widgets.Layout(overflow="auto"))
         row = [self.budget, self.button, self.progress, self.line]
         self.widget = widgets.VBox(
             [
                 widgets.HBox(row, layout=widgets.Layout(flex_flow="wrap", align_items="center")),
                 self.plot.widget,
+                self.heat.widget,
                 self.ranking,
             ]
         )
@@ -97,6 +102,7 @@ class TuningTab:
             if kernel is None:
                 return
             name = self._kernel = self._bench.selected
+            self._picked = False
             self._stop = threading.Event()
             budget, stop = float(self.budget.value), self._stop
             self.progress.value = 0
@@ -105,6 +111,35 @@ class TuningTab:
         for listener in self.on_start:
             listener()
         self._bench.do(f"Tuning {name}", lambda: self._tune(name, kernel, budget, stop))
+
+    def pick(self, key: str) -> None:
+        """Put a configuration of the shown search in use: a point of the plot was picked."""
+        with self._bench.state:
+            kernel, name = self._bench.kernel, self._bench.selected
+            run = kernel.tuning if kernel is not None else None
+            index = int(key.removeprefix("trial:"))
+            if self.running or kernel is None or run is None or index >= len(run.trials):
+                return
+        values = dict(run.trials[index].values)
+        shown = config_text(run.trials[index].values)
+        self._bench.do(f"Using {shown}", lambda: self._use(name, kernel, values), "use")
+
+    def _use(self, name: str, kernel: Kernel, values: dict[str, int]) -> None:
+        text = kernel.with_tunables(values)
+        with self._bench.cell.lock:
+            verdict = kernel.keep(text)
+            if verdict.ok:
+                self._bench.cell.refresh()
+        self._bench.tried(name, kernel, text, verdict)
+        with self._bench.state:
+            self._picked = True
+            config = config_text(tuple(values.items()))
+            if verdict.ok:
+                if self._bench.drafts.get(name) == text:
+                    self._bench.drafts.pop(name)
+                self._bench.note = f"{name}: {config} is in use"
+            else:
+                self._bench.note = f"{name}: {config} was refused: {verdict.reason}"
 
     # --- the job ----------------------------------------------------------------------------
 
@@ -149,7 +184,13 @@ class TuningTab:
 
     def _draw(self, run: TuningRun) -> None:
         self._drawn = run
-        self.plot.show(tuning_png(run))
+        self.plot.show(*tuning_png(run))
+        # The map needs the whole search; while it runs one picture at a time is enough.
+        heat = heat_png(run) if run.stopped else b""
+        if heat:
+            self.heat.show(heat)
+        else:
+            self.heat.clear()
 
     # --- what is shown ----------------------------------------------------------------------
 
@@ -164,6 +205,10 @@ class TuningTab:
             return
         if kernel.tuning is not None:
             self._show(kernel.tuning)
+            if self._bench.activity.startswith("Using"):
+                self.line.value = escape(f"{self._bench.activity} …")
+            elif self._picked and self._bench.note:
+                self.line.value = escape(self._bench.note)
             return
         self.progress.value, self.progress.bar_style = 0, ""
         self.ranking.value = ""
@@ -182,6 +227,7 @@ class TuningTab:
         if run is None:
             self._drawn = None
             self.plot.clear()
+            self.heat.clear()
         else:
             with self._bench.cell.lock:
                 self._draw(run)
@@ -192,7 +238,28 @@ class TuningTab:
             self.progress.value = self.progress.max if run.stopped else len(run.trials)
             self.progress.bar_style = "success" if run.stopped else "info"
             self.line.value = escape(progress_line(run))
-            self.ranking.value = ranking_table(run)
+            self.ranking.value = ranking_table(run) + (effects_table(run) if run.stopped else "")
+
+
+class Points:
+    """The plot of a search, made when there is something to show; its points can be picked."""
+
+    def __init__(self, on_pick: Callable[[str], None]) -> None:
+        self._on_pick = on_pick
+        self.picture: Picture | None = None
+        self.widget = widgets.Box(layout=widgets.Layout(width="100%", display="none"))
+
+    def show(self, png: bytes, spots: list[Spot]) -> None:
+        """Show a search."""
+        if self.picture is None:
+            self.picture = Picture(self._on_pick)
+            self.widget.children = [self.picture]
+        self.picture.show(png, "Every configuration's time; the list below has the best", spots)
+        self.widget.layout.display = ""
+
+    def clear(self) -> None:
+        """Show nothing."""
+        self.widget.layout.display = "none"
 
 
 class Turns:
@@ -240,6 +307,35 @@ def progress_line(run: TuningRun) -> str:
         took = f"{run.seconds:.1f}\N{NO-BREAK SPACE}s"
         parts.append(f"{ENDINGS.get(run.stopped, run.stopped)} after {took}")
     return ", ".join(parts)
+
+
+def effects(run: TuningRun) -> list[tuple[str, list[tuple[int, float]]]]:
+    """Return each tunable's effect: by value, the best time with it, in seconds.
+
+    Tunables of which one value alone was tried are left out.
+    """
+    best: dict[str, dict[int, float]] = {}
+    for trial in run.trials:
+        if trial.timing is not None:
+            for name, value in trial.values:
+                known = best.setdefault(name, {})
+                known[value] = min(known.get(value, trial.timing.median), trial.timing.median)
+    return [(name, sorted(values.items())) for name, values in best.items() if len(values) > 1]
+
+
+def effects_table(run: TuningRun) -> str:
+    """Return the tunables' effects as an HTML table, the one that matters most first."""
+    rows = []
+    for name, values in effects(run):
+        times = [time for _, time in values]
+        least = min(times)
+        text = ", ".join(f"{v}: {words.duration(t)}" + " ◂" * (t == least) for v, t in values)
+        rows.append((max(times) / least, [name, text, f"{words.ratio(max(times) / least)}×"]))
+    if not rows:
+        return ""
+    rows.sort(key=lambda row: -row[0])
+    head = ["Tunable", "Best time with each value", "Range"]
+    return "<div style='margin-top:6px'></div>" + markup.texts(head, [row for _, row in rows], 2)
 
 
 def ranking_table(run: TuningRun, length: int = 5) -> str:

@@ -191,7 +191,12 @@ class FakeCell:
         self.error: float | None = 2.4e-7
         self.others: dict[str, Timing] = {}
         self.kernel_times: dict[str, Timing] = {}
-        self.graphs: tuple[Any, ...] = ()  # what a script compiles has none
+        # What a script compiles has none of these.
+        self.graphs: tuple[Any, ...] = ()
+        self.breaks: tuple[Any, ...] = ()
+        self.guards: tuple[Any, ...] = ()
+        self.recompiles: tuple[Any, ...] = ()
+        self.filename = "<fuse cell 3>"
         self.refreshed = 0
         if kernels:
             self._add("gelu_norm", "cpp", CPP, "row reduction over 4096 x 1024", 16_785_408)

@@ -258,13 +258,18 @@ class Style:
     warn = "background:#fff5dc;color:#5f4300;padding:1px 6px;border-radius:3px"
 
 
-def summary_html(summary: Summary) -> str:
-    """Write a result as static HTML."""
+def summary_html(summary: Summary, *, sources: bool = True) -> str:
+    """Write a result as static HTML.
+
+    Args:
+        summary: What to show.
+        sources: Whether to show the kernels' texts, which are nearly all of its size.
+    """
     return _rendered(
         "result.html.j2",
         s=summary,
         where=lambda place: words.where(place, summary.filename),
-        sources={k.name: source_lines(k, summary.filename) for k in summary.kernels},
+        sources={k.name: source_lines(k, summary.filename) for k in summary.kernels if sources},
         externs=list(Counter(summary.externs).items()),
         most_rows=MOST_ROWS,
     )

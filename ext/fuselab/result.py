@@ -198,7 +198,7 @@ class FusedCell:
         """Measure how fast the graphs could be: their inputs and outputs moved by a plain copy.
 
         Returns:
-            Seconds, summed over the graphs; None where a size is symbolic or a graph did not run.
+            Seconds, summed over the graphs; None where one did not run or runs in eager.
         """
         with self.lock:
             limits = []
@@ -320,6 +320,10 @@ class FusedCell:
     def html(self) -> str:
         """The result as static HTML."""
         return render.summary_html(self.summary())
+
+    def compact_html(self) -> str:
+        """The result as static HTML without sources and picture: what a live panel stands for."""
+        return render.summary_html(self.summary(), sources=False)
 
     def png(self) -> bytes | None:
         """The plot of eager against fused; None where nothing was timed."""

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from fusec.errors import FusecError
-from fusec.ir.interpret import run_body
+from fusec.ir.interpret import run_body, size_values
 from fusec.kernel import Kernel, Runnable
 from fusec.random import SameNumbers
 from fusec.report import (
@@ -263,7 +263,7 @@ class CompiledGraph:
         return run
 
     def limit(self) -> Limit | None:
-        """Return how fast the graph could be; None where a size is symbolic.
+        """Return how fast the graph could be; None where a part of it runs in eager.
 
         Its inputs and outputs are moved once, as in a plain copy; its products of matrices run
         as the machine's best ones do.
@@ -276,7 +276,7 @@ class CompiledGraph:
         from fusec.tune.limits import limit
 
         forward = [part for part in self.parts if part.kind != "backward"]
-        if len(forward) != 1:
+        if len(forward) != 1 or forward[0].last_inputs is None:
             return None
         with self.lock, torch.no_grad():
             inputs = self._copies()
@@ -284,7 +284,9 @@ class CompiledGraph:
             counter = FlopCounterMode(display=False)
             with counter:
                 self.eager(*inputs)
-            return limit(forward[0].state.scheduled, counter.get_total_flops(), device)
+            program = forward[0].state.scheduled
+            sizes = size_values(program, forward[0].last_inputs)
+            return limit(program, sizes, counter.get_total_flops(), device)
 
     def kernel_timings(self, seconds: float = 0.2) -> dict[str, Timing]:
         """Return the time of each kernel alone, on its own inputs of the last call."""

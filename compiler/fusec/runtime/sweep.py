@@ -53,7 +53,7 @@ class SweepPoint:
 
 
 def sizes_of(graph: CompiledGraph) -> list[Size]:
-    """Return the sizes that can be varied, the leading dimensions first.
+    """Return the sizes that can be varied, the leading dimension of the largest input first.
 
     Args:
         graph: Its latest inputs tell.
@@ -77,7 +77,14 @@ def sizes_of(graph: CompiledGraph) -> list[Size]:
         number, dim = min(where, key=lambda place: (place[1], place[0]))
         name = names[number] if number < len(names) else f"input {number}"
         found.append(Size(value, tuple(where), f"{name}.size({dim}) = {value}"))
-    return sorted(found, key=lambda size: (min(d for _, d in size.places), -size.value))
+    tensors = [(t.numel(), -n) for n, t in enumerate(inputs) if isinstance(t, torch.Tensor)]
+    largest = -max(tensors)[1] if tensors else 0
+
+    def order(size: Size) -> tuple[int, int]:
+        dims = [dim for number, dim in size.places if number == largest]
+        return min(dims, default=99), -size.value
+
+    return sorted(found, key=order)
 
 
 def sweep(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from fusec.ir.body import Program, tensor_refs
+from fusec.ir.index import Symbol
 from fusec.report import Timing
 from fusec.tune.measure import PRECISION, interleave
 
@@ -108,26 +110,36 @@ def copy_time(count: int, device: str = "cpu", seconds: float = 0.03) -> Timing:
     )["copy"]
 
 
-def least_bytes(program: Program) -> int:
-    """Return the bytes of a program's inputs and outputs; -1 where a size is symbolic."""
-    read = {name for step in program.steps for name in step.reads()}
-    names = [name for name in program.inputs if name in program.buffers and name in read]
-    names += sorted({ref.buffer for ref in tensor_refs(program.outputs)} - set(program.inputs))
-    sizes = [program.buffers[name].bytes for name in names if name in program.buffers]
-    return -1 if any(size < 0 for size in sizes) else sum(sizes)
-
-
-def limit(program: Program, products: int, device: str = "cpu") -> Limit | None:
-    """Return how fast a program could be; None where its sizes are symbolic.
+def least_bytes(program: Program, sizes: Mapping[Symbol, int]) -> int:
+    """Return the bytes of a program's inputs and outputs, once each.
 
     Args:
         program: As it runs.
+        sizes: Of its symbolic sizes.
+    """
+    read = {name for step in program.steps for name in step.reads()}
+    names = [name for name in program.inputs if name in program.buffers and name in read]
+    names += sorted({ref.buffer for ref in tensor_refs(program.outputs)} - set(program.inputs))
+    total = 0
+    for buffer in (program.buffers[name] for name in names if name in program.buffers):
+        count = buffer.elements.evaluate(lambda symbol: sizes[symbol])
+        assert isinstance(count, int)
+        total += count * buffer.dtype.itemsize
+    return total
+
+
+def limit(
+    program: Program, sizes: Mapping[Symbol, int], products: int, device: str = "cpu"
+) -> Limit:
+    """Return how fast a program could be.
+
+    Args:
+        program: As it runs.
+        sizes: Of its symbolic sizes.
         products: Operations of its products of matrices.
         device: Where it runs.
     """
-    count = least_bytes(program)
-    if count < 0:
-        return None
+    count = least_bytes(program, sizes)
     copy = copy_time(count, device)
     seconds = max(copy.median, products / machine(device).operations if products else 0.0)
     return Limit(count, copy, products, seconds)

@@ -27,7 +27,10 @@ from .worker import Worker
 
 
 class PanelCell(Protocol):
-    """What the panel needs of a fused cell (``fuselab.result.FusedCell``)."""
+    """What the panel needs of a fused cell (``fuselab.result.FusedCell``).
+
+    The late tabs read more of it, as data: ``breaks``, ``guards``, ``recompiles``, ``verdict``.
+    """
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from fuselab import plots
 from fuselab.views.stages import side_by_side
 
 from .attempts import bars
-from .bench import Bench
+from .bench import Bench, Checked
 from .code import diff_listing
 from .drawing import Plot
 from .late import LateTab
@@ -64,6 +64,7 @@ class More(LateTab):
             if self._filling or found is None:
                 return
             bench.set_draft(bench.selected, found.text)
+            bench.checked[bench.selected] = Checked(found.text, found.verdict)
             bench.note = f"{found.label} is in the editor"
             bench.changed()
 

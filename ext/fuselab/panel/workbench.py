@@ -87,14 +87,18 @@ class Workbench(widgets.VBox):
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         """Return the live view with the result's static forms beside it.
 
-        A saved notebook then shows the result where there are no widgets.
+        A saved notebook then shows the result where there are no widgets; without the kernels'
+        texts, which would be there once for each panel.
         """
         self.bench.look()
         self.bench.changed()
         self.kernels.show()
         self._draw_later()
         bundle: dict[str, Any] = dict(super()._repr_mimebundle_(**kwargs) or {})
-        static = self.bench.cell._repr_mimebundle_()
+        cell: Any = self.bench.cell
+        if hasattr(cell, "compact_html"):
+            return bundle | {"text/plain": cell.text(), "text/html": cell.compact_html()}
+        static = cell._repr_mimebundle_()
         data = static[0] if isinstance(static, tuple) else static
         bundle.update({form: data[form] for form in STATIC_FORMS if form in data})
         return bundle

@@ -48,7 +48,7 @@ def limits_page(cell: Any) -> Page:
     found = machine("cuda" if "cuda" in arguments else "cpu")
     seconds = cell.measure_limit()
     rows = roofline_rows(roofline_points(cell), found)
-    title = f"{cell.name}: the limit is not known where sizes are symbolic"
+    title = f"{cell.name}: the limit is not known: a graph did not run, or runs in eager"
     if seconds is not None:
         title = f"{cell.name}: could take {words.duration(seconds)}, a copy of its bytes"
         if cell.fused is not None:

@@ -1,0 +1,204 @@
+"""The machine's limits, the roofline, sweeps over sizes, and their figures."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fusec
+import fuselab
+from fusec.report import Timing, Trial, TuningRun
+from fusec.runtime.graph import NoInputs
+from fusec.runtime.sweep import FixedSize, SweepPoint, sizes_of, sweep
+from fusec.tune.limits import copy_time, machine
+from fuselab import plots
+from fuselab.plots import RooflinePoint
+from fuselab.views import limits
+from panel_fake import timing
+
+
+def compiled(function: Any, *args: torch.Tensor, **options: Any) -> Any:
+    torch._dynamo.reset()
+    module = fusec.compile(function, keep_inputs=True, **options)
+    module(*args)
+    return module.graphs[0]
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x).softmax(-1)
+
+
+# --- limits --------------------------------------------------------------------------------
+
+
+def test_machine_is_measured_once_and_makes_sense() -> None:
+    found = machine()
+    assert machine() is found
+    assert 1e8 < found.memory <= found.cache
+    assert found.operations > 1e8
+    assert "threads" in found.method
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_limit_counts_inputs_and_outputs_once(dynamic: bool | None) -> None:
+    graph = compiled(softmax, torch.randn(64, 128), dynamic=dynamic)
+    found = graph.limit()
+    assert found.bytes == 2 * 64 * 128 * 4
+    assert found.products == 0
+    assert found.seconds == found.copy.median > 0
+
+
+def test_products_count_with_their_operations() -> None:
+    a, b = torch.randn(32, 48), torch.randn(48, 16)
+    found = compiled(lambda a, b: (a @ b).relu(), a, b).limit()
+    assert found.products == 2 * 32 * 48 * 16
+    assert found.bytes == (32 * 48 + 48 * 16 + 32 * 16) * 4
+
+
+def test_limit_needs_a_call() -> None:
+    torch._dynamo.reset()
+    module = fusec.compile(softmax)
+    module(torch.randn(4, 4))
+    assert module.graphs[0].limit() is None
+
+
+def test_copy_of_nothing_takes_no_time_to_speak_of() -> None:
+    assert copy_time(0, seconds=0.005).median < 1e-3
+
+
+def test_cell_has_a_limit_and_a_page() -> None:
+    torch._dynamo.reset()
+    fused = fuselab.fuse(softmax)
+    fused(torch.randn(64, 128))
+    cell = fused.result
+    cell.measure(0.05)
+    page = limits.limits_page(cell)
+    assert cell.limit > 0
+    assert "a copy of its bytes" in page.text
+    assert "GB/s" in page.text
+    (point,) = limits.roofline_points(cell)
+    assert point.bytes == 2 * 64 * 128 * 4
+
+
+# --- sweeps --------------------------------------------------------------------------------
+
+
+def test_sizes_that_belong_together_vary_together() -> None:
+    graph = compiled(lambda x, y: x + y, torch.randn(8, 6), torch.randn(8, 6))
+    first, second = sizes_of(graph)
+    assert (first.value, first.places) == (8, ((0, 0), (1, 0)))
+    assert (second.value, second.places) == (6, ((0, 1), (1, 1)))
+    assert first.label == "x.size(0) = 8"
+
+
+def test_sweep_times_each_size() -> None:
+    graph = compiled(softmax, torch.randn(16, 24))
+    kernels = graph.kernels
+    points = list(sweep(graph, sizes_of(graph)[0], [4, 16, 40], seconds=0.01))
+    assert [point.size for point in points] == [4, 16, 40]
+    assert all(point.eager.median > 0 and point.fused.median > 0 for point in points)
+    assert graph.kernels == kernels
+
+
+def test_sweep_of_a_fixed_size_says_so() -> None:
+    graph = compiled(lambda x: F.layer_norm(x, (24,)), torch.randn(16, 24))
+    fixed = next(size for size in sizes_of(graph) if size.value == 24)
+    with pytest.raises(FixedSize, match="captured for x"):
+        list(sweep(graph, fixed, [12], seconds=0.01))
+
+
+def test_sweep_stops_when_told() -> None:
+    graph = compiled(softmax, torch.randn(16, 24))
+    stop = threading.Event()
+    found = []
+    for point in sweep(graph, sizes_of(graph)[0], [4, 8, 16], seconds=0.01, stop=stop):
+        found.append(point.size)
+        stop.set()
+    assert found == [4]
+
+
+def test_sweep_takes_indices_in_range() -> None:
+    table = torch.randn(5, 8)
+    graph = compiled(lambda i: F.embedding(i, table).sum(-1), torch.tensor([0, 4, 2, 3]))
+    size = next(size for size in sizes_of(graph) if size.value == 4)
+    assert len(list(sweep(graph, size, [2, 9], seconds=0.01))) == 2
+
+
+def test_sweep_needs_a_call() -> None:
+    torch._dynamo.reset()
+    module = fusec.compile(softmax)
+    module(torch.randn(4, 4))
+    with pytest.raises(NoInputs):
+        sizes_of(module.graphs[0])
+
+
+# --- figures -------------------------------------------------------------------------------
+
+
+def texts(figure: Any) -> str:
+    found = figure.findobj(match=lambda each: hasattr(each, "get_text"))
+    return " ".join(text.get_text() for text in found)
+
+
+def test_roofline_names_units_and_kernels() -> None:
+    found = machine()
+    points = [RooflinePoint("gelu", 10**7, 10**6, 1e-3), RooflinePoint("copy", 0, 10**6, 1e-3)]
+    figure = plots.roofline_figure(points, found)
+    assert plots.figure_png(figure)[:4] == b"\x89PNG"
+    shown = texts(figure)
+    for fact in ("gelu: 1.00 GB/s", "operations a byte", "Gop/s", "copy through memory"):
+        assert fact in shown
+    assert "copy: " not in shown, "without operations it has no place there"
+    assert plots.figure_png(plots.roofline_figure([], found))
+
+
+def test_sweep_figure_has_a_point_a_size() -> None:
+    points = [SweepPoint(n, timing(n / 10), timing(n / 30)) for n in (8, 64, 512)]
+    figure = plots.sweep_figure(points, "x.size(0)")
+    plots.figure_png(figure)
+    shown = texts(figure)
+    for fact in ("8", "64", "512", "3.0×", "x.size(0)", "time a call (ms)", "eager", "fused"):
+        assert fact in shown
+    assert plots.figure_png(plots.sweep_figure(points[:1], "x"))
+
+
+def run_of(configs: list[dict[str, int]], times: list[float | None]) -> TuningRun:
+    trials = tuple(
+        Trial(tuple(config.items()), None if time is None else timing(time), "")
+        for config, time in zip(configs, times, strict=True)
+    )
+    return TuningRun("k", trials, 0, len(trials), None, "finished", 1.0)
+
+
+def test_spots_lie_on_the_points() -> None:
+    run = run_of([{"A": 1}, {"A": 2}, {"A": 4}], [2.0, None, 1.0])
+    figure = plots.tuning_figure(run)
+    plots.figure_png(figure)
+    spots = plots.tuning_spots(figure, run)
+    assert [index for _, _, index in spots] == [0, 2], "what failed cannot be picked"
+    (x0, y0, _), (x1, y1, _) = spots
+    assert 0 < x0 < x1 < 1
+    assert 0 < y0 < y1 < 1, "the faster one is lower"
+
+
+def test_heat_map_keeps_the_best_of_what_it_does_not_show() -> None:
+    configs = [{"A": a, "B": b, "C": c} for a in (1, 2, 4) for b in (1, 2) for c in (1, 2)]
+    run = run_of(configs, [float(n + 1) for n in range(len(configs))])
+    assert plots.heat_axes(run) == ("A", "B")
+    figure = plots.heat_figure(run)
+    assert figure is not None
+    shown = texts(figure)
+    assert "1.00" in shown
+    assert "2.00" not in shown
+    assert "best time a call (ms)" in shown
+    assert plots.heat_figure(run_of([{"A": 1}, {"A": 2}], [1.0, 2.0])) is None
+    assert plots.heat_figure(run_of([{"A": 1, "B": 1}, {"A": 2, "B": 2}], [None, None])) is None
+
+
+def test_timing_keeps_its_quartiles_in_the_sweep() -> None:
+    point = SweepPoint(8, Timing(1, 0.9, 1.2, 9, "m"), Timing(1, 0.9, 1.2, 9, "m"))
+    assert plots.figure_png(plots.sweep_figure([point, point], "x"))

@@ -1,0 +1,306 @@
+"""The late tabs of the panel over a real cell, without a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fuselab
+from fuselab.panel import Workbench, workbench
+from fuselab.panel.attempts import attempt, bars, label_of
+from fuselab.panel.linking import cell_lines, links_of
+from fuselab.panel.sweep import values_of
+from panel_fake import CPP, FakeCell, timing
+
+
+def function(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = F.gelu(x)
+    z = F.layer_norm(y, (32,))
+    return z @ weight, (y * z).sum(0)
+
+
+@pytest.fixture(scope="module")
+def panel() -> Any:
+    torch._dynamo.reset()
+    fused = fuselab.fuse(function)
+    fused(torch.randn(16, 32), torch.randn(32, 8))
+    panel = workbench(fused.result)
+    panel._repr_mimebundle_()
+    settle(panel)
+    yield panel
+    panel.close()
+
+
+@pytest.fixture
+def fake() -> Any:
+    panel = workbench(FakeCell())
+    panel._repr_mimebundle_()
+    settle(panel)
+    yield panel
+    panel.close()
+
+
+def settle(panel: Workbench) -> None:
+    assert panel.wait(60), "the worker did not come to rest"
+
+
+def open_tab(panel: Workbench, part: object) -> Any:
+    panel.tabs.selected_index = [p is part for p in panel.parts].index(True)
+    settle(panel)
+    return part
+
+
+def test_tabs_are_made_when_opened() -> None:
+    panel = workbench(FakeCell())
+    panel._repr_mimebundle_()
+    late = (panel.fusion, panel.stages, panel.guards, panel.numerics, panel.timings.sweep)
+    assert not any(part.made or part.widget.children for part in late)
+    for part in panel.parts:
+        open_tab(panel, part)
+    assert all(part.made for part in late)
+    assert panel.bench.problem is None, "a cell without graphs has tabs, too"
+    children = panel.fusion.widget.children
+    open_tab(panel, panel.fusion)
+    assert panel.fusion.widget.children is children
+    panel.close()
+
+
+def test_static_form_of_a_panel_is_small(panel: Workbench) -> None:
+    bundle = panel._repr_mimebundle_()
+    assert "gelu_layer_norm" in bundle["text/html"]
+    assert len(bundle["text/html"]) < 15_000
+    assert "layer_norm" in bundle["text/plain"]
+
+
+# --- fusion --------------------------------------------------------------------------------
+
+
+def test_fusion_explains_the_two_that_are_picked(panel: Workbench) -> None:
+    tab = open_tab(panel, panel.fusion)
+    names = {node.label: node.name for node in tab.view.before.nodes}
+    assert "4 computations in 2 kernels" in tab.head.value
+    tab.pick(f"op:{names['gelu']}")
+    assert "Pick another one" in tab.reason.value
+    assert tab.apart.disabled
+    assert tab.together.disabled
+    tab.pick(f"op:{names['layer_norm']}")
+    assert "share the kernel" in tab.reason.value
+    assert (tab.apart.disabled, tab.together.disabled) == (False, True)
+    assert tab.picture.text.count('aria-pressed="true"') == 2
+    tab.pick(f"op:{names['aten.mm']}")  # the oldest gives way
+    assert tab.picked == [names["layer_norm"], names["aten.mm"]]
+    assert "ATen" in tab.reason.value
+    assert tab.apart.disabled
+    assert tab.together.disabled, "a call of ATen cannot be joined"
+    tab.pick(f"op:{names['aten.mm']}")
+    tab.pick(f"op:{names['gelu']}")
+    tab.apart.click()
+    settle(panel)
+    assert "3 kernels instead of 2" in tab.outcome.value
+    assert "same results" in tab.outcome.value
+    assert panel.bench.problem is None
+
+
+# --- stages --------------------------------------------------------------------------------
+
+
+def test_stages_beside_each_other_and_alone(panel: Workbench, tmp_path: Path) -> None:
+    tab = open_tab(panel, panel.stages)
+    assert "fuselab-beside" in tab.picture.text
+    assert "data-link" in tab.picture.text
+    tab.changes.value = True
+    settle(panel)
+    assert "fuselab-gone" in tab.picture.text
+    tab.changes.value = False
+    tab.right.value = ""
+    tab.left.value = next(key for label, key in tab.left.options if "assembly" in label)
+    settle(panel)
+    assert "fuselab-beside" not in tab.picture.text
+    assert "gelu_layer_norm" in tab.picture.text
+    assert not tab.picture.html, "a long text is not saved with the notebook"
+    assert "build" in tab.times.value
+    tab.folder.value = str(tmp_path)
+    tab.save.click()
+    settle(panel)
+    assert "Saved to" in tab.note.value
+    assert next(tmp_path.rglob("repro.py")).is_file()
+
+
+def test_a_stage_that_cannot_be_made_says_so(
+    panel: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fusec.errors import CompilerNotFound
+
+    tab = open_tab(panel, panel.stages)
+
+    def refuse(*_: object) -> str:
+        raise CompilerNotFound("there is no compiler here")
+
+    monkeypatch.setattr("fusec.runtime.artifacts.assembly", refuse)
+    tab.right.value = ""
+    tab.left.value = [key for label, key in tab.left.options if "assembly" in label][-1]
+    settle(panel)
+    assert "there is no compiler here" in tab.picture.text
+    assert panel.bench.problem is None
+
+
+def test_saving_where_nothing_can_be_written(panel: Workbench) -> None:
+    tab = open_tab(panel, panel.stages)
+    tab.folder.value = "/proc/nope"
+    tab.save.click()
+    settle(panel)
+    assert "did not work" in tab.note.value
+
+
+# --- guards, numerics ----------------------------------------------------------------------
+
+
+def test_guards_are_shown_with_their_lines(panel: Workbench) -> None:
+    tab = open_tab(panel, panel.guards)
+    assert "x is a float32 tensor of 16 x 32 on cpu" in tab.text.value
+    assert "y = F.gelu(x)" in tab.text.value
+    assert "first call" in tab.text.value
+
+
+def test_numerics_compares_and_traces(panel: Workbench) -> None:
+    tab = open_tab(panel, panel.numerics)
+    tab.compare.click()
+    settle(panel)
+    assert "Every output is right" in tab.outputs.value
+    tab.trace.click()
+    settle(panel)
+    assert "Line by line" in tab.found.value
+    assert "z = F.layer_norm" in tab.found.value
+
+
+# --- timings -------------------------------------------------------------------------------
+
+
+def test_roofline_and_limit(panel: Workbench) -> None:
+    tab = open_tab(panel, panel.timings)
+    tab.roofline.start_button.click()
+    settle(panel)
+    assert bytes(tab.roofline.plot.image.value[:4]) == b"\x89PNG"
+    assert "GB/s" in tab.roofline.table.value
+    assert "× the limit" in panel.head.value
+    assert "a copy" in tab.table.value
+
+
+def test_sweep_draws_every_size(panel: Workbench) -> None:
+    tab = open_tab(panel, panel.timings).sweep
+    labels = [label for label, _ in tab.size.options]
+    assert any("16" in label for label in labels)
+    tab.size.value = next(n for n, label in enumerate(labels) if label.endswith("= 16"))
+    tab.range.value = (8, 32)
+    tab.button.click()
+    settle(panel)
+    assert [point.size for point in tab.points] == [8, 16, 32]
+    assert bytes(tab.plot.image.value[:4]) == b"\x89PNG"
+    assert tab.table.value.count("<tr>") == 4
+    tab.size.value = next(n for n, label in enumerate(labels) if label.endswith("= 32"))
+    tab.button.click()
+    settle(panel)
+    assert "captured for" in tab.table.value
+    assert panel.bench.problem is not None
+
+
+def test_values_to_sweep() -> None:
+    from fusec.runtime.sweep import Size
+
+    assert values_of(Size(1000, (), ""))[-2:] == [1000, 2000]
+    assert values_of(Size(3, (), "")) == [3, 6]
+    assert values_of(Size(8, (), "")) == [2, 4, 8, 16]
+
+
+# --- kernels: links, history ----------------------------------------------------------------
+
+
+def test_links_follow_lines_through_an_edit(panel: Workbench) -> None:
+    kernel = next(iter(panel.bench.facts.kernels.values()))
+    own = kernel.generated.text
+    links = links_of(kernel, own)
+    assert links
+    line = int(next(iter(links)))
+    lines = own.splitlines()
+    lines.insert(line - 1, "// two")
+    lines.insert(line - 1, "// lines more")
+    edited = "\n".join(lines)
+    assert links_of(kernel, edited)[str(line + 2)] == links[str(line)]
+    assert str(line) not in links_of(kernel, edited)
+    assert links_of(kernel, "// nothing of it") == {}
+    editor = panel.kernels.editor
+    assert editor.links == links
+    assert [t for _, t in editor.cell if "gelu" in str(t)] == ["y = F.gelu(x)"]
+
+
+def test_a_cell_is_shown_as_its_gutter_has_it() -> None:
+    cell = FakeCell()
+    cell.plan = object()  # type: ignore[attr-defined]
+    lines = cell_lines(cell, [])
+    assert lines[:2] == [[1, "%%fuse"], [2, "y = F.gelu(x)"]]
+
+
+def test_history_has_every_text_with_its_time(fake: Workbench) -> None:
+    tab, more = fake.kernels, fake.kernels.more
+    assert more.history.disabled
+    tab.tunables._controls["GRAIN"].value = 8
+    settle(fake)
+    tab.tunables._controls["GRAIN"].value = 16
+    settle(fake)
+    labels = [label for label, _ in more.history.options]
+    assert len(labels) == 2
+    assert "GRAIN=16: passed" in labels[0]
+    assert "ms" in labels[0]
+    assert bytes(more.plot.image.value[:4]) == b"\x89PNG"
+    more.history.value = 1
+    assert "GRAIN = 8;" in tab.editor.text
+    assert "is in the editor" in tab.verdict.value
+    more.changes.value = True
+    settle(fake)
+    assert "fuselab-new" in more.picture.text
+    tab.revert.click()
+    settle(fake)
+    assert more.picture.text == "No difference."
+
+
+def test_attempts_are_labeled_by_what_differs() -> None:
+    assert label_of(CPP, CPP, 1) == "generated"
+    assert label_of(CPP.replace("UNROLL = 2", "UNROLL = 4"), CPP, 1) == "UNROLL=4"
+    assert label_of(CPP + "// more", CPP, 3) == "edit 3"
+    from fusec.report import Verdict
+
+    passed = Verdict(True, "passed", "fine", timing=timing(1.0), generated=timing(2.0))
+    known = attempt([], CPP + "//", passed, CPP)
+    known = attempt(known, CPP + "//", passed, CPP)
+    known = attempt(known, "x", Verdict(False, "compile", "no"), CPP)
+    assert [each.label for each in known] == ["edit 1", "edit 1", "edit 3"]
+    assert "refused (compile)" in known[-1].line
+    assert "2.0× faster than generated" in known[0].line
+    assert [name for name, _ in bars(known)] == ["generated", "edit 1"]
+    assert bars([]) == []
+
+
+# --- tuning --------------------------------------------------------------------------------
+
+
+def test_a_point_of_a_search_is_put_in_use(fake: Workbench) -> None:
+    kernel = fake.bench.facts.kernels["gelu_norm"]
+    fake.kernels.tune.click()
+    settle(fake)
+    spots = fake.tuning.plot.picture.spots
+    assert len(spots) == 29, "one of thirty failed"
+    assert "STREAM" in spots[0][3]
+    chosen = next(spot for spot in spots if "GRAIN=1 UNROLL=4" in spot[3])
+    fake.tuning.pick(chosen[2])
+    settle(fake)
+    assert "GRAIN = 1;" in kernel.source
+    assert "is in use" in fake.tuning.line.value
+    assert bytes(fake.tuning.heat.image.value[:4]) == b"\x89PNG"
+    assert "Best time with each value" in fake.tuning.ranking.value
+    fake.tuning.pick("trial:999")
+    settle(fake)
+    assert "GRAIN = 1;" in kernel.source

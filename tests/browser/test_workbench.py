@@ -160,8 +160,6 @@ def test_fuse_panel(open_notebook: OpenNotebook) -> None:
     panel = Panel(notebook.run(1))
     expect(panel.editor).to_be_visible(timeout=120 * SECOND)
     panel.says(re.compile("[1-9] kernel"))
-    notebook.shoot("fuse-first")
-
     # An edit that is right, one that is wrong, one that does not compile.
     panel.type_at_end_of("return 0;", "  // a person typed this")
     panel.button("Check").click()
@@ -170,31 +168,11 @@ def test_fuse_panel(open_notebook: OpenNotebook) -> None:
     panel.type_at_end_of("\n{", "\nreturn 0;", after='extern "C"')
     panel.button("Keep").click()
     panel.says(re.compile("Refused: wrong result"), timeout=90)
-    notebook.shoot("fuse-wrong", panel.root)
     panel.button("Revert").click()
     panel.says(re.compile("back to the generated text"))
     panel.type_at_end_of("\n{", "\nint broken = ;", after='extern "C"')
     notebook.page.keyboard.press("Control+Enter")
     panel.says(re.compile("Refused.* line"), timeout=90)
     expect(panel.fault).to_contain_text("broken")
-    notebook.shoot("fuse-compile", panel.root)
     panel.button("Revert").click()
     panel.says(re.compile("back to the generated text"))
-
-    # Tune a kernel that has tunables, and read the plot.
-    choice = panel.root.get_by_role("combobox", name="Kernel")
-    for index in range(choice.locator("option").count()):
-        choice.select_option(index=index)
-        notebook.page.wait_for_timeout(500)
-        if panel.root.get_by_role("slider").count():
-            break
-    notebook.shoot("fuse-tunables", panel.root)
-    panel.button("Tune").click()
-    expect(panel.plot).to_be_visible(timeout=60 * SECOND)
-    panel.says(re.compile("best .* after"), timeout=90)
-    expect(panel.button("Tune")).to_be_enabled()
-    assert overflowing(panel.root) == []
-    notebook.shoot("fuse-tuned", panel.root)
-    panel.tab("Timings").click()
-    expect(panel.plot).to_be_visible()
-    notebook.shoot("fuse-timings", panel.root)

@@ -1,0 +1,103 @@
+"""The line magics that show one subject, compare, and complete names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from IPython.core.error import UsageError
+
+import fuselab
+from fuselab.complete import completions
+from fuselab.session import Session
+from test_magics import run, shell  # noqa: F401  (a fixture)
+
+
+@pytest.fixture
+def real(shell: Any, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
+    """A shell over the real compiler, with two cells."""
+    session = Session(shell.user_ns)
+    shell.magics_manager.registry["FuseMagics"].session = session
+    monkeypatch.setattr(fuselab, "_session", session)
+    shell.user_ns["x"] = torch.randn(16, 32)
+    run(shell, "%%fuse -q --name one\ny = torch.tanh(x)\nz = y.sum(0)")
+    run(shell, "%%fuse -q --name two\ny = torch.tanh(x) * 2\nz = y.sum(0)")
+    return shell
+
+
+def test_every_subject_has_a_page(real: Any) -> None:
+    facts = {
+        "fusion": "computations in",
+        "stages": "loop IR, before fusion",
+        "guards": "x is a float32 tensor of 16 x 32",
+        "numerics": "against float64",
+        "limits": "a copy of its bytes",
+    }
+    for subject, fact in facts.items():
+        run(real, f"%fuse_report one --show {subject}")
+        page = real.shown[-1]
+        assert fact in repr(page), subject
+        assert set(page._repr_mimebundle_()) == {"text/plain", "text/html"}
+
+
+def test_a_stage_is_printed(real: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run(real, "%fuse_report one --stage 'before fusion'")
+    assert "tanh(" in capsys.readouterr().out
+    run(real, "%fuse_report one --stage asm")
+    assert "one" in capsys.readouterr().out
+    with pytest.raises(UsageError, match=r"no stage has 'nothing'.*there is: cell source"):
+        run(real, "%fuse_report one --stage nothing")
+
+
+def test_a_stage_that_there_is_not_is_one_line(real: Any) -> None:
+    with pytest.raises(UsageError, match="no stage has 'ptx'"):
+        run(real, "%fuse_report one --stage ptx")
+
+
+def test_cells_are_compared_on_the_clock(real: Any) -> None:
+    page = run(real, "%fuse_compare one two")
+    assert "interleaved" in page.text
+    assert "fused, timed together" in page.text
+    assert "kernels" in page.text
+
+
+def test_kernels_are_compared_by_text(real: Any) -> None:
+    first, second = (next(iter(fuselab.cells[name].kernels)) for name in ("one", "two"))
+    page = run(real, f"%fuse_compare one.{first} two.{second}")
+    assert f"one.{first}" in page.text
+    assert "+++" in page.text
+
+
+def test_comparing_what_there_is_not(real: Any) -> None:
+    with pytest.raises(UsageError, match="cells: one, two"):
+        run(real, "%fuse_compare one three")
+    with pytest.raises(UsageError, match="fuse_compare"):
+        run(real, "%fuse_compare one")
+
+
+def test_completion_knows_options_choices_and_names(shell: Any) -> None:  # noqa: F811
+    run(shell, "%%fuse -q --name mine\ny = x * 2")
+    magics = shell.magics_manager.registry["FuseMagics"]
+
+    def found(line: str) -> list[str]:
+        return completions(magics, line, line.rsplit(" ", maxsplit=1)[-1])
+
+    assert found("%%fuse --tar") == ["--target"]
+    assert found("%%fuse --target t") == ["triton"]
+    assert found("%%kernel mi") == ["mine"]
+    assert "mine" in found("%fuse_revert ")
+    assert "mine" in found("%fuse_report ")
+    assert found("%fuse_report mine --show fus") == ["fusion"]
+    assert found("%%fuse --edit m") == ["mine"]
+    assert found("x = 5") == []
+    assert found("%timeit x") == []
+    _, matches = shell.complete("--tar", "%%fuse --tar", len("%%fuse --tar"))
+    assert "--target" in matches
+
+
+def test_completion_is_quiet_without_the_extension(shell: Any) -> None:  # noqa: F811
+    fuselab.unload_ipython_extension(shell)
+    _, matches = shell.complete("--tar", "%%fuse --tar", len("%%fuse --tar"))
+    assert "--target" not in matches
+    fuselab.load_ipython_extension(shell)

@@ -154,6 +154,28 @@ def test_batches(strategy: str) -> None:
     run(product(37, 21, 50, batch=3), strategy, SMALL)
 
 
+def test_names_of_the_users_do_not_collide() -> None:
+    def function(x: torch.Tensor, x_tiles: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+        row = x @ x_tiles
+        return row * moved
+
+    tensors = random(96, 72), weight(72, 80), random(96, 80)
+    compiled = fusec.compile(function, target="triton", matmul="template")
+    torch.testing.assert_close(compiled(*tensors), function(*tensors), rtol=5e-3, atol=5e-3)
+    assert "TensorDescriptor(" in compiled.graphs[0].kernels[0].source
+
+
+@pytest.mark.parametrize("strategy", ["tiles", "persistent"])
+def test_results_of_more_than_32_bits(strategy: str) -> None:
+    case = product(1 << 17, 1 << 15, 64)
+    source = emit_triton(case.name, case.body, case.buffers, strategy=strategy)
+    assert (
+        "row = tile_row.to(tl.int64)" in source.text or "program_id(0).to(tl.int64)" in source.text
+    )
+    code = artifacts(source.text, source.signature, "sm_90", ("ttir",))["ttir"]
+    assert "xi64>" in code
+
+
 def test_symbolic_rows() -> None:
     rows = Symbol("s0", "size", low=2)
     case = product(Expr.of(rows), 48, 40)
@@ -612,6 +634,13 @@ def test_candidates_fit_into_shared_memory(shape: tuple[int, int, int], dtype: t
         values = dict(settings)
         step = (values["BLOCK_M"] + values["BLOCK_N"]) * values["BLOCK_K"] * dtype.itemsize
         assert step * values["NUM_STAGES"] <= 227 << 10
+
+
+def test_without_a_gpu_auto_is_blas() -> None:
+    compiled = fusec.compile(lambda x, w: (x @ w).relu(), target="triton", matmul="auto")
+    x, w = random(64, 64), weight(64, 64)
+    torch.testing.assert_close(compiled(x, w), (x @ w).relu())
+    assert len(compiled.graphs[0].externs) == 1
 
 
 def test_no_extern_is_made_a_kernel_by_accident() -> None:

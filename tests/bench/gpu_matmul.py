@@ -146,7 +146,7 @@ def measure(workload: Workload, peers: Sequence[str], rounds: int) -> dict[str, 
     tensors = workload.tensors()
     exact = workload.function(*(t.double() if t.is_floating_point() else t for t in tensors))
     started = time.perf_counter()
-    ours = fusec.compile(workload.function)
+    ours = fusec.compile(workload.function, matmul="auto")
     result = ours(*tensors)
     torch.cuda.synchronize()
     first = time.perf_counter() - started

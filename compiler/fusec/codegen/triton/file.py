@@ -24,7 +24,7 @@ RESERVED = frozenset({*HELPERS, "libdevice", "XBLOCK", "YBLOCK", "RBLOCK", "SPLI
     "NUM_WARPS",
     "NUM_STAGES",
     "wide",
-    *"BLOCK_M BLOCK_N BLOCK_K GROUP_M PROGRAMS TensorDescriptor aligned parts tiles".split(),
+    *"BLOCK_M BLOCK_N BLOCK_K GROUP_M PROGRAMS TensorDescriptor parts moved".split(),
 }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import jinja2
 
+from fusec.codegen.naming import identifier
 from fusec.codegen.triton import expressions as ex
 from fusec.codegen.triton.block import Block, Kernel
 from fusec.codegen.triton.choices_matmul import Operand, Product
@@ -294,7 +295,9 @@ class _Product:
                 rows, columns, first, second = columns, rows, second, first
                 step = file.host(operand.strides[1])
             given = file.parameters[operand.buffer]
-            name = kernel.name(f"{given}_tiles")
+            taken = {*kernel.taken, *file.parameters.values()}  # they meet in `launch`
+            name = identifier(f"{given}_tiles", taken, "tiles")
+            kernel.taken.add(name)
             file.setup += [
                 f"if {given}.data_ptr() % 16:  # no tensor descriptor can begin there",
                 f"    moved = torch.empty_strided({given}.shape, {given}.stride(), "

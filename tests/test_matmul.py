@@ -20,6 +20,7 @@ from fusec.errors import BadOption
 from fusec.ir.body import Compute, Extern, Program
 from fusec.ir.index import Expr, Symbol
 from fusec.runtime.triton_build import artifacts, build_triton
+from fusec.schedule.view import fusion_view, why
 from fusec.tunables import set_tunables
 from fusec.tune import products as chooser
 from fusec.tune import products_race
@@ -472,6 +473,21 @@ def test_refusals_carry_reasons() -> None:
     assert "a row of 300 is longer than a tile of a matrix product" in reasons
     assert "it reduces down columns" in reasons
     assert "a running value of a matrix product has a kernel of its own" in reasons
+
+
+def test_the_view_of_fusion_has_products_as_computations() -> None:
+    compiled = fusec.compile(
+        lambda x, w: (x @ w).relu(), target="triton", matmul="template", keep_inputs=True
+    )
+    compiled(random(70, 130), weight(130, 90))
+    (part,) = compiled.graphs[0].parts
+    state = part.state
+    assert state.program is not None
+    assert state.schedule is not None
+    view = fusion_view(state.program, state.scheduled, state.schedule.decisions)
+    first, second = (node for node in view.before.nodes if node.kind == "kernel")
+    assert first.kernels == second.kernels == ("mm_relu",)
+    assert "share the kernel mm_relu" in why(view, first.name, second.name)
 
 
 def test_an_edited_product_is_checked() -> None:

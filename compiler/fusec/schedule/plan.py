@@ -60,7 +60,7 @@ def products_of(program: Program) -> tuple[str, ...]:
     )
 
 
-def _with_products(program: Program, products: Collection[str]) -> Program:
+def with_products(program: Program, products: Collection[str]) -> Program:
     """Put loop nests in the place of the calls named."""
     steps = tuple(
         Compute(step.name, step.body, step.label)
@@ -81,7 +81,7 @@ def schedule_program(
         wishes: What somebody wants together or apart; nothing if None.
         products: The calls of ``products_of`` that become kernels.
     """
-    program = choose_layouts(drop_dead(_with_products(program, products)))
+    program = choose_layouts(drop_dead(with_products(program, products)))
     steps, inlined = inline_pointwise(program, wishes)
     steps, fused = fuse(program, steps, inlined_members(inlined), wishes)
     arranged = tuple(

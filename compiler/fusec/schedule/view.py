@@ -100,12 +100,23 @@ def fusion_view(
         scheduled: After it, with the kernels' final names.
         decisions: Of the schedule.
     """
+    lowered = _with_its_products(lowered, scheduled)
     before = live_steps(lowered)
     kernels = kernels_of(before, scheduled)
     first = step_graph(lowered, before, kernels)
     own = {step.name: (step.name,) for step in scheduled.steps if isinstance(step, Compute)}
     second = step_graph(scheduled, scheduled.steps, own)
     return FusionView(first, second, tuple(decisions))
+
+
+def _with_its_products(lowered: Program, scheduled: Program) -> Program:
+    """Return the program with the matrix products that became kernels as computations."""
+    from fusec.schedule.plan import products_of, with_products
+
+    called = {b for s in scheduled.steps if isinstance(s, Extern) for b in s.writes()}
+    names = set(products_of(lowered))
+    taken = {s.name for s in lowered.steps if s.name in names and not called & set(s.writes())}
+    return with_products(lowered, taken)
 
 
 def live_steps(program: Program) -> tuple[Step, ...]:

@@ -15,13 +15,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from common import Row, caller, geometric_mean, read_rows, total_bytes, write_rows
 from cpu_workloads import WORKLOADS, Workload
-
-Row = dict[str, Any]
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -44,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.child:
         child(options)
         return 0
-    rows = {} if options.again else _read(options.report)
+    rows = {} if options.again else read_rows(options.report, "name", "threads")
     chosen = [
         w for w in WORKLOADS if not options.only or any(word in w.name for word in options.only)
     ]
@@ -54,25 +52,13 @@ def main(arguments: Sequence[str]) -> int:
         if missing and not options.show:
             for row in _run(workload, missing, options):
                 rows[workload.name, row["threads"]] = row
-                _write(options.report, rows.values())
+                write_rows(options.report, rows.values())
         for threads in options.threads:
             if (workload.name, threads) in rows:
                 print(line(rows[workload.name, threads]), flush=True)
     shown = [rows[w.name, t] for w in chosen for t in options.threads if (w.name, t) in rows]
     print(totals(shown))
     return int(any(row["error"] for row in shown))
-
-
-def _read(path: Path) -> dict[tuple[str, int], Row]:
-    if not path.exists():
-        return {}
-    rows = [json.loads(text) for text in path.read_text().splitlines()]
-    return {(row["name"], row["threads"]): row for row in rows}
-
-
-def _write(path: Path, rows: Iterable[Row]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _run(workload: Workload, threads: list[int], options: argparse.Namespace) -> list[Row]:
@@ -115,7 +101,7 @@ def measure(workload: Workload, threads: int, options: argparse.Namespace) -> Ro
     if workload.backward:
         inputs = tuple(t.requires_grad_() if t.is_floating_point() else t for t in inputs)
     compiled = fusec.compile(workload.function, keep_inputs=True)
-    call = _caller(workload, inputs)
+    call = caller(workload.function, inputs, workload.backward)
     with torch.set_grad_enabled(workload.backward):
         started = time.perf_counter()
         results = call(compiled)
@@ -129,7 +115,7 @@ def measure(workload: Workload, threads: int, options: argparse.Namespace) -> Ro
         if not options.no_inductor:
             peer = torch.compile(workload.function)
             calls["inductor"] = lambda: call(peer)
-        moved = workload.moved or _bytes([*inputs, *results])
+        moved = workload.moved or total_bytes([*inputs, *results])
         source = torch.ones(max(moved // 8, 1))
         target = torch.empty_like(source)
         calls["copy"] = lambda: target.copy_(source)
@@ -149,31 +135,6 @@ def measure(workload: Workload, threads: int, options: argparse.Namespace) -> Ro
         **{name: timing.milliseconds for name, timing in timings.items()},
         **{f"{name}_spread": [t.low * 1e3, t.high * 1e3] for name, t in timings.items()},
     }
-
-
-def _caller(
-    workload: Workload, inputs: tuple[Any, ...]
-) -> Callable[[Callable[..., Any]], list[Any]]:
-    import torch
-
-    if not workload.backward:
-        return lambda function: _flat(function(*inputs))
-    wanted = [t for t in inputs if t.requires_grad]
-    gradient = torch.randn_like(workload.function(*inputs).detach())
-
-    def both(function: Callable[..., Any]) -> list[Any]:
-        result = function(*inputs)
-        return [result, *torch.autograd.grad(result, wanted, gradient), gradient]
-
-    return both
-
-
-def _flat(result: Any) -> list[Any]:
-    return list(result) if isinstance(result, tuple) else [result]
-
-
-def _bytes(tensors: Iterable[Any]) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 # -- printing -----------------------------------------------------------------------------
@@ -204,7 +165,7 @@ def totals(rows: Sequence[Row]) -> str:
     for peer in ("eager", "inductor"):
         having = [row for row in rows if peer in row]
         if having:
-            mean = _mean([row[peer] / row["fusec"] for row in having])
+            mean = geometric_mean([row[peer] / row["fusec"] for row in having])
             worst = sorted(having, key=lambda row: float(row[peer] / row["fusec"]))[:5]
             names = ", ".join(
                 f"{r['name']} ({r['threads']}) {r[peer] / r['fusec']:.2f}" for r in worst
@@ -212,7 +173,7 @@ def totals(rows: Sequence[Row]) -> str:
             texts.append(f"over {peer}: {mean:.2f}x in geometric mean; least: {names}")
     memory = [row for row in rows if row["bound"] == "memory"]
     if memory:
-        mean = _mean([row["copy"] / row["fusec"] for row in memory])
+        mean = geometric_mean([row["copy"] / row["fusec"] for row in memory])
         under = sum(row["copy"] / row["fusec"] < 0.85 for row in memory)
         texts.append(
             f"memory-bound: {mean:.2f} of a copy's speed in geometric mean; {under} of "
@@ -225,10 +186,6 @@ def totals(rows: Sequence[Row]) -> str:
     ]
     texts.append(f"slower than the faster of the two: {', '.join(slower) or 'none'}")
     return "\n".join(texts)
-
-
-def _mean(ratios: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from fusec.graph.halves import widen_products
 from fusec.graph.masks import settle_attention_masks
 from fusec.graph.random import replace_random
 from fusec.graph.saved import recomputed_operators, saved_tensors
+from fusec.graph.softmax import open_log_softmax
 from fusec.ir.body import Extern
 from fusec.lower.program import GraphNotLowered
 from fusec.options import Options
@@ -137,6 +138,7 @@ class _GraphCompiler:
         started = time.perf_counter()
         self._widen(joint)
         joint.graph.eliminate_dead_code()
+        open_log_softmax(joint)
         merge_common(joint.graph)
         with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
             forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)

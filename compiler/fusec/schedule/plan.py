@@ -12,6 +12,7 @@ from fusec.schedule.fuse import fuse, has_effects
 from fusec.schedule.inline import inline_pointwise, inlined_members
 from fusec.schedule.layouts import choose_layouts
 from fusec.schedule.loops import arrange_loops
+from fusec.schedule.onehot import settle_one_hots
 from fusec.schedule.wishes import Wishes
 
 
@@ -85,7 +86,7 @@ def schedule_program(
     steps, inlined = inline_pointwise(program, wishes)
     steps, fused = fuse(program, steps, inlined_members(inlined), wishes)
     arranged = tuple(
-        replace(step, body=arrange_loops(step.body, program.buffers))
+        replace(step, body=arrange_loops(settle_one_hots(step.body), program.buffers))
         if isinstance(step, Compute) and not step.body.products
         else step
         for step in steps

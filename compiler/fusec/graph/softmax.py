@@ -1,0 +1,68 @@
+"""What backward needs of a log-softmax is its input and two numbers a row, not its result.
+
+In one operator the partitioner can only keep the result, which is as large as the input: for a
+language model the logits once more, written by forward for nothing else.  Taken apart, backward
+computes it again from the input while it reads it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch._guards import detect_fake_mode
+
+aten = torch.ops.aten
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def open_log_softmax(module: fx.GraphModule) -> int:
+    """Take the log-softmaxes of a joint graph apart, in place; return how many there were."""
+    found = [n for n in module.graph.nodes if n.target is aten._log_softmax.default and _fits(n)]
+    for node in found:
+        with module.graph.inserting_before(node):
+            result = _opened(module.graph, node)
+        node.replace_all_uses_with(result)
+        module.graph.erase_node(node)
+    return len(found)
+
+
+def _fits(node: fx.Node) -> bool:
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    value = source.meta["val"]
+    sizes = [s for s in value.shape if isinstance(s, int)]
+    return value.ndim > 0 and 0 not in sizes
+
+
+def _opened(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    x, dim, _ = node.args
+    assert isinstance(x, fx.Node)
+
+    def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        made = graph.call_function(target, args, kwargs)
+        values = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
+        fake = detect_fake_mode([x.meta["val"]])
+        assert fake is not None
+        with fake:
+            made.meta["val"] = target(*values[0], **values[1])
+        for key in ("stack_trace", "from_node", "seq_nr", "partitioner_tag", "recompute"):
+            if key in node.meta:
+                made.meta[key] = node.meta[key]
+        return made
+
+    # as eager computes it: in float32, from the largest, rounded once
+    wide = x
+    if x.meta["val"].dtype in _HALF:
+        wide = call(aten._to_copy.default, x, dtype=torch.float32)
+    shifted = call(aten.sub.Tensor, wide, call(aten.amax.default, wide, [dim], True))
+    total = call(aten.sum.dim_IntList, call(aten.exp.default, shifted), [dim], True)
+    result = call(aten.sub.Tensor, shifted, call(aten.log.default, total))
+    wanted = node.meta["val"].dtype
+    if result.meta["val"].dtype != wanted:
+        result = call(aten._to_copy.default, result, dtype=wanted)
+    return result
+
+
+__all__ = ["open_log_softmax"]

@@ -54,6 +54,10 @@ def user_line(stack_trace: str | None) -> SourceLine | None:
     return found
 
 
+# What may meet types that nothing computes in: it converts them.
+CONVERSIONS = frozenset({torch.ops.aten._to_copy, torch.ops.prims.convert_element_type})
+
+
 class _Driver:
     def __init__(
         self,
@@ -166,7 +170,7 @@ class _Driver:
         try:
             if rule is None:
                 raise NotLowered(f"{_label(target)} runs as ATen's own kernel")
-            _require_supported(args, kwargs, lowering.results)
+            _require_supported(args, kwargs, lowering.results, self.converted(target))
             return rule(lowering, *args, **kwargs)
         except NotLowered as reason:
             del lowering.steps[before[0] :]
@@ -178,6 +182,16 @@ class _Driver:
             why = f"{reason}, {self.because}" if self.because else str(reason)
             results = lowering.extern(target, args, kwargs, why, self.mutated(target, args, kwargs))
             return results if several else results[0]
+
+    def converted(self, target: object) -> frozenset[torch.dtype]:
+        """Return the types that kernels may convert from and to, and nothing else."""
+        if getattr(target, "overloadpacket", None) not in CONVERSIONS:
+            return frozenset()
+        devices = {meta.device.type for meta in self.lowering.results if meta is not None}
+        on_gpu = devices == {"cuda"} and torch.version.hip is None
+        if on_gpu and torch.cuda.get_device_capability() < (8, 9):
+            return frozenset()
+        return frozenset({torch.float8_e4m3fn}) if on_gpu or self.lowering.triton else frozenset()
 
     def mutated(
         self, target: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
@@ -277,14 +291,20 @@ def _require_device(device: torch.device, where: SourceLine | None) -> None:
 
 
 def _require_supported(
-    args: Sequence[object], kwargs: dict[str, object], results: Sequence[ResultMeta | None]
+    args: Sequence[object],
+    kwargs: dict[str, object],
+    results: Sequence[ResultMeta | None],
+    converted: frozenset[torch.dtype],
 ) -> None:
     devices: set[torch.device] = set()
+    supported = SUPPORTED_DTYPES | converted
+    if any(isinstance(a, TensorValue) and a.dtype == torch.float64 for a in args):
+        supported = SUPPORTED_DTYPES  # through float32 it would be rounded twice
 
     def visit(value: object) -> None:
         if isinstance(value, TensorValue):
             devices.add(value.device)
-            if value.dtype not in SUPPORTED_DTYPES:
+            if value.dtype not in supported:
                 raise NotLowered(f"{value.dtype} has no kernels")
             if value.device.type not in ("cpu", "cuda"):
                 raise NotLowered(f"no kernels for {value.device}")
@@ -300,7 +320,7 @@ def _require_supported(
     if len(devices) > 1:
         raise NotLowered("its tensors are on different devices")
     for meta in results:
-        if meta is not None and meta.dtype not in SUPPORTED_DTYPES:
+        if meta is not None and meta.dtype not in supported:
             raise NotLowered(f"{meta.dtype} has no kernels")
 
 

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -129,7 +130,15 @@ def _full(literal: str, dtype: torch.dtype) -> Text:
     return Text(f"tl.full([], {literal}, {triton_type(dtype)})")
 
 
-def convert(value: Text, source: torch.dtype, target: torch.dtype, bitcast: bool = False) -> Text:
+@lru_cache(maxsize=1)
+def float8_saturates() -> bool:
+    """Whether this torch makes the largest float8 of what is too large, as Triton does, not NaN."""
+    return not bool(torch.tensor([1e9]).to(torch.float8_e4m3fn).float().isnan().any())
+
+
+def convert(
+    value: Text, source: torch.dtype, target: torch.dtype, needs: Needs, bitcast: bool = False
+) -> Text:
     """Return a conversion as torch does it."""
     if value.literal:
         value = _full(value.source, source)
@@ -138,6 +147,10 @@ def convert(value: Text, source: torch.dtype, target: torch.dtype, bitcast: bool
         return Text(f"{operand}.to({triton_type(target)}, bitcast=True)")
     if target == torch.bool:
         return Text(f"{value.within(OR)} != 0", COMPARE)
+    if torch.float8_e4m3fn in (source, target) and torch.float32 not in (source, target):
+        return convert(Text(f"{operand}.to(tl.float32)"), torch.float32, target, needs)
+    if target == torch.float8_e4m3fn and not float8_saturates():
+        return call(needs.helper("to_float8"), value)
     if source.is_floating_point and target == torch.uint8:
         operand = f"{operand}.to(tl.int64)"  # torch goes through int64: -1.0 becomes 255
     elif source.is_floating_point and target in (torch.int8, torch.int16):

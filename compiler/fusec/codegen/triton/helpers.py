@@ -20,6 +20,12 @@ def minimum(a, b):
     """Return the smaller; NaN wins, as in torch."""
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 ''',
+    "to_float8": '''
+@triton.jit
+def to_float8(x):
+    """Return x as float8e4nv; what is too large is NaN, where Triton's own cast saturates."""
+    return tl.where(tl.abs(x) > 464.0, float("nan"), x).to(tl.float8e4nv)
+''',
     "random_bits": '''
 @triton.jit
 def random_bits(seed, position, stream, word: tl.constexpr):
@@ -58,6 +64,20 @@ def first_smallest(a, i, b, j):
     equal = (a == b) | ((a != a) & (b != b))
     keep = better | (equal & (i < j))
     return tl.where(keep, a, b), tl.where(keep, i, j)
+''',
+    "take_largest": '''
+@triton.jit
+def take_largest(largest, at, x, position):
+    """Take x into running maxima and where they were found first; NaN wins, and stays."""
+    better = ((x > largest) | (x != x)) & (largest == largest)
+    return tl.where(better, x, largest), tl.where(better, position, at)
+''',
+    "take_smallest": '''
+@triton.jit
+def take_smallest(smallest, at, x, position):
+    """Take x into running minima and where they were found first; NaN wins, and stays."""
+    better = ((x < smallest) | (x != x)) & (smallest == smallest)
+    return tl.where(better, x, smallest), tl.where(better, position, at)
 ''',
     "log_add_exp": '''
 @triton.jit
@@ -122,6 +142,31 @@ def rescale(largest, final):
     """Return exp(largest - final); 0 where the final maximum says that there was nothing."""
     return libdevice.fast_expf(largest - tl.where(final == -float("inf"), 0.0, final))
 ''',
+    "moments": '''
+@triton.jit
+def moments(total, squares, x, before):
+    """Take x into running sums and the squared distances from the mean that go with them.
+
+    ``before`` is how many elements each lane has taken so far.
+    """
+    mean = total * (1.0 / tl.maximum(before, 1))
+    distance = x - mean
+    return total + x, squares + distance * (distance * (before / (before + 1.0)))
+''',
+    "moments_inside": '''
+@triton.jit
+def moments_inside(total, squares, x, before, inside):
+    """Take x, which is 0 outside, into running sums and squared distances from the mean."""
+    new, more = moments(total, squares, x, before)
+    return new, tl.where(inside, more, squares)
+''',
+    "around": '''
+@triton.jit
+def around(mean, total, squares, count):
+    """Return the squared distances from the common mean, of lanes with a mean of their own."""
+    distance = total / tl.maximum(count, 1) - mean
+    return squares + count * distance * distance
+''',
     "one_plus_erf": '''
 @triton.jit
 def one_plus_erf(z):
@@ -142,8 +187,8 @@ def one_plus_tanh(z):
     "sigmoid": '''
 @triton.jit
 def sigmoid(x):
-    """Return 1 / (1 + exp(-x)), correctly rounded divisions and all."""
-    return tl.div_rn(1.0, 1.0 + libdevice.exp(-x))
+    """Return 1 / (1 + exp(-x)); the quotient is off by two units in the last place at most."""
+    return 1.0 / (1.0 + libdevice.exp(-x))
 ''',
     "sigmoid64": '''
 @triton.jit
@@ -247,6 +292,7 @@ def digamma(x):
 
 # What a helper calls itself.
 USES = {
+    "moments_inside": ("moments",),
     "online_sum": ("maximum",),
     "online_sum_grouped": ("maximum",),
     "log_add_exp": ("maximum", "minimum"),

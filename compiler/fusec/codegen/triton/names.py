@@ -73,10 +73,14 @@ def is_check(node: Node) -> TypeGuard[Op]:
 
 
 def rounds_for_memory(node: Node) -> bool:
-    """Whether ``node`` rounds a float for memory: a store does that by itself."""
+    """Whether ``node`` rounds a float for memory: a store does that by itself.
+
+    Not to float8, where torch and Triton differ in what is too large.
+    """
     return (
         isinstance(node, Cast)
         and not node.bitcast
         and node.dtype.is_floating_point
+        and node.dtype.itemsize > 1
         and node.args[0].dtype.is_floating_point
     )

@@ -22,8 +22,8 @@ _SMOOTH = frozenset(
     "add sub mul truediv neg abs maximum minimum sqrt rsqrt exp tanh sigmoid erf log log1p "
     "one_plus_erf one_plus_tanh".split()
 )
-_SMOOTH_REDUCTIONS = frozenset({"sum", "max", "min", "prod", "online_sum"})
-_HALF = (torch.float16, torch.bfloat16)
+_SMOOTH_REDUCTIONS = frozenset({"sum", "max", "min", "prod", "online_sum", "squares"})
+_HALF = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
 
 
 def relaxed_nodes(body: Body) -> frozenset[Node]:
@@ -31,12 +31,20 @@ def relaxed_nodes(body: Body) -> frozenset[Node]:
     nodes = body.nodes()
     strict: set[Node] = {s.value for s in body.stores if s.value.dtype not in _HALF}
     strict |= {s.value for s in body.stores if s.mode != "set"}
+    users: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for arg in node.args:
+            users.setdefault(arg, []).append(node)
     for node in reversed(nodes):  # users before their arguments
+        used = users.get(node, [])
+        if used and node not in strict and all(_is_bound(u) and u.args[0] is node for u in used):
+            continue  # a comparison that clamps: either side of the jump is the same value
         if isinstance(node, Cast) and node.dtype in _HALF and not node.bitcast:
             continue  # the rounding that hides it all, whoever uses the result
         harmless = node not in strict and _is_smooth(node)
         if isinstance(node, Op) and node.name == "where" and harmless:
-            strict.add(node.args[0])
+            if not _is_bound(node):
+                strict.add(node.args[0])
         elif not harmless:
             strict.update(node.args)
     return frozenset(n for n in nodes if n not in strict and n.dtype == torch.float32)
@@ -70,6 +78,19 @@ def is_softmax_total(node: Node) -> bool:
     if not isinstance(node, Reduce):
         return False
     return node.kind == "online_sum" or (node.kind == "sum" and is_softmax_weight(node.args[0]))
+
+
+def _is_bound(node: Node) -> bool:
+    """Whether this is ``where(x < bound, bound, x)``, or that with ``>``: x itself, clamped."""
+    if not (isinstance(node, Op) and node.name == "where"):
+        return False
+    condition, then, other = node.args
+    return (
+        isinstance(condition, Op)
+        and condition.name in ("lt", "gt", "le", "ge")
+        and condition.args == (other, then)
+        and isinstance(then, Const)
+    )
 
 
 def _is_smooth(node: Node) -> bool:

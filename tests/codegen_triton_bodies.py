@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -198,17 +199,21 @@ def softmax_of_product(
     return case
 
 
-def softmax(rows: IntLike, columns: IntLike, dtype: torch.dtype = torch.float16) -> Case:
-    buffers = {n: buffer(n, (rows, columns), dtype) for n in ("x", "out")}
+def softmax(
+    rows: IntLike, columns: IntLike, dtype: torch.dtype = torch.float16, down: bool = False
+) -> Case:
+    shape = (columns, rows) if down else (rows, columns)
+    buffers = {n: buffer(n, shape, dtype) for n in ("x", "out")}
     with recording():
         (i,), (r,) = axes(rows), axes(columns, prefix="r")
-        with source_line(line(4, "y = torch.softmax(x, -1)")):
-            x = read("x", at(i, r), dtype)
+        place = at(r, i) if down else at(i, r)
+        with source_line(line(4, f"y = torch.softmax(x, {0 if down else -1})")):
+            x = read("x", place, dtype)
             shifted = ops.binary("sub", x, ops.reduce("max", x, (r,), x.dtype))
             weight = ops.unary("exp", shifted)
             total = ops.reduce("sum", weight, (r,), x.dtype)
             y = to_memory(ops.binary("truediv", weight, total), dtype)
-        body = Body((i,), (r,), (Store("out", at(i, r), y),))
+        body = Body((i,), (r,), (Store("out", place, y),))
     return Case("softmax", body, buffers, "softmax")
 
 
@@ -273,6 +278,53 @@ def gelu_layer_norm(rows: IntLike, columns: int, dtype: torch.dtype = torch.floa
             y = ops.binary("add", y, read("beta", at(r), dtype))
         body = Body((i,), (r,), (Store("out", at(i, r), to_memory(y, dtype)),))
     return Case("gelu_layer_norm", body, buffers, "gelu, layer_norm")
+
+
+def normalize(
+    shape: tuple[int, ...],
+    reduced: tuple[int, ...],
+    channel: tuple[int, ...],
+    dtype: torch.dtype = torch.float16,
+) -> Case:
+    """A norm over the dimensions ``reduced``, with a weight along those of ``channel``."""
+    buffers = {
+        "x": buffer("x", shape, dtype),
+        "w": buffer("w", tuple(shape[d] for d in channel), F32),
+        "out": buffer("out", shape, dtype),
+    }
+    with recording():
+        every = axes(*shape)
+        inner = tuple(every[d] for d in reduced)
+        outer = tuple(a for a in every if a not in inner)
+        with source_line(line(1, "y = norm(x) * w")):
+            x = read("x", at(*every), dtype)
+            count = const(float(math.prod(shape[d] for d in reduced)), x.dtype)
+            mean = ops.binary("truediv", ops.reduce("sum", x, inner, x.dtype), count)
+            centered = ops.binary("sub", x, mean)
+            squares = ops.reduce("sum", ops.binary("mul", centered, centered), inner, x.dtype)
+            variance = ops.binary("truediv", squares, count)
+            scale = ops.unary("rsqrt", ops.binary("add", variance, const(1e-5, x.dtype)))
+            w = ops.cast(ops.load("w", at(*(every[d] for d in channel)), F32), x.dtype)
+            y = ops.binary("mul", ops.binary("mul", centered, scale), w)
+        body = Body(outer, inner, (Store("out", at(*every), to_memory(y, dtype)),))
+    return Case("normalize", body, buffers, "norm")
+
+
+def group_norm(
+    batch: int, groups: int, each: int, place: int, dtype: torch.dtype = torch.float16
+) -> Case:
+    """Rows of several channels, each with a weight of its own."""
+    return normalize((batch, groups, each, place), (2, 3), (1, 2), dtype)
+
+
+def batch_norm(batch: int, channels: int, place: int, dtype: torch.dtype = torch.float16) -> Case:
+    """Rows of which every image has a part."""
+    return normalize((batch, channels, place), (0, 2), (1,), dtype)
+
+
+def batch_norm_last(rows: int, channels: int, dtype: torch.dtype = torch.float16) -> Case:
+    """Columns side by side: the channels lie last."""
+    return normalize((rows, channels), (0,), (1,), dtype)
 
 
 def cross_entropy(rows: IntLike, columns: int, dtype: torch.dtype = torch.float16) -> Case:

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-RBLOCK = 4096  # tunable: 512 1024 2048 4096 8192 (elements a program takes at a time)
+RBLOCK = 4096  # tunable: 512 1024 2048 4096 8192 16384 (elements a program takes at a time)
 NUM_WARPS = 8  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
 

@@ -106,6 +106,7 @@ class Block:
         self.pending: dict[Node, tuple[SourceLine | None, ...]] = {}
         self.uses: Counter[Node] = Counter()
         self.must_name: set[Node] = set()
+        self.line: Dim | None = None  # the dimension that an index is wanted as a vector of
 
     # -- the statements -------------------------------------------------------------------
 
@@ -226,7 +227,9 @@ class Block:
             return self._index_value(node)
         if isinstance(node, Cast):
             source = node.args[0]
-            return ex.convert(self.value(source), source.dtype, node.dtype, node.bitcast)
+            return ex.convert(
+                self.value(source), source.dtype, node.dtype, self.kernel.needs, node.bitcast
+            )
         assert isinstance(node, Op)
         args = [self.value(arg) for arg in node.args]
         if node.name in COMPARISONS and all(_is_position(a) for a in node.args):
@@ -268,6 +271,8 @@ class Block:
             return self.value(symbol.payload).within(ex.ATOM)
         dim = self.kernel.tile.dim_of(symbol)
         name = dim.index if dim is not None else self.kernel.size_names[symbol]
+        if dim is not None and dim is self.line:
+            name = dim.line
         return f"{name}.to(tl.int64)" if wide and dim is not None else name
 
     def index(self, expr: Expr, wide: bool = False) -> str:
@@ -290,6 +295,15 @@ class Block:
         return f"{name} + {text}", self.kernel.expr_dims(offset)
 
     def _load(self, node: Load) -> Text:
+        line = self.kernel.tile.line_of(node)
+        if line is not None and not _index_guards(node.index):
+            self.line = line
+            address, _ = self.pointer(node.buffer, node.index)
+            self.line = None
+            texts = [address, line.line_mask] if line.mask else [address]
+            if self.kernel.padding is not None and node in self.kernel.padding.loads:
+                texts.append(f"other={self._padded(node)}")
+            return Text(f"tl.load({', '.join(texts)}){line.spread(2)}")
         address, dims = self.pointer(node.buffer, node.index)
         conditions = [d.mask for d in self._ordered(dims) if d.mask]
         spread = dims

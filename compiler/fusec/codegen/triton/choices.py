@@ -22,6 +22,8 @@ SMS = 132
 UNKNOWN_SIZE = 8192  # what a symbolic size is taken for
 PERSISTENT_LIMIT = 16384  # elements of a row in registers, with two programs an SM
 ONCE_LIMIT = 8192  # the same for rows that a loop, too, would read only once
+SHORT_COLUMN = 64  # elements that one thread goes through by itself
+KEPT_IN_L2 = 24 << 20  # bytes that surely stay in the L2 between two passes of a kernel
 TILE_SIDE = 32
 
 
@@ -47,6 +49,7 @@ class Choice:
         scalar_rows: Whether a program takes one row, so that the row is a scalar.
         knobs: The tunables.
         row_block: The fixed width of a persistent row; 0 otherwise.
+        walked: Reduced axes, not among ``reduced``, whose positions a loop takes one by one.
     """
 
     kind: str
@@ -56,6 +59,7 @@ class Choice:
     scalar_rows: bool = False
     knobs: tuple[Knob, ...] = ()
     row_block: int = 0
+    walked: tuple[Symbol, ...] = ()
 
 
 def known(size: Expr) -> int:
@@ -114,27 +118,73 @@ def choose_pointwise(body: Body, buffers: Mapping[str, Buffer]) -> Choice:
     if pair is not None:
         x, y = pair
         rest = [a for a in axes if a not in pair]
-        # 32 x 32 halves come as 64-byte pieces on both sides; the turn happens in shared memory
+        # whole cache lines on both sides; the turn happens in shared memory
+        halves = all(buffers[name].dtype.itemsize <= 2 for name in body.reads() + body.writes())
         knobs = (
-            Knob("YBLOCK", TILE_SIDE, (16, 32, 64, 128), "rows of a tile"),
+            Knob("YBLOCK", TILE_SIDE * (1 + halves), (16, 32, 64, 128), "rows of a tile"),
             Knob("XBLOCK", 2 * TILE_SIDE, (16, 32, 64, 128), "columns of a tile"),
             warps(4),
         )
         return Choice("tiled", ((*rest, y), (x,)), knobs=knobs)
-    return Choice("flat", (tuple(axes),), knobs=flat_knobs(body, buffers, known(points)))
+    flat = flat_knobs(body, buffers, known(points))
+    tiles = row_tiles(axes, flat)
+    if tiles:
+        return Choice("tiled", (tuple(axes[:-1]), (axes[-1],)), knobs=tiles)
+    return Choice("flat", (tuple(axes),), knobs=flat)
+
+
+def row_tiles(axes: list[Symbol], knobs: tuple[Knob, ...]) -> tuple[Knob, ...]:
+    """Return the tunables of tiles whose rows lie along the innermost axis; none where none pay.
+
+    Axes that could not be joined mean that something depends on one of them alone: the scale of
+    a row, the place that an index says, the position in an image.  In a tile of rows and columns
+    that is computed once a row or column instead of once an element.
+    """
+    wide = [a for a in axes if a.size != 1]
+    size = wide[-1].size.constant if wide and wide[-1].size is not None else None
+    if len(wide) < 2 or size is None or size < 16:
+        return ()
+    (block, count) = (knob.value for knob in knobs)
+    across = min(power_of_two(size), block)
+    if -(-size // across) * across * 3 > size * 4:
+        return ()  # more than a quarter of the threads would have nothing to do
+    return (
+        Knob("YBLOCK", block // across, (1, 2, 4, 8, 16, 32, 64), "rows of a tile"),
+        Knob("XBLOCK", across, (16, 32, 64, 128, 256, 512, 1024), "columns of a tile"),
+        warps(count),
+    )
 
 
 def flat_knobs(body: Body, buffers: Mapping[str, Buffer], points: int) -> tuple[Knob, ...]:
-    """16 bytes a thread and access, twice; smaller blocks where few points leave SMs idle."""
+    """16 bytes a thread and access, twice; smaller blocks where few points leave SMs idle.
+
+    Buffers that hold next to nothing (an index a row, a scale) do not count.  Where most loads
+    step irregularly, as those of a pooling window do, each element has an access of its own
+    anyway: then a thread takes a few neighbors only, so that the accesses of neighboring threads
+    share cache lines.
+    """
     names = dict.fromkeys(body.reads() + body.writes())
-    itemsize = max((buffers[name].dtype.itemsize for name in names), default=4)
+    sizes = {name: known(buffers[name].elements) for name in names}
+    bulk = [name for name in names if sizes[name] * 8 > max(sizes.values())]
+    itemsize = max((buffers[name].dtype.itemsize for name in bulk), default=4)
     block = 1024 if itemsize <= 4 else 512
+    if steps_irregularly(body, buffers):
+        block = 512 if itemsize <= 2 else 256
     while block > 128 and points // block < 2 * SMS:
         block //= 2
     return (
         Knob("XBLOCK", block, (128, 256, 512, 1024, 2048, 4096), "elements a program computes"),
-        warps(4 if block >= 512 else 2),
+        warps(4 if block >= 256 else 2),
     )
+
+
+def steps_irregularly(body: Body, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether most loads move by something else than one element along the innermost axis."""
+    axis = next((a for a in reversed(body.axes) if a.size != 1), None)
+    if axis is None:
+        return False
+    strides = strides_of(body, buffers, axis)[: len(body.loads())]
+    return 2 * sum(stride not in (0, 1) for stride in strides) > len(strides) >= 4
 
 
 def disagreeing_axes(
@@ -175,17 +225,87 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -
         columns = 1 << 20  # a reduction of everything, of unknown size: assume much
     single = results.constant in (0, 1)
     if not single and not reduces_contiguous(body, buffers, outer, reduced):
-        return choose_columns((outer,), reduced, rows, columns, strategy)
+        bulk = bulk_loads(body, buffers, reduced)
+        return choose_columns((outer,), reduced, rows, columns, bulk, strategy)
     width = power_of_two(columns)
     limit = ONCE_LIMIT if reads_once(body) else PERSISTENT_LIMIT
     fits = size.constant is not None and width <= (1 << 20 if strategy else limit)
+    walked, reduced = walked_axes(body, reduced)
     splits = splits_for(rows, columns)
     kind = strategy or ("split" if splits > 1 else "persistent" if fits else "looped")
     if kind == "persistent" and fits:
-        return choose_persistent((outer,), reduced, rows, width, single)
+        bulk = bulk_loads(body, buffers, walked + reduced)
+        return choose_persistent((outer,), walked + reduced, rows, width, single, bulk)
+    if walked:
+        return choose_walked((outer,), walked, reduced, rows, strategy)
     if kind == "split":
         return choose_split((outer,), reduced, max(splits, 2))
-    return choose_looped((outer,), reduced, columns)
+    again = columns * row_bytes(body, buffers, reduced) if not reads_once(body) else 0
+    return choose_looped((outer,), reduced, columns, again)
+
+
+def walked_axes(
+    body: Body, reduced: tuple[Symbol, ...]
+) -> tuple[tuple[Symbol, ...], tuple[Symbol, ...]]:
+    """Divide reduced axes into those that a loop takes one by one and those of a tile.
+
+    Several axes that were not joined are not one stretch of memory, or something depends on the
+    outer ones alone (the weight of a channel).  With the outer ones as numbers of the loop, what
+    depends on them is loaded once, and what lies along the inner one in whole cache lines.
+    """
+    wide = [a for a in reduced if a.size != 1]
+    inner = wide[-1].size.constant if wide and wide[-1].size is not None else None
+    if len(wide) < 2 or inner is None or inner < 256 or body.scans():
+        return (), reduced
+    if inner > 8192 and inner % 1024:
+        return (), reduced
+    if any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in body.nodes()):
+        return (), reduced  # their positions are counted over all of a row
+    return tuple(wide[:-1]), (wide[-1],)
+
+
+def choose_walked(
+    groups: tuple[tuple[Symbol, ...], ...],
+    walked: tuple[Symbol, ...],
+    reduced: tuple[Symbol, ...],
+    rows: int,
+    strategy: str,
+) -> Choice:
+    """A row of several parts: a step is one of them or an equal share of one, 8 elements a thread.
+
+    Programs enough to fill the GPU with threads share the rows.
+    """
+    parts = product(a.size for a in walked if a.size is not None)
+    size = known(reduced[0].size) if reduced[0].size is not None else 1
+    block = power_of_two(size)
+    if block > 8192 or size % 1024 == 0:
+        block = next(b for b in (8192, 4096, 2048, 1024) if size % b == 0)
+    steps = known(parts) * -(-size // block)
+    count = max(block // 256, 1)
+    splits = min(64 * SMS // (rows * count), steps // 4)
+    whole = [b for b in (256, 512, 1024, 2048, 4096, 8192) if size % b == 0 or b >= size]
+    knobs = [
+        Knob("RBLOCK", block, tuple(whole), "elements a program takes at a time"),
+        warps(count),
+        stages(),
+    ]
+    if strategy == "split" or (splits > 1 and not strategy):
+        counts = (2, 4, 8, 16, 32, 64, 128)
+        knobs.insert(1, Knob("SPLITS", max(splits, 2), counts, "programs that share a row"))
+        kind = "split"
+    else:
+        kind = "looped"
+    return Choice(kind, groups, reduced, scalar_rows=True, knobs=tuple(knobs), walked=walked)
+
+
+def bulk_loads(body: Body, buffers: Mapping[str, Buffer], reduced: tuple[Symbol, ...]) -> int:
+    """Return how many tensors as large as the largest a row has elements of."""
+    along = set(reduced)
+    names = {
+        load.buffer for load in body.loads() if along & {s for e in load.index for s in e.symbols()}
+    }
+    sizes = [known(buffers[name].elements) for name in names]
+    return sum(size * 2 > max(sizes) for size in sizes)
 
 
 def overwrites_row_values(body: Body) -> bool:
@@ -211,19 +331,25 @@ def choose_persistent(
     rows: int,
     width: int,
     single: bool,
+    bulk: int,
 ) -> Choice:
     """Rows in registers: 64 elements a thread and 4 warps, measured best at 4096 elements.
 
-    Short rows share a program; long ones get more warps, so that no thread holds more than 64.
+    Short rows share a program; long ones get more warps, so that no thread holds more than 64;
+    of several tensors, half as many each.
     """
-    tile = 8192 if width >= 1024 else 4096
+    tile = 8192 if width >= 1024 and bulk < 2 else 4096
     together = max(tile // width, 1)
     while together > 1 and rows // together < 2 * SMS:
         together //= 2  # rather more programs than fuller ones
     elements = width * together
     count = min(max(elements // 2048, 1), 32)
+    if bulk >= 2:
+        count = min(max(elements // 1024, 1), 32)
     if width > 8192:
         count = min(width // 1024, 32)
+    if single:
+        count = min(max(elements // 256, 1), 32)  # there is no other program to wait beside it
     knob = warps(power_of_two(count))
     if width >= 16384 or single:
         return Choice(
@@ -233,16 +359,34 @@ def choose_persistent(
     return Choice("persistent", groups, reduced, knobs=(blocks, knob), row_block=width)
 
 
+def row_bytes(body: Body, buffers: Mapping[str, Buffer], reduced: tuple[Symbol, ...]) -> int:
+    """Return the bytes that are loaded for one element of a row."""
+    along = set(reduced)
+    found = {
+        load.buffer for load in body.loads() if along & {s for e in load.index for s in e.symbols()}
+    }
+    return sum(buffers[name].dtype.itemsize for name in found)
+
+
 def choose_looped(
-    groups: tuple[tuple[Symbol, ...], ...], reduced: tuple[Symbol, ...], columns: int
+    groups: tuple[tuple[Symbol, ...], ...],
+    reduced: tuple[Symbol, ...],
+    columns: int,
+    again: int = 0,
 ) -> Choice:
-    """A long row a program: 16 elements a thread and step, so that many loads are under way."""
+    """A long row a program: 16 elements a thread and step, so that many loads are under way.
+
+    Where a second pass reads the ``again`` bytes of a row once more, they should come from the
+    L2: the larger the rows, the fewer may be under way at a time, each with more threads.
+    """
     long = columns >= 4096
-    block = 4096 if long else 1024
+    block, count = (4096, 8) if long else (1024, 4)
+    while count < 32 and 2048 // (32 * count) * SMS * again > KEPT_IN_L2:
+        block, count = 2 * block, 2 * count
     what = "elements a program takes at a time"
     knobs = (
-        Knob("RBLOCK", block, (512, 1024, 2048, 4096, 8192), what),
-        warps(8 if long else 4),
+        Knob("RBLOCK", block, (512, 1024, 2048, 4096, 8192, 16384), what),
+        warps(count),
         stages(),
     )
     return Choice("looped", groups, reduced, True, scalar_rows=True, knobs=knobs)
@@ -253,16 +397,30 @@ def choose_columns(
     reduced: tuple[Symbol, ...],
     rows: int,
     columns: int,
+    bulk: int,
     strategy: str = "",
 ) -> Choice:
-    """Reduce down columns: neighboring lanes take neighboring columns, 128 bytes wide.
+    """Reduce down columns: neighboring lanes take neighboring columns.
+
+    A warp takes 256 columns at once, in 16-byte accesses to stretches of memory that are long
+    enough to be read at full speed; 16 elements a thread and step leave registers for 8 programs
+    an SM, which all run side by side.  Short columns, of which there are many, are each one
+    thread's own: no lane has to wait for another.
 
     ``rows`` counts the results, ``columns`` what each one reduces.
     """
-    block = 64
+    if columns <= SHORT_COLUMN and rows >= 1024 * SMS:
+        short = (
+            Knob("XBLOCK", 1024, (256, 512, 1024, 2048), "columns a program computes"),
+            Knob("RBLOCK", 1, (1, 2, 4), "rows it takes at a time"),
+            warps(4),
+            stages(),
+        )
+        return Choice("looped", groups, reduced, inner_last=False, knobs=short)
+    block = 256
     while block > 8 and block >= 2 * rows:
         block //= 2
-    programs = max(rows // block, 1)
+    programs = max(-(-rows // block), 1)
     step = min(power_of_two(columns), 2048 // block)  # 16 elements a thread and step
     knobs = [
         Knob("XBLOCK", block, (16, 32, 64, 128, 256), "columns a program computes"),
@@ -270,27 +428,32 @@ def choose_columns(
         warps(4),
         stages(),
     ]
-    splits = min(4 * SMS // programs, columns // (4 * step)) if programs < 2 * SMS else 1
+    resident = (8 if bulk <= 2 else 5) * SMS  # programs that run side by side
+    splits = min(resident // programs, columns // (4 * step)) if programs < 4 * SMS else 1
     if strategy == "split" or (splits > 1 and not strategy):
-        splits = min(power_of_two(max(splits, 2)), 8192 // block)
-        sharing = Knob("SPLITS", splits, (4, 8, 16, 32, 64, 128), "programs that share a column")
+        splits = min(max(splits, 2), 1024)
+        counts = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+        sharing = Knob("SPLITS", splits, counts, "programs that share a column")
         knobs.insert(2, sharing)
         return Choice("split", groups, reduced, inner_last=False, knobs=tuple(knobs))
     return Choice("looped", groups, reduced, inner_last=False, knobs=tuple(knobs))
 
 
 def splits_for(rows: int, columns: int) -> int:
-    """Return how many programs share a row: 1 where there are rows enough to fill the GPU."""
-    if rows >= SMS or columns < 16384:
+    """Return how many programs share a row: 1 where there are rows enough to fill the GPU.
+
+    Six programs an SM with 8 warps each run side by side with up to 40 registers a thread: a
+    second, partly filled wave of programs would take as long as the first.
+    """
+    if rows >= SMS * 6 // 7 or columns < 16384:
         return 1
-    wanted = 8 * SMS // max(rows, 1)
-    return min(power_of_two(wanted), power_of_two(columns // 4096), 1024)
+    return max(min(6 * SMS // max(rows, 1), columns // 4096), 1)
 
 
 def choose_split(
     groups: tuple[tuple[Symbol, ...], ...], reduced: tuple[Symbol, ...], splits: int
 ) -> Choice:
-    """Few long rows: programs enough to fill the GPU share them, 32 bytes a thread and step."""
+    """Few long rows: programs enough to fill the GPU share them, 16 elements a thread and step."""
     counts = (8, 16, 32, 64, 128, 256, 512, 1024)
     knobs = (
         Knob("RBLOCK", 4096, (512, 1024, 2048, 4096, 8192), "elements a program takes at a time"),

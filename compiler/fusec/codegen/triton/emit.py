@@ -13,7 +13,12 @@ from fusec.codegen.triton.choices import choose
 from fusec.codegen.triton.choices_matmul import choose_product, take_apart
 from fusec.codegen.triton.expressions import Needs
 from fusec.codegen.triton.file import RESERVED, File, add_function, assemble
-from fusec.codegen.triton.indices import make_tile, write_outer_indices, write_row_index
+from fusec.codegen.triton.indices import (
+    make_tile,
+    write_outer_indices,
+    write_padded,
+    write_row_index,
+)
 from fusec.codegen.triton.online import carry_online
 from fusec.codegen.triton.patterns import use_patterns
 from fusec.codegen.triton.pointwise import write_pointwise
@@ -62,7 +67,7 @@ def emit_triton(
         else:
             filled = without_empty_rows(body)
             choice = choose(filled, buffers, strategy)
-            moved = move(filled, choice.groups, choice.reduced)
+            moved = move(filled, choice.groups, choice.reduced, choice.walked)
         if product is None and choice.kind in ("looped", "split"):
             moved = carry_online(moved)
         moved = use_patterns(moved)
@@ -148,6 +153,8 @@ def write_single(file: File) -> None:
     else:
         assert tile.inner is not None
         size = block.index(tile.inner.size)
+        if tile.walk is not None:
+            size = f"{block.index(tile.walk.size)} * {write_padded(kernel, tile)}"
         loop = f"for start in tl.range(0, {size}, RBLOCK, num_stages=NUM_STAGES):"
         write_looped(kernel, block, plan_passes(body), loop)
     constants = [(k.name, k.name) for k in file.knobs]

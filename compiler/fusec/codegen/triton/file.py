@@ -20,10 +20,14 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, free_axes
 
 # What a file may define itself: no argument may be called so.
-RESERVED = frozenset({*HELPERS, "libdevice", "XBLOCK", "YBLOCK", "RBLOCK", "SPLITS", "chunk"}) | {
+RESERVED = frozenset(
+    {*HELPERS, "libdevice", "XBLOCK", "YBLOCK", "RBLOCK", "SPLITS", "chunk", "few"}
+) | {
     "NUM_WARPS",
     "NUM_STAGES",
     "wide",
+    "min",
+    "max",
     *"BLOCK_M BLOCK_N BLOCK_K GROUP_M PROGRAMS TensorDescriptor parts moved".split(),
 }
 
@@ -94,10 +98,10 @@ class File:
         """Return a kernel to write; the arguments' names are taken in it."""
         taken = {f"{p}_ptr" for p in self.parameters.values()} | set(self.sizes.values())
         taken |= {name, self.name, "INDEX", "start", "float", "range", "libdevice"}
-        taken |= {"program", "split", "CHUNK", "PARTS"}
+        taken |= {"program", "split", "CHUNK", "PARTS", "PADDED"}
         taken |= {k.name for k in self.choice.knobs} | set(HELPERS)
         for dim in tile.dims:
-            taken |= {dim.index, dim.mask}
+            taken |= {dim.index, dim.mask, dim.line, dim.line_mask}
         free = free_axes(body.computed)
         padding = None
         if tile.inner is not None and tile.inner.mask:

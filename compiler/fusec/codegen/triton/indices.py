@@ -24,9 +24,16 @@ def make_tile(choice: Choice, body: Body) -> Tile:
             Dim(x, x.size or Expr.of(1), "col", "XBLOCK", "col_inside", 1),
         )
         return Tile(body, dims, None, 2)
-    x, r = body.axes[0], body.reduce_axes[0]
+    x, r = body.axes[0], body.reduce_axes[-1]
     rows, columns = x.size or Expr.of(1), r.size or Expr.of(1)
     whole = choice.row_block > 0 and columns.constant == choice.row_block
+    if choice.walked:
+        p = body.reduce_axes[0]
+        # programs that share a row may come past its end, others only past the end of a part
+        shared = choice.kind == "split"
+        walk = Dim(p, p.size or Expr.of(1), "part", "", "part_inside" if shared else "", -1)
+        inner = Dim(r, columns, "col", "RBLOCK", "col_inside", 0)
+        return Tile(body, (Dim(x, rows, "row", "", "", -1),), inner, 1, walk)
     if choice.scalar_rows:
         inner = Dim(r, columns, "col", "RBLOCK", "" if whole else "col_inside", 0)
         return Tile(body, (Dim(x, rows, "row", "", "", -1),), inner, 1)
@@ -51,11 +58,7 @@ def write_outer_indices(file: File, kernel: Kernel, tile: Tile) -> list[str]:
         writer.line(f"across = {columns}")
         writer.line(f"program = tl.program_id(0){wide}")
         for dim, position in ((row, "program // across"), (col, "program % across")):
-            spread = dim.spread(2)
-            writer.line(
-                f"{dim.index} = {position} * {dim.block} + tl.arange(0, {dim.block}){spread}"
-            )
-            writer.line(f"{dim.mask} = {dim.index} < {block.index(dim.size)}")
+            write_index(kernel, dim, f"{position} * {dim.block} + ", "")
         down, wide_tiles = (f"triton.cdiv({file.host(d.size)}, {d.block})" for d in (row, col))
         return [f"{down} * {wide_tiles}"]
     (dim,) = tile.outer
@@ -63,18 +66,43 @@ def write_outer_indices(file: File, kernel: Kernel, tile: Tile) -> list[str]:
         if dim.size != 1:
             writer.line(f"{dim.index} = tl.program_id(0){wide}")
         return [file.host(dim.size)]
-    spread = dim.spread(tile.rank)
-    writer.line(
-        f"{dim.index} = tl.program_id(0){wide} * {dim.block} + tl.arange(0, {dim.block}){spread}"
-    )
-    writer.line(f"{dim.mask} = {dim.index} < {block.index(dim.size)}")
+    write_index(kernel, dim, f"tl.program_id(0){wide} * {dim.block} + ", "")
     return [f"triton.cdiv({file.host(dim.size)}, {dim.block})"]
 
 
 def write_row_index(file: File, kernel: Kernel, dim: Dim) -> None:
     """Write the index along a row that a tile holds as a whole."""
     wide = "" if file.index == "tl.int32" else f".to({file.index})"
-    spread = dim.spread(kernel.tile.rank)
-    kernel.writer.line(f"{dim.index} = tl.arange(0, RBLOCK){spread}{wide}")
+    write_index(kernel, dim, "", wide)
+
+
+def write_index(kernel: Kernel, dim: Dim, start: str, wide: str) -> None:
+    """Write an index of the tile and its mask.
+
+    Args:
+        kernel: Where to.
+        dim: The dimension.
+        start: What the positions begin at, ready to be added to: ``start + ``; may be empty.
+        wide: The conversion of the positions, where they need one.
+    """
+    writer, spread = kernel.writer, dim.spread(kernel.tile.rank)
+    size = Block(kernel).index(dim.size)
+    along = f"{start}tl.arange(0, {dim.block})"
+    if kernel.tile.is_lined(dim):
+        writer.line(f"{dim.line} = {along}{wide}")
+        writer.line(f"{dim.index} = {dim.line}{spread}")
+        if dim.mask:
+            writer.line(f"{dim.line_mask} = {dim.line} < {size}")
+            writer.line(f"{dim.mask} = {dim.line_mask}{spread}")
+        return
+    writer.line(f"{dim.index} = {along}{spread}{wide}")
     if dim.mask:
-        kernel.writer.line(f"{dim.mask} = {dim.index} < {dim.size}")
+        writer.line(f"{dim.mask} = {dim.index} < {size}")
+
+
+def write_padded(kernel: Kernel, tile: Tile) -> str:
+    """Write how many elements the steps over one part of a row take, and return its name."""
+    assert tile.inner is not None
+    size = Block(kernel).index(tile.inner.size)
+    kernel.writer.line(f"PADDED: tl.constexpr = ({size} + RBLOCK - 1) // RBLOCK * RBLOCK")
+    return "PADDED"

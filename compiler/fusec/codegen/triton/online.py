@@ -5,6 +5,10 @@
 comes, the total is scaled down.  What infinities give is decided at the end, by what the user
 subtracted: the maximum itself (softmax: NaN, as in eager), or the maximum with infinities
 replaced, as ``logsumexp`` does (the infinity).
+
+Likewise ``sum((x - mean(x)) ** 2)`` is carried along with the sum, as Welford does: each lane has
+the squared distances from the mean of its own elements, and the lanes are joined at the end.
+Nothing cancels, wherever the mean lies.
 """
 
 from __future__ import annotations
@@ -13,21 +17,27 @@ from dataclasses import replace
 
 import torch
 
-from fusec.codegen.triton.reduce_text import ONLINE_SUM
+from fusec.codegen.triton.reduce_text import ONLINE_SUM, SQUARES
 from fusec.ir.body import Body
-from fusec.ir.node import Node, Op, Reduce, op, reduce, rewrite, walk
+from fusec.ir.index import product
+from fusec.ir.node import Cast, Const, IndexValue, Node, Op, Reduce, op, reduce, rewrite, walk
 
 
 def carry_online(body: Body) -> Body:
-    """Return ``body`` with sums of exponentials carried along with their maximum."""
-    nodes = body.nodes()
-    maxima = {n.args[0]: n for n in nodes if isinstance(n, Reduce) and n.kind == "max"}
-    if not maxima:
+    """Return ``body`` with sums that need an earlier reduction carried along with it.
+
+    Those of exponentials go with their maximum, those of squared distances with their mean's sum.
+    """
+    kinds = [n.kind for n in body.nodes() if isinstance(n, Reduce)]
+    if "max" not in kinds and kinds.count("sum") < 2:
         return body
 
     def replace_sum(node: Node) -> Node | None:
         if not isinstance(node, Reduce) or node.kind != "sum" or node.dtype != torch.float32:
             return None
+        if is_square_distance(node):
+            (distance, _) = node.args[0].args
+            return reduce(SQUARES, distance.args[0], node.axes, node.dtype)
         exponential = node.args[0]
         if not (isinstance(exponential, Op) and exponential.name == "exp"):
             return None
@@ -49,6 +59,36 @@ def carry_online(body: Body) -> Body:
     values = rewrite(body.roots, {}, replace_sum)
     stores = tuple(replace(s, value=v) for s, v in zip(body.stores, values, strict=True))
     return replace(body, stores=stores)
+
+
+def is_square_distance(total: Reduce) -> bool:
+    """Whether this is the sum of ``(x - mean(x)) ** 2`` over all that the mean is over."""
+    square = total.args[0]
+    if not (isinstance(square, Op) and square.name == "mul" and square.args[0] is square.args[1]):
+        return False
+    distance = square.args[0]
+    if not (isinstance(distance, Op) and distance.name == "sub"):
+        return False
+    value, mean = distance.args
+    if not (isinstance(mean, Op) and mean.name == "truediv" and value.dtype == torch.float32):
+        return False
+    sum_of, count = mean.args
+    summed = (
+        isinstance(sum_of, Reduce)
+        and sum_of.kind == "sum"
+        and sum_of.args[0] is value
+        and sum_of.axes == total.axes
+    )
+    return summed and _is_count(count, total)
+
+
+def _is_count(count: Node, total: Reduce) -> bool:
+    """Whether a number is how many elements a reduction runs over."""
+    wanted = product(a.size for a in total.axes if a.size is not None)
+    if isinstance(count, Const):
+        return wanted.constant == count.value
+    number = count.args[0] if isinstance(count, Cast) else count
+    return isinstance(number, IndexValue) and number.expr == wanted
 
 
 def find_maximum(value: Node, shift: Node, total: Reduce) -> Reduce | None:

@@ -22,11 +22,15 @@ from fusec.ir.node import Number, Reduce
 
 # A sum of exp(x - largest) that is carried with the largest in one pass; see ``online``.
 ONLINE_SUM = "online_sum"
+# A sum of squared distances from the mean that is carried with the sum in one pass.
+SQUARES = "squares"
+# What each of them is carried with.
+CARRIED_WITH = {ONLINE_SUM: "max", SQUARES: "sum"}
 
 
 def identity(kind: str, dtype: torch.dtype) -> Number:
     """Return the value that changes nothing; ``dtype`` is the argument's."""
-    if kind in ("sum", "xor", "any", ONLINE_SUM):
+    if kind in ("sum", "xor", "any", *CARRIED_WITH):
         return False if dtype == torch.bool else 0
     if kind in ("prod", "all"):
         return True if dtype == torch.bool else 1
@@ -121,4 +125,6 @@ def wish(node: Reduce, base: str) -> str:
     )
     if node.kind == ONLINE_SUM:
         return "exp_sum"
+    if node.kind == SQUARES:
+        return f"{base}_squares" if base else "squares"
     return f"{base}_{word}" if base else f"row_{word}"

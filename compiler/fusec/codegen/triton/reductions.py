@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from fusec.codegen.passes import Pass, PassPlan
 from fusec.codegen.triton import reduce_text as rt
 from fusec.codegen.triton.block import Block, Kernel
-from fusec.codegen.triton.expressions import ATOM, Text, triton_type, typed
+from fusec.codegen.triton.expressions import ATOM, SUM, Text, triton_type, typed
+from fusec.codegen.triton.indices import write_index
 from fusec.codegen.triton.scans import start_scans
 from fusec.codegen.triton.tiling import Dim, payloads
 from fusec.ir.body import Store
@@ -34,9 +35,18 @@ class Reducer:
         self.keep = kernel.tile.rank > 1
         self.running: dict[Reduce, tuple[str, ...]] = {}
         self.extremes: dict[Reduce, str] = {}  # the value that goes with an argmax's position
-        self.online = [
-            n for n in kernel.tile.body.nodes() if isinstance(n, Reduce) and n.kind == rt.ONLINE_SUM
+        self.carried = [
+            n
+            for n in kernel.tile.body.nodes()
+            if isinstance(n, Reduce) and n.kind in rt.CARRIED_WITH
         ]
+        self.online = [n for n in self.carried if n.kind == rt.ONLINE_SUM]
+        self.mask = " & ".join(
+            d.mask for d in (self.inner, kernel.tile.walk) if d is not None and d.mask
+        )
+        self.first = "0"  # where along the row the loop begins
+        self.step = "start"  # and where its step does
+        self.part = ""  # the index of the programs' parts while they are combined
 
     # -- one tile -------------------------------------------------------------------------
 
@@ -47,7 +57,7 @@ class Reducer:
             self._finish_arg(node, tile, self._positions())
         else:
             text = rt.finish(node, tile, self.axis, self.keep, self.kernel.needs)
-            self.block.assign(node, text, wish=self._wish(node))
+            self.block.assign(node, text, wish=self.wish(node))
 
     def _tile(self, node: Reduce, block: Block) -> Text:
         """Return the argument over the whole tile, the identity where nothing is there."""
@@ -62,10 +72,10 @@ class Reducer:
                 literal = block.value(argument).source
                 value = Text(f"tl.full({shape}, {literal}, {triton_type(argument.dtype)})")
         padding = self.kernel.padding
-        if not self.inner.mask or (padding is not None and node in padding.clean):
+        if not self.mask or (padding is not None and node in padding.clean):
             return value
         outside = rt.padding(node).source
-        return Text(f"tl.where({self.inner.mask}, {value.source}, {outside})")
+        return Text(f"tl.where({self.mask}, {value.source}, {outside})")
 
     def _positions(self) -> str:
         """Return the positions along the row, over the whole tile."""
@@ -77,7 +87,7 @@ class Reducer:
     def _finish_arg(self, node: Reduce, tile: Text, positions: str) -> None:
         helper = self._first(node)
         keep = ", keep_dims=True" if self.keep else ""
-        wish = self._wish(node)
+        wish = self.wish(node)
         extreme = self.kernel.name(f"{wish}_value")
         position = self.kernel.name(wish)
         self.kernel.writer.mark(node.source)
@@ -94,7 +104,8 @@ class Reducer:
         name = "first_largest" if node.kind == "argmax" else "first_smallest"
         return self.kernel.needs.helper(name)
 
-    def _wish(self, node: Reduce) -> str:
+    def wish(self, node: Reduce) -> str:
+        """Return what a reduction's result should be called."""
         favorite = self.kernel.favorite.get(node)
         if favorite:
             return favorite
@@ -118,6 +129,9 @@ class Reducer:
             shape = f"[{self.inner.block} // {group}]"
         writer.mark(node.source)
         word = "total" if node.kind == rt.ONLINE_SUM else node.kind
+        if node.kind == rt.SQUARES and self.kernel.tile.walk is not None:
+            size = self.block.index(self.inner.size)
+            writer.line(f"tl.static_assert(RBLOCK >= {size} or {size} % RBLOCK == 0)")
         name = self.kernel.name(f"running_{word}")
         first = rt.identity_text(node).source
         writer.line(
@@ -127,7 +141,7 @@ class Reducer:
         if node.kind in ("argmax", "argmin"):
             names.append(self.kernel.name(f"{name}_at"))
             index = self.kernel.index_type
-            writer.line(f"{names[1]} = tl.full({shape}, 2**31 - 1, {index})", (node.source,))
+            writer.line(f"{names[1]} = tl.full({shape}, {self.first}, {index})", (node.source,))
         self.running[node] = tuple(names)
 
     def _group(self, node: Reduce) -> int:
@@ -142,19 +156,28 @@ class Reducer:
         """Write one step of the loop."""
         names = self.running[node]
         writer = self.kernel.writer
-        if any(r.args == node.args for r in self.online) and node.kind == "max":
-            return  # the sum's update includes it
+        if any(r.args == node.args and rt.CARRIED_WITH[r.kind] == node.kind for r in self.carried):
+            return  # the update of what is carried with it includes it
         value = self._tile(node, inner)
         writer.mark(node.source)
         if node.kind in ("argmax", "argmin"):
-            args = f"{', '.join(names)}, {value.source}, {self._positions()}"
-            writer.line(f"{', '.join(names)} = {self._first(node)}({args})", (node.source,))
+            # positions grow, so what is equal comes later: keeping where a step began is enough
+            helper = "take_largest" if node.kind == "argmax" else "take_smallest"
+            args = f"{', '.join(names)}, {value.source}, {self.step}"
+            called = self.kernel.needs.helper(helper)
+            writer.line(f"{', '.join(names)} = {called}({args})", (node.source,))
         elif node.kind == rt.ONLINE_SUM:
             both = f"{self.running[partner(node, self.running)][0]}, {names[0]}"
             group = self._group(node)
             helper = self.kernel.needs.helper("online_sum_grouped" if group > 1 else "online_sum")
             more = f", {group}" if group > 1 else ""
             writer.line(f"{both} = {helper}({both}, {value.source}{more})", (node.source,))
+        elif node.kind == rt.SQUARES:
+            both = f"{self.running[partner(node, self.running)][0]}, {names[0]}"
+            inside = f", {self.mask}" if self.mask else ""
+            helper = self.kernel.needs.helper("moments_inside" if inside else "moments")
+            text = f"{helper}({both}, {value.source}, start // {self.inner.block}{inside})"
+            writer.line(f"{both} = {text}", (node.source,))
         else:
             text = rt.step(node, names[0], value, self.kernel.needs).source
             writer.line(f"{names[0]} = {text}", (node.source,))
@@ -163,14 +186,71 @@ class Reducer:
         """Write what makes the running values one a row, or one a program's part of it."""
         names = self.running[node]
         if node.kind in ("argmax", "argmin"):
-            self._finish_arg(node, Text(names[0]), names[1])
+            lane = f"tl.arange(0, {self.inner.block}){self.inner.spread(self.kernel.tile.rank)}"
+            self._finish_arg(node, Text(names[0]), f"{names[1]} + {lane}")
         elif node.kind == rt.ONLINE_SUM:
             other = partner(node, self.running)
             largest = self.block.value(other).source
             self._finish_online(node, names[0], self.running[other][0], largest, partial)
+        elif node.kind == rt.SQUARES:
+            self._finish_squares(
+                node, names[0], self.running[partner(node, self.running)][0], partial
+            )
         else:
             text = rt.finish(node, Text(names[0]), self.axis, self.keep, self.kernel.needs)
-            self.block.assign(node, text, wish=self._wish(node))
+            self.block.assign(node, text, wish=self.wish(node))
+
+    def _finish_squares(self, node: Reduce, squares: str, sums: str, partial: bool) -> None:
+        """Write the squared distances from the row's mean, or from that of a program's part."""
+        writer = self.kernel.writer
+        keep = ", keep_dims=True" if self.keep else ""
+        lane = f"tl.arange(0, {self.inner.block}){self.inner.spread(self.kernel.tile.rank)}"
+        writer.mark(node.source)
+        count = self.kernel.name("count")
+        writer.line(f"{count} = {self._lane_counts(lane, partial)}", (node.source,))
+        total = self.block.value(partner(node, self.running)).source
+        if partial:
+            mean = f"{total} / tl.maximum(tl.sum({count}, {self.axis}{keep}), 1)"
+        else:
+            mean = f"{total} / {self._elements()}"
+        helper = self.kernel.needs.helper("around")
+        text = f"tl.sum({helper}({mean}, {sums}, {squares}, {count}), {self.axis}{keep})"
+        self.block.assign(node, Text(text), wish=self.wish(node))
+
+    def _elements(self) -> str:
+        """Return the text of the number of elements of a row."""
+        walk = self.kernel.tile.walk
+        size = self.inner.size if walk is None else self.inner.size * walk.size
+        if size.constant is not None:
+            return repr(float(size.constant))
+        return Text(self.block.index(size), SUM).within(ATOM)
+
+    def _steps_end(self) -> str:
+        """Return the text of where the steps over a row end."""
+        walk, size = self.kernel.tile.walk, self.block.index(self.inner.size)
+        return size if walk is None else f"{self.block.index(walk.size)} * PADDED"
+
+    def _lane_counts(self, lane: str, partial: bool) -> str:
+        """Return the text of how many elements each lane of a loop has taken."""
+        size, block = self.block.index(self.inner.size), self.inner.block
+        if self.kernel.tile.walk is not None:
+            steps = f"{self._steps_end()} // {block}"
+            if partial:
+                rest = f"{self._steps_end()} - split * CHUNK"
+                steps = f"tl.maximum(tl.minimum({rest}, CHUNK), 0) // {block}"
+            return f"tl.where({lane} < {size}, {steps}, 0)"
+        if not partial:
+            return f"({size} - {lane} + {block} - 1) // {block}"
+        rest = f"({size} - split * CHUNK - {lane} + {block} - 1) // {block}"
+        return f"tl.maximum(tl.minimum({rest}, CHUNK // {block}), 0)"
+
+    def _part_counts(self) -> str:
+        """Return the text of how many elements each program's part has."""
+        found = f"tl.maximum(tl.minimum({self._steps_end()} - {self.part} * CHUNK, CHUNK), 0)"
+        if self.kernel.tile.walk is None:
+            return found
+        size = self.block.index(self.inner.size)
+        return f"{found} // RBLOCK * tl.minimum(RBLOCK, {size})"
 
     def _finish_online(
         self, node: Reduce, sums: str, maxima: str, largest: str, partial: bool
@@ -180,7 +260,7 @@ class Reducer:
         if partial:  # a part of a row may hold nothing without the row being so
             weight = f"{self.kernel.needs.helper('rescale')}({maxima}, {largest})"
         text = f"tl.sum({sums} * {weight}, {self.axis}{keep})"
-        self.block.assign(node, Text(text), wish=self._wish(node))
+        self.block.assign(node, Text(text), wish=self.wish(node))
 
     # -- between programs that share a row ------------------------------------------------
 
@@ -219,9 +299,17 @@ class Reducer:
                 other = partner(node, parts)
                 largest = self.block.value(other).source
                 self._finish_online(node, tile, parts[other], largest, partial=False)
+            elif node.kind == rt.SQUARES:
+                other = partner(node, parts)
+                mean = f"{self.block.value(other).source} / {self._elements()}"
+                helper = self.kernel.needs.helper("around")
+                each = f"{helper}({mean}, {parts[other]}, {tile}, {self._part_counts()})"
+                keep = ", keep_dims=True" if self.keep else ""
+                text = Text(f"tl.sum({each}, {self.axis}{keep})")
+                self.block.assign(node, text, wish=self.wish(node))
             else:
                 text = rt.finish(node, Text(tile), self.axis, self.keep, self.kernel.needs)
-                self.block.assign(node, text, wish=self._wish(node))
+                self.block.assign(node, text, wish=self.wish(node))
 
 
 def scratch_names(node: Reduce, nodes: Sequence[Reduce]) -> tuple[str, ...]:
@@ -233,12 +321,13 @@ def scratch_names(node: Reduce, nodes: Sequence[Reduce]) -> tuple[str, ...]:
 
 
 def partner(node: Reduce, among: object) -> Reduce:
-    """Return the maximum that an online sum is carried with."""
+    """Return the reduction that an online sum, or a sum of squared distances, is carried with."""
     assert hasattr(among, "__iter__")
+    kind = rt.CARRIED_WITH[node.kind]
     for other in among:
-        if isinstance(other, Reduce) and other.kind == "max" and other.args == node.args:
+        if isinstance(other, Reduce) and other.kind == kind and other.args == node.args:
             return other
-    raise AssertionError("an online sum without its maximum")
+    raise AssertionError(f"{node.kind} without its {kind}")
 
 
 def write_persistent(kernel: Kernel, block: Block) -> None:
@@ -266,8 +355,8 @@ def write_looped(kernel: Kernel, block: Block, plan: PassPlan, loop: str) -> Non
         block.must_name.update(loop_uses(plan, number))
         block.write(each.before, roots=later_uses(plan, number), stores=each.row_stores)
         write_pass(kernel, reducer, number, each, stores[number], loop)
-        # an online sum ends with its maximum, which is therefore known by then
-        for node in sorted(each.reductions, key=lambda n: n.kind == rt.ONLINE_SUM):
+        # what is carried ends with what it is carried with, which is therefore known by then
+        for node in sorted(each.reductions, key=lambda n: n.kind in rt.CARRIED_WITH):
             reducer.end(node)
     for each in plan.passes:
         for store in each.row_stores:
@@ -293,6 +382,7 @@ def write_pass(
     if not each.reductions and not stores:
         return
     writer, inner_dim = kernel.writer, reducer.inner
+    reducer.first, reducer.step = origin.removesuffix("start").removesuffix(" + ") or "0", origin
     for node in each.reductions:
         reducer.start(node)
     roots = [r.args[0] for r in each.reductions]
@@ -301,10 +391,16 @@ def write_pass(
     carries = start_scans(kernel, [n for n in nodes if isinstance(n, Scan)])
     writer.line(loop)
     with writer.indented():
-        writer.line(step_index(kernel, inner_dim, origin))
-        if inner_dim.mask:
-            size = reducer.block.index(inner_dim.size)
-            writer.line(f"{inner_dim.mask} = {inner_dim.index} < {size}")
+        walk = kernel.tile.walk
+        if walk is not None:
+            first = Text(origin, SUM if "+" in origin else ATOM).within(ATOM)
+            writer.line(f"{walk.index} = {first} // PADDED")
+            if walk.mask:
+                size = reducer.block.index(walk.size)
+                writer.line(f"{walk.mask} = {walk.index} < {size}")
+            origin = f"tl.multiple_of({first} % PADDED, {inner_dim.block})"
+        wide = "" if kernel.index_type == "tl.int32" else f".to({kernel.index_type})"
+        write_index(kernel, inner_dim, f"{origin} + ", wide)
         inside = Block(kernel, reducer.block, number)
         inside.carries = carries
         inside.write(nodes, roots=roots, stores=stores)
@@ -314,22 +410,14 @@ def write_pass(
             inside.store(store)
 
 
-def step_index(kernel: Kernel, dim: Dim, origin: str) -> str:
-    """Return the line that computes where along the row a step is, from where it starts."""
-    wide = "" if kernel.index_type == "tl.int32" else f".to({kernel.index_type})"
-    spread = dim.spread(kernel.tile.rank)
-    return f"{dim.index} = {origin} + tl.arange(0, {dim.block}){spread}{wide}"
-
-
 def nodes_for(kernel: Kernel, roots: Sequence[Node]) -> list[Node]:
     """Return what a step computes for ``roots``: their elementwise nodes, in order."""
-    inner = kernel.tile.inner
-    assert inner is not None
+    reduced = kernel.tile.reduced
     wanted: set[Node] = set()
     stack = list(roots)
     while stack:
         node = stack.pop()
-        if node in wanted or inner.symbol not in kernel.free[node]:
+        if node in wanted or not reduced & kernel.free[node]:
             continue
         wanted.add(node)
         stack.extend(node.args)

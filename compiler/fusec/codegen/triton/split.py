@@ -3,20 +3,25 @@
 Kernel ``p`` begins by combining what the programs of the kernels before it left in scratch
 memory, walks its own part of each row, and leaves its parts for the next.  The last one has no
 loop where only whole-row values remain to be stored.
+
+Columns side by side have many parts, which every program would have to read: there a small kernel
+in between combines them once.
 """
 
 from __future__ import annotations
 
 from fusec.codegen.passes import PassPlan, plan_passes
 from fusec.codegen.triton.block import Block, Kernel
-from fusec.codegen.triton.expressions import Text
+from fusec.codegen.triton.expressions import Text, triton_type
 from fusec.codegen.triton.file import File, add_function, mentions
-from fusec.codegen.triton.indices import make_tile, write_outer_indices
+from fusec.codegen.triton.indices import make_tile, write_outer_indices, write_padded
+from fusec.codegen.triton.reduce_text import CARRIED_WITH
 from fusec.codegen.triton.reductions import (
     Reducer,
     delayed_stores,
     later_uses,
     loop_uses,
+    partner,
     scratch_names,
     write_pass,
     write_places,
@@ -43,27 +48,39 @@ def write(file: File) -> None:
         row_stores.setdefault(home, []).extend(s for s in each.row_stores if s not in late)
     row_stores.setdefault(len(plan.passes), []).extend(late)
     reductions = [r for each in plan.passes for r in each.reductions]
-    # an online sum is combined with its maximum, which therefore comes first
-    reductions.sort(key=lambda r: (plan.ready[r], r.kind == "online_sum"))
+    # what is carried is combined with what it is carried with, which therefore comes first
+    reductions.sort(key=lambda r: (plan.ready[r], r.kind in CARRIED_WITH))
 
     declare_scratch(file, reductions, tile)
+    joined: set[Reduce] = set()
     last = max([*looping, *(n for n, s in row_stores.items() if s)])
     for number in [*looping, *([len(plan.passes)] if last == len(plan.passes) else [])]:
         suffix = "" if number == last else f"_part{looping.index(number) + 1}"
         name = f"{file.name}{suffix}"
+        needed = needed_rows(plan_roots(plan, number, stores, row_stores))
+        earlier = [r for r in reductions if plan.ready[r] <= number and r in needed]
+        if number in looping and tile.rank == 2:
+            fresh = [r for r in earlier if r not in joined]
+            if fresh:
+                write_joining(file, tile, fresh, reductions, f"{file.name}_join{number}")
+                joined.update(fresh)
         kernel = file.new_kernel(name, body, tile)
         writer = kernel.writer
         loops = number in looping
         grid = write_outer_indices(file, kernel, tile)
         if loops:
             grid = [*grid, "SPLITS"] if grid != ["1"] else ["1", "SPLITS"]
-            writer.line("split = tl.program_id(1)")
+            # the last parts of one kernel are still in the cache when the next one begins
+            first = looping[0] == number
+            writer.line(f"split = {'' if first else 'SPLITS - 1 - '}tl.program_id(1)")
+        if tile.walk is not None:
+            write_padded(kernel, tile)
         block = Block(kernel)
         reducer = Reducer(kernel, block)
-        needed = needed_rows(plan_roots(plan, number, stores, row_stores))
-        earlier = [r for r in reductions if plan.ready[r] <= number and r in needed]
-        if earlier:
-            load_parts(file, kernel, reducer, earlier, reductions, tile)
+        load_joined(reducer, [r for r in earlier if r in joined], reductions, tile)
+        apart = [r for r in earlier if r not in joined]
+        if apart:
+            load_parts(file, kernel, reducer, apart, reductions, tile)
         before = [n for each in plan.passes[: number + 1] for n in each.before if n in needed]
         if loops:
             block.must_name.update(loop_uses(plan, number))
@@ -80,19 +97,85 @@ def write(file: File) -> None:
         for store in row_stores.get(number, []):
             write_places(block, store)
             block.store(store, only and f"({only})")
-        extra = [
-            (scratch, scratch)
-            for node in reductions
-            for scratch in scratch_names(node, reductions)
-            if mentions(writer.text, scratch)
-        ]
+        extra = mentioned(writer.text, reductions)
         constants = [(k.name, k.name) for k in file.knobs]
         constants += [("PARTS", "triton.next_power_of_2(SPLITS)")]
+        if not loops:
+            grid, constants = narrowed(file, grid, constants, tile)
         if tile.inner.size.constant is not None:
             constants += [("CHUNK", "chunk")]
-        else:
-            extra += [("CHUNK", "chunk")] if loops else []
+        elif mentions(writer.text, "CHUNK"):
+            extra += [("CHUNK", "chunk")]
         add_function(file, kernel, name, grid, constants, extra)
+
+
+def mentioned(text: str, reductions: list[Reduce]) -> list[tuple[str, str]]:
+    """Return the scratch memory that a kernel's text uses, as its parameters."""
+    names = [scratch for node in reductions for scratch in scratch_names(node, reductions)]
+    names += [joined_name(scratch) for scratch in names]
+    return [(scratch, scratch) for scratch in names if mentions(text, scratch)]
+
+
+def joined_name(scratch: str) -> str:
+    """Return where the combination of the parts in ``scratch`` is."""
+    return f"{scratch.removesuffix('_parts')}_joined"
+
+
+def narrowed(
+    file: File, grid: list[str], constants: list[tuple[str, str]], tile: Tile
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Let programs that only combine parts take few columns each, all parts of which they hold."""
+    if tile.rank != 2:
+        return grid, constants
+    line = "few = min(XBLOCK, max(8192 // triton.next_power_of_2(SPLITS), 4))"
+    if line not in file.setup:
+        file.setup.append("# columns of a program that combines all parts of them")
+        file.setup.append(line)
+    constants = [(name, "few" if name == "XBLOCK" else value) for name, value in constants]
+    return [size.replace("XBLOCK", "few") for size in grid], constants
+
+
+def write_joining(
+    file: File, tile: Tile, fresh: list[Reduce], reductions: list[Reduce], name: str
+) -> None:
+    """Write a kernel that combines the parts of reductions for all programs of the next."""
+    kernel = file.new_kernel(name, file.body, tile)
+    grid = write_outer_indices(file, kernel, tile)
+    reducer = Reducer(kernel, Block(kernel))
+    load_parts(file, kernel, reducer, fresh, reductions, tile)
+    outer = tile.outer[0]
+    rows = file.host(outer.size)
+    for node in fresh:
+        names = [joined_name(scratch) for scratch in scratch_names(node, reductions)]
+        reducer.save(node, names, outer.index, outer.mask)
+        for scratch, dtype in zip(names, scratch_dtypes(file, node), strict=True):
+            device = f"{next(iter(file.parameters.values()))}.device"
+            file.setup.append(f"{scratch} = torch.empty({rows}, dtype={dtype}, device={device})")
+    constants = [(k.name, k.name) for k in file.knobs]
+    constants += [("PARTS", "triton.next_power_of_2(SPLITS)"), ("CHUNK", "chunk")]
+    grid, constants = narrowed(file, grid, constants, tile)
+    add_function(file, kernel, name, grid, constants, mentioned(kernel.writer.text, reductions))
+
+
+def load_joined(
+    reducer: Reducer, nodes: list[Reduce], reductions: list[Reduce], tile: Tile
+) -> None:
+    """Write the loads of what ``write_joining`` combined."""
+    outer = tile.outer[0]
+    for node in nodes:
+        scratch = joined_name(scratch_names(node, reductions)[-1])
+        text = f"tl.load({scratch} + {outer.index}{', ' + outer.mask if outer.mask else ''})"
+        if node.kind in ("argmax", "argmin"):
+            text += f".to({triton_type(node.dtype)})"
+        reducer.block.assign(node, Text(text), wish=reducer.wish(node))
+
+
+def scratch_dtypes(file: File, node: Reduce) -> list[str]:
+    """Return the types of a reduction's scratch memory, as torch calls them."""
+    dtypes = [str(node.args[0].dtype)]
+    if node.kind in ("argmax", "argmin"):
+        dtypes.append("torch.int64" if file.index != "tl.int32" else "torch.int32")
+    return dtypes
 
 
 def plan_roots(
@@ -120,8 +203,6 @@ def needed_rows(roots: list[Node]) -> set[Node]:
         found.add(node)
         if not isinstance(node, Reduce):
             stack.extend(node.args)
-        elif node.kind == "online_sum":
-            continue
     return found
 
 
@@ -131,12 +212,12 @@ def declare_scratch(file: File, reductions: list[Reduce], tile: Tile) -> None:
     rows = file.host(tile.outer[0].size)
     device = f"{next(iter(file.parameters.values()))}.device"
     columns = file.host(tile.inner.size)
+    if tile.walk is not None:
+        columns = f"{file.host(tile.walk.size)} * triton.cdiv({columns}, RBLOCK) * RBLOCK"
     file.setup.append(f"chunk = triton.cdiv(triton.cdiv({columns}, SPLITS), RBLOCK) * RBLOCK")
     for node in reductions:
-        dtypes = [str(node.args[0].dtype)]
-        if node.kind in ("argmax", "argmin"):
-            dtypes.append("torch.int64" if file.index != "tl.int32" else "torch.int32")
-        for scratch, dtype in zip(scratch_names(node, reductions), dtypes, strict=True):
+        names = scratch_names(node, reductions)
+        for scratch, dtype in zip(names, scratch_dtypes(file, node), strict=True):
             file.setup.append(
                 f"{scratch} = torch.empty((SPLITS, {rows}), dtype={dtype}, device={device})"
             )
@@ -175,12 +256,13 @@ def load_parts(
         writer.line(f"{name} = tl.load({scratch} + {address}, {mask}, {other.source})")
         return name
 
-    # an online sum needs its maximum even where nothing else does
+    # what is carried needs what it is carried with even where nothing else does
     chosen = list(wanted)
     for node in wanted:
-        if node.kind == "online_sum":
-            largest = next(r for r in reductions if r.kind == "max" and r.args == node.args)
-            if largest not in chosen:
-                chosen.append(largest)
+        if node.kind in CARRIED_WITH:
+            other = partner(node, reductions)
+            if other not in chosen:
+                chosen.append(other)
+    reducer.part = part
     chosen.sort(key=reductions.index)
     reducer.combine(chosen, load, reductions)

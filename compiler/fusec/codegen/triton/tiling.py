@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fusec.codegen.triton.reduce_text import identity
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol, product, unflatten
-from fusec.ir.node import Node, Reduce, cast, const, free_axes, reduce, rewrite
+from fusec.ir.node import Load, Node, Reduce, cast, const, free_axes, reduce, rewrite
 
 LIMIT = 2**31 - 2**24  # positions in the last, partly filled tile must not overflow either
 
@@ -38,6 +38,16 @@ class Dim:
     mask: str
     place: int
 
+    @property
+    def line(self) -> str:
+        """The index before it is put into its place of the tile: a vector."""
+        return f"{self.index}s"
+
+    @property
+    def line_mask(self) -> str:
+        """The mask that goes with it; empty where there is none."""
+        return f"{self.line}_inside" if self.mask else ""
+
     def spread(self, rank: int) -> str:
         """Return the subscript that puts a vector into its place of the tile."""
         if rank == 1 or self.place < 0:
@@ -54,17 +64,24 @@ class Tile:
         outer: The dimensions of independent points.
         inner: The reduced dimension, or None.
         rank: The number of dimensions that are not scalars.
+        walk: A reduced dimension outside of ``inner`` that a loop takes one by one, or None.
     """
 
     body: Body
     outer: tuple[Dim, ...]
     inner: Dim | None
     rank: int
+    walk: Dim | None = None
 
     @property
     def dims(self) -> tuple[Dim, ...]:
         """All dimensions."""
-        return self.outer + ((self.inner,) if self.inner is not None else ())
+        return self.outer + tuple(d for d in (self.walk, self.inner) if d is not None)
+
+    @property
+    def reduced(self) -> frozenset[Symbol]:
+        """The indices that reductions run over."""
+        return frozenset(d.symbol for d in (self.walk, self.inner) if d is not None)
 
     def dim_of(self, symbol: Symbol) -> Dim | None:
         """Return the dimension whose index ``symbol`` is."""
@@ -74,6 +91,24 @@ class Tile:
         """Return the shape of a value that depends on ``dims``, in the text's constants."""
         places = {d.place: d.block for d in dims if d.place >= 0}
         return "[" + ", ".join(places.get(p, "1") for p in range(self.rank)) + "]"
+
+    def is_lined(self, dim: Dim) -> bool:
+        """Whether something is loaded along the rows of the tile alone: then as a vector.
+
+        A column of the tile's own layout would be loaded by each thread as often as the thread
+        has elements in a row.
+        """
+        if self.rank != 2 or dim.place != 0:
+            return False
+        return any(self.line_of(load) is dim for load in self.body.loads())
+
+    def line_of(self, load: Load) -> Dim | None:
+        """Return the dimension along the rows of the tile, if a load depends on it alone."""
+        if self.rank != 2 or load.mask is not None or payloads(load.index):
+            return None
+        symbols = {s for e in load.index for s in e.symbols() if s.kind == "axis"}
+        (dim,) = (self.dim_of(s) for s in symbols) if len(symbols) == 1 else (None,)
+        return dim if dim is not None and dim.place == 0 else None
 
     def with_dims(self, **changes: Dim) -> Tile:
         """Return the tile with dimensions replaced, by the name of their index."""
@@ -90,10 +125,16 @@ def flatten_axes(axes: Sequence[Symbol], name: str) -> tuple[Symbol, dict[Symbol
     return flat, dict(zip(axes, unflatten(position, sizes), strict=True))
 
 
-def move(body: Body, groups: Sequence[Sequence[Symbol]], reduced: Sequence[Symbol]) -> Body:
+def move(
+    body: Body,
+    groups: Sequence[Sequence[Symbol]],
+    reduced: Sequence[Symbol],
+    walked: Sequence[Symbol] = (),
+) -> Body:
     """Return ``body`` over one axis for each of ``groups``, and one for ``reduced`` if any.
 
-    Axes of extent 1 vanish.
+    Those of ``walked``, if any, become one more reduced axis, outside of ``reduced``. Axes of
+    extent 1 vanish.
     """
     mapping: dict[Symbol, Expr] = {}
     outer = []
@@ -102,10 +143,11 @@ def move(body: Body, groups: Sequence[Sequence[Symbol]], reduced: Sequence[Symbo
         mapping.update(parts)
         outer.append(flat)
     inner: tuple[Symbol, ...] = ()
-    if reduced:
-        flat, parts = flatten_axes(reduced, "r")
-        mapping.update(parts)
-        inner = (flat,)
+    for several, name in ((walked, "p"), (reduced, "r")):
+        if several:
+            flat, parts = flatten_axes(several, name)
+            mapping.update(parts)
+            inner = (*inner, flat)
 
     def keep(node: Node) -> Node | None:
         # an axis of extent 1 vanishes from the indices, not from the reduction

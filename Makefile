@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test ops models bench-cpu bench-models bench-compile bench-calls lint format clean
+.PHONY: help demo lab test ops models bench-cpu bench-gpu bench-models bench-compile bench-calls lint format clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -35,6 +35,9 @@ models: $(INSTALLED) ## Whole models beside eager and TorchInductor (ARGS="--hel
 
 bench-cpu: $(INSTALLED) ## Workloads on the CPU beside eager, TorchInductor and a copy (ARGS="--help")
 	@$(BIN)/python tests/bench/cpu.py $(ARGS)
+
+bench-gpu: $(INSTALLED) ## Workloads on a GPU beside eager, TorchInductor and a copy (ARGS="--help")
+	@$(BIN)/python tests/bench/gpu.py $(ARGS)
 
 bench-models: $(INSTALLED) ## Whole models on the CPU beside eager and TorchInductor (ARGS="--help")
 	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[models]'

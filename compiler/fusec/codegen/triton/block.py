@@ -51,6 +51,7 @@ class Kernel:
         evict: Number of the pass and buffer to how long the cache should keep it.
         names: Node to the name it got in this kernel.
         wishes: Reduction to the name it should get in every kernel of the file.
+        lined: The dimensions whose index the text has as a vector, too.
     """
 
     tile: Tile
@@ -68,6 +69,7 @@ class Kernel:
     evict: Mapping[tuple[int, str], str] = field(default_factory=dict)
     names: dict[Node, str] = field(default_factory=dict)
     wishes: dict[Node, str] = field(default_factory=dict)
+    lined: set[Dim] = field(default_factory=set)
 
     def dims(self, symbols: Iterable[Symbol]) -> frozenset[Dim]:
         """Return the tile dimensions of loop axes."""
@@ -296,7 +298,7 @@ class Block:
 
     def _load(self, node: Load) -> Text:
         line = self.kernel.tile.line_of(node)
-        if line is not None and not _index_guards(node.index):
+        if line in self.kernel.lined and line is not None and not _index_guards(node.index):
             self.line = line
             address, _ = self.pointer(node.buffer, node.index)
             self.line = None

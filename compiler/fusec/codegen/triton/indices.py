@@ -89,6 +89,7 @@ def write_index(kernel: Kernel, dim: Dim, start: str, wide: str) -> None:
     size = Block(kernel).index(dim.size)
     along = f"{start}tl.arange(0, {dim.block})"
     if kernel.tile.is_lined(dim):
+        kernel.lined.add(dim)
         writer.line(f"{dim.line} = {along}{wide}")
         writer.line(f"{dim.index} = {dim.line}{spread}")
         if dim.mask:

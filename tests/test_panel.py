@@ -586,3 +586,42 @@ def test_built_editor_is_small_and_loads_nothing():
     assert "://" not in script
     assert "import(" not in script
     assert "@import" not in (STATIC / "editor.css").read_text()
+
+
+# --- what the page holds -----------------------------------------------------------------
+
+
+def test_a_job_asks_the_page_for_its_text(bench, cell, monkeypatch):
+    """A click may arrive before the edit that it is about."""
+    editor = bench.kernels.editor
+    editor._handle_custom_msg({"kind": "ready"}, [])
+    typed = cell.kernels["gelu_norm"].source + "// late\n"
+
+    def answer(message):
+        seen = editor.content["seen"] + 1
+        reply = {"kind": "sync", "id": message["id"], "document": editor.document}
+        editor._handle_custom_msg({**reply, "text": typed, "seen": seen}, [])
+
+    monkeypatch.setattr(editor, "send", answer)
+    bench.kernels.keep.click()
+    settle(bench)
+    assert cell.kernels["gelu_norm"].source == typed
+
+
+def test_a_closed_page_holds_nobody_up(bench, cell, monkeypatch):
+    editor = bench.kernels.editor
+    editor._handle_custom_msg({"kind": "ready"}, [])
+    monkeypatch.setattr(editor, "send", lambda message: None)
+    bench.kernels.check.click()
+    settle(bench)
+    assert cell.host.calls == ["check"]
+
+
+def test_an_edit_that_was_overtaken_is_dropped(bench):
+    editor = bench.kernels.editor
+    type_text(bench, "// first")
+    type_text(bench, "// second")
+    stale = {"kind": "edit", "document": editor.document, "text": "// first", "seen": 1}
+    editor._handle_custom_msg(stale, [])
+    assert editor.text == "// second"
+    assert bench.bench.draft("gelu_norm") == "// second"

@@ -7,6 +7,7 @@ a panel has a single one and makes it late.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,9 @@ class Editor(anywidget.AnyWidget):
         super().__init__()
         self._handlers = {"check": on_check, "keep": on_keep}
         self._on_edit = on_edit
+        self._asked = 0
+        self._answered = threading.Event()
+        self._shown = False  # whether a view has ever said so
         self.on_msg(self._receive)
 
     @property
@@ -84,14 +88,38 @@ class Editor(anywidget.AnyWidget):
         """Change the shown text in place; the user can undo it."""
         self.content = {**self.content, "text": text}
 
+    def sync(self, timeout: float = 0.5) -> None:
+        """Wait until the text that the page shows right now has arrived here.
+
+        A click and the edit before it may be delivered on different threads, in any order. Where
+        nobody answers (the page is closed, a cell keeps the kernel busy) the known text counts.
+        Must not be called with a lock held that ``on_edit`` takes.
+
+        Args:
+            timeout: Seconds.
+        """
+        if not self._shown:
+            return
+        self._asked += 1
+        self._answered.clear()
+        self.send({"kind": "sync", "id": self._asked})
+        self._answered.wait(timeout)
+
     def _receive(self, _widget: object, message: dict[str, Any], _buffers: object) -> None:
         kind, document, text = message.get("kind"), message.get("document"), message.get("text")
+        if kind == "ready":
+            self._shown = True
         if not isinstance(document, str) or not isinstance(text, str):
             return
+        seen = message.get("seen", 0)
         if document == self.document:
+            if seen < self.content["seen"]:
+                return  # overtaken by what was typed after it
             # The echo; views that typed on since then ignore it.
-            self.content = {**self.content, "text": text, "seen": message.get("seen", 0)}
+            self.content = {**self.content, "text": text, "seen": seen}
         self._on_edit(document, text)
+        if kind == "sync" and message.get("id") == self._asked:
+            self._answered.set()
         if kind in self._handlers:
             self._handlers[kind](document, text)
 

@@ -113,6 +113,8 @@ class KernelsTab:
             return
 
         def job() -> None:
+            if self.editor is not None:
+                self.editor.sync()
             with bench.state:
                 text = bench.draft(name)
             work(name, kernel, text)

@@ -10,6 +10,8 @@
 //   links     {kernel line: [cell lines]}: what each line of the kernel computes
 // Messages, all sent because a person did something, never because a view was drawn:
 //   {kind: "edit" | "check" | "keep", document, text, seen}
+// and two that start nothing: {kind: "ready"}, there is a view; and the answer to Python's
+// {kind: "sync", id}: {kind: "sync", id, document, text, seen}, what the editor holds right now.
 //
 // Edits travel as messages rather than as a trait: a trait's changes are held back and merged
 // while the kernel is busy, so a click on a button could overtake the text it is about.
@@ -243,7 +245,17 @@ function render({ model, el }) {
     spoken.textContent = model.get("status");
   };
 
+  // A button's click and the edit before it may arrive on different threads of the kernel, in any
+  // order: whoever works on the text asks for it.
+  const onMessage = ({ kind, id }) => {
+    if (kind !== "sync") return;
+    clearTimeout(timer);
+    timer = 0;
+    model.send({ kind, id, document: shown, text: editor.value, seen: edits.get(model) });
+  };
+
   const listeners = [
+    ["msg:custom", onMessage],
     ["change:content", onContent],
     ["change:language", onLanguage],
     ["change:label", onLabel],
@@ -256,6 +268,7 @@ function render({ model, el }) {
   onLabel();
   paintMark();
   showCell();
+  model.send({ kind: "ready" });
   return () => {
     if (timer) send("edit");
     for (const [name, listener] of listeners) model.off(name, listener);

@@ -68,7 +68,6 @@ class NumericsTab(LateTab):
 
     def refresh(self) -> None:
         """Show what the trace found."""
-        self.trace.disabled = self.compare.disabled = bool(self._bench.activity)
         value = "".join(trace_html(name, trace) for name, trace in self.traces)
         self.found.value = value or problem_or(self._bench, "")
 

@@ -100,7 +100,13 @@ def display_steps() -> tuple[Callable[[], object], ...]:
     """Return what makes the first result quick to show: templates, colors, plots."""
     from fuselab import plots, render
 
-    return (render.prepare, plots.prepare)
+    return (render.prepare, plots.prepare, _import_panel)
+
+
+def _import_panel() -> None:
+    """Import the panel where there can be one: its libraries take longer than showing it."""
+    if "ipykernel" in sys.modules:
+        import fuselab.panel  # noqa: F401
 
 
 __all__ = ["Ahead", "display_steps"]

@@ -43,6 +43,7 @@ class Compilation:
         leaders: After ``emit``: each kernel's name to the first that is equal to it but for names.
         host: After ``emit``.
         wishes: What somebody wants of the fusion, whatever the heuristics say.
+        updated: The graph's inputs that its first outputs are copied into when it is done.
         written: Told of each kernel that has to be built, as soon as it is written.
     """
 
@@ -56,6 +57,7 @@ class Compilation:
     leaders: dict[str, str] = field(default_factory=dict)
     host: HostProgram | None = None
     wishes: Wishes = field(default_factory=Wishes)
+    updated: tuple[str, ...] = ()
     written: Callable[[KernelSource], object] = lambda kernel: None
 
     @property
@@ -86,7 +88,7 @@ def schedule(state: Compilation) -> Callable[[], str]:
 
         result = choose_products(state.program, products, wishes=state.wishes)
     else:
-        result = schedule_program(state.program, state.wishes, products)
+        result = schedule_program(state.program, state.wishes, products, state.updated)
     state.schedule = result
     return lambda: str(result)
 

@@ -18,6 +18,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from fusec.capture.direct import Marks, marks_instead_of_wrappers
 from fusec.errors import BadOption, DeviceNotThere, FusecError
+from fusec.graph.bias import add_biases_later
 from fusec.graph.bytes import keep_interpolations_of_bytes
 from fusec.graph.common import merge_common
 from fusec.graph.decompositions import decomposition_table
@@ -136,7 +137,7 @@ class _GraphCompiler:
         if not self.backend.options.eager_random:
             replace_random(joint)
         started = time.perf_counter()
-        self._widen(joint)
+        self._prepare_products(joint)
         joint.graph.eliminate_dead_code()
         open_log_softmax(joint)
         merge_common(joint.graph)
@@ -151,10 +152,11 @@ class _GraphCompiler:
         self.graph.recomputed = recomputed_operators(forward, backward)
         return forward, backward
 
-    def _widen(self, module: fx.GraphModule) -> None:
+    def _prepare_products(self, module: fx.GraphModule) -> None:
         options = self.backend.options
         if options.target != "triton":
             widen_products(module, rounds_as_eager=options.emulate_rounding)
+            add_biases_later(module)
 
     def _backward_compiler(self) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         """Return the compiler of backward graphs, out of TorchDynamo's sight.
@@ -193,13 +195,14 @@ class _GraphCompiler:
         if kind == "inference":  # the parts of a joint graph have been through this as one
             if not self.backend.options.eager_random:
                 replace_random(module)
-            self._widen(module)
+            self._prepare_products(module)
             merge_common(module.graph)
         queue = BuildQueue()
         state = Compilation(
             module,
             self.backend.options,
             self.backend._taken,
+            updated=_updated_inputs(module) if self.backend.options.target != "triton" else (),
             written=lambda kernel: queue.add(kernel.text) if kernel.target == "cpp" else None,
         )
         try:
@@ -267,6 +270,23 @@ def _plain_name(source: str) -> str:
     """Return ``mlp_weight`` for ``L['self']._modules['mlp']._parameters['weight']``."""
     words = [w for w in re.findall(r"[A-Za-z_]\w*", source) if w not in _PLUMBING]
     return "_".join(words[-2:]) if words else "x"
+
+
+def _updated_inputs(module: fx.GraphModule) -> tuple[str, ...]:
+    """Return the inputs that AOTAutograd copies the first outputs into, by AOTAutograd's notes."""
+    given = [
+        (node.meta["desc"], node.name)
+        for node in module.graph.find_nodes(op="placeholder")
+        if node.meta.get("desc") is not None
+    ]
+    found: list[str] = []
+    (output,) = module.graph.find_nodes(op="output")
+    for note in output.meta.get("desc") or ():
+        name = [n for each, n in given if each == getattr(note, "mutated_input", None)]
+        if len(name) != 1:
+            break  # they come first
+        found.append(name[0])
+    return tuple(found)
 
 
 def _name_inputs(module: fx.GraphModule, names: dict[int, str]) -> None:

@@ -36,7 +36,7 @@ _ATTENTION = (
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
 )
-_VIEWS = (
+VIEWS = (
     aten.view.default,
     aten._unsafe_view.default,
     aten.reshape.default,
@@ -131,10 +131,10 @@ class _Widening:
                 returned.
         """
         found = self.wide.get(node)
-        if found is not None and (make or found.target not in _VIEWS):
+        if found is not None and (make or found.target not in VIEWS):
             return found
         source = node.args[0] if node.args else None
-        if node.target not in _VIEWS or not isinstance(source, fx.Node):
+        if node.target not in VIEWS or not isinstance(source, fx.Node):
             return None
         below = self.find(source, make=make)
         if below is None or not make:
@@ -207,7 +207,7 @@ class _Widening:
             return node
         if self.find(node, make=False) is None:
             root = node  # two views of a tensor take one conversion
-            while root.target in _VIEWS and isinstance(root.args[0], fx.Node):
+            while root.target in VIEWS and isinstance(root.args[0], fx.Node):
                 if _elements(_first(root.args[0])) > _elements(_first(root)):
                     break
                 root = root.args[0]
@@ -302,4 +302,4 @@ def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-__all__ = ["REASON", "STORED", "widen_products"]
+__all__ = ["REASON", "STORED", "VIEWS", "widen_products"]

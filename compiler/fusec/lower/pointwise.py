@@ -212,6 +212,17 @@ def rsub(lowering: Lowering, x: Operand, y: Operand, alpha: Operand = 1) -> Tens
     return map_elements(lowering, (x, y), lambda a, b: ops.binary("sub", b, _scaled(a, alpha)))
 
 
+@register("prims::fma")  # TorchDynamo's form of addcmul_ and addcdiv_, as optimizers call them
+def multiply_add(lowering: Lowering, x: Operand, y: Operand, z: Operand) -> TensorValue:
+    """Return x * y + z, as eager computes it on a CPU."""
+
+    def value(a: Node, b: Node, c: Node) -> Node:
+        product = lowering.round(ops.binary("mul", a, b), lowering.meta().dtype)
+        return ops.binary("add", ops.cast(product, a.dtype), c)
+
+    return map_elements(lowering, (x, y, z), value)
+
+
 @register(aten.mul, aten.maximum, aten.minimum)
 def simple_binary(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
     """Return the product, or the larger or smaller of two (NaN wins)."""

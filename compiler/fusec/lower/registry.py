@@ -20,7 +20,8 @@ def register(*targets: object) -> Callable[[_F], _F]:
     """Register a lowering: ``rule(lowering, *args, **kwargs)`` for each of ``targets``.
 
     A target is an overload (``aten.add.Tensor``) or a packet (``aten.exp``), which stands for
-    all of its overloads that have no rule of their own.  Tensor arguments arrive as
+    all of its overloads that have no rule of their own; or the name of an operator that is there
+    only once something of torch has been imported (``prims::fma``).  Tensor arguments arrive as
     ``TensorValue``, symbolic integers as ``Expr``, everything else as in the graph.  The rule
     returns a ``TensorValue``, or a tuple of them for an operator with several results.
     """
@@ -38,6 +39,8 @@ def register(*targets: object) -> Callable[[_F], _F]:
 def find_rule(target: object) -> Rule | None:
     """Return the lowering of an operator, or None."""
     rule = _RULES.get(target)
+    if rule is None and isinstance(target, torch._ops.OpOverload):
+        rule = _RULES.get(target._schema.name)
     # out= variants write to their arguments and need a rule of their own
     if (
         rule is None

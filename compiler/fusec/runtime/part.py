@@ -254,7 +254,14 @@ class CompiledPart:
         namespace = {**self._namespace, "launch": launch}
         exec(compile(self.state.host.traced, "<traced host program>", "exec"), namespace)
         run: Callable[..., list[Any]] = namespace["run"]
-        return run(list(inputs))
+        program = self.state.scheduled
+        written = {name for step in program.steps for name in step.writes()}
+        return run(  # a trace changes nothing: what is updated in place is a copy
+            [
+                _copy(value) if name in written and isinstance(value, torch.Tensor) else value
+                for name, value in zip(program.inputs, inputs, strict=True)
+            ]
+        )
 
     def kernel_inputs(
         self, name: str, inputs: Sequence[object]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from fusec.ir.body import Compute, Extern, Program
 from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
 from fusec.schedule.fuse import fuse, has_effects
+from fusec.schedule.in_place import update_in_place
 from fusec.schedule.inline import inline_pointwise, inlined_members
 from fusec.schedule.layouts import choose_layouts
 from fusec.schedule.loops import arrange_loops
@@ -73,7 +74,10 @@ def with_products(program: Program, products: Collection[str]) -> Program:
 
 
 def schedule_program(
-    program: Program, wishes: Wishes | None = None, products: Collection[str] = ()
+    program: Program,
+    wishes: Wishes | None = None,
+    products: Collection[str] = (),
+    updated: Sequence[str] = (),
 ) -> Schedule:
     """Fuse and arrange ``program``; must run within the recorder that lowered it.
 
@@ -81,6 +85,7 @@ def schedule_program(
         program: As lowered.
         wishes: What somebody wants together or apart; nothing if None.
         products: The calls of ``products_of`` that become kernels.
+        updated: Inputs that the first outputs are copied into afterwards.
     """
     program = choose_layouts(drop_dead(with_products(program, products)))
     steps, inlined = inline_pointwise(program, wishes)
@@ -96,4 +101,5 @@ def schedule_program(
         used |= set(step.reads()) | set(step.writes())
     buffers = {name: buffer for name, buffer in program.buffers.items() if name in used}
     scheduled = replace(program, steps=arranged, buffers=buffers)
-    return Schedule(scheduled, tuple(inlined + fused))
+    scheduled, placed = update_in_place(scheduled, updated)
+    return Schedule(scheduled, (*inlined, *fused, *placed))

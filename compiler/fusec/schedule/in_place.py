@@ -1,0 +1,101 @@
+"""Inputs that the graph updates, written where they lie.
+
+AOTAutograd makes a graph functional: what updates an input is returned, and copied into the input
+when the graph is done.  Where one kernel computes the new values from the old ones element by
+element, and nobody looks at the old ones afterwards, it may as well put them into the input; the
+copy then finds that there is nothing to do.  An optimizer's step is of this kind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fusec.ir.body import Compute, Program, Step, TensorRef, tensor_refs
+from fusec.report import FusionDecision
+
+
+def update_in_place(
+    program: Program, updated: Sequence[str]
+) -> tuple[Program, tuple[FusionDecision, ...]]:
+    """Return ``program`` with kernels that write inputs instead of new buffers; what was done.
+
+    Args:
+        program: Its steps are kernels.
+        updated: The inputs that its first outputs are copied into, in order.
+    """
+    decisions: list[FusionDecision] = []
+    for position, name in enumerate(updated):
+        value = program.outputs[position]
+        if not isinstance(value, TensorRef) or value.buffer == name:
+            continue
+        found = _writer(program, value, name, updated)
+        if isinstance(found, str):
+            decisions.append(FusionDecision(value.buffer, name, False, found))
+            continue
+        at, step = found
+        stores = tuple(
+            replace(store, buffer=name) if store.buffer == value.buffer else store
+            for store in step.body.stores
+        )
+        steps = list(program.steps)
+        steps[at] = replace(step, body=replace(step.body, stores=stores))
+        outputs = list(program.outputs)
+        outputs[position] = replace(value, buffer=name)
+        buffers = {k: b for k, b in program.buffers.items() if k != value.buffer}
+        saved = 2 * program.buffers[name].bytes
+        program = replace(program, steps=tuple(steps), outputs=tuple(outputs), buffers=buffers)
+        decisions.append(
+            FusionDecision(step.name, name, True, "the input is updated where it lies", saved)
+        )
+    return program, tuple(decisions)
+
+
+def _writer(
+    program: Program, value: TensorRef, name: str, updated: Sequence[str]
+) -> tuple[int, Compute] | str:
+    """Return the kernel that may write into the input, and its place; else why there is none."""
+    made, given = program.buffers[value.buffer], program.buffers.get(name)
+    if given is None or value.buffer in program.inputs:
+        return "the new value is not a tensor that a kernel makes"
+    alike = (made.shape, made.strides, made.dtype, made.device)
+    if alike != (given.shape, given.strides, given.dtype, given.device):
+        return "the new value does not lie as the input does"
+    if (value.shape, value.strides) != (made.shape, made.strides) or value.offset != 0:
+        return "the new value is a part of a tensor"
+    if made.device.type != "cpu":
+        return "kernels on a GPU make a new tensor"
+    returned = Counter(ref.buffer for ref in tensor_refs(program.outputs))
+    if returned[value.buffer] != 1 or returned[name] or updated.count(name) != 1:
+        return "the graph returns it more than once"
+    writers = [i for i, s in enumerate(program.steps) if value.buffer in s.writes()]
+    step = program.steps[writers[0]]
+    if len(writers) != 1 or not isinstance(step, Compute):
+        return "an operator of ATen makes the new value"
+    others: list[Step] = [s for i, s in enumerate(program.steps) if i != writers[0]]
+    if any(value.buffer in s.reads() for s in others):
+        return "another kernel reads the new value"
+    if any(name in s.reads() for s in program.steps[writers[0] + 1 :]):
+        return "the old value is read later"
+    if any(name in s.writes() for s in program.steps):
+        return "the input is written elsewhere"
+    return (writers[0], step) if _elementwise(step, value.buffer, name) else "no element by itself"
+
+
+def _elementwise(step: Compute, made: str, given: str) -> bool:
+    """Whether each element is written in the very turn of the loops that reads its old value."""
+    body = step.body
+    if body.has_reduction or body.reduce_axes:
+        return False
+    stores = [store for store in body.stores if store.buffer == made]
+    if len(stores) != 1 or stores[0].updates:
+        return False
+    (store,) = stores
+    used = {symbol for expr in store.index for symbol in expr.symbols()}
+    if any(axis not in used and axis.size != 1 for axis in body.axes):
+        return False
+    return all(load.index == store.index for load in body.loads() if load.buffer == given)
+
+
+__all__ = ["update_in_place"]

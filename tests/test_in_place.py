@@ -1,0 +1,180 @@
+"""Inputs that a graph updates: written where they lie, where that changes nothing else."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import fusec
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEC_STRICT", "1")
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def placed(compiled: fusec.CompiledFunction) -> int:
+    """Return how many inputs kernels write where they lie."""
+    return sum("where it lies" in d.reason for g in compiled.graphs for d in g.fusions)
+
+
+def same(function: Callable[..., object], *inputs: torch.Tensor) -> int:
+    """Compare three calls with eager's, inputs included; return ``placed``."""
+    compiled = fusec.compile(function, emulate_rounding=True)
+    ours, theirs = inputs, tuple(copy.deepcopy(x) for x in inputs)
+    for _ in range(3):
+        found, eager = compiled(*ours), function(*theirs)
+        torch.testing.assert_close(found, eager)
+        for got, plain in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(got, plain)
+    return placed(compiled)
+
+
+SIZES = [(64,), (33, 7), (0, 5), (300, 1000)]
+
+
+@pytest.mark.parametrize("shape", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int32])
+def test_elementwise_updates(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        y.add_(x)
+        return (x - y).clamp(-1, 1)
+
+    x, y = (torch.randn(shape).mul(3).to(dtype) for _ in range(2))
+    assert same(function, x, y) == (2 if x.numel() else 0)
+
+
+def test_both_from_the_old_values_of_both() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> None:
+        old = x.clone()
+        x.copy_(y + 1)
+        y.copy_(old * 0.5)
+
+    same(function, torch.randn(1000), torch.randn(1000))
+
+
+def _shifted(x: torch.Tensor) -> None:
+    x.copy_(x.roll(1, 0) + x)
+
+
+def _reversed(x: torch.Tensor) -> None:
+    x.copy_(x.flip(0) * 2)
+
+
+def _turned(x: torch.Tensor) -> None:
+    x.add_(x.T.clone())
+
+
+def _by_its_sum(x: torch.Tensor) -> None:
+    x.div_(x.sum(0) + 100)
+
+
+def _part(x: torch.Tensor) -> None:
+    x[1:].add_(x[:-1].clone())
+
+
+def _read_later(x: torch.Tensor) -> torch.Tensor:
+    old = x.exp()
+    x.add_(1)
+    return torch.mm(old, old) + (old.sum(1) * 2)
+
+
+def _returned_too(x: torch.Tensor) -> torch.Tensor:
+    x.mul_(0.5)
+    return x * 1
+
+
+@pytest.mark.parametrize(
+    "function", [_shifted, _reversed, _turned, _by_its_sum, _part, _read_later, _returned_too]
+)
+def test_updates_that_look_elsewhere(function: Callable[..., object]) -> None:
+    same(function, torch.rand(48, 48))
+
+
+def test_layouts_and_views_of_one_tensor() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        y.add_(1)
+        return x + 1
+
+    assert same(function, torch.randn(40, 30).T, torch.randn(8, 2, 6).permute(2, 0, 1)) == 2
+    same(function, torch.randn(64, 64)[::2, 1::3], torch.randn(9))
+    for dynamic in (None, True):
+        ours, theirs = torch.randn(64), torch.empty(64)
+        theirs.copy_(ours)
+        torch._dynamo.reset()
+        compiled = fusec.compile(function, dynamic=dynamic)
+        compiled(ours[:32], ours[16:48])
+        function(theirs[:32], theirs[16:48])
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_an_optimizers_step(kind: str) -> None:
+    def make() -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        parameters = [nn.Parameter(torch.randn(s)) for s in ((64, 33), (33,), (5, 4, 3))]
+        if kind == "adamw":
+            return parameters, torch.optim.AdamW(parameters, lr=1e-2)
+        return parameters, torch.optim.SGD(parameters, lr=1e-2, momentum=0.9, weight_decay=0.1)
+
+    (ours, optimizer), (theirs, other) = make(), make()
+
+    def step() -> None:
+        optimizer.step()
+
+    compiled = fusec.compile(step)
+    versions = [p._version for p in ours]
+    for _ in range(4):
+        for one, two in zip(ours, theirs, strict=True):
+            one.grad = torch.randn_like(one)
+            two.grad = one.grad.clone()
+        compiled()
+        other.step()
+        for one, two in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
+    assert all(p._version > v for p, v in zip(ours, versions, strict=True))
+    assert not any(g.fallback or g.externs for g in compiled.graphs)
+    # what is kept is updated where it lies: three tensors a parameter, or two
+    last = compiled.graphs[-1].fusions
+    assert sum("where it lies" in d.reason for d in last) >= (9 if kind == "adamw" else 6)
+
+
+def test_running_statistics_in_training() -> None:
+    ours = nn.BatchNorm1d(16)
+    theirs = copy.deepcopy(ours)
+    compiled = fusec.compile(ours)
+    for _ in range(3):
+        x = torch.randn(32, 16, requires_grad=True)
+        compiled(x).square().sum().backward()
+        theirs(x.detach().requires_grad_()).square().sum().backward()
+        for name, value in ours.state_dict().items():
+            torch.testing.assert_close(value, theirs.state_dict()[name])
+        torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_looking_at_a_kernels_inputs_changes_nothing() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x + 1
+
+    compiled = fusec.compile(function, keep_inputs=True)
+    x = torch.ones(64)
+    compiled(x)
+    assert placed(compiled) == 1
+    (graph,) = compiled.graphs
+    (part,) = graph.parts
+    before = x.clone()
+    for name in part.kernels:
+        assert part.last_inputs is not None
+        part.kernel_inputs(name, part.last_inputs)
+    graph.kernel_timings(seconds=0.02)
+    assert graph.verify().ok
+    assert torch.equal(x, before)

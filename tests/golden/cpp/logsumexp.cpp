@@ -12,7 +12,7 @@
 #define FX_INLINE static inline __attribute__((always_inline))
 FX_INLINE uint32_t fx_bits(float x);
 FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_scale(float x, int32_t n);
+FX_INLINE float fx_scale(float x, float shifted);
 FX_INLINE float fx_exp_poly(float r);
 FX_INLINE float fx_exp(float x);
 FX_INLINE bool fx_isinf(float x);
@@ -102,12 +102,13 @@ FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
 
 // _scale.f32: x * 2^n for -252 <= n <= 254, in two steps, so that only the last one rounds
-FX_INLINE float fx_scale(float x, int32_t n)
+FX_INLINE float fx_scale(float x, float shifted)
 {
-    int32_t half = n >> 1;
-    float first = fx_from_bits((uint32_t)(half + 127) << 23);
-    float second = fx_from_bits((uint32_t)(n - half + 127) << 23);
-    return x * first * second;
+    // n + 1.5 * 2^23 + 254: half of it, and what is left, are two exponents as they stand.
+    uint32_t bits = fx_bits(shifted);
+    uint32_t first = bits >> 1 << 23;
+    uint32_t second = (bits << 23) - first;
+    return x * fx_from_bits(first) * fx_from_bits(second);
 }
 
 // _exp_poly.f32: minimax of degree 6, relative error 2^-28
@@ -130,11 +131,11 @@ FX_INLINE float fx_exp(float x)
     // A large x overflows by way of r, which also keeps NaN; only n is held back, as an integer.
     int32_t bits = (int32_t)fx_bits(x);
     float y = fx_from_bits((uint32_t)(bits < 0x42b40000 ? bits : 0x42b40000));
-    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8p23f);
-    float n = shifted - 0x1.8p23f;
+    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8001fcp23f);
+    float n = shifted - 0x1.8001fcp23f;
     float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
     r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
-    return fx_scale(fx_exp_poly(r), (int32_t)(fx_bits(shifted) - 0x4b400000u));
+    return fx_scale(fx_exp_poly(r), shifted);
 }
 
 FX_INLINE bool fx_isinf(float x) { return __builtin_fabsf(x) == __builtin_inff(); }
@@ -209,10 +210,23 @@ FX_INLINE float fx_to_float(fx_f16 x)
     return fx_from_bits(bits | sign);
 }
 
-// to_floats.f16: eight at a time where the processor converts them; exact
+// to_floats.f16: eight or sixteen at a time where the processor converts them; exact
 FX_INLINE void fx_to_floats(float* to, const fx_f16* from, int64_t count)
 {
     int64_t k = 0;
+#if defined(__AVX512F__)
+    // Vectors as wide as those that read them: two halves of one are not forwarded from the
+    // store buffer.
+    typedef short fx_sixteen_halves __attribute__((vector_size(32)));
+    typedef float fx_sixteen_floats __attribute__((vector_size(64)));
+    for (; k + 16 <= count; k += 16) {
+        fx_sixteen_halves halves;
+        __builtin_memcpy(&halves, from + k, sizeof halves);
+        const fx_sixteen_floats zeros = {};
+        const fx_sixteen_floats floats = __builtin_ia32_vcvtph2ps512_mask(halves, zeros, -1, 4);
+        __builtin_memcpy(to + k, &floats, sizeof floats);
+    }
+#endif
 #if defined(__F16C__)
     typedef short fx_eight_halves __attribute__((vector_size(16)));
     typedef float fx_eight_floats __attribute__((vector_size(32)));

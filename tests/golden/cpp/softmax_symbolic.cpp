@@ -10,7 +10,7 @@
 #define FX_INLINE static inline __attribute__((always_inline))
 FX_INLINE uint32_t fx_bits(float x);
 FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_scale(float x, int32_t n);
+FX_INLINE float fx_scale(float x, float shifted);
 FX_INLINE float fx_exp_poly(float r);
 FX_INLINE float fx_exp(float x);
 template <int64_t count, typename T>
@@ -111,12 +111,13 @@ FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
 
 // _scale.f32: x * 2^n for -252 <= n <= 254, in two steps, so that only the last one rounds
-FX_INLINE float fx_scale(float x, int32_t n)
+FX_INLINE float fx_scale(float x, float shifted)
 {
-    int32_t half = n >> 1;
-    float first = fx_from_bits((uint32_t)(half + 127) << 23);
-    float second = fx_from_bits((uint32_t)(n - half + 127) << 23);
-    return x * first * second;
+    // n + 1.5 * 2^23 + 254: half of it, and what is left, are two exponents as they stand.
+    uint32_t bits = fx_bits(shifted);
+    uint32_t first = bits >> 1 << 23;
+    uint32_t second = (bits << 23) - first;
+    return x * fx_from_bits(first) * fx_from_bits(second);
 }
 
 // _exp_poly.f32: minimax of degree 6, relative error 2^-28
@@ -139,11 +140,11 @@ FX_INLINE float fx_exp(float x)
     // A large x overflows by way of r, which also keeps NaN; only n is held back, as an integer.
     int32_t bits = (int32_t)fx_bits(x);
     float y = fx_from_bits((uint32_t)(bits < 0x42b40000 ? bits : 0x42b40000));
-    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8p23f);
-    float n = shifted - 0x1.8p23f;
+    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8001fcp23f);
+    float n = shifted - 0x1.8001fcp23f;
     float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
     r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
-    return fx_scale(fx_exp_poly(r), (int32_t)(fx_bits(shifted) - 0x4b400000u));
+    return fx_scale(fx_exp_poly(r), shifted);
 }
 
 // Asks the memory for `count` elements from x on, so that they are there when their turn comes.

@@ -7,12 +7,13 @@
 //@ name: _scale.f32
 //@ needs: _bits.f32
 //@ method: x * 2^n for -252 <= n <= 254, in two steps, so that only the last one rounds
-FX_INLINE float fx_scale(float x, int32_t n)
+FX_INLINE float fx_scale(float x, float shifted)
 {
-    int32_t half = n >> 1;
-    float first = fx_from_bits((uint32_t)(half + 127) << 23);
-    float second = fx_from_bits((uint32_t)(n - half + 127) << 23);
-    return x * first * second;
+    // n + 1.5 * 2^23 + 254: half of it, and what is left, are two exponents as they stand.
+    uint32_t bits = fx_bits(shifted);
+    uint32_t first = bits >> 1 << 23;
+    uint32_t second = (bits << 23) - first;
+    return x * fx_from_bits(first) * fx_from_bits(second);
 }
 
 //@ name: _scale.f64
@@ -70,11 +71,11 @@ FX_INLINE float fx_exp(float x)
     // A large x overflows by way of r, which also keeps NaN; only n is held back, as an integer.
     int32_t bits = (int32_t)fx_bits(x);
     float y = fx_from_bits((uint32_t)(bits < 0x42b40000 ? bits : 0x42b40000));
-    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8p23f);
-    float n = shifted - 0x1.8p23f;
+    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8001fcp23f);
+    float n = shifted - 0x1.8001fcp23f;
     float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
     r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
-    return fx_scale(fx_exp_poly(r), (int32_t)(fx_bits(shifted) - 0x4b400000u));
+    return fx_scale(fx_exp_poly(r), shifted);
 }
 
 //@ name: exp.f64
@@ -156,8 +157,8 @@ FX_INLINE float fx_exp2(float x)
 {
     x = x > 129.0f ? 129.0f : x;
     x = x < -151.0f ? -151.0f : x;
-    float shifted = x + 0x1.8p23f;
-    float r = x - (shifted - 0x1.8p23f);
+    float shifted = x + 0x1.8001fcp23f;
+    float r = x - (shifted - 0x1.8001fcp23f);
     float p = 0x1.4500bep-13f;
     p = __builtin_fmaf(p, r, 0x1.5ee4f4p-10f);
     p = __builtin_fmaf(p, r, 0x1.3b2a70p-7f);
@@ -165,7 +166,7 @@ FX_INLINE float fx_exp2(float x)
     p = __builtin_fmaf(p, r, 0x1.ebfbe0p-3f);
     p = __builtin_fmaf(p, r, 0x1.62e430p-1f);
     p = __builtin_fmaf(p, r, 1.0f);
-    return fx_scale(p, (int32_t)(fx_bits(shifted) - 0x4b400000u));
+    return fx_scale(p, shifted);
 }
 
 //@ name: exp2.f64
@@ -257,11 +258,11 @@ FX_INLINE float fx_sigmoid(float x)
     // exp as above, without the care for large x.
     float y = -__builtin_fabsf(x);
     y = y < -104.0f ? -104.0f : y;
-    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8p23f);
-    float n = shifted - 0x1.8p23f;
+    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8001fcp23f);
+    float n = shifted - 0x1.8001fcp23f;
     float r = __builtin_fmaf(n, -0x1.62e400p-1f, y);
     r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
-    float e = fx_scale(fx_exp_poly(r), (int32_t)(fx_bits(shifted) - 0x4b400000u));
+    float e = fx_scale(fx_exp_poly(r), shifted);
     float sum = 1.0f + e;
     float lost = e - (sum - 1.0f);
     float q = (x < 0.0f ? e : 1.0f) / sum;

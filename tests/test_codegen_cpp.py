@@ -58,6 +58,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "scatter_add": lambda: scatter_add(50, 700, 400),
     "random": lambda: random_kept(300, 333),
     "softmax": lambda: softmax(24, 200, F32),
+    "softmax_narrow": lambda: softmax(601, 24, F32),
     "softmax_symbolic": symbolic_softmax,
     "logsumexp": lambda: logsumexp(9, 300),
     "layer_norm": lambda: gelu_layer_norm(600, 200, F32),

@@ -33,6 +33,10 @@ SHRUNK = {
     "MIN_BLOCKED": 8,
     "TABLE_COST": 1,
     "TABLE_ROWS": 2,
+    "TURNED_LEAST_ROWS": 2,
+    "TURNED_COST": 0,
+    "TURNED_ROWS": 8,
+    "TURNED_ROWS_LEAST": 4,
 }
 
 

@@ -7,9 +7,9 @@
 
 // Defined below the kernel.
 static inline int64_t at_most(int64_t x, int64_t limit);
-template <typename T, int64_t R, int64_t C>
+template <typename T>
 static inline void turn_over_32(
-    T (&tile)[R][C], const T* x, int64_t step, int64_t rows, int64_t columns);
+    T* to, int64_t to_step, const T* from, int64_t from_step, int64_t rows, int64_t columns);
 
 constexpr int64_t TILE_ROWS = 16; // tunable: 8 16 32 64 128 256 512 (rows of a turned tile)
 constexpr int64_t TILE_COLUMNS = 256; // tunable: 8 16 32 64 128 256 512 (elements of a row)
@@ -25,8 +25,8 @@ extern "C" int transpose_add(const float* __restrict__ a, const float* __restric
             const int64_t i1_end = at_most(i1_tile + TILE_COLUMNS, 200);
             // line 1: y = a + b.T
             float b_tile[TILE_ROWS][TILE_COLUMNS];
-            turn_over_32(b_tile, &b[i0_tile + i1_tile * 300], 300, i0_end - i0_tile, i1_end -
-                i1_tile);
+            turn_over_32(&b_tile[0][0], TILE_COLUMNS, &b[i0_tile + i1_tile * 300], 300, i0_end -
+                i0_tile, i1_end - i1_tile);
             for (int64_t i0 = i0_tile; i0 < i0_end; ++i0) {
                 #pragma GCC unroll UNROLL
                 #pragma GCC ivdep
@@ -46,22 +46,23 @@ static inline int64_t at_most(int64_t x, int64_t limit)
     return x < limit ? x : limit;
 }
 
-// Copies a tile turned over, x[column * step + row] to tile[row][column]: eight by eight elements
-// in registers, in three rounds of interleaving, while the rows to come are fetched.
-template <typename T, int64_t R, int64_t C>
+// Copies turned over, from[column * from_step + row] to to[row * to_step + column]: eight by eight
+// elements in registers, in three rounds of interleaving, while the rows to come are fetched.
+template <typename T>
 static inline void turn_over_32(
-    T (&tile)[R][C], const T* x, int64_t step, int64_t rows, int64_t columns)
+    T* to, int64_t to_step, const T* from, int64_t from_step, int64_t rows, int64_t columns)
 {
     typedef uint32_t eight __attribute__((vector_size(32)));
     constexpr int64_t ahead = 32;
     for (int64_t column = 0; column < columns; column += 8) {
         int64_t row = 0;
         if (column + 8 <= columns) {
-            for (int k = 0; k < 8; ++k) __builtin_prefetch(x + (column + ahead + k) * step);
+            for (int k = 0; k < 8; ++k) __builtin_prefetch(from + (column + ahead + k) * from_step);
             for (; row + 8 <= rows; row += 8) {
                 eight a[8], b[8];
                 for (int k = 0; k < 8; ++k) {
-                    __builtin_memcpy(&a[k], x + (column + k) * step + row, sizeof(eight));
+                    const T* place = from + (column + k) * from_step + row;
+                    __builtin_memcpy(&a[k], place, sizeof(eight));
                 }
                 for (int round = 0; round < 3; ++round) {
                     for (int k = 0; k < 4; ++k) {
@@ -73,13 +74,16 @@ static inline void turn_over_32(
                     for (int k = 0; k < 8; ++k) a[k] = b[k];
                 }
                 for (int k = 0; k < 8; ++k) {
-                    __builtin_memcpy(&tile[row + k][column], &a[k], sizeof(eight));
+                    __builtin_memcpy(to + (row + k) * to_step + column, &a[k], sizeof(eight));
                 }
             }
         }
         const int64_t end = column + 8 < columns ? column + 8 : columns;
-        for (; row < rows; ++row) {
-            for (int64_t k = column; k < end; ++k) tile[row][k] = x[k * step + row];
+        const int64_t left = rows - row;
+        for (int64_t j = 0; j < left; ++j, ++row) {
+            T* line = to + row * to_step;
+            const T* place = from + row;
+            for (int64_t k = column; k < end; ++k) line[k] = place[k * from_step];
         }
     }
 }

@@ -7,7 +7,7 @@ results.  Threads share the tiles, or, where there are few of them, pieces of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -52,7 +52,15 @@ class Columns:
         running: Scan of the current pass to the array of what it has so far.
     """
 
-    def __init__(self, kernel: Kernel, scope: Scope, writer: Writer, column: Symbol) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        scope: Scope,
+        writer: Writer,
+        column: Symbol,
+        width: int = 0,
+        among: Sequence[int] = choices.COLUMN_CHOICES,
+    ) -> None:
         self.kernel = kernel
         self.scope = scope
         self.writer = writer
@@ -62,14 +70,15 @@ class Columns:
         self.running: dict[Scan, Running] = {}
         self.rows_name = ""
         self.others = [axis for axis in kernel.body.axes if axis is not column]
-        width = choices.SCAN_COLUMNS if kernel.body.scans() else choices.COLUMNS
+        if not width:
+            width = choices.SCAN_COLUMNS if kernel.body.scans() else choices.COLUMNS
         extent = column.size.constant if column.size is not None else 1
         self.whole = extent is not None and extent <= width
         self.even = extent is not None and extent % width == 0
         if self.whole:
             self.width = str(max(extent or 1, 1))
         else:
-            among = [n for n in choices.COLUMN_CHOICES if not self.even or (extent or 0) % n == 0]
+            among = [n for n in among if not self.even or (extent or 0) % n == 0]
             self.width = kernel.tunable("COLUMNS", width, among, "columns reduced side by side")
         if self.even and not self.whole:
             # Then every tile is full, and the compiler knows how long the vector loops are.
@@ -102,10 +111,38 @@ class Columns:
             elif not self.whole:
                 self.end = tile.name(f"{self.column.name}_end")
                 writer.line(f"const int64_t {self.end} = {kernel.at_most(last, extent)};")
+            self.begin_tile(tile)
             for number, step in enumerate(self.steps.passes):
                 self.between(tile, step.before, step.row_stores)
                 if step.loops:
                     self.write_pass(tile, number)
+                    self.end_pass(tile, step.stores)
+
+    # -- what another way of reading and writing adds -----------------------------------------
+
+    def begin_tile(self, tile: Scope) -> None:
+        """Write what comes first in a tile."""
+
+    def end_pass(self, tile: Scope, stores: Sequence[Store]) -> None:
+        """Write what follows the loops of a pass that has ``stores``."""
+
+    def there(self, number: int) -> Collection[Node]:
+        """Return what a pass finds in arrays that have every element of the tile."""
+        return ()
+
+    def kept(self, number: int) -> Collection[Node]:
+        """Return what a pass leaves in such arrays."""
+        return ()
+
+    def bind_elements(self, scope: Scope, place: str, number: int) -> None:
+        """Make what ``there`` returns known inside the loops of a pass."""
+
+    def keep(self, scope: Scope, node: Node, place: str) -> None:
+        """Write one element of what is kept."""
+
+    def put(self, scope: Scope, store: Store, place: str) -> None:
+        """Write the store of an element at ``place`` of the tile."""
+        scope.store(store, self.writer)
 
     # -- between the passes -------------------------------------------------------------------
 
@@ -305,12 +342,13 @@ class Columns:
         """Write the loops over the rows; what does not depend on the column above the last."""
         kernel, writer = self.kernel, self.writer
         step = self.steps.passes[number]
-        known = {*scope.values, *self.held}
+        known = {*scope.values, *self.held, *self.there(number)}
         wanted = [n.args[0] for n in step.reductions] + [s.value for s in step.stores]
         nodes = kernel.closure(wanted, known)
         if not axes:
             with self.vector_loop(scope, self.requests(number)) as (inner, place):
                 self.bind(inner, place)
+                self.bind_elements(inner, place, number)
                 self.elements(inner, place, number, items)
             return
         level = [n for n in nodes if not kernel.free[n] & {*axes, self.column}]
@@ -334,7 +372,7 @@ class Columns:
         kernel, writer = self.kernel, self.writer
         step = self.steps.passes[number]
         ends = {item.node for item in items if not item.is_index}
-        named = {item.node.args[0] for item in items if item.is_index}
+        named = {item.node.args[0] for item in items if item.is_index} | set(self.kept(number))
         wanted = [n.args[0] for n in step.reductions] + [s.value for s in step.stores]
         nodes = kernel.closure(wanted, scope.values)
         scope.compute(nodes, writer, ends=ends, stores=step.stores, named=named)
@@ -345,8 +383,10 @@ class Columns:
                 take_position(item.at(place), text, position(scope, item.node), writer)
             else:
                 take(kernel, item.at(place), scope.cast_to(arg, item.dtype), writer)
+        for node in self.kept(number):
+            self.keep(scope, node, place)
         for store in step.stores:
-            scope.store(store, writer)
+            self.put(scope, store, place)
 
     # -- pieces of the rows ---------------------------------------------------------------------
 

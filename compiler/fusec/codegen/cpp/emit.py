@@ -9,6 +9,7 @@ import torch
 from fusec.codegen.cpp.columns import column_axis, write_columns
 from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.codegen.cpp.loops import cost
+from fusec.codegen.cpp.narrow import narrow_axis, write_narrow
 from fusec.codegen.cpp.pieces import should_split, write_pieces
 from fusec.codegen.cpp.pointwise import write_pointwise
 from fusec.codegen.cpp.rows import write_rows
@@ -56,9 +57,11 @@ def emit_cpp(
     if kernel.checked:
         code.line("int failed = 0; // the number of a check that failed")
     if body.has_reduction or body.reduce_axes:
-        column = column_axis(kernel)
+        column, narrow = column_axis(kernel), narrow_axis(kernel)
         if column is not None:
             write_columns(kernel, scope, code, column)
+        elif narrow is not None:
+            write_narrow(kernel, scope, code, narrow)
         elif should_split(kernel):
             write_pieces(kernel, scope, code)
         else:

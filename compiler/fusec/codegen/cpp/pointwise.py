@@ -204,8 +204,8 @@ def _write_tiles(kernel: Kernel, scope: Scope, writer: Writer, turned: Turned) -
             kernel.use(f"turn_over.{dtype.itemsize}")
             source = corner.element(load.buffer, load.index)
             writer.line(
-                f"turn_over_{dtype.itemsize * 8}({names[load]}, &{source}, {tile.index(step)}, "
-                f"{row_end} - {row}, {column_end} - {column});",
+                f"turn_over_{dtype.itemsize * 8}(&{names[load]}[0][0], {sizes[last]}, &{source}, "
+                f"{tile.index(step)}, {row_end} - {row}, {column_end} - {column});",
                 load.source,
             )
         inner = Scope(kernel, tile)

@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test ops models bench-cpu bench-gpu bench-models bench-compile bench-calls lint format clean
+.PHONY: help demo lab test test-all ops models bench-cpu bench-gpu bench-models bench-compile bench-calls lint format clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -25,6 +25,9 @@ lab: $(INSTALLED) ## Open the quickstart in JupyterLab
 
 test: $(INSTALLED) ## Run the tests (ARGS="-k name" to choose)
 	@$(BIN)/python tests/run.py $(ARGS)
+
+test-all: $(INSTALLED) ## Run the slow tests too
+	@$(BIN)/python tests/run.py --all $(ARGS)
 
 ops: $(INSTALLED) ## torch's operator database, a sample or --all (ARGS="--help" for the choices)
 	@PYTHONPATH=tests $(BIN)/python -m ops $(ARGS)

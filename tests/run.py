@@ -2,7 +2,8 @@
 
 A test marked `serial` (or `timing`) measures time, so nothing may run beside it. Both runs
 happen even if tests fail, and the last line counts them together, in the form pytest itself uses.
-Arguments go to pytest: `python tests/run.py -k softmax`.
+Tests marked `slow` run with `--all` only; what each of them covers, a quicker one samples.
+Other arguments go to pytest: `python tests/run.py -k softmax`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+ALL = "--all"
 COUNTED = ("failures", "errors", "skipped")
 
 
@@ -25,13 +27,19 @@ def main(arguments: list[str]) -> int:
     """Run both halves and return pytest's exit code for the whole."""
     started = time.monotonic()
     workers = max(2, min(8, os.cpu_count() or 2))
+    quick = "" if ALL in arguments else " and not slow"
+    arguments = [each for each in arguments if each != ALL]
     with tempfile.TemporaryDirectory() as folder:
         shared = Path(folder, "shared.xml")
         alone = Path(folder, "alone.xml")
         try:
             codes = [
-                run(["-n", str(workers), "-m", "not serial and not timing"], shared, arguments),
-                run(["-m", "serial or timing"], alone, arguments),
+                run(
+                    ["-n", str(workers), "-m", f"not serial and not timing{quick}"],
+                    shared,
+                    arguments,
+                ),
+                run(["-m", f"(serial or timing){quick}"], alone, arguments),
             ]
         except KeyboardInterrupt:
             return int(pytest.ExitCode.INTERRUPTED)

@@ -138,6 +138,7 @@ print(json.dumps(found, sort_keys=True))
 """
 
 
+@pytest.mark.slow
 def test_torch_imported_in_a_thread_is_as_if_the_main_thread_had():
     """Its settings are context variables: one set by an import in a thread would be lost."""
     found = [

@@ -67,6 +67,8 @@ CASES: dict[str, Case] = {
     "column then row": lambda x: (x / x.sum(0)).sum(1),
 }
 
+SLOW = pytest.mark.slow
+
 
 def in_place(x: torch.Tensor) -> torch.Tensor:
     x = x.clone()
@@ -167,7 +169,12 @@ def _ops() -> list[Any]:
     return [op for op in op_db if op.name in wanted]
 
 
-@pytest.mark.parametrize("op", _ops(), ids=name_of)
+def _sampled() -> list[Any]:
+    """Every third operator in all runs, the others in long ones."""
+    return [op if n % 3 == 0 else pytest.param(op, marks=SLOW) for n, op in enumerate(_ops())]
+
+
+@pytest.mark.parametrize("op", _sampled(), ids=name_of)
 def test_torchs_own_samples(op: Any) -> None:
     """A few of torch's samples for each operator that a kernel is generated for."""
     for dtype in (torch.float32, torch.int64):

@@ -128,7 +128,7 @@ def averages(n: int, windows: str, x: torch.Tensor) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("windows", WINDOWS)
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_windows(n: int, windows: str) -> None:
     x = values(SHAPES[n])
 
@@ -271,7 +271,7 @@ def test_indices_that_nobody_reads_are_not_written() -> None:
 
 
 @pytest.mark.parametrize("windows", WINDOWS)
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_gradients_of_windows(n: int, windows: str) -> None:
     x = values(SHAPES[n], torch.float64)
 

@@ -503,6 +503,7 @@ def test_a_whole_training_step() -> None:
         assert not difference(built(1, X + k), step(0, X + k))
 
 
+@pytest.mark.slow
 def test_every_operator_on_lists_is_taken_apart() -> None:
     from torch.testing._internal.common_methods_invocations import foreach_binary_op_db as binary
     from torch.testing._internal.common_methods_invocations import foreach_pointwise_op_db as three

@@ -110,6 +110,7 @@ def test_values(name: str, dtype: torch.dtype) -> None:
     assert not list(problems(name, x, got, function(x), function(x.double())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_integers(name: str) -> None:
     function = FUNCTIONS[name]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,22 @@ class Editor(anywidget.AnyWidget):
     cell: t.List[list[object]] = t.List(default_value=[]).tag(sync=True)
     links: t.Dict[str, list[int]] = t.Dict(default_value={}).tag(sync=True)
 
-    def __init__(self, on_edit: OnEdit, on_check: OnEdit, on_keep: OnEdit) -> None:
+    def __init__(
+        self, state: AbstractContextManager[Any], on_edit: OnEdit, on_check: OnEdit, on_keep: OnEdit
+    ) -> None:
         """Make an editor.
 
         Args:
+            state: A re-entrant lock, held from the moment a text arrives until ``on_edit`` has
+                taken it: whoever shows what is known in between would show the text before it,
+                and the page would take that for newer than what was typed.
             on_edit: Called with the document and its new text after typing.
             on_check: The same, when the user asks for a check by keyboard.
             on_keep: The same, for keeping.
         """
         super().__init__()
         self._handlers = {"check": on_check, "keep": on_keep}
+        self._state = state
         self._on_edit = on_edit
         self._asked = 0
         self._answered = threading.Event()
@@ -93,7 +100,7 @@ class Editor(anywidget.AnyWidget):
 
         A click and the edit before it may be delivered on different threads, in any order. Where
         nobody answers (the page is closed, a cell keeps the kernel busy) the known text counts.
-        Must not be called with a lock held that ``on_edit`` takes.
+        Must not be called with ``state`` held, which the answer needs.
 
         Args:
             timeout: Seconds.
@@ -112,12 +119,13 @@ class Editor(anywidget.AnyWidget):
         if not isinstance(document, str) or not isinstance(text, str):
             return
         seen = message.get("seen", 0)
-        if document == self.document:
-            if seen < self.content["seen"]:
-                return  # overtaken by what was typed after it
-            # The echo; views that typed on since then ignore it.
-            self.content = {**self.content, "text": text, "seen": seen}
-        self._on_edit(document, text)
+        with self._state:
+            if document == self.document:
+                if seen < self.content["seen"]:
+                    return  # overtaken by what was typed after it
+                # The echo; views that typed on since then ignore it.
+                self.content = {**self.content, "text": text, "seen": seen}
+            self._on_edit(document, text)
         if kind == "sync" and message.get("id") == self._asked:
             self._answered.set()
         if kind in self._handlers:

@@ -81,7 +81,9 @@ class KernelsTab:
         """Make the editor, at the first time that somebody looks."""
         with self._bench.state:
             if self.editor is None and self._bench.kernel is not None:
-                self.editor = Editor(self._typed, self._key_check, self._key_keep)
+                self.editor = Editor(
+                    self._bench.state, self._typed, self._key_check, self._key_keep
+                )
                 self.place.children = [self.editor]
                 self.more.open()
             self.refresh()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +77,26 @@ def test_comparing_what_there_is_not(real: Any) -> None:
         run(real, "%fuse_compare one")
 
 
+def test_kernels_are_exported(real: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = next(iter(fuselab.cells["one"].kernels))
+    run(real, f"%fuse_export one.{name}")
+    assert (tmp_path / f"{name}.cpp").is_file()
+    run(real, f"%fuse_export one.{name} --form library")
+    assert f"{name}_op.py" in repr(real.shown[-1])
+    assert "torch.library.custom_op" in (tmp_path / f"{name}_op.py").read_text()
+    run(real, f"%fuse_export one.{name} mine.py")
+    assert (tmp_path / "mine.py").is_file()
+    for wrong, said in (
+        ("nobody", "nobody"),
+        (f"one.{name} a.txt", "end the name in"),
+        (f"one.{name} --form other", "allowed: 'file', 'library'"),
+        (f"one.{name} no/such/folder.py", "cannot write"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            run(real, f"%fuse_export {wrong}")
+
+
 def test_completion_knows_options_choices_and_names(shell: Any) -> None:  # noqa: F811
     run(shell, "%%fuse -q --name mine\ny = x * 2")
     magics = shell.magics_manager.registry["FuseMagics"]
@@ -87,6 +108,8 @@ def test_completion_knows_options_choices_and_names(shell: Any) -> None:  # noqa
     assert found("%%fuse --target t") == ["triton"]
     assert found("%%kernel mi") == ["mine"]
     assert "mine" in found("%fuse_revert ")
+    assert "mine" in found("%fuse_export ")
+    assert found("%fuse_export mine --form l") == ["library"]
     assert "mine" in found("%fuse_report ")
     assert found("%fuse_report mine --show fus") == ["fusion"]
     assert found("%%fuse --edit m") == ["mine"]

@@ -13,9 +13,10 @@ import pytest
 
 from fusec.errors import FusecError
 from fusec.report import Trial, TuningRun
+from fuselab.exporting import free_path
 from fuselab.panel import Workbench, workbench
+from fuselab.panel.copying import CopyButton
 from fuselab.panel.editor import Editor
-from fuselab.panel.kernels import free_path
 from fuselab.panel.worker import Worker
 from panel_fake import FakeCell
 
@@ -280,16 +281,29 @@ def test_export_overwrites_nothing(tmp_path):
 def test_export_says_where(bench, cell, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def export(path: Path) -> Path:
-        Path(path).write_text(kernel.source)
+    def export(path: Path, *, form: str) -> Path:
+        Path(path).write_text(f"{form}: {kernel.source}")
         return Path(path)
 
     kernel = cell.kernels["gelu_norm"]
     monkeypatch.setattr(kernel, "export", export)
     bench.kernels.export.click()
     settle(bench)
-    assert (tmp_path / "gelu_norm.cpp").read_text() == kernel.source
+    assert (tmp_path / "gelu_norm.cpp").read_text() == f"file: {kernel.source}"
     assert "Written to gelu_norm.cpp" in verdict(bench)
+    for name in ("gelu_norm_op", "gelu_norm_op_2"):  # a module's name has no dash in it
+        bench.kernels.library.click()
+        settle(bench)
+        assert (tmp_path / f"{name}.py").read_text() == f"library: {kernel.source}"
+        assert f"Written to {name}.py: import {name} registers" in verdict(bench)
+
+
+def test_copy_is_the_pages_own_affair(bench, cell):
+    shown = [w for w in bench.kernels.widget.children[3].children if isinstance(w, CopyButton)]
+    assert [button.description for button in shown] == ["Copy"]
+    assert "navigator.clipboard" in shown[0]._esm
+    assert "execCommand" in shown[0]._esm, "where a page has no clipboard"
+    assert cell.host.calls == []
 
 
 # --- tunables ----------------------------------------------------------------------------

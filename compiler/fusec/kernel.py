@@ -266,11 +266,24 @@ class Kernel:
         """
         return self.host.artifact(self, kind)
 
-    def export(self, path: str | Path) -> Path:
-        """Write the text in use as a file that runs without fuselab; return its path."""
+    def export(self, path: str | Path, *, form: Literal["file", "library"] = "file") -> Path:
+        """Write the text in use as a file that runs without fuselab.
+
+        Args:
+            path: Where; ``.cpp`` or ``.py``.
+            form: ``file`` for the kernel and a function that calls it; ``library`` for a
+                ``torch.library`` operator, ``fuselab::NAME``, which ``torch.compile`` understands.
+
+        Returns:
+            The path written.
+
+        Raises:
+            FusecError: The suffix does not fit, the kernel cannot be an operator, or the file
+                cannot be written.
+        """
         from fusec.export.standalone import export_kernel
 
-        return export_kernel(self, Path(path))
+        return export_kernel(self, Path(path), form=form)
 
     def __repr__(self) -> str:
         state = "edited" if self.edited else "generated"

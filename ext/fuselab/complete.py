@@ -8,7 +8,7 @@ from typing import Any
 
 _known: weakref.WeakSet[Any] = weakref.WeakSet()
 PATTERN = r"\s*%%?(fuse|kernel)"
-_KERNELS = frozenset({"kernel", "fuse_revert", "fuse_compare"})
+_KERNELS = frozenset({"kernel", "fuse_revert", "fuse_export", "fuse_compare"})
 _CELLS = frozenset({"fuse_report", "fuse_kernels", "fuse_compare"})
 
 

@@ -8,6 +8,7 @@ import difflib
 import re
 import types
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.displayhook import DisplayHook
@@ -26,6 +27,7 @@ from traitlets import Bool, Enum, Float, Unicode
 
 from fusec.errors import FusecError
 from fuselab.errors import UnknownName
+from fuselab.exporting import export
 from fuselab.outcomes import EditRefused, Table, trial_line
 from fuselab.result import FusedCell, kernel_state
 from fuselab.session import CellOptions, Frontend, Session
@@ -174,7 +176,7 @@ class FuseMagics(Magics):
         become compiled ones. As a line magic, %fuse takes one expression.
 
         %%kernel NAME edits a kernel, %fuse_kernels lists them, %fuse_revert NAME undoes an
-        edit, %fuse_report [CELL] shows a result again.
+        edit, %fuse_export NAME writes one to a file, %fuse_report [CELL] shows a result again.
         """
         if cell is None:
             options_text, body = self._split_line(line)
@@ -335,6 +337,32 @@ class FuseMagics(Magics):
         except UnknownName as error:
             raise UsageError(f"%fuse_revert: {error}") from None
         display(Table(("kernel", "in use"), ((args.name, "the generated text"),)))
+
+    @line_magic
+    @magic_arguments()
+    @argument("name", help="The kernel's name; CELL.NAME where several cells have one.")
+    @argument("file", nargs="?", help="Where to; without one, a name that is not taken here.")
+    @argument(
+        "--form",
+        choices=("file", "library"),
+        default="file",
+        help="file: the kernel and how to call it; library: a torch.library operator, with what "
+        "torch.compile has to know of it.",
+    )
+    def fuse_export(self, line: str) -> None:
+        """Write a kernel's text in use as a file that runs without Fuselab."""
+        args = self._parse(self.fuse_export, "%fuse_export", line)
+        try:
+            _, kernel = self.session.find(args.name)
+            with self.session.lock:
+                if args.file:
+                    path = kernel.export(Path(args.file).expanduser(), form=args.form)
+                else:
+                    path = export(kernel, args.name, args.form, Path.cwd())
+        except (UnknownName, FusecError) as error:
+            raise UsageError(f"%fuse_export: {error}") from None
+        what = "a torch.library operator" if args.form == "library" else "a file of its own"
+        display(Table(("kernel", "written to", "as"), ((args.name, str(path), what),)))
 
     @line_magic
     @magic_arguments()

@@ -1,8 +1,9 @@
 """Write a kernel as a file that runs without fuselab.
 
 A C++ kernel becomes a ``.cpp`` that says how to build it, or a ``.py`` that builds and calls
-it; a Triton kernel becomes a ``.py``.  The Python files need torch (and Triton, or a C++
-compiler), and show themselves when run as programs.
+it; a Triton kernel becomes a ``.py``.  Either becomes a ``.py`` that registers it as an operator
+of torch (``operator.py`` here says what that takes).  The Python files need torch (and Triton, or
+a C++ compiler), and show themselves when run as programs.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
 
-from fusec.errors import FusecError
+from fusec.errors import BadOption, FusecError
+from fusec.export.operator import operator_words
 from fusec.ir.index import Expr
 from fusec.kernel import Kernel, Signature
+
+Form = Literal["file", "library"]
+FORMS: tuple[Form, ...] = ("file", "library")
 
 _CPP_SUFFIXES = (".cpp", ".cc", ".cxx")
 _PYTHON = ".py"
@@ -39,34 +44,46 @@ _FLAGS = (
 _EXAMPLE_SIZE = 256
 
 
-def export_kernel(kernel: Kernel, path: Path, *, sizes: Mapping[str, int] | None = None) -> Path:
+def export_kernel(
+    kernel: Kernel,
+    path: Path,
+    *,
+    form: Form = "file",
+    sizes: Mapping[str, int] | None = None,
+) -> Path:
     """Write the text in use as a file of its own.
 
     Args:
         kernel: The kernel.
         path: Where; the suffix chooses the kind of file.  Without one, C++ gets ``.cpp`` and
-            Triton ``.py``.
+            Triton ``.py``; an operator always gets ``.py``.
+        form: ``file`` for the kernel and a function that calls it, ``library`` for an operator of
+            torch, with what ``torch.compile`` has to know of it.
         sizes: Values of the symbolic sizes for the file's example.
 
     Returns:
         The path written.
 
     Raises:
+        BadOption: There is no such form.
         FusecError: The suffix does not go with the kernel, or the file cannot be written.
     """
+    if form not in FORMS:
+        raise BadOption("form", form, FORMS)
     path = Path(path)
-    allowed = (*_CPP_SUFFIXES, _PYTHON) if kernel.target == "cpp" else (_PYTHON,)
+    python_only = kernel.target != "cpp" or form == "library"
+    allowed = (_PYTHON,) if python_only else (*_CPP_SUFFIXES, _PYTHON)
     if not path.suffix:
         path = path.with_name(path.name + allowed[0])
     if path.suffix not in allowed:
+        what = "an operator" if form == "library" else f"a {kernel.target} kernel"
         raise FusecError(
-            f"cannot export a {kernel.target} kernel as {path.name}",
-            f"end the name in {' or '.join(allowed)}",
+            f"cannot export {what} as {path.name}", f"end the name in {' or '.join(allowed)}"
         )
     if path.suffix != _PYTHON:
         content = _cpp_file(kernel, path)
     else:
-        content = _python_file(kernel, path, sizes or {})
+        content = _python_file(kernel, path, form, sizes or {})
     try:
         path.write_text(content, encoding="utf-8")
     except OSError as error:
@@ -102,8 +119,11 @@ def _call_arguments(kernel: Kernel) -> list[str]:
     return [*pointers, *numbers]
 
 
-def _python_file(kernel: Kernel, path: Path, sizes: Mapping[str, int]) -> str:
+def _python_file(kernel: Kernel, path: Path, form: Form, sizes: Mapping[str, int]) -> str:
     signature = kernel.signature
+    shown = _shown(signature)
+    layout = "standalone.py.j2" if form == "file" else "library.py.j2"
+    more = operator_words(signature, kernel.name, kernel.source, shown) if form == "library" else {}
     is_cpp = kernel.target == "cpp"
     names = {role: [a.name for a in signature.arguments if a.role == role] for role in _ROLES}
     read = [a.name for a in signature.arguments if a.role != "out"]
@@ -119,6 +139,8 @@ def _python_file(kernel: Kernel, path: Path, sizes: Mapping[str, int]) -> str:
     template = environment.get_template("cpp.py.j2" if is_cpp else "triton.py.j2")
     device = '"cpu"' if is_cpp else '"cuda" if torch.cuda.is_available() else "cpu"'
     text = template.render(
+        **more,
+        layout=layout,
         title=_docstring(_title(kernel)),
         origin=_docstring(_origin(kernel)),
         needs="torch and a C++ compiler" if is_cpp else "torch and Triton",
@@ -139,7 +161,7 @@ def _python_file(kernel: Kernel, path: Path, sizes: Mapping[str, int]) -> str:
             for a in signature.arguments
         ],
         sizes={name: int(sizes.get(name, _EXAMPLE_SIZE)) for name in signature.sizes},
-        shown=_shown(signature),
+        shown=shown,
         checks=list(signature.checks),
         flags=list(_FLAGS),
         device=device,

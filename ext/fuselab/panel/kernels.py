@@ -12,11 +12,13 @@ import ipywidgets as widgets
 from fusec.kernel import Kernel
 from fusec.report import Timing
 from fusec.tunables import set_tunables
+from fuselab.exporting import Form, export
 from fuselab.result import kernel_state
 
 from . import markup
 from .bench import Bench, Checked
 from .controls import Tunables, button
+from .copying import CopyButton
 from .editor import Editor
 from .linking import cell_lines, links_of
 from .more import More
@@ -25,7 +27,6 @@ from .tuning import TuningTab
 Work = Callable[[str, Kernel, str], None]  # a kernel's name, the kernel, its draft
 
 LANGUAGE = {"cpp": "C++", "triton": "Triton"}
-SUFFIXES = {"cpp": ".cpp", "triton": ".py"}
 
 
 class KernelsTab:
@@ -55,15 +56,23 @@ class KernelsTab:
         )
         self.tune = button("Tune", "Search the tunables", "sliders")
         self.export = button("Export", "Write a file that runs without Fuselab", "download")
+        self.library = button(
+            "Export as op",
+            "Write a file that registers it with torch.library, for any torch.compile",
+            "cube",
+        )
+        self.copy = CopyButton("Copy", "Copy the text in the editor to the clipboard")
         self.check.button_style = "primary"
         self.check.on_click(lambda _: self.start_check())
         self.keep.on_click(lambda _: self.start_keep())
         self.revert.on_click(lambda _: self.start_revert())
         self.tune.on_click(lambda _: self._tuning.start_or_stop())
         self.export.on_click(lambda _: self.start_export())
+        self.library.on_click(lambda _: self.start_export("library"))
         self.verdict = widgets.HTML(layout=widgets.Layout(width="100%", min_height="1.6em"))
         self.more = More(bench)
-        actions = [self.check, self.keep, self.revert, self.tune, self.export]
+        actions = [self.check, self.keep, self.revert, self.tune, self.export, self.library]
+        actions.append(self.copy)
         row = {"flex_flow": "wrap", "align_items": "center"}
         self.widget = widgets.VBox(
             [
@@ -102,9 +111,13 @@ class KernelsTab:
         """Go back to the text in use; from there, to the generated one."""
         self._start("Reverting", self._revert)
 
-    def start_export(self) -> None:
+    def start_export(self, form: Form = "file") -> None:
         """Write the text in use to a file."""
-        self._start("Exporting", self._export)
+
+        def work(name: str, kernel: Kernel, text: str) -> None:
+            self._export(name, kernel, text, form)
+
+        self._start("Exporting", work)
 
     def _start(self, activity: str, work: Work) -> None:
         """Queue a job for the kernel that is shown now; its text is read when the job begins."""
@@ -190,11 +203,13 @@ class KernelsTab:
                 which = "generated text"
             self._bench.note = f"{name}: back to the {which}"
 
-    def _export(self, name: str, kernel: Kernel, text: str) -> None:
+    def _export(self, name: str, kernel: Kernel, text: str, form: Form) -> None:
         with self._bench.cell.lock:
-            path = kernel.export(free_path(Path.cwd(), name, SUFFIXES[kernel.target]))
+            path = export(kernel, name, form, Path.cwd())
         with self._bench.state:
             self._bench.note = f"Written to {path.name}"
+            if form == "library":
+                self._bench.note += f": import {path.stem} registers the operator"
             if text != kernel.source:
                 self._bench.note += " (the text in use; what you typed since is not kept yet)"
 
@@ -233,7 +248,7 @@ class KernelsTab:
     def _show_source(self) -> None:
         kernel = self._bench.kernel
         tuning = self._tuning.running
-        for control in (self.check, self.keep, self.revert, self.export):
+        for control in (self.check, self.keep, self.revert, self.export, self.library):
             control.disabled = kernel is None or tuning
         self._tuning.label(self.tune)
         self.tunables.disabled = tuning
@@ -311,11 +326,3 @@ def shares_of(kernels: Mapping[str, Kernel], times: Mapping[str, Timing]) -> dic
         values = {name: float(sum(pair)) for name, pair in pairs.items()}
     total = sum(values.values())
     return {name: f"{value / total:.0%} {unit}" for name, value in values.items()} if total else {}
-
-
-def free_path(folder: Path, stem: str, suffix: str) -> Path:
-    """Return a file name that is not taken: an export overwrites nothing."""
-    path, number = folder / f"{stem}{suffix}", 2
-    while path.exists():
-        path, number = folder / f"{stem}-{number}{suffix}", number + 1
-    return path

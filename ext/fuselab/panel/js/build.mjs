@@ -1,4 +1,4 @@
-// Builds ../static/{editor,picture}.{js,css} from this folder: `npm install && npm run build`.
+// Builds ../static/{editor,picture,copy}.js and their styles from this folder: `npm install && npm run build`.
 // They are committed, so that installing Fuselab needs no Node.
 import { copyFile } from "node:fs/promises";
 import { build } from "esbuild";
@@ -13,13 +13,15 @@ await build({
   charset: "utf8",
   banner: { js: "/* Fuselab editor; contains prism-code-editor, see editor.js.LICENSE.txt */" },
 });
-await build({
-  ...common,
-  entryPoints: ["picture.js"],
-  outfile: "../static/picture.js",
-  format: "esm",
-  charset: "utf8",
-});
+for (const name of ["picture.js", "copy.js"]) {
+  await build({
+    ...common,
+    entryPoints: [name],
+    outfile: `../static/${name}`,
+    format: "esm",
+    charset: "utf8",
+  });
+}
 for (const name of ["editor.css", "picture.css"]) {
   await build({ ...common, entryPoints: [name], outfile: `../static/${name}` });
 }

@@ -62,6 +62,12 @@ class FakeGraph:
         self.measured += 1
         return timing(9.84), timing(sum(milliseconds(k.source) for k in self.kernels))
 
+    def measure_beside(
+        self, others: dict[str, Any], seconds: float = 0.3, stop: Any = None
+    ) -> dict[str, Timing]:
+        eager, fused = self.measure(seconds)
+        return {"eager": eager, "fused": fused, **dict.fromkeys(others, timing(7.77))}
+
     def kernel_timings(self, seconds: float = 0.2) -> dict[str, Timing]:
         return {k.name: timing(milliseconds(k.source)) for k in self.kernels}
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import threading
 
 import pytest
 import torch
@@ -17,6 +18,17 @@ from fuselab.outcomes import EditRefused
 from fuselab.result import MIME
 from fuselab.session import Session
 from panel_fake import CPP
+
+
+def peer_of(call, problem=""):
+    """Another compiler that is done at once."""
+
+    def init(self, graph, compiler):
+        done = threading.Event()
+        done.set()
+        vars(self).update(graph=graph, compiler=compiler, call=call, _problem=problem, _done=done)
+
+    return init
 
 
 @pytest.fixture
@@ -134,9 +146,15 @@ class TestFuse:
         assert "z" in shell.user_ns
 
     def test_compare(self, shell, monkeypatch):
-        monkeypatch.setattr("fuselab.result._time_peer", lambda g, name, s: g.measure()[0])
+        monkeypatch.setattr("fuselab.result.Peer.__init__", peer_of(lambda *inputs: None))
         run(shell, "%%fuse --compare inductor\ny = x * 2")
-        assert "inductor: 9.84 ms" in shell.shown[0].text()
+        assert "inductor: 7.77 ms" in shell.shown[0].text()
+        assert shell.session.last.eager.median == 9.84e-3, "of the same run"
+
+    def test_compare_with_a_compiler_that_fails(self, shell, monkeypatch):
+        monkeypatch.setattr("fuselab.result.Peer.__init__", peer_of(None, "OSError: no room"))
+        run(shell, "%%fuse --compare inductor\ny = x * 2")
+        assert "TorchInductor failed: OSError: no room" in shell.shown[0].text()
 
     def test_save(self, shell, tmp_path):
         run(shell, f"%%fuse --name kept --save {tmp_path}/out\ny = x * 2")

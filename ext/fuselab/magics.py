@@ -48,6 +48,7 @@ SUBJECTS: dict[str, Callable[[FusedCell], Page]] = {
     "guards": subjects.guards_of,
     "numerics": subjects.numerics_of,
     "limits": subjects.limits_of,
+    "timings": subjects.timings_of,
 }
 
 

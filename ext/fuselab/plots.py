@@ -30,7 +30,8 @@ _TEXT = "#1a1a1a"
 # A palette for kernels that stays apart in gray and for color-blind readers (Okabe and Ito).
 _KERNELS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#666666")
 _SMALL = 8
-_MOST_KERNELS = 7
+MOST_SHARES = 7
+SHARES = "share of the kernels' time, each alone (%)"
 _MOST_POINTS = 8
 
 
@@ -68,20 +69,20 @@ def speed_figure(
         title: Above the bars; the cell's name.
         others: More bars, such as ``{"inductor": timing}``.
     """
-    bars = [("eager", eager, EAGER), *((n, t, PEER) for n, t in (others or {}).items())]
-    bars.append(("fused", fused, FUSED))
-    present = [(name, timing, color) for name, timing, color in bars if timing is not None]
+    wanted = [("eager", eager, EAGER), *((n, t, PEER) for n, t in (others or {}).items())]
+    wanted.append(("fused", fused, FUSED))
+    present = [(name, timing, color) for name, timing, color in wanted if timing is not None]
     if kernels and len(kernels) == 1:
         kernels = None  # all of it is its share
-    rows = -(-min(len(kernels), _MOST_KERNELS + 1) // 3) if kernels else 0
-    figure = _figure(0.9 + 0.34 * len(present) + (0.6 + 0.17 * rows if kernels else 0.0))
+    rows = -(-min(len(kernels), MOST_SHARES + 1) // 3) if kernels else 0
+    figure = blank(0.9 + 0.34 * len(present) + (0.6 + 0.17 * rows if kernels else 0.0))
     if kernels:
         heights = [len(present) + 0.6, 1.0]
-        axes, shares = figure.subplots(2, 1, height_ratios=heights)
-        _shares(shares, kernels)
+        axes, below = figure.subplots(2, 1, height_ratios=heights)
+        shares(below, kernels)
     else:
         axes = figure.subplots()
-    _bars(axes, present, reference=eager)
+    bars(axes, present, reference=eager)
     axes.set_title(title, fontsize=_SMALL + 1, loc="left", color=_TEXT)
     return figure
 
@@ -90,9 +91,9 @@ def edit_figure(verdict_times: Sequence[tuple[str, Timing | None]], *, title: st
     """Draw an edited kernel beside the generated one: ``[("generated", t), ("edited", t)]``."""
     colors = {"generated": FUSED, "eager": EAGER}
     present = [(n, t, colors.get(n, EDITED)) for n, t in verdict_times if t is not None]
-    figure = _figure(0.9 + 0.34 * len(present))
+    figure = blank(0.9 + 0.34 * len(present))
     axes = figure.subplots()
-    _bars(axes, present, reference=present[0][1] if present else None)
+    bars(axes, present, reference=present[0][1] if present else None)
     axes.set_title(title, fontsize=_SMALL + 1, loc="left", color=_TEXT)
     return figure
 
@@ -101,13 +102,13 @@ def tuning_figure(run: TuningRun, *, title: str = "") -> Figure:
     """Draw every configuration's median and quartiles, eager's line, and the best so far."""
     from matplotlib.ticker import MaxNLocator
 
-    figure = _figure(2.5)
+    figure = blank(2.5)
     axes = figure.subplots()
     done = [(i, t.timing) for i, t in enumerate(run.trials, 1) if t.timing is not None]
     failed = [i for i, t in enumerate(run.trials, 1) if t.timing is None]
     highest = max((timing.high for _, timing in done), default=0.0)
     lowest = min((timing.low for _, timing in done), default=0.0)
-    scale, unit = _unit(highest)
+    scale, unit = unit_of(highest)
     for i, timing in done:
         best = run.best is not None and i == run.best + 1
         _point(axes, i, timing, scale, color=EDITED if best else FUSED, best=best)
@@ -157,7 +158,7 @@ def tuning_spots(figure: Figure, run: TuningRun) -> list[tuple[float, float, int
     """
     axes = figure.axes[0]
     highest = max((t.timing.high for t in run.trials if t.timing is not None), default=0.0)
-    scale, _ = _unit(highest)
+    scale, _ = unit_of(highest)
     found = []
     for index, trial in enumerate(run.trials):
         if trial.timing is not None:
@@ -194,9 +195,9 @@ def heat_figure(run: TuningRun) -> Figure | None:
     rows = sorted({key[1] for key in best})
     if not best:
         return None
-    scale, unit = _unit(max(best.values()))
+    scale, unit = unit_of(max(best.values()))
     grid = [[best.get((column, row), math.nan) * scale for column in columns] for row in rows]
-    figure = _figure(1.0 + 0.34 * len(rows))
+    figure = blank(1.0 + 0.34 * len(rows))
     axes = figure.subplots()
     shown = axes.imshow(grid, cmap="viridis_r", aspect="auto", origin="lower")
     low, high = min(best.values()) * scale, max(best.values()) * scale
@@ -226,7 +227,7 @@ def roofline_figure(points: Sequence[RooflinePoint], machine: Machine) -> Figure
         points: The kernels; those without operations or bytes are left out.
         machine: What the device reached.
     """
-    figure = _figure(3.0)
+    figure = blank(3.0)
     axes = figure.subplots()
     usable = [p for p in points if p.operations > 0 and p.bytes > 0 and p.seconds > 0]
     at = [p.operations / p.bytes for p in usable]
@@ -276,11 +277,11 @@ def sweep_figure(points: Sequence[SweepPoint], label: str) -> Figure:
     """
     from matplotlib.ticker import NullFormatter, NullLocator
 
-    figure = _figure(2.8)
+    figure = blank(2.8)
     axes = figure.subplots()
     ordered = sorted(points, key=lambda point: point.size)
     sizes = [point.size for point in ordered]
-    scale, unit = _unit(max((p.eager.median for p in ordered), default=1e-3))
+    scale, unit = unit_of(max((p.eager.median for p in ordered), default=1e-3))
     for name, color in (("eager", EAGER), ("fused", FUSED)):
         times: list[Timing] = [getattr(point, name) for point in ordered]
         medians = [t.median * scale for t in times]
@@ -331,13 +332,15 @@ def config_text(values: Sequence[tuple[str, int]]) -> str:
     return " ".join(f"{name}={value}" for name, value in values) or "as generated"
 
 
-def _figure(height: float) -> Figure:
+def blank(height: float) -> Figure:
+    """Return an empty figure, so many inches high."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(6.4, height), layout="constrained", facecolor="white")
 
 
-def _unit(seconds: float) -> tuple[float, str]:
+def unit_of(seconds: float) -> tuple[float, str]:
+    """Return the unit in which times up to this one are drawn, and how many make a second."""
     if seconds >= 1.0:
         return 1.0, "s"
     return (1e3, "ms") if seconds >= 1e-4 else (1e6, "µs")
@@ -349,10 +352,17 @@ def _eager_label(run: TuningRun, scale: float, unit: str) -> str:
     return f"{what}: {digits(run.eager.median * scale)} {unit}"
 
 
-def _bars(axes: Axes, bars: Sequence[tuple[str, Timing, str]], *, reference: Timing | None) -> None:
-    longest = max((timing.high for _, timing, _ in bars), default=1.0)
-    scale, unit = _unit(longest)
-    for row, (_, timing, color) in enumerate(bars):
+def bars(axes: Axes, times: Sequence[tuple[str, Timing, str]], *, reference: Timing | None) -> None:
+    """Draw times as bars with quartiles.
+
+    Args:
+        axes: Where.
+        times: Name, time, color.
+        reference: What the others are compared with, in words beside their bars.
+    """
+    longest = max((timing.high for _, timing, _ in times), default=1.0)
+    scale, unit = unit_of(longest)
+    for row, (_, timing, color) in enumerate(times):
         median = timing.median * scale
         spread = [
             [max(0.0, median - timing.low * scale)],
@@ -371,30 +381,38 @@ def _bars(axes: Axes, bars: Sequence[tuple[str, Timing, str]], *, reference: Tim
             fontsize=_SMALL,
             color=_TEXT,
         )
-    axes.set_yticks(range(len(bars)), [name for name, _, _ in bars])
+    axes.set_yticks(range(len(times)), [name for name, _, _ in times])
     axes.invert_yaxis()
     axes.set_xlim(0, longest * scale * 1.32 or 1.0)
     axes.set_xlabel(f"time a call ({unit}): median, quartiles")
     _plain(axes)
 
 
-def _shares(axes: Axes, kernels: Mapping[str, Timing]) -> None:
+def shares(axes: Axes, kernels: Mapping[str, Timing], label: str = SHARES) -> None:
+    """Draw the share of each as one bar in pieces.
+
+    Args:
+        axes: Where.
+        kernels: Kernels, or steps, by name.
+        label: Of what the shares are.
+    """
     ordered = sorted(kernels.items(), key=lambda item: -item[1].median)
-    shown = [(name, timing.median) for name, timing in ordered[:_MOST_KERNELS]]
-    rest = math.fsum(timing.median for _, timing in ordered[_MOST_KERNELS:])
+    shown = [(name, timing.median) for name, timing in ordered[:MOST_SHARES]]
+    rest = math.fsum(timing.median for _, timing in ordered[MOST_SHARES:])
     if rest:
-        shown.append((f"{len(ordered) - _MOST_KERNELS} more", rest))
+        shown.append((f"{len(ordered) - MOST_SHARES} more", rest))
     total = math.fsum(value for _, value in shown) or 1.0
     left = 0.0
     for index, (name, value) in enumerate(shown):
         share = 100 * value / total
         color = _KERNELS[index % len(_KERNELS)]
-        label = f"{name} {share:.0f}%"
-        axes.barh(0, share, left=left, height=0.6, color=color, label=label, edgecolor="white")
+        text = f"{name}: {share:.0f}%"
+        axes.barh(0, share, left=left, height=0.6, color=color, label=text, edgecolor="white")
         left += share
-    axes.set_yticks([0], ["kernels"])
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
     axes.set_xlim(0, 100)
-    axes.set_xlabel("share of the kernels' time, each alone (%)")
+    axes.set_xlabel(label)
     axes.legend(
         fontsize=_SMALL - 1,
         frameon=False,

@@ -28,6 +28,7 @@ from fusec.report import (
 )
 from fusec.tunables import read_tunables, set_tunables
 from fuselab import render, words
+from fuselab.peers import TITLES, Peer
 from fuselab.render import KernelView, Summary
 
 if TYPE_CHECKING:
@@ -57,8 +58,10 @@ class FusedCell:
         eager: Of all graphs in eager, on the inputs of their latest call; None until timed.
         fused: Of the same graphs as compiled; None until timed.
         others: Other compilers on the same graphs, by name.
+        failed: Why other compilers have no time, by name.
         verdict: Of all graphs' outputs against eager and float64; None until checked.
         kernel_times: Of each kernel alone.
+        extern_times: Of each call of ATen alone; empty until ``measure_steps``.
         limit: How fast all graphs could be, in seconds; None until ``measure_limit``.
         notes: What the user should know, a line each.
     """
@@ -84,14 +87,18 @@ class FusedCell:
         self.eager: Timing | None = None
         self.fused: Timing | None = None
         self.others: dict[str, Timing] = {}
+        self.failed: dict[str, str] = {}
         self.verdict: Verdict | None = None
         self.kernel_times: dict[str, Timing] = {}
+        self.extern_times: dict[str, Timing] = {}
         self.limit: float | None = None
         self.notes: list[str] = []
         self._functions = functions
         self._pending = tuple(pending)
         self._live = live
         self._failures = failures
+        self._peers: dict[tuple[int, str], Peer] = {}
+        self._stepped: tuple[int, ...] = ()
         self._measured: tuple[Any, ...] = ()
         self._checked: tuple[Any, ...] = ()
         self._drawn: tuple[Any, bytes] | None = None
@@ -175,18 +182,22 @@ class FusedCell:
         """
         with self.lock:
             graphs = self.graphs
-            pairs = []
+            runs: list[dict[str, Timing]] = []
             times: dict[int, Timing] = {}
             for graph in graphs:
                 with self._reported(f"{graph.name} could not be timed"):
-                    pairs.append(graph.measure(seconds=seconds))
+                    if others := self._ready(graph):
+                        runs.append(graph.measure_beside(others, seconds))
+                    else:
+                        eager, fused = graph.measure(seconds=seconds)
+                        runs.append({"eager": eager, "fused": fused})
                     # Which kernel costs how much is one launch away; a tenth will do.
                     if graph.kernels:
                         alone = graph.kernel_timings(seconds / 3)
                         times |= {id(k): alone[k.name] for k in graph.kernels if k.name in alone}
-            complete = len(pairs) == len(graphs) and bool(pairs)
-            self.eager = _sum([pair[0] for pair in pairs]) if complete else None
-            self.fused = _sum([pair[1] for pair in pairs]) if complete else None
+            self._take(runs if len(runs) == len(graphs) else [])
+            if self._stepped != tuple(map(id, graphs)):
+                self.extern_times = {}
             named = self.kernels.items()
             self.kernel_times = {name: times[id(k)] for name, k in named if id(k) in times}
             self._measured = self._state()
@@ -227,17 +238,118 @@ class FusedCell:
         if timed and self._measured != self._state():
             self.measure(seconds)
 
-    def compare(self, compiler: str, seconds: float = 0.3) -> Timing | None:
-        """Time another compiler of ``torch.compile`` on the same graphs and inputs."""
+    def compare(
+        self, compiler: str, seconds: float = 0.3, stop: Callable[[], bool] | None = None
+    ) -> Timing | None:
+        """Time another compiler of ``torch.compile`` in the same run as eager and our own code.
+
+        Args:
+            compiler: A backend's name: ``inductor``. It compiles each graph once.
+            seconds: For each graph.
+            stop: Asked while it compiles and between rounds of measuring; nothing changes then.
+
+        Returns:
+            Its time, summed over the graphs; None where it was stopped, or failed: ``failed`` then
+            says why.
+        """
+        if not self.compile_peer(compiler, stop):
+            return None
+        runs: list[dict[str, Timing]] = []
+        try:
+            with self.lock:
+                for graph in self.graphs:
+                    call = self._peer(graph, compiler).wait(stop)
+                    if call is None:
+                        return None
+                    runs.append(graph.measure_beside({compiler: call}, seconds, stop))
+                    if stop is not None and stop():
+                        return None
+        except Exception as error:
+            self._peer_failed(compiler, error)
+            return None
+        self._take(runs)
+        return self.others.get(compiler)
+
+    def _take(self, runs: Sequence[Mapping[str, Timing]]) -> None:
+        """Take over what was measured, a run a graph; times of earlier runs do not compare."""
+        names = set.intersection(*(set(run) for run in runs)) if runs else set()
+        total = {name: _sum([run[name] for run in runs]) for name in names}
+        self.eager, self.fused = total.pop("eager", None), total.pop("fused", None)
+        self.others = {name: time for name, time in sorted(total.items()) if time is not None}
+
+    def _ready(self, graph: Any) -> dict[str, Callable[..., object]]:
+        """Return what other compilers have made of a graph, as far as that was asked for."""
+        found = {}
+        for name in self.others:
+            peer = self._peers.get((id(graph), name))
+            if peer is not None and peer.call is not None:
+                found[name] = peer.call
+        return found
+
+    def compile_peer(self, compiler: str, stop: Callable[[], bool] | None = None) -> bool:
+        """Let another compiler compile the graphs, without the lock: cells can run meanwhile.
+
+        Args:
+            compiler: As for ``compare``.
+            stop: Asked while it compiles. It cannot be interrupted: it goes on behind the scenes.
+
+        Returns:
+            Whether all of it is ready; ``failed`` says why it is not, unless it was stopped.
+        """
+        self.failed.pop(compiler, None)
+        try:
+            peers = [self._peer(graph, compiler) for graph in self.graphs]
+            return all(peer.wait(stop) is not None for peer in peers)
+        except Exception as error:
+            self._peer_failed(compiler, error)
+            return False
+
+    def _peer_failed(self, compiler: str, error: Exception) -> None:
+        # The cell itself has run; that a figure about it is missing must not undo that.
+        reason = str(error).partition("\n")[0]
+        self.failed[compiler] = reason
+        note = f"{TITLES.get(compiler, compiler)} failed: {reason}"
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _peer(self, graph: Any, compiler: str) -> Peer:
+        key = id(graph), compiler
+        known = self._peers.get(key)
+        if known is None or known.failed:
+            known = self._peers[key] = Peer(graph, compiler)
+        return known
+
+    def measure_steps(
+        self, seconds: float = 0.3, stop: Callable[[], bool] | None = None
+    ) -> dict[str, Timing]:
+        """Time every kernel and every call of ATen alone, interleaved, on the latest inputs.
+
+        Args:
+            seconds: For each graph.
+            stop: Asked between rounds.
+
+        Returns:
+            The calls' times: ``aten.mm, line 3``; those of one operator on one line are added up.
+            The kernels' go to ``kernel_times``.
+        """
+        from fusec.runtime.step_times import step_times  # imports the compiler
+
         with self.lock:
-            times = []
+            names = {id(kernel): name for name, kernel in self.kernels.items()}
+            calls: dict[str, list[Timing]] = {}
             for graph in self.graphs:
-                with self._reported(f"{graph.name} could not be compared with {compiler}"):
-                    times.append(_time_peer(graph, compiler, seconds))
-            total = _sum(times) if len(times) == len(self.graphs) else None
-            if total is not None:
-                self.others[compiler] = total
-            return total
+                own = {kernel.name: names.get(id(kernel), "") for kernel in graph.kernels}
+                with self._reported(f"the steps of {graph.name} could not be timed"):
+                    for step in step_times(graph, seconds, stop=stop):
+                        if step.kind == "kernel":
+                            self.kernel_times[own[step.name]] = step.timing
+                            continue
+                        line = words.where(step.where, self.filename)
+                        label = ", ".join(part for part in (step.name, line) if part)
+                        calls.setdefault(label, []).append(step.timing)
+            self.extern_times = {label: _total(times) for label, times in calls.items()}
+            self._stepped = tuple(map(id, self.graphs))
+            return self.extern_times
 
     def _state(self) -> tuple[Any, ...]:
         """Return what timings and verdicts depend on: the graphs and the texts in use."""
@@ -430,31 +542,6 @@ def _without_values(text: str) -> str:
     return set_tunables(text, dict.fromkeys((t.name for t in read_tunables(text)), 0))
 
 
-def _time_peer(graph: Any, compiler: str, seconds: float) -> Timing:
-    """Time another compiler on a graph's latest inputs, interleaved with our own code."""
-    import torch
-
-    from fusec.tune.measure import interleave
-
-    inputs = [
-        value.detach().clone().requires_grad_(value.requires_grad)
-        if isinstance(value, torch.Tensor)
-        else value
-        for value in graph.last_inputs or ()
-    ]
-    devices = [value.device.type for value in inputs if isinstance(value, torch.Tensor)]
-    device = devices[0] if devices else "cpu"
-    peer: Any = torch.compile(graph.eager, backend=compiler)
-    peer(*inputs)
-    timings = interleave(
-        {compiler: lambda: peer(*inputs), "fused": lambda: graph.compiled(*inputs)},
-        seconds=seconds,
-        device=device,
-        flush_l2=device == "cuda",
-    )
-    return timings[compiler]
-
-
 def _sum(timings: Sequence[Timing]) -> Timing | None:
     """Return the time of graphs that run one after another."""
     if len(timings) <= 1:
@@ -465,6 +552,18 @@ def _sum(timings: Sequence[Timing]) -> Timing | None:
         high=sum(t.high for t in timings),
         samples=min(t.samples for t in timings),
         method=f"{timings[0].method}; sum over {len(timings)} graphs",
+    )
+
+
+def _total(timings: Sequence[Timing]) -> Timing:
+    """Return the time of calls that run one after another, each of which was timed alone."""
+    first = timings[0]
+    return Timing(
+        median=sum(t.median for t in timings),
+        low=sum(t.low for t in timings),
+        high=sum(t.high for t in timings),
+        samples=min(t.samples for t in timings),
+        method=first.method + (f"; sum of {len(timings)} calls" if len(timings) > 1 else ""),
     )
 
 

@@ -191,7 +191,7 @@ class _Writer:
         self.lines.append(f"{name}({', '.join(arguments)})")
 
     def extern(self, step: Extern) -> None:
-        called = _DIRECT.get(step.target, step.target)
+        called = called_as(step.target)
         function = self.constant(called, str(step.target).replace(".", "_"))
         arguments = [self.value(a) for a in step.args]
         arguments += [f"{k}={self.value(v)}" for k, v in step.kwargs.items()]
@@ -274,6 +274,11 @@ _DIRECT: dict[object, Callable[..., Any]] = {
     torch.ops.aten.baddbmm.default: torch.baddbmm,
     torch.ops.aten.convolution.default: torch.convolution,
 }
+
+
+def called_as(target: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what the host program calls for an operator."""
+    return _DIRECT.get(target, target)
 
 
 def direct_target(target: Callable[..., Any]) -> Callable[..., Any]:

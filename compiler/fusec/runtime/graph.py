@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -224,22 +225,52 @@ class CompiledGraph:
         Raises:
             NoInputs: The graph has not run with its inputs kept.
         """
+        timings = self.measure_beside({}, seconds)
+        return timings["eager"], timings["fused"]
+
+    def measure_beside(
+        self,
+        others: Mapping[str, Callable[..., object]],
+        seconds: float = 0.3,
+        stop: Callable[[], bool] | None = None,
+    ) -> dict[str, Timing]:
+        """Return the timings of ``eager``, ``fused`` and others from one interleaved run.
+
+        Args:
+            others: By name: what computes the same from the same inputs.
+            seconds: For all of them together.
+            stop: Asked between rounds; what was measured so far is returned.
+
+        Raises:
+            NoInputs: The graph has not run with its inputs kept.
+        """
         with self.lock, torch.set_grad_enabled(self._gradients):
-            inputs = self._copies()
+            inputs = self.copies()
             device = next((t.device.type for t in inputs if isinstance(t, torch.Tensor)), "cpu")
             with self._keeping_nothing():
                 assert self.compiled is not None
-                compiled, eager = self.compiled, self.eager
-                timings = interleave(
-                    {"eager": lambda: eager(*inputs), "fused": lambda: compiled(*inputs)},
+                calls: dict[str, Callable[..., object]] = {"eager": self.eager}
+                calls |= {"fused": self.compiled, **others}
+                return interleave(
+                    {name: partial(call, *inputs) for name, call in calls.items()},
                     seconds=seconds,
                     device=device,
                     flush_l2=device == "cuda",
                     precision=PRECISION,
+                    stop=stop,
                 )
-            return timings["eager"], timings["fused"]
 
-    def _copies(self) -> list[Any]:
+    @property
+    def records_gradients(self) -> bool:
+        """Whether the latest call recorded for autograd."""
+        return self._gradients
+
+    def copies(self) -> list[Any]:
+        """Return copies of the inputs of the latest call.
+
+        Raises:
+            NoInputs: The graph has not run with its inputs kept.
+        """
         return [
             t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
             for t in self._inputs()
@@ -253,7 +284,7 @@ class CompiledGraph:
         Raises:
             NoInputs: The graph has not run with its inputs kept.
         """
-        inputs = self._copies()
+        inputs = self.copies()
 
         def run() -> object:
             assert self.compiled is not None
@@ -279,7 +310,7 @@ class CompiledGraph:
         if len(forward) != 1 or forward[0].last_inputs is None:
             return None
         with self.lock, torch.no_grad():
-            inputs = self._copies()
+            inputs = self.copies()
             device = next((t.device.type for t in inputs if isinstance(t, torch.Tensor)), "cpu")
             counter = FlopCounterMode(display=False)
             with counter:
@@ -290,26 +321,9 @@ class CompiledGraph:
 
     def kernel_timings(self, seconds: float = 0.2) -> dict[str, Timing]:
         """Return the time of each kernel alone, on its own inputs of the last call."""
-        with self.lock:
-            calls: dict[str, Callable[[], object]] = {}
-            device = "cpu"
-            for part in self.parts:
-                if part.last_inputs is None:
-                    continue
-                for name, kernel in part.kernels.items():
-                    tensors, sizes = part.kernel_inputs(name, part.last_inputs)
-                    runnable = kernel.runnable()
-                    device = tensors[0].device.type if tensors else device
-                    calls[name] = lambda r=runnable, t=tensors, s=sizes: r(t, s)  # type: ignore[misc]
-            if not calls:
-                return {}
-            return interleave(
-                calls,
-                seconds=seconds,
-                device=device,
-                flush_l2=device == "cuda",
-                precision=PRECISION,
-            )
+        from fusec.runtime.step_times import step_times
+
+        return {step.name: step.timing for step in step_times(self, seconds, externs=False)}
 
     def verify(self, *, timed: bool = False) -> Verdict:
         """Compare all outputs with eager and float64, on the real inputs and on fresh ones.
@@ -320,7 +334,7 @@ class CompiledGraph:
         from fusec.verify.check import check_graph
 
         with self.lock:
-            real = self._copies()
+            real = self.copies()
             verdict = self._check_graph(check_graph, real, timed)
             if not verdict.ok:
                 return verdict
@@ -410,7 +424,7 @@ class CompiledGraph:
             before = kernel.runnable()
             part.link(kernel.name, build_runnable(kernel, text))
             try:
-                whole = self._check_graph(check_graph, self._copies(), timed)
+                whole = self._check_graph(check_graph, self.copies(), timed)
             finally:
                 part.link(kernel.name, before)
             seconds = verdict.seconds + whole.seconds
@@ -440,7 +454,7 @@ class CompiledGraph:
             if part is None or part.last_inputs is None:
                 raise NoInputs(self.name)
             tensors, sizes = part.kernel_inputs(kernel.name, part.last_inputs)
-            inputs = self._copies()
+            inputs = self.copies()
             return tune_in_graph(
                 self,
                 kernel,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fusec.codegen.host import DTYPES, Group
+from fusec.codegen.host import DTYPES, Group, called_as
 from fusec.ir.body import RANDOM_SEED, Compute, Extern
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.pipeline import Compilation
@@ -248,10 +249,24 @@ class CompiledPart:
         self,
         inputs: Sequence[object],
         launch: Callable[[str, list[torch.Tensor], list[int]], None],
+        extern: Callable[..., Any] | None = None,
     ) -> list[Any]:
-        """Run the host program with ``launch`` in place of every kernel launch."""
+        """Run the host program with ``launch`` in place of every kernel launch.
+
+        Args:
+            inputs: Of the part.
+            launch: Given a kernel's name, its tensors and its symbolic sizes.
+            extern: Called in place of every extern call, in the order of the steps, with what
+                would be called and its arguments; returns what that returns.
+        """
         assert self.state.host is not None
         namespace = {**self._namespace, "launch": launch}
+        if extern is not None:
+            steps = (s for s in self.state.scheduled.steps if isinstance(s, Extern))
+            targets = {id(called_as(step.target)) for step in steps}
+            for name, value in self.state.host.constants.items():
+                if id(value) in targets:
+                    namespace[name] = partial(extern, value)
         exec(compile(self.state.host.traced, "<traced host program>", "exec"), namespace)
         run: Callable[..., list[Any]] = namespace["run"]
         program = self.state.scheduled

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fusec.errors import FusecError
@@ -91,7 +91,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Facts:
-    """What there is to show of a cell, read while its lock was held."""
+    """What there is to show of a cell, read while its lock was held; named as it names them."""
 
     kernels: Mapping[str, Kernel]
     eager: Timing | None
@@ -100,6 +100,8 @@ class Facts:
     kernel_times: Mapping[str, Timing]
     max_error: float | None
     limit: float | None = None
+    extern_times: Mapping[str, Timing] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 class Bench:
@@ -149,6 +151,8 @@ class Bench:
                 dict(cell.kernel_times),
                 cell.max_error,
                 getattr(cell, "limit", None),
+                dict(getattr(cell, "extern_times", {})),
+                dict(getattr(cell, "failed", {})),
             )
         with self.state:
             before, self.facts = self.facts, facts

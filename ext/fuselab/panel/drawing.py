@@ -11,6 +11,8 @@ import ipywidgets as widgets
 
 from fusec.report import TuningRun
 from fuselab import plots, words
+from fuselab.plots_cell import cell_figure
+from fuselab.views.timings import edits_of, peer_title, steps_of
 
 from .bench import Facts
 from .picture import Spot
@@ -51,9 +53,14 @@ def preload() -> None:
 
 
 def speed_png(facts: Facts) -> bytes:
-    """Draw eager and fused, and each kernel's share of the time."""
-    figure = plots.speed_figure(
-        facts.eager, facts.fused, facts.kernel_times or None, others=facts.others
+    """Draw the cell beside its peers and its limit, its edits, and each step's share."""
+    figure = cell_figure(
+        facts.eager,
+        facts.fused,
+        others={peer_title(name): timing for name, timing in facts.others.items()},
+        limit=facts.limit,
+        edits=edits_of(facts.kernels),
+        steps=steps_of(facts),
     )
     return plots.figure_png(figure)
 

@@ -1,13 +1,14 @@
-"""The Timings tab: eager and fused, how they compare and how they were measured."""
+"""The Timings tab: the cell beside eager, TorchInductor and its limit; edits; every step."""
 
 from __future__ import annotations
 
+import threading
 from html import escape
+from typing import Any
 
 import ipywidgets as widgets
 
-from fusec.report import Timing
-from fuselab import words
+from fuselab.views.timings import HEAD, STEPS, failures_of, step_note, step_rows, time_rows
 
 from . import markup
 from .bench import Bench
@@ -16,25 +17,36 @@ from .drawing import Plot, speed_png
 from .roofline import Roofline
 from .sweep import Sweep
 
+MEASURING = "Measuring"
+COMPARING = "Timing TorchInductor"
+PEER = "inductor"
+
 
 class TimingsTab:
-    """Time of the whole cell, and of the kernels that were checked alone."""
+    """Time of the whole cell, of its steps, and of the kernels that were checked alone."""
 
     title = "Timings"
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._drawn: object = None
-        self.again = button("Measure again", "Time eager and fused again", "refresh")
-        self.again.on_click(lambda _: bench.do("Measuring", self._measure, "measure"))
+        self._stop = threading.Event()
+        self._compiling = False
+        self.again = button(
+            "Measure again", "Time eager and fused again, and each kernel and call alone", "refresh"
+        )
+        self.again.on_click(lambda _: bench.do(MEASURING, self._measure, "measure"))
+        self.peer = button("TorchInductor", "")
+        self.peer.on_click(lambda _: self.start_or_stop())
         self.plot = Plot()
         self.table = widgets.HTML(layout=widgets.Layout(overflow="auto"))
-        self.method = widgets.HTML()
+        self.method = widgets.HTML(layout=widgets.Layout(flex="1 1 20em", margin="2px 0 2px 8px"))
         self.roofline = Roofline(bench)
         self.sweep = Sweep(bench)
+        row = widgets.Layout(flex_flow="wrap", align_items="center")
         self.widget = widgets.VBox(
             [
-                widgets.HBox([self.again, self.method], layout={"align_items": "center"}),
+                widgets.HBox([self.again, self.peer, self.method], layout=row),
                 self.plot.widget,
                 self.table,
                 self.roofline.widget,
@@ -48,55 +60,103 @@ class TimingsTab:
         self.roofline.open()
         self.sweep.open()
 
+    def start_or_stop(self) -> None:
+        """Begin timing TorchInductor beside eager and our own code, or end that."""
+        bench = self._bench
+        with bench.state:
+            if self.comparing:
+                self._stop.set()
+                return
+            self._stop = stop = threading.Event()
+            self._compiling = True
+            bench.note = ""
+            bench.changed()
+        # Not on the worker, which draws and checks meanwhile; it only waits for the compiler.
+        name = f"fuselab-{bench.cell.name}-{PEER}"
+        threading.Thread(target=self._compile, args=[stop], name=name, daemon=True).start()
+
+    @property
+    def comparing(self) -> bool:
+        """Whether TorchInductor compiles, or is timed."""
+        return self._compiling or self._bench.activity == COMPARING
+
+    def _compile(self, stop: threading.Event) -> None:
+        bench, cell = self._bench, self._cell
+        ready = False
+        try:
+            ready = cell.compile_peer(PEER, stop.is_set)
+        finally:
+            with bench.state:
+                if ready:
+                    bench.do(COMPARING, lambda: self._compare(stop), "compare")
+                self._compiling = False
+            bench.look()
+            with bench.state:
+                self._say_stopped(stop)
+                bench.changed()
+
+    def _compare(self, stop: threading.Event) -> None:
+        self._cell.compare(PEER, stop=stop.is_set)
+        with self._bench.state:
+            self._say_stopped(stop)
+
+    def _say_stopped(self, stop: threading.Event) -> None:
+        if stop.is_set():
+            self._bench.note = "TorchInductor was stopped; what it compiles is ready the next time"
+
+    @property
+    def _cell(self) -> Any:
+        return self._bench.cell
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        self._stop.set()
+
     def _measure(self) -> None:
-        with self._bench.cell.lock:
-            self._bench.cell.refresh()
+        cell = self._cell
+        with cell.lock:
+            cell.refresh()
+            if hasattr(cell, "measure_steps"):
+                cell.measure_steps()
 
     def refresh(self) -> None:
         """Show what is now the case."""
-        facts = self._bench.facts
-        rows: list[list[str]] = []
-        eager = facts.eager
-        if eager:
-            rows.append(["eager, whole cell", words.spread(eager), "", str(eager.samples)])
-        if facts.limit:
-            ratio = words.against(facts.limit, facts.fused.median) if facts.fused else ""
-            ratio += " than fused" if "×" in ratio else ""
-            rows.append(["the limit: a copy", words.duration(facts.limit), ratio, ""])
-        for name, timing in facts.others.items():
-            rows.append([f"{name}, whole cell", *_row(timing, eager)])
-        if facts.fused:
-            rows.append(["fused, whole cell", *_row(facts.fused, eager)])
-        for name, kernel in facts.kernels.items():
-            if kernel.name in facts.kernel_times:
-                rows.append([f"{name}, alone", *_row(facts.kernel_times[kernel.name], None)])
-            verdict = kernel.last_verdict
-            if verdict and verdict.timing:
-                label = f"{name}, as checked last"
-                rows.append([label, *_row(verdict.timing, verdict.generated, "generated")])
-        head = ["What", "Median (quartiles)", "Compared", "Samples"]
-        self.table.value = markup.table(head, rows) if rows else "Nothing was timed yet."
-        self.method.value = f"<i>{escape(eager.method)}</i>" if eager else ""
-        if self._bench.problem:
-            self.method.value = markup.notice(list(self._bench.problem[:1]), markup.BAD)
-        self.again.disabled = bool(self._bench.activity)
+        bench, facts = self._bench, self._bench.facts
+        rows, steps = time_rows(facts), step_rows(facts)
+        value = markup.table(list(HEAD), [list(row) for row in rows])
+        if facts.extern_times:
+            value += f"<div style='margin-top:6px'>{escape(step_note(facts))}</div>"
+            value += markup.table(list(STEPS), [list(row) for row in steps])
+        for failure in failures_of(facts):
+            value += markup.notice([failure], markup.BAD)
+        self.table.value = value if rows else "Nothing was timed yet."
+        busy = bench.activity
+        self.method.value = f"<i>{escape(facts.eager.method)}</i>" if facts.eager else ""
+        if self.comparing:
+            doing = "TorchInductor compiles" if self._compiling else COMPARING
+            self.method.value = markup.notice([f"{doing} \N{HORIZONTAL ELLIPSIS}"], markup.QUIET)
+        elif bench.problem:
+            self.method.value = markup.notice(list(bench.problem[:1]), markup.BAD)
+        elif bench.note.startswith("TorchInductor"):
+            self.method.value = markup.notice([bench.note], markup.QUIET)
+        self.again.disabled = bool(busy)
+        self.peer.description = "Stop" if self.comparing else "TorchInductor"
+        self.peer.icon = "stop" if self.comparing else "balance-scale"
+        self.peer.tooltip = (
+            "Wait no longer for TorchInductor"
+            if self.comparing
+            else "Time torch.compile’s own backend in one run with eager and fused"
+        )
+        self.peer.disabled = bool(busy) and not self.comparing
 
     def draw(self) -> None:
         """Draw the figure if the times are others than those drawn; a worker's job."""
         if self.sweep.made:
             self.sweep.draw()
         facts = self._bench.facts
-        if facts == self._drawn or not (facts.eager and facts.fused):
+        verdicts = [kernel.last_verdict for kernel in facts.kernels.values()]
+        if (facts, verdicts) == self._drawn or not (facts.eager and facts.fused):
             return
-        self._drawn = facts
+        self._drawn = facts, verdicts
         with self._bench.cell.lock:
             self.plot.show(speed_png(facts))
-
-
-def _row(timing: Timing, reference: Timing | None, name: str = "eager") -> list[str]:
-    ratio = words.against(timing.median, reference.median) if reference else ""
-    return [
-        words.spread(timing),
-        f"{ratio} than {name}" if "×" in ratio else ratio,
-        str(timing.samples),
-    ]

@@ -78,6 +78,7 @@ class Workbench(widgets.VBox):
     def close(self) -> None:
         """Stop what runs and let go of the cell; ipywidgets keeps a widget until it is closed."""
         self.bench.worker.clear()
+        self.timings.close()
         if self.tuning.running:
             self.tuning.start_or_stop()
         for widget in _below(self):

@@ -72,6 +72,17 @@ def limits_of(cell: Any) -> Page:
         return limits.limits_page(cell)
 
 
+def timings_of(cell: Any) -> Page:
+    """Time every step of a cell and return the page about its times."""
+    from fuselab.views import timings
+
+    with cell.lock:
+        if cell.fused is None:
+            cell.measure()
+        cell.measure_steps()
+        return timings.timings_page(cell)
+
+
 def time_together(cells: Mapping[str, Any], seconds: float) -> dict[str, Timing]:
     """Time the compiled graphs of several cells against each other, interleaved.
 

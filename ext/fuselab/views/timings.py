@@ -1,0 +1,131 @@
+"""Where a cell's time goes: eager, other compilers, fused, the limit, edits, and every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from fusec.report import Timing
+from fuselab import words
+from fuselab.peers import TITLES
+from fuselab.render import Style
+from fuselab.views.page import Page, indented, static_table
+
+HEAD = ("what", "median (quartiles)", "compared", "samples")
+STEPS = ("step, alone", "median (quartiles)", "share")
+MOST_STEPS = 24
+
+
+def peer_title(name: str) -> str:
+    """Return what people call a backend of ``torch.compile``."""
+    return TITLES.get(name, name)
+
+
+def edits_of(kernels: Mapping[str, Any]) -> list[tuple[str, Timing, Timing]]:
+    """Return the edits that were timed: the kernel's name, the generated text's time, its own."""
+    found = []
+    for name, kernel in kernels.items():
+        verdict = kernel.last_verdict
+        if verdict is not None and verdict.ok and verdict.timing and verdict.generated:
+            found.append((name, verdict.generated, verdict.timing))
+    return found
+
+
+def time_rows(facts: Any) -> list[tuple[str, str, str, str]]:
+    """Return the times as rows under ``HEAD``.
+
+    Args:
+        facts: A ``FusedCell``, or the panel's facts about one.
+    """
+    rows: list[tuple[str, str, str, str]] = []
+    eager, fused = facts.eager, facts.fused
+    if eager:
+        rows.append(("eager, whole cell", words.spread(eager), "", str(eager.samples)))
+    if facts.limit:
+        ratio = words.against(facts.limit, fused.median) if fused else ""
+        ratio += " than fused" if "×" in ratio else ""
+        rows.append(("the limit: a copy", words.duration(facts.limit), ratio, ""))
+    for name, timing in facts.others.items():
+        rows.append((f"{peer_title(name)}, whole cell", *_row(timing, eager)))
+    if fused:
+        rows.append(("fused, whole cell", *_row(fused, eager)))
+    edits = {name: pair for name, *pair in edits_of(facts.kernels)}
+    for name, kernel in facts.kernels.items():
+        if name in facts.kernel_times:
+            rows.append((f"{name}, alone", *_row(facts.kernel_times[name], None)))
+        if name in edits:
+            generated, own = edits[name]
+            label = "the edit" if kernel.edited else "as checked last"
+            rows.append((f"{name}, {label}", *_row(own, generated, "generated")))
+    return rows
+
+
+def _row(timing: Timing, reference: Timing | None, name: str = "eager") -> tuple[str, str, str]:
+    ratio = words.against(timing.median, reference.median) if reference else ""
+    return (
+        words.spread(timing),
+        f"{ratio} than {name}" if "×" in ratio else ratio,
+        str(timing.samples),
+    )
+
+
+def steps_of(facts: Any) -> dict[str, Timing]:
+    """Return every step that was timed alone, kernels first, the longest first of each."""
+    return {
+        name: timing
+        for times in (facts.kernel_times, facts.extern_times)
+        for name, timing in sorted(times.items(), key=lambda item: -item[1].median)
+    }
+
+
+def step_rows(facts: Any) -> list[tuple[str, str, str]]:
+    """Return the steps as rows under ``STEPS``, the longest first."""
+    steps = sorted(steps_of(facts).items(), key=lambda item: -item[1].median)
+    total = sum(timing.median for _, timing in steps)
+    if not total:
+        return []
+    rows = [
+        (name, words.spread(timing), f"{timing.median / total:.0%}")
+        for name, timing in steps[:MOST_STEPS]
+    ]
+    rest = sum(timing.median for _, timing in steps[MOST_STEPS:])
+    if rest:
+        more = words.count(len(steps) - MOST_STEPS, "step")
+        rows.append((f"{more} more", words.duration(rest), f"{rest / total:.0%}"))
+    return rows
+
+
+def step_note(facts: Any) -> str:
+    """Say what the steps take together, beside the cell; empty where no call of ATen was timed."""
+    total = sum(timing.median for timing in steps_of(facts).values())
+    if not total or facts.fused is None:
+        return ""
+    return (
+        f"The steps, each timed alone, take {words.duration(total)} together; "
+        f"the cell takes {words.duration(facts.fused.median)}."
+    )
+
+
+def failures_of(facts: Any) -> list[str]:
+    """Return why other compilers have no time."""
+    return [f"{peer_title(name)} failed: {reason}" for name, reason in facts.failed.items()]
+
+
+def timings_page(cell: Any) -> Page:
+    """Return the static page about a cell's times; its steps have been timed."""
+    fused, eager = cell.fused, cell.eager
+    head = f"{cell.name}: nothing was timed"
+    if fused and eager:
+        head = f"{cell.name}: {words.duration(fused.median)}"
+        head += f", {words.against(fused.median, eager.median)}"
+        head += " than eager" if "×" in head else ""
+    rows, steps = time_rows(cell), step_rows(cell)
+    notes = [*failures_of(cell), step_note(cell), eager.method if eager else ""]
+    notes = [note for note in notes if note]
+    lines = [head, *indented([HEAD, *rows] if rows else [])]
+    lines += ["", *indented([STEPS, *steps])] if steps else []
+    html = [f"<div><b>{escape(head)}</b></div>", static_table(HEAD, rows)]
+    html.append(static_table(STEPS, steps))
+    html += [f'<div style="{Style.quiet}">{escape(note)}</div>' for note in notes]
+    return Page("\n".join([*lines, *(f"  {note}" for note in notes)]), "".join(html))

@@ -9,15 +9,17 @@
 static inline int64_t at_most(int64_t x, int64_t limit);
 static inline int64_t wrap_add(int64_t x, int64_t y);
 
-constexpr int64_t BLOCK = 128; // tunable: 32 64 128 256 512 1024 (elements of a row a thread takes)
+constexpr int64_t BLOCK = 128; // tunable: 32 64 128 256 512 1024 (elements of a row, at least)
 
 extern "C" int scatter_add(const float* __restrict__ grad, const int64_t* __restrict__ which,
     float* table_grad, int64_t threads)
 {
     int failed = 0; // the number of a check that failed
+    const int64_t share = (700 + threads - 1) / threads;
+    const int64_t block = share > BLOCK ? (share + 15) / 16 * 16 : BLOCK;
     #pragma omp parallel for num_threads(threads) reduction(max : failed)
-    for (int64_t i1_block = 0; i1_block < 700; i1_block += BLOCK) {
-        const int64_t i1_end = at_most(i1_block + BLOCK, 700);
+    for (int64_t i1_block = 0; i1_block < 700; i1_block += block) {
+        const int64_t i1_end = at_most(i1_block + block, 700);
         for (int64_t i0 = 0; i0 < 400; ++i0) {
             // line 1: table_grad[which] += grad
             const int64_t which_val = which[i0];

@@ -166,9 +166,12 @@ BLOCK_CHOICES = (2048, 4096, 8192, 16384, 32768)
 # itself, so more than one has never measured faster; it is there to be tried.
 UNROLL = 1
 UNROLL_CHOICES = (1, 2, 4, 8)
-# Elements of a row of updates that a thread takes: a few cache lines, which the prefetcher follows;
-# a thread reads the index of every row, whatever its share of the row.
+# Elements of a row of updates that a thread takes at least: a few cache lines, which the prefetcher
+# follows; a thread reads the index of every row, whatever its share of the row. More where there
+# are few threads: whole rows of 512 elements took half the time of quarters, one after the other.
 UPDATE_BLOCK = 128
+# What a larger share is rounded to: a cache line of float32, which two threads should not share.
+UPDATE_STEP = 16
 UPDATE_BLOCKS = (32, 64, 128, 256, 512, 1024)
 # A loop of updates that is shorter than this leaves most threads without a share.
 UPDATE_SHARES = 4

@@ -48,12 +48,20 @@ def write_updates(kernel: Kernel, scope: Scope, writer: Writer) -> None:
             _write_loops(kernel, inner, writer, loops, last, begin, end, separate)
         return
     begin, end = outside.name(f"{last.name}_block"), kernel.extent(last)
-    size = kernel.tunable(
-        "BLOCK", choices.UPDATE_BLOCK, choices.UPDATE_BLOCKS, "elements of a row a thread takes"
+    least = kernel.tunable(
+        "BLOCK",
+        choices.UPDATE_BLOCK,
+        choices.UPDATE_BLOCKS,
+        "elements of a row, at least",
     )
+    # An even share each: a thread goes through all rows once for every block that it takes.
+    share, size = outside.name("share"), outside.name("block")
+    writer.line(f"const int64_t {share} = ({end} + threads - 1) / threads;")
+    even = f"({share} + {choices.UPDATE_STEP - 1}) / {choices.UPDATE_STEP} * {choices.UPDATE_STEP}"
+    writer.line(f"const int64_t {size} = {share} > {least} ? {even} : {least};")
     writer.directive(" ".join(clauses))
     with writer.block(f"for (int64_t {begin} = 0; {begin} < {end}; {begin} += {size})"):
-        limit = kernel.at_most(f"{begin} + BLOCK", end)
+        limit = kernel.at_most(f"{begin} + {size}", end)
         end = outside.name(f"{last.name}_end")
         writer.line(f"const int64_t {end} = {limit};")
         _write_loops(kernel, outside, writer, loops, last, begin, end, separate)

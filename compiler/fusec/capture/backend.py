@@ -16,7 +16,12 @@ from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from fusec.capture.direct import Marks, marks_instead_of_wrappers
+from fusec.capture.direct import (
+    drop_returned_inputs,
+    epilogue_instead_of_wrappers,
+    wraps_no_more,
+)
+from fusec.capture.recorded import recorded_call
 from fusec.errors import BadOption, DeviceNotThere, FusecError
 from fusec.graph.bias import add_biases_later
 from fusec.graph.bytes import keep_interpolations_of_bytes
@@ -87,7 +92,12 @@ class Backend:
                 whole = settle_attention_masks(keep_interpolations_of_bytes(module))
                 graph.compiled = compiler.compile(whole, example_inputs)
                 if compiler.direct is not None and not graph.fallback:
-                    graph.bypass(*compiler.direct)
+                    if wraps_no_more(graph.compiled):
+                        graph.bypass(compiler.direct)
+                    else:
+                        compiler.direct.forget_epilogue()
+                elif compiler.forward is not None and not graph.fallback:
+                    graph.record(recorded_call(graph.compiled, compiler.forward))
             except BaseException:
                 # Also how AOTAutograd asks TorchDynamo to capture once more.
                 self.graphs.remove(graph)
@@ -112,8 +122,9 @@ class _GraphCompiler:
         self.entered = 0.0
         self.autocast = torch._C._is_any_autocast_enabled()
         self.partition: Stage | None = None
-        # All of the graph, if it can be called by itself, and the marks that its outputs get.
-        self.direct: tuple[CompiledPart, Marks] | None = None
+        # All of the graph, if it can be called by itself.
+        self.direct: CompiledPart | None = None
+        self.forward: CompiledPart | None = None  # the part of a joint graph that calls run
 
     def compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.entered = time.perf_counter()
@@ -196,6 +207,7 @@ class _GraphCompiler:
             if not self.backend.options.eager_random:
                 replace_random(module)
             self._prepare_products(module)
+            drop_returned_inputs(module)
             merge_common(module.graph)
         queue = BuildQueue()
         state = Compilation(
@@ -210,15 +222,12 @@ class _GraphCompiler:
             part = CompiledPart(kind, state, self.graph, self.backend.options.keep_inputs)
             self.graph.parts.append(part)
             started = time.perf_counter()
+            if kind == "inference":
+                self._choose_epilogue(part)
             part.build(queue)
             self.stages.append(Stage("build", time.perf_counter() - started, ""))
-            if kind == "inference" and len(part.state.scheduled.inputs) == len(self.names):
-                externs = any(isinstance(s, Extern) for s in part.state.scheduled.steps)
-                marks = marks_instead_of_wrappers(
-                    len(self.names), calls_operators=externs, autocast=self.autocast
-                )
-                if marks is not None:
-                    self.direct = part, marks
+            if kind == "forward":
+                self.forward = part
         except GraphNotLowered as reason:
             return self._fall_back(kind, module, str(reason))
         except DeviceNotThere:
@@ -235,6 +244,23 @@ class _GraphCompiler:
         finally:
             queue.close()
         return part.entry()
+
+    def _choose_epilogue(self, part: CompiledPart) -> None:
+        """See whether the part can be called past AOTAutograd's wrappers."""
+        program = part.state.scheduled
+        if len(program.inputs) != len(self.names):
+            return
+        found = epilogue_instead_of_wrappers(
+            len(self.names),
+            calls_operators=any(isinstance(step, Extern) for step in program.steps),
+            autocast=self.autocast,
+        )
+        if found is None:
+            return
+        if found.changes_outputs and any(b.device.type != "cpu" for b in program.buffers.values()):
+            return  # plans and graphs on a GPU return what the graph does
+        part.epilogue = found
+        self.direct = part
 
     def _fall_back(self, kind: str, module: fx.GraphModule, reason: str) -> Any:
         self.graph.parts = [p for p in self.graph.parts if p.kind != kind]

@@ -24,6 +24,7 @@ _GRAPH = "__compiled_fn_"
 _RESUME = "__resume_at_"
 _UTILS = "__import_torch_dot__dynamo_dot_utils"
 _QUIET = f"{_UTILS}_quiet"
+_SIZE = "call_size"  # a function of a tensor and a dimension
 _MARKS = ("record_pregraph_bytecode_enter", "record_pregraph_bytecode_exit")
 # All that code may consist of to have no effect but its result: it moves values, makes lists and
 # tuples, and calls what was loaded from a global name.
@@ -43,13 +44,14 @@ class Plan:
     """Compiled code as positions.
 
     Attributes:
-        shape: ``one``, ``tuple`` or ``list`` of outputs; ``code`` where only the code knows.
-        order: The parameters that the graph takes.
-        results: The outputs of the graph that make up the result.
+        shape: ``one``, ``tuple`` or ``list`` of outputs, or ``nothing``; ``code`` where only the
+            code knows.
+        order: What the graph takes: a parameter, and which of its sizes; -1 for itself.
+        results: The outputs of the graph that make up the result; -1 - i for parameter i.
     """
 
     shape: str = "code"
-    order: tuple[int, ...] = ()
+    order: tuple[tuple[int, int], ...] = ()
     results: tuple[int, ...] = ()
 
 
@@ -155,12 +157,20 @@ def plan_of(fast: FastCode, values: Sequence[Any], outputs: int) -> Plan:
         return Plan()
     given: list[Any] = []
     marks = [object() for _ in range(outputs)]
+    sizes: dict[tuple[int, int], object] = {}  # what stands for a size: of which value, which one
+
+    def size(value: object, dim: int) -> object:
+        (position,) = (i for i, each in enumerate(values) if each is value)
+        if type(dim) is not int or not 0 <= dim < values[position].ndim:
+            raise IndexError(dim)
+        return sizes.setdefault((position, dim), object())
 
     def graph(*inputs: Any) -> list[object]:
         given.append(inputs)
         return list(marks)
 
-    space: dict[str, Any] = {fast.name: graph, _QUIET: _quiet_utils(), "__builtins__": {}}
+    utils = SimpleNamespace(**{**vars(_quiet_utils()), _SIZE: size})
+    space: dict[str, Any] = {fast.name: graph, _QUIET: utils, "__builtins__": {}}
     function = FunctionType(fast.function.__code__, space)
     try:
         result: Any = function(*values)
@@ -168,12 +178,23 @@ def plan_of(fast: FastCode, values: Sequence[Any], outputs: int) -> Plan:
         return Plan()
     if len(given) != 1:
         return Plan()
-    order = _positions(given[0], values)
-    shape = "tuple" if type(result) is tuple else "list" if type(result) is list else "one"
-    results = _positions([result] if shape == "one" else result, marks)
-    if order is None or results is None:
+    known = {(i, -1): value for i, value in enumerate(values)} | sizes
+    places = _positions(given[0], list(known.values()))
+    if result is None:
+        shape, given_back = "nothing", []
+    elif type(result) in (tuple, list):
+        shape, given_back = type(result).__name__, list(result)
+    else:
+        shape, given_back = "one", [result]
+    results = _positions(given_back, [*marks, *values])
+    if places is None or results is None:
         return Plan()
-    return Plan(shape, order, results)
+    order = list(known)
+    return Plan(
+        shape,
+        tuple(order[place] for place in places),
+        tuple(at if at < outputs else outputs - 1 - at for at in results),
+    )
 
 
 def _positions(found: Iterable[Any], known: Sequence[Any]) -> tuple[int, ...] | None:
@@ -188,7 +209,7 @@ def _is_harmless(fast: FastCode) -> bool:
         return False
     allowed: Mapping[str, frozenset[str]] = {
         "LOAD_GLOBAL": frozenset({fast.name, _QUIET}),
-        "LOAD_ATTR": frozenset(_MARKS),
+        "LOAD_ATTR": frozenset({*_MARKS, _SIZE}),
     }
     for each in dis.get_instructions(code):
         if each.opname == "BINARY_OP" and each.argrepr == "[]":

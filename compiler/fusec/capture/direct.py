@@ -2,34 +2,39 @@
 
 The wrappers copy back what the graph updates in place, make outputs views of inputs again, take
 tensor subclasses apart, switch autograd and autocast off round operators of ATen. Where
-AOTAutograd's own record of the graph says that there is nothing of this to do, the call goes past
-them.
+AOTAutograd's own record of the graph, and the code that it generated for it, say that there is
+nothing of this to do but what an ``Epilogue`` does, the call goes past them.
 """
 
 from __future__ import annotations
 
 import functools
-from types import SimpleNamespace
+from collections.abc import Callable
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
+from torch import fx
+
+from fusec.runtime.epilogue import Epilogue, Views
 
 _PLAIN_OUTPUTS = ("non_alias", "unsafe_view_alias")
-_MUTATIONS = (
-    "mutates_data",
+_METADATA_MUTATIONS = (
     "mutates_metadata",
     "mutates_storage_metadata",
     "mutation_inductor_storage_resize",
 )
+# What the generated part of the wrapper of a graph without gradients may name.
+_GENERATED = frozenset(
+    "torch _C is_grad_enabled _set_grad_enabled isinstance tuple list len AssertionError "
+    "_apply_mutations_ _replay_aliases_ _mark_dynamic_".split()
+)
+_UNKNOWN = (AttributeError, LookupError, TypeError, ValueError)
 
 
-# What is put on outputs: which output, under which name, which dimensions have varying sizes.
-Marks = tuple[tuple[int, str, frozenset[int]], ...]
-
-
-def marks_instead_of_wrappers(
+def epilogue_instead_of_wrappers(
     inputs: int, *, calls_operators: bool, autocast: bool
-) -> Marks | None:
+) -> Epilogue | None:
     """Return what to do in place of AOTAutograd's wrappers; None if they are needed.
 
     It is asked while AOTAutograd compiles the graph.
@@ -39,9 +44,6 @@ def marks_instead_of_wrappers(
         calls_operators: Whether ATen's operators run in it, and not only kernels.
         autocast: Whether autocast is on where the graph is called.  Not to be asked here:
             AOTAutograd switches it off while it compiles.
-
-    Returns:
-        Marks to put on outputs: for TorchDynamo, where they become inputs of another graph.
     """
     context = torch._guards.TracingContext.try_get()
     record = getattr(context, "fw_metadata", None)
@@ -50,13 +52,82 @@ def marks_instead_of_wrappers(
             return None
         if calls_operators and autocast:
             return None  # the operators have had their inputs converted; not a second time
+        views = _views(record)
+        if views is None:
+            return None
         dims = [each.dynamic_dims for each in record.output_info]
-        if not any(dims):
-            return ()
-        name = _name_of_marks()
-        return tuple((i, name, frozenset(each)) for i, each in enumerate(dims) if each)
-    except (AttributeError, LookupError, TypeError, ValueError):
+        name = _name_of_marks() if any(dims) else ""
+        marks = tuple((i, name, frozenset(each)) for i, each in enumerate(dims) if each)
+        return Epilogue(tuple(record.mutated_inp_runtime_indices), views, marks)
+    except _UNKNOWN:
         return None  # another release of torch keeps another record
+
+
+def drop_returned_inputs(module: fx.GraphModule) -> None:
+    """Let a graph without gradients return nothing where AOTAutograd hands out an input itself.
+
+    It is asked while AOTAutograd compiles the graph.  What the graph would return there is never
+    looked at, and an input that it updates is then one result of a kernel, not two.
+
+    Args:
+        module: Changed in place.
+    """
+    record = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    (output,) = module.graph.find_nodes(op="output")
+    try:
+        first = len(record.mutated_inp_runtime_indices)  # type: ignore[union-attr]
+        infos = record.output_info  # type: ignore[union-attr]
+        values = list(output.args[0])
+        if len(values) != first + len(infos):
+            return
+        for position, each in enumerate(infos):
+            if each.output_type.name == "is_input":
+                values[first + position] = None
+    except _UNKNOWN:
+        return
+    output.args = (tuple(values),)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def wraps_no_more(compiled: Callable[..., Any]) -> bool:
+    """Whether what AOTAutograd returned does no more than an ``Epilogue`` can say.
+
+    Args:
+        compiled: Of a graph without gradients.
+    """
+    try:
+        return names_only(cell(wrapper_of(compiled), "_codegen_runtime_wrapper"), _GENERATED)
+    except _UNKNOWN:
+        return False
+
+
+def wrapper_of(compiled: Any) -> Any:
+    """Return the only wrapper that AOTAutograd put round a graph.
+
+    Raises:
+        LookupError: There are others, or none.
+    """
+    wrapper = cell(compiled, "compiled_fn")
+    if cell(compiled, "params_buffers_flat") or wrapper.__code__.co_name != "runtime_wrapper":
+        raise LookupError(wrapper)
+    return wrapper
+
+
+def names_only(function: FunctionType, known: frozenset[str]) -> bool:
+    """Whether generated code names nothing outside of what is known, but its own constants."""
+    names = function.__code__.co_names
+    return all(name in known or name.startswith("_dyn_dims_") for name in names)
+
+
+def cell(function: Any, name: str) -> Any:
+    """Return what a function knows by a name of the function round it.
+
+    Raises:
+        ValueError: It does not know the name.
+    """
+    position = function.__code__.co_freevars.index(name)
+    return function.__closure__[position].cell_contents
 
 
 @functools.cache
@@ -79,17 +150,13 @@ def _name_of_marks() -> str:
 def _is_plain(record: Any, inputs: int, calls_operators: bool) -> bool:
     if len(record.input_info) != inputs:
         return False
-    for each in record.input_info:
-        if any(getattr(each, name) for name in _MUTATIONS):
-            return False
-        # Kernels record nothing for autograd; operators would.
-        if calls_operators and each.requires_grad:
-            return False
-    for each in record.output_info:
-        if each.output_type.name not in _PLAIN_OUTPUTS or each.requires_grad:
-            return False
+    # Kernels record nothing for autograd; operators would.
+    if calls_operators and any(each.requires_grad for each in record.input_info):
+        return False
     return bool(
-        record.grad_enabled_mutation is None
+        updates_are_plain(record)
+        and record.grad_enabled_mutation is None
+        and not any(each.requires_grad for each in record.output_info)
         and not record.tokens
         and not record.num_intermediate_bases
         and not record.is_rng_op_functionalized
@@ -101,4 +168,57 @@ def _is_plain(record: Any, inputs: int, calls_operators: bool) -> bool:
     )
 
 
-__all__ = ["Marks", "marks_instead_of_wrappers"]
+def updates_are_plain(record: Any) -> bool:
+    """Whether all that the graph does to inputs is to give elements new values, without gradients.
+
+    Args:
+        record: AOTAutograd's, of any graph.
+    """
+    copied = record.mutated_inp_runtime_indices
+    for position, each in enumerate(record.input_info):
+        if any(getattr(each, name) for name in _METADATA_MUTATIONS):
+            return False
+        # Where it needs a gradient, AOTAutograd decides who may see that it was updated.
+        if each.mutates_data != (position in copied) or (each.mutates_data and each.requires_grad):
+            return False
+    return all(stream is None for stream in record.mutated_inp_stream_indices or ())
+
+
+def _views(record: Any) -> Views | None:
+    """Return which outputs are inputs or views of them; None for aliases of another kind."""
+    found: list[tuple[int, int, Callable[[torch.Tensor], torch.Tensor] | None]] = []
+    for position, each in enumerate(record.output_info):
+        kind = each.output_type.name
+        if kind in _PLAIN_OUTPUTS:
+            continue
+        if kind not in ("is_input", "alias_of_input") or each.dynamic_dims:
+            return None
+        if record.input_info[each.base_idx].requires_grad:
+            return None  # the view would be recorded
+        make = None
+        if kind == "alias_of_input":
+            steps = each.view_meta_sequence
+            if steps is None or not torch._functorch.config.view_replay_for_aliased_outputs:
+                return None  # AOTAutograd would look at how the graph made it
+            if any(step.has_symbolic_inputs for step in steps.sequence):
+                return None
+            make = functools.partial(_replay, steps.sequence)
+        found.append((position, each.base_idx, make))
+    return tuple(found)
+
+
+def _replay(steps: Any, base: torch.Tensor) -> torch.Tensor:
+    """Make a view as AOTAutograd does."""
+    made: torch.Tensor = torch._C._functionalization.apply_view_meta_sequence(base, steps)
+    return made
+
+
+__all__ = [
+    "cell",
+    "drop_returned_inputs",
+    "epilogue_instead_of_wrappers",
+    "names_only",
+    "updates_are_plain",
+    "wrapper_of",
+    "wraps_no_more",
+]

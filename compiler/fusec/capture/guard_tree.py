@@ -18,6 +18,9 @@ from typing import Any
 
 import torch
 
+from fusec.capture.size_guards import Step, UnknownQuestion, size_steps
+from fusec.runtime import native
+
 IS, ABSENT, EMPTY, CODE = range(4)  # how a dictionary is looked at, as in entry.cpp
 _SAVED_HOOKS = "utils.top_saved_tensors_hooks ids == None"
 
@@ -37,6 +40,7 @@ class Checks:
         tree: Called with a dictionary of the frame's names; None likewise.
         conditions: Functions with their argument and what they must return.
         lookups: Dictionaries with a key, how to look, and what must be there.
+        sizes: What sizes must satisfy: see ``size_guards``.
     """
 
     tensors: object = None
@@ -45,6 +49,7 @@ class Checks:
     tree: object = None
     conditions: tuple[tuple[object, object, object], ...] = ()
     lookups: tuple[tuple[dict[str, Any], str, int, object], ...] = ()
+    sizes: tuple[Step, ...] = ()
 
 
 def whole(root: Any) -> Checks:
@@ -70,11 +75,10 @@ def apart(root: Any, values: Mapping[str, Any], space: dict[str, Any]) -> Checks
     Raises:
         NotUnderstood: It asks something else.
     """
-    if root.get_epilogue_lambda_guards():
-        raise NotUnderstood
+    sizes = _sizes(root, list(values))
     conditions, lookups = _state(root)
     names = list(values)
-    seen: dict[str, Any] = {}
+    seen: dict[str, _Tensor] = {}
     absent: dict[str, None] = {}
     for accessor, child in _children(root):
         kind = type(accessor).__name__
@@ -92,9 +96,12 @@ def apart(root: Any, values: Mapping[str, Any], space: dict[str, Any]) -> Checks
             raise NotUnderstood
     if not seen:
         raise NotUnderstood  # see `whole`
-    tensors = list(seen.values())
+    shapes: Any = [each.shape for each in seen.values()]
+    strides: Any = [each.strides for each in seen.values()]
     guards = torch._C._dynamo.guards.TensorGuards(
-        *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+        *[each.example for each in seen.values()],
+        dynamic_dims_sizes=shapes,
+        dynamic_dims_strides=strides,
     )
     return Checks(
         guards.check,
@@ -103,6 +110,7 @@ def apart(root: Any, values: Mapping[str, Any], space: dict[str, Any]) -> Checks
         None,
         tuple(conditions),
         tuple(lookups),
+        sizes,
     )
 
 
@@ -145,6 +153,28 @@ def _texts(leaf: Any) -> list[str]:
 # -- arguments ------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Tensor:
+    """An argument: one that fits, and its sizes and strides, None for those that may vary."""
+
+    example: torch.Tensor
+    shape: list[int | None]
+    strides: list[int | None]
+
+
+def _sizes(root: Any, names: list[str]) -> tuple[Step, ...]:
+    """Return what the guards after all others ask, which is about symbolic sizes."""
+    texts = [
+        text for leaf in root.get_epilogue_lambda_guards() for text in leaf.verbose_code_parts()
+    ]
+    if texts and native.exchange() is None:
+        raise NotUnderstood  # nothing tells sizes natively
+    try:
+        return size_steps(texts, names)
+    except UnknownQuestion:
+        raise NotUnderstood from None
+
+
 def _argument_name(source: str) -> str:
     match = re.fullmatch(r"L\['(\w+)'\]", source)
     if match is None:
@@ -152,18 +182,17 @@ def _argument_name(source: str) -> str:
     return match.group(1)
 
 
-def _check_tensor(manager: Any, name: str, value: Any, absent: dict[str, None]) -> torch.Tensor:
+def _check_tensor(manager: Any, name: str, value: Any, absent: dict[str, None]) -> _Tensor:
     """Return the argument that a part of the tree is about, if it asks no more than is known."""
     if not isinstance(value, torch.Tensor) or manager.get_child_managers():
         raise NotUnderstood
-    matched = False
+    found: _Tensor | None = None
     for leaf in manager.get_leaf_guards():
         kind, texts = type(leaf).__name__, _texts(leaf)
         if kind == "TENSOR_MATCH":
-            sizes = f"size={list(value.shape)}, stride={list(value.stride())})"
-            if not texts or not all(text.endswith(sizes) for text in texts):
-                raise NotUnderstood  # symbolic sizes
-            matched = True
+            if len(texts) != 1 or found is not None:
+                raise NotUnderstood
+            found = _tensor(texts[0], value)
         elif kind in ("DIMENSION_DYNAMIC_MARKING_GUARD", "NO_HASATTR"):
             for text in texts:
                 match = re.fullmatch(rf"hasattr\(L\['{name}'\], '(\w+)'\) == False", text)
@@ -172,9 +201,26 @@ def _check_tensor(manager: Any, name: str, value: Any, absent: dict[str, None]) 
                 absent[match.group(1)] = None
         elif kind != "NO_TENSOR_ALIASING":  # that two tensors are not one: TensorGuards asks it
             raise NotUnderstood
-    if not matched:
+    if found is None:
         raise NotUnderstood
-    return value
+    return found
+
+
+def _tensor(text: str, value: torch.Tensor) -> _Tensor:
+    """Return what a guard says of a tensor's sizes and strides, which ``value`` has."""
+    match = re.search(r", size=\[([^\[\]]*)\], stride=\[([^\[\]]*)\]\)$", text)
+    if match is None:
+        raise NotUnderstood
+    found = []
+    for words, actual in zip(match.groups(), (value.shape, value.stride()), strict=True):
+        parts = [part.strip() for part in words.split(",") if part.strip()]
+        numbers = [None if part == "None" else int(part) for part in parts]
+        if len(numbers) != len(actual) or any(
+            number not in (None, size) for number, size in zip(numbers, actual, strict=True)
+        ):
+            raise NotUnderstood
+        found.append(numbers)
+    return _Tensor(value, *found)
 
 
 # -- global names ---------------------------------------------------------------------------

@@ -273,6 +273,8 @@ def _make_entry(
             (*lookups, *checks.lookups),
             tuple(target.types),
             tuple(zip(code.co_freevars, function.__closure__ or (), strict=True)),
+            checks.sizes,
+            native.exchange(),
         )
 
     whole = entry(guard_tree.whole(wrapper.root), Plan())

@@ -70,6 +70,7 @@ class CompiledGraph:
         self.compiled: Callable[..., Any] | None = None
         self.lock = threading.RLock()
         self._direct: CompiledPart | None = None
+        self._recorded: Callable[..., Any] | None = None
         self._last_inputs: tuple[Any, ...] | None = None
         # Whether calls record for autograd, which is guarded; replays do alike.
         self._gradients = torch.is_grad_enabled()
@@ -116,25 +117,34 @@ class CompiledGraph:
         assert self.compiled is not None
         return self.compiled(*inputs)
 
-    def bypass(
-        self, part: CompiledPart, marks: tuple[tuple[int, str, frozenset[int]], ...]
-    ) -> None:
+    def bypass(self, part: CompiledPart) -> None:
         """From now on give the inputs straight to the only part, past AOTAutograd's wrappers.
 
-        Whoever calls this has made sure that the wrappers have nothing to do but to put marks on
-        outputs; see ``fusec.capture.direct``.
+        Whoever calls this has made sure that the wrappers have nothing to do but the part's
+        ``epilogue``; see ``fusec.capture.direct``.
         """
-        native = part.native()
+        native, marks = part.native(), part.epilogue.marks
         if marks and native is None:
-            return  # only a native program does that
+            part.forget_epilogue()
+            return  # only a native program puts them on
         if native is not None and marks:
             native.call.marks = marks
-        entry = part.entry()
         self._direct = part
-        self.compiled = lambda *inputs: entry(list(inputs))
+        self.compiled = part.direct_entry()
+
+    def record(self, call: Callable[..., Any] | None) -> None:
+        """From now on call the graph, which records for autograd, by ``call``, unless it is None.
+
+        Whoever calls this has made sure that it does what AOTAutograd's wrappers would do; see
+        ``fusec.capture.recorded``.
+        """
+        if call is not None:
+            self.compiled = self._recorded = call
 
     def entry(self) -> Callable[..., Any]:
-        """Return the shortest way to call the graph: native where there is one, or this object."""
+        """Return the shortest way to call the graph: past this object where there is one."""
+        if self._recorded is not None and not self.keep:
+            return self._recorded
         native = self._direct.native() if self._direct is not None else None
         if native is None:
             return self
@@ -144,7 +154,9 @@ class CompiledGraph:
     def is_entry(self, function: object) -> bool:
         """Whether ``function`` is what ``entry`` returned."""
         native = self._direct.native() if self._direct is not None else None
-        return function is self or (native is not None and function is native.call)
+        if function is self or function is self._recorded:
+            return True
+        return native is not None and function is native.call
 
     @property
     def output_count(self) -> int:

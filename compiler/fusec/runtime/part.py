@@ -18,6 +18,7 @@ from fusec.report import ExternCall
 from fusec.runtime import cpp_build, native
 from fusec.runtime.build_queue import BuildQueue
 from fusec.runtime.device_program import DeviceProgram, device_program, wanted
+from fusec.runtime.epilogue import Epilogue
 from fusec.runtime.launch import (
     CppRunnable,
     empty_cpu,
@@ -40,6 +41,8 @@ class CompiledPart:
         externs: The operators that run as ATen's own kernels, with reasons.
         notes: What the user should know of how it runs.
         draws_seed: Whether its kernels compute random numbers.
+        epilogue: What ``direct_entry`` does with the outputs; ``entry`` leaves them as they are.
+            To be set before ``build``.
     """
 
     def __init__(self, kind: str, state: Compilation, host: KernelHost, keep: bool) -> None:
@@ -47,6 +50,7 @@ class CompiledPart:
         self.state = state
         self.keep = keep
         self._last_inputs: tuple[object, ...] | None = None
+        self.epilogue = Epilogue()
         self._native: NativeProgram | DeviceProgram | None = None
         self._no_graphs = ""  # why there are no CUDA graphs, where they are asked for
         self._groups: list[NativeProgram] = []
@@ -138,8 +142,9 @@ class CompiledPart:
                         self._failed,
                         self._work(),
                         frees_inputs=self.kind == "backward",
+                        epilogue=self.epilogue,
                     )
-                    if found is None:
+                    if found is None and not self.epilogue.changes_outputs:
                         found = self._on_device()
                     if found is not None:
                         found.call.keep = self.keep
@@ -208,7 +213,7 @@ class CompiledPart:
 
         def call(inputs: list[Any]) -> list[Any]:
             program = self.native()
-            if program is not None:
+            if program is not None and not self.epilogue.changes_outputs:
                 return program.call.boxed(inputs)  # type: ignore[no-any-return]
             if self.keep:
                 self._last_inputs = tuple(inputs)
@@ -216,6 +221,27 @@ class CompiledPart:
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
+
+    def direct_entry(self) -> Callable[..., list[Any]]:
+        """Return the function that TorchDynamo calls with its inputs, past AOTAutograd."""
+        assert self._run is not None
+        run, epilogue = self._run, self.epilogue
+
+        def call(*inputs: Any) -> list[Any]:
+            program = self.native()
+            if program is not None:
+                return program.call(*inputs)  # type: ignore[no-any-return]
+            if self.keep:
+                self._last_inputs = inputs
+            return epilogue.finish(inputs, run(list(inputs)))
+
+        return call
+
+    def forget_epilogue(self) -> None:
+        """Leave the outputs as they are: AOTAutograd's wrappers see to them."""
+        if self.epilogue.changes_outputs:
+            self._native, self._native_known = None, False
+        self.epilogue = Epilogue()
 
     def plain_entry(self) -> Callable[[list[Any]], list[Any]]:
         """Return ``entry`` without keeping inputs: what measures or tries must not be remembered.

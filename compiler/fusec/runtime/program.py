@@ -17,6 +17,7 @@ from fusec.codegen.naming import argument_buffers, body_sizes
 from fusec.ir.body import Buffer, Compute, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
 from fusec.runtime import native
+from fusec.runtime.epilogue import Epilogue
 from fusec.runtime.launch import CppRunnable, empty_cpu, empty_large
 
 SLOT, SCRATCH, NUMBER, SIZE, INPUT = range(5)  # kinds of kernel arguments, as in program.cpp
@@ -54,6 +55,7 @@ def native_program(
     work: Mapping[str, int],
     *,
     frees_inputs: bool = False,
+    epilogue: Epilogue | None = None,
 ) -> NativeProgram | None:
     """Return a program as one native call; None if it is more than kernels, or there is no way yet.
 
@@ -64,6 +66,7 @@ def native_program(
         work: Operations of each kernel; -1 if nobody knows.
         frees_inputs: Whether inputs are to be freed as soon as nobody needs them, where they are
             large. A native program holds them to its end.
+        epilogue: What becomes of the outputs, but for marks on them.
     """
     found = native.types()
     steps = [step for step in program.steps if isinstance(step, Compute)]
@@ -75,13 +78,15 @@ def native_program(
     buffers = [program.buffers[name] for name in names]
     if not all(buffer.device.type == "cpu" for buffer in buffers):
         return None
-    if not all(_is_plain(program, value) for value in program.outputs):
+    replaced = epilogue.replaced() if epilogue is not None else set()
+    outputs = [None if i in replaced else each for i, each in enumerate(program.outputs)]
+    if not all(_is_plain(program, value) for value in outputs):
         return None
     known = [buffer_bytes(buffer) for buffer in buffers]
     total = None if None in known else sum(size or 0 for size in known)
     if frees_inputs and (total is None or total > GROUPED_BYTES):
         return None
-    returned = program.output_buffers()
+    returned = {value.buffer for value in outputs if isinstance(value, TensorRef)}
     made = list(
         dict.fromkeys(
             name for step in steps for name in step.writes() if name not in program.inputs
@@ -126,7 +131,7 @@ def native_program(
         allocations,
         tuple(
             (slots[value.buffer], None) if isinstance(value, TensorRef) else (None, value)
-            for value in program.outputs
+            for value in outputs
         ),
         scratch,
         empty_large
@@ -139,6 +144,8 @@ def native_program(
         native.exchange(),
         not _is_quiet(total, [work[name] for name in launched]),
     )
+    if epilogue is not None and epilogue.changes_outputs:
+        call.epilogue = (epilogue.updates, torch.Tensor.copy_, epilogue.views)
     return NativeProgram(call, launched, scratch)
 
 

@@ -333,7 +333,7 @@ int device_fill(DeviceProgram* self, PyObject* arguments) {
     return -1;
   }
   self->by_stream = by_stream != 0;
-  if (!read_positions(used, self->inputs, self->used)) return -1;
+  if (!read_positions(used, 0, self->inputs, self->used)) return -1;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sizes); i++) {
     SizeSource source;
     if (!PyArg_ParseTuple(PyTuple_GET_ITEM(sizes, i), "nn", &source.input, &source.dim)) return -1;

@@ -5,7 +5,7 @@ namespace {
 enum LookupMode : int { kIs, kAbsent, kEmpty, kHasCode };
 
 // What becomes of a graph's outputs. `kCode` leaves that, and all else, to the function `fast`.
-enum ResultShape : char { kCode = 'c', kOne = 'o', kTuple = 't', kList = 'l' };
+enum ResultShape : char { kCode = 'c', kOne = 'o', kTuple = 't', kList = 'l', kNothing = 'n' };
 
 struct Condition {  // a callable returns a certain object
   PyObject *function, *argument, *expected;
@@ -25,6 +25,20 @@ struct Cell {
   PyObject *name, *cell;
 };
 
+// One step of what sizes must satisfy; see size_guards.py.
+enum SizeCode : int { kSizeOf, kConstant, kAdd, kSub, kMul, kFloorDiv, kMod,
+                      kEq, kNe, kLt, kLe, kAnd, kOr, kNot };
+
+struct SizeStep {
+  int code;
+  int64_t first, second;
+};
+
+// A value that a graph takes: a parameter, or one of its sizes where `dim` is not negative.
+struct Given {
+  Py_ssize_t position, dim;
+};
+
 struct Entry {
   PyObject_HEAD
   PyObject* specification;
@@ -32,13 +46,16 @@ struct Entry {
   Py_ssize_t positional, positional_only, named_only;
   int more_positional, more_named;
   char shape;  // of the result: see ResultShape
-  std::vector<Py_ssize_t>* order;    // values that `graph` takes
-  std::vector<Py_ssize_t>* results;  // outputs of `graph` that make up the result
+  std::vector<Given>* order;         // values that `graph` takes
+  std::vector<Py_ssize_t>* results;  // outputs of `graph` in the result; -1 - i: parameter i
   std::vector<Py_ssize_t>* checked;  // positions of the values that `tensors` checks
   std::vector<Condition>* conditions;
   std::vector<Lookup>* lookups;
   std::vector<TypeLookup>* types;
   std::vector<Cell>* cells;
+  std::vector<SizeStep>* sizes;
+  size_t depth;  // how many integers `sizes` needs at once
+  ViewFunction view;
 };
 
 // What a function's parameters are bound to; every value is held.
@@ -180,6 +197,63 @@ bool tensors_fit(const Entry* self, const Values& values) {
                                      count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
 }
 
+// The size of a tensor's dimension; false if it cannot be told.
+bool size_of(const Entry* self, PyObject* tensor, Py_ssize_t dim, int64_t* out) {
+  DLTensor view;
+  if (!self->view || self->view(tensor, &view) != 0 || dim >= view.ndim || !view.shape) return false;
+  *out = view.shape[dim];
+  return true;
+}
+
+int64_t floor_of(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+
+// Whether the sizes satisfy what TorchDynamo assumed of them. Integers here end where Python's do
+// not: what overflows does not fit.
+bool sizes_fit(const Entry* self, const Values& values) {
+  if (self->sizes->empty()) return true;
+  int64_t few[32];
+  std::vector<int64_t> more;
+  int64_t* stack = few;
+  if (self->depth > std::size(few)) {
+    more.resize(self->depth);
+    stack = more.data();
+  }
+  size_t top = 0;
+  for (const SizeStep& step : *self->sizes) {
+    if (step.code == kSizeOf) {
+      if (!size_of(self, values.item[step.first], step.second, &stack[top++])) return false;
+      continue;
+    }
+    if (step.code == kConstant) {
+      stack[top++] = step.first;
+      continue;
+    }
+    if (step.code == kNot) {
+      stack[top - 1] = !stack[top - 1];
+      continue;
+    }
+    int64_t b = stack[--top];
+    int64_t& a = stack[top - 1];
+    switch (step.code) {
+      case kAdd: if (__builtin_add_overflow(a, b, &a)) return false; break;
+      case kSub: if (__builtin_sub_overflow(a, b, &a)) return false; break;
+      case kMul: if (__builtin_mul_overflow(a, b, &a)) return false; break;
+      case kFloorDiv:
+      case kMod:
+        if (b == 0 || b == -1) return false;
+        a = step.code == kMod ? a - floor_of(a, b) * b : floor_of(a, b);
+        break;
+      case kEq: a = a == b; break;
+      case kNe: a = a != b; break;
+      case kLt: a = a < b; break;
+      case kLe: a = a <= b; break;
+      case kAnd: a = a && b; break;
+      default: a = a || b;
+    }
+  }
+  return stack[0] != 0;
+}
+
 // Ask TorchDynamo's own tree of guards.
 bool tree_fits(const Entry* self, const Values& values) {
   PyObject* local = PyDict_New();
@@ -207,6 +281,7 @@ bool fits(const Entry* self, PyObject* const* given, Py_ssize_t count, PyObject*
   for (size_t i = 0; ok && i < self->lookups->size(); i++) ok = holds((*self->lookups)[i]);
   for (size_t i = 0; ok && i < self->types->size(); i++) ok = holds((*self->types)[i]);
   if (ok && self->tensors != Py_None) ok = tensors_fit(self, *values);
+  ok = ok && sizes_fit(self, *values);
   for (size_t i = 0; ok && i < self->conditions->size(); i++) ok = holds((*self->conditions)[i]);
   if (ok && self->tree != Py_None) ok = tree_fits(self, *values);
   if (PyErr_Occurred()) {
@@ -223,9 +298,25 @@ PyObject* run(const Entry* self, const Values& values) {
   }
   PyObject* given[kMaxValues + 1];
   size_t count = 0;
-  for (Py_ssize_t position : *self->order) given[1 + count++] = values.item[position];
+  PyObject* made[kMaxValues];
+  size_t sizes = 0;
+  for (const Given& each : *self->order) {
+    PyObject* value = values.item[each.position];
+    if (each.dim >= 0) {
+      int64_t size;
+      value = size_of(self, value, each.dim, &size) ? PyLong_FromLongLong(size) : nullptr;
+      if (!value) {
+        while (sizes) Py_DECREF(made[--sizes]);
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "a size is not there");
+        return nullptr;
+      }
+      made[sizes++] = value;
+    }
+    given[1 + count++] = value;
+  }
   PyObject* outputs = PyObject_Vectorcall(self->graph, given + 1,
                                           count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  while (sizes) Py_DECREF(made[--sizes]);
   if (!outputs) return nullptr;
   bool is_list = PyList_CheckExact(outputs);
   if (!is_list && !PyTuple_CheckExact(outputs)) {
@@ -234,9 +325,10 @@ PyObject* run(const Entry* self, const Values& values) {
   }
   Py_ssize_t have = is_list ? PyList_GET_SIZE(outputs) : PyTuple_GET_SIZE(outputs);
   Py_ssize_t wanted = static_cast<Py_ssize_t>(self->results->size());
-  PyObject* result = self->shape == kOne     ? nullptr
-                     : self->shape == kTuple ? PyTuple_New(wanted)
-                                             : PyList_New(wanted);
+  PyObject* result = self->shape == kOne       ? nullptr
+                     : self->shape == kNothing ? Py_NewRef(Py_None)
+                     : self->shape == kTuple   ? PyTuple_New(wanted)
+                                               : PyList_New(wanted);
   bool ok = self->shape == kOne || result;
   for (Py_ssize_t i = 0; ok && i < wanted; i++) {
     Py_ssize_t from = (*self->results)[i];
@@ -245,7 +337,9 @@ PyObject* run(const Entry* self, const Values& values) {
       ok = false;
       break;
     }
-    PyObject* value = is_list ? PyList_GET_ITEM(outputs, from) : PyTuple_GET_ITEM(outputs, from);
+    PyObject* value = from < 0  ? values.item[-1 - from]
+                      : is_list ? PyList_GET_ITEM(outputs, from)
+                                : PyTuple_GET_ITEM(outputs, from);
     Py_INCREF(value);
     if (self->shape == kOne) {
       result = value;
@@ -260,11 +354,12 @@ PyObject* run(const Entry* self, const Values& values) {
   return result;
 }
 
-// Read positions below `limit` from a tuple.
-bool read_positions(PyObject* tuple, Py_ssize_t limit, std::vector<Py_ssize_t>* out) {
+// Read positions from `first` on and below `limit` from a tuple.
+bool read_positions(PyObject* tuple, Py_ssize_t first, Py_ssize_t limit,
+                    std::vector<Py_ssize_t>* out) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
     Py_ssize_t position = PyLong_AsSsize_t(PyTuple_GET_ITEM(tuple, i));
-    if (position < 0 || position >= limit) {
+    if (position < first || position >= limit) {
       if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a position is out of range");
       return false;
     }
@@ -273,32 +368,74 @@ bool read_positions(PyObject* tuple, Py_ssize_t limit, std::vector<Py_ssize_t>* 
   return true;
 }
 
+// Read what a graph takes: pairs of a parameter and a dimension, or -1.
+bool read_order(PyObject* tuple, Py_ssize_t limit, std::vector<Given>* out) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+    Given each;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(tuple, i), "nn", &each.position, &each.dim)) return false;
+    if (each.position < 0 || each.position >= limit || i >= kMaxValues) {
+      PyErr_SetString(PyExc_ValueError, "a position is out of range");
+      return false;
+    }
+    out->push_back(each);
+  }
+  return true;
+}
+
+// Read a program over sizes, and see that it leaves one value.
+bool read_sizes_program(Entry* self, PyObject* tuple, Py_ssize_t limit) {
+  Py_ssize_t depth = 0;
+  bool ok = true;
+  for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(tuple); i++) {
+    SizeStep step;
+    long long first, second;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(tuple, i), "iLL", &step.code, &first, &second)) {
+      return false;
+    }
+    step.first = first;
+    step.second = second;
+    bool pushes = step.code == kSizeOf || step.code == kConstant;
+    ok = step.code >= kSizeOf && step.code <= kNot &&
+         (step.code != kSizeOf || (first >= 0 && first < limit && second >= 0));
+    ok = ok && (pushes || depth >= (step.code == kNot ? 1 : 2));
+    depth += pushes ? 1 : step.code == kNot ? 0 : -1;
+    if (static_cast<size_t>(depth) > self->depth) self->depth = static_cast<size_t>(depth);
+    self->sizes->push_back(step);
+  }
+  if (ok && (depth == 1 || self->sizes->empty())) return true;
+  PyErr_SetString(PyExc_ValueError, "what sizes must satisfy is no program");
+  return false;
+}
+
 int entry_fill(Entry* self, PyObject* arguments) {
   PyObject *shape, *order, *results;
-  PyObject *checked, *conditions, *lookups, *types, *cells;
-  if (!PyArg_ParseTuple(arguments, "O!O!OO(UO!O!)O!O!nnnppOO!O!OO!O!O!O!", &PyFunction_Type, &self->function,
+  PyObject *checked, *conditions, *lookups, *types, *cells, *sizes, *capsule;
+  if (!PyArg_ParseTuple(arguments, "O!O!OO(UO!O!)O!O!nnnppOO!O!OO!O!O!O!O!O", &PyFunction_Type, &self->function,
                         &PyCode_Type, &self->code, &self->fast, &self->graph, &shape, &PyTuple_Type,
                         &order, &PyTuple_Type, &results, &PyTuple_Type, &self->prefix,
                         &PyTuple_Type, &self->names, &self->positional, &self->positional_only,
                         &self->named_only, &self->more_positional, &self->more_named,
                         &self->tensors, &PyTuple_Type, &checked, &PyTuple_Type, &self->absent, &self->tree, &PyTuple_Type,
                         &conditions, &PyTuple_Type, &lookups, &PyTuple_Type, &types, &PyTuple_Type,
-                        &cells)) {
+                        &cells, &PyTuple_Type, &sizes, &capsule)) {
     return -1;
   }
+  self->view = view_of_capsule(capsule);
   Py_ssize_t total = self->positional + self->named_only + self->more_positional + self->more_named;
   if (total != PyTuple_GET_SIZE(self->names) || total > kMaxValues) {
     PyErr_SetString(PyExc_ValueError, "the names are not those of the parameters");
     return -1;
   }
   self->shape = PyUnicode_GET_LENGTH(shape) ? static_cast<char>(PyUnicode_READ_CHAR(shape, 0)) : 0;
-  if (!self->shape || !strchr("cotl", self->shape) ||
-      (self->shape == kOne && PyTuple_GET_SIZE(results) != 1)) {
+  if (!self->shape || !strchr("cotln", self->shape) ||
+      (self->shape == kOne && PyTuple_GET_SIZE(results) != 1) ||
+      (self->shape == kNothing && PyTuple_GET_SIZE(results) != 0)) {
     PyErr_SetString(PyExc_ValueError, "no such shape of a result");
     return -1;
   }
-  if (!read_positions(order, total, self->order) || !read_positions(checked, total, self->checked) ||
-      !read_positions(results, PY_SSIZE_T_MAX, self->results)) {
+  if (!read_order(order, total, self->order) || !read_sizes_program(self, sizes, total) ||
+      !read_positions(checked, 0, total, self->checked) ||
+      !read_positions(results, -total, PY_SSIZE_T_MAX, self->results)) {
     return -1;
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(conditions); i++) {
@@ -341,7 +478,8 @@ PyObject* entry_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   if (!self) return nullptr;
   self->specification = Py_NewRef(arguments);
   self->checked = new std::vector<Py_ssize_t>;
-  self->order = new std::vector<Py_ssize_t>;
+  self->order = new std::vector<Given>;
+  self->sizes = new std::vector<SizeStep>;
   self->results = new std::vector<Py_ssize_t>;
   self->conditions = new std::vector<Condition>;
   self->lookups = new std::vector<Lookup>;
@@ -374,6 +512,7 @@ void entry_dealloc(PyObject* object) {
   delete self->lookups;
   delete self->types;
   delete self->cells;
+  delete self->sizes;
   type->tp_free(object);
   Py_DECREF(type);
 }

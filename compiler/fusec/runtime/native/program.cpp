@@ -112,6 +112,7 @@ struct Program {
   PyObject* specification;  // keeps alive what the rest points to
   PyObject* last;           // inputs of the latest call, where they are kept
   PyObject* marks;          // (output, attribute, set) to put on outputs, or null
+  PyObject* epilogue;       // see `finish`; or null
   char keep;
   bool release;
   bool integer_inputs;      // there are some among the kernels' arguments; then there are no shapes
@@ -183,6 +184,53 @@ bool mark_outputs(PyObject* marks, PyObject* outputs) {
     if (failed < 0) return false;
   }
   return true;
+}
+
+// Whether an integer of a tuple is a position below `limit`.
+bool position_of(PyObject* number, Py_ssize_t limit, Py_ssize_t* out) {
+  *out = PyLong_AsSsize_t(number);
+  if (*out >= 0 && *out < limit) return true;
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_IndexError, "a position is out of range");
+  return false;
+}
+
+// Copy outputs back into the inputs that they are new values of, and put outputs in place that are
+// inputs or views of them. `epilogue` is (inputs that the first outputs are copied into, copy,
+// ((output, input, what makes it or None) of each view)); it returns the outputs that are left.
+//
+// An output that is the input itself has been written by a kernel. Copying it onto itself tells
+// autograd, and refuses where this may not be done.
+PyObject* finish(PyObject* epilogue, PyObject* const* given, Py_ssize_t count, PyObject* outputs) {
+  PyObject *updates, *copy, *views;
+  if (!PyArg_ParseTuple(epilogue, "O!OO!", &PyTuple_Type, &updates, &copy, &PyTuple_Type, &views)) {
+    return nullptr;
+  }
+  Py_ssize_t first = PyTuple_GET_SIZE(updates), position;
+  if (first > PyList_GET_SIZE(outputs)) {
+    PyErr_SetString(PyExc_IndexError, "there are fewer outputs than inputs to update");
+    return nullptr;
+  }
+  for (Py_ssize_t i = 0; i < first; i++) {
+    if (!position_of(PyTuple_GET_ITEM(updates, i), count, &position)) return nullptr;
+    PyObject* pair[] = {nullptr, given[position], PyList_GET_ITEM(outputs, i)};
+    PyObject* done =
+        PyObject_Vectorcall(copy, pair + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+    if (!done) return nullptr;
+    Py_DECREF(done);
+  }
+  PyObject* left = PyList_GetSlice(outputs, first, PyList_GET_SIZE(outputs));
+  for (Py_ssize_t i = 0; left && i < PyTuple_GET_SIZE(views); i++) {
+    Py_ssize_t source;
+    PyObject *output, *input, *make;
+    PyObject* value = nullptr;
+    if (PyArg_ParseTuple(PyTuple_GET_ITEM(views, i), "OOO", &output, &input, &make) &&
+        position_of(output, PyList_GET_SIZE(left), &position) &&
+        position_of(input, count, &source)) {
+      value = make == Py_None ? Py_NewRef(given[source]) : PyObject_CallOneArg(make, given[source]);
+    }
+    if (!value || PyList_SetItem(left, position, value) < 0) Py_CLEAR(left);
+  }
+  return left;
 }
 
 PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
@@ -327,6 +375,11 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
     PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), Py_NewRef(value));
   }
   fail();  // drops our own references
+  if (self->epilogue && PyTuple_Check(self->epilogue)) {
+    PyObject* left = finish(self->epilogue, given, count, list);
+    Py_SETREF(list, left);
+    if (!list) return nullptr;
+  }
   if (self->marks && !mark_outputs(self->marks, list)) Py_CLEAR(list);
   return list;
 }
@@ -461,6 +514,7 @@ int program_traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->specification);
   Py_VISIT(self->last);
   Py_VISIT(self->marks);
+  Py_VISIT(self->epilogue);
   Py_VISIT(Py_TYPE(object));
   return 0;
 }
@@ -471,6 +525,7 @@ int program_clear(PyObject* object) {
   self->inputs = -1;
   Py_CLEAR(self->last);
   Py_CLEAR(self->marks);
+  Py_CLEAR(self->epilogue);
   Py_CLEAR(self->specification);
   return 0;
 }
@@ -499,6 +554,7 @@ PyMemberDef program_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Program, vectorcall), READONLY, nullptr},
     {"last", T_OBJECT, offsetof(Program, last), 0, "Inputs of the latest call, or None."},
     {"marks", T_OBJECT, offsetof(Program, marks), 0, "Output, attribute, set: put on outputs."},
+    {"epilogue", T_OBJECT, offsetof(Program, epilogue), 0, "Updated inputs, views of inputs."},
     {"keep", T_BOOL, offsetof(Program, keep), 0, "Whether the inputs of a call are kept."},
     {nullptr, 0, 0, 0, nullptr},
 };

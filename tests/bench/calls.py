@@ -5,7 +5,8 @@ whose speed varies is as unkind to all; a figure is the median over the rounds, 
 the middle half, and the ratio to eager is the median of the rounds' ratios. "Doing nothing" returns
 outputs that are there already.
 
-``python tests/bench/calls.py [--only two four five module] [--rounds 40] [--calls 300]
+``python tests/bench/calls.py [--only two four five module forward step update view sizes]
+[--rounds 40] [--calls 300]
 [--no-peer] [--size 64]``
 """
 
@@ -42,7 +43,21 @@ TITLES = {
     "four": "4 operators",
     "five": "several kernels",
     "module": "a small module",
+    "forward": "4 operators, recorded",
+    "step": "4 operators and gradients",
+    "update": "an input updated in place",
+    "view": "2 operators and a view",
+    "sizes": "4 operators, any size",
 }
+# The other cases: which operators, and what is special about a call.
+CELLS |= {
+    "forward": CELLS["four"],
+    "step": CELLS["four"],
+    "update": "def f(a, b):\n    a.mul_(0.9).add_(b)\n    return a\n",
+    "view": "def f(a, b):\n    return (a + b).relu(), a.view(8, -1)\n",
+    "sizes": CELLS["four"],
+}
+RECORDED = ("forward", "step")
 
 
 class Small(nn.Module):
@@ -104,26 +119,48 @@ def contenders(case: str, size: int, peer: bool) -> tuple[dict[str, Function], t
     def make() -> Any:
         return plain(case) if case != "module" else Small(size).eval()
 
+    dynamic = True if case == "sizes" else None
+
     def through(backend: Any) -> Function:
         target = make()
         if isinstance(target, nn.Module):
             target.load_state_dict(eager.state_dict())
-        return torch.compile(target, backend=backend)
+        return torch.compile(target, backend=backend, dynamic=dynamic)
 
     eager = make()
-    found: dict[str, Function] = {
-        "eager": eager,
-        "TorchDynamo, nothing": through(nothing),
-        "Dynamo + AOT, nothing": through(nothing_after_autograd),
-    }
+    found: dict[str, Function] = {"eager": eager}
+    if case not in (
+        "forward",
+        "step",
+        "update",
+        "view",
+        "sizes",
+    ):  # they would have to do something
+        found["TorchDynamo, nothing"] = through(nothing)
+        found["Dynamo + AOT, nothing"] = through(nothing_after_autograd)
     if peer:
         found["TorchInductor"] = through("inductor")
     found["torch.compile, fusec"] = through("fusec")
-    found["fusec.compile"] = fusec.compile(make())
-    if case != "module":
+    found["fusec.compile"] = fusec.compile(make(), dynamic=dynamic)
+    if case not in ("module", "sizes"):
         found["%%fuse cell"] = cell(case)
     count = 1 if case == "module" else 2
-    return found, tuple(torch.randn(size) for _ in range(count))
+    given = tuple(torch.randn(size) for _ in range(count))
+    if case in RECORDED:
+        given[0].requires_grad_()
+    if case == "step":
+        found = {name: step_of(function, torch.ones(size)) for name, function in found.items()}
+    return found, given
+
+
+def step_of(function: Function, slope: torch.Tensor) -> Function:
+    """Return the function with the gradient of its first argument."""
+
+    def step(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        (found,) = torch.autograd.grad(function(a, b), a, slope)
+        return found
+
+    return step
 
 
 def measure(
@@ -151,10 +188,17 @@ def show(case: str, found: dict[str, list[float]]) -> None:
         ratios = [mine / eager for mine, eager in zip(times, found["eager"], strict=True)]
         spread = f"{low:.2f} .. {high:.2f}"
         print(f"{name:26s} {middle:10.2f} {spread:>16s} {statistics.median(ratios):9.2f}")
-    base = found["Dynamo + AOT, nothing"]
+    base = found.get("Dynamo + AOT, nothing")
+    if base is None:
+        return
     ours = found["torch.compile, fusec"]
     share = statistics.median(a / b for a, b in zip(ours, base, strict=True))
     print(f"torch.compile with fusec takes {share:.2f} of Dynamo + AOT doing nothing")
+
+
+def copies(tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    """Return tensors that may be updated in place."""
+    return [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
 
 
 def main() -> None:
@@ -177,11 +221,11 @@ def main() -> None:
             f"{chosen.rounds} rounds of {chosen.calls} calls in turns"
         )
         for case in chosen.only:
-            with torch.no_grad():
+            with torch.set_grad_enabled(case in RECORDED):
                 functions, arguments = contenders(case, chosen.size, not chosen.no_peer)
-                expected = functions["eager"](*arguments)
+                expected = functions["eager"](*copies(arguments))
                 for name, function in functions.items():
-                    actual = function(*arguments)
+                    actual = function(*copies(arguments))
                     if "nothing" not in name:
                         torch.testing.assert_close(actual, expected)
                 show(case, measure(functions, arguments, chosen.rounds, chosen.calls))

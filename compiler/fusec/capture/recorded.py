@@ -1,12 +1,11 @@
 """Calls that record for autograd, without AOTAutograd's wrappers around them.
 
 AOTAutograd makes a class of ``torch.autograd.Function`` of every forward graph with its backward
-graph, and wraps it so that anything can be handled: tensor subclasses, aliases, tokens, states of random
-numbers, autocast. What it put in is written in the code that it generates and in its record of the
-graph. Where that is nothing but "run, save, hand out", a subclass of its own class does just this:
-``forward`` in fewer steps, ``backward`` likewise where a call asks for nothing special (a gradient
-of the gradient, gradients of another layout or class, a transform) and AOTAutograd's own where it
-does.
+graph, and wraps it so that anything can be handled: tensor subclasses, aliases, tokens, states of
+random numbers, autocast. What it put in is written in the code that it generates and in its record
+of the graph. Where that is nothing but "run, save, hand out", a subclass of its own class does just
+this: ``forward`` in fewer steps, ``backward`` likewise where a call asks for nothing special (a
+gradient of the gradient, a graph that is kept, a transform) and AOTAutograd's own where it does.
 """
 
 from __future__ import annotations

@@ -369,6 +369,19 @@ def pointwise_chain(*shape: IntLike, dtype: torch.dtype = torch.float16) -> Case
     return Case("pointwise_chain", body, buffers, "relu, tanh")
 
 
+def wave(*shape: IntLike, dtype: torch.dtype = F32) -> Case:
+    """Two angles, one computed; its cosine is added to the sine of the other."""
+    buffers = {n: buffer(n, shape, dtype) for n in ("x", "out")}
+    with recording():
+        index = axes(*shape)
+        with source_line(line(1, "y = torch.sin(x) + torch.cos(x * 3)")):
+            x = read("x", at(*index), dtype)
+            tripled = ops.binary("mul", x, const(3.0, x.dtype))
+            y = ops.binary("add", ops.unary("sin", x), ops.unary("cos", tripled))
+        body = Body(index, (), (Store("out", at(*index), to_memory(y, dtype)),))
+    return Case("wave", body, buffers, "sin, cos")
+
+
 def broadcast_add(rows: IntLike, columns: IntLike, dtype: torch.dtype = F32) -> Case:
     buffers = {
         "x": buffer("x", (rows, columns), dtype),

@@ -29,6 +29,7 @@ from codegen_triton_bodies import (
     sum_all,
     sum_columns,
     transpose_add,
+    wave,
 )
 from fusec.codegen.cpp.emit import emit_cpp
 from fusec.ir.index import Expr, Symbol
@@ -54,6 +55,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "pointwise_half": lambda: pointwise_chain(600, 128, dtype=BF16),
     "broadcast": lambda: broadcast_add(300, 333),
     "transpose": lambda: transpose_add(300, 200, F32),
+    "wave": lambda: wave(30, 333),
     "gather": lambda: gather(10, 20, 33),
     "scatter_add": lambda: scatter_add(50, 700, 400),
     "random": lambda: random_kept(300, 333),

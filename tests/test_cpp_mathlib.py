@@ -72,7 +72,8 @@ def loops() -> dict[str, tuple[str, list[str], str]]:
         assert result is not None
         if result[1] == "void":
             continue  # of arrays; tests/test_halves.py has these
-        count = head[0].count(",") + 1
+        # Whether an argument is near is no value: these are called as what says that it is.
+        count = head[0].replace(", Near near", "").count(",") + 1
         for each in INTEGERS if kind == "int" else (kind,):
             types = {C: short for short, C in C_TYPES.items()}
             found[f"{stem}_{each}"] = (helper.name, [each] * count, types.get(result[1], each))
@@ -89,6 +90,7 @@ def loop_text(name: str) -> str:
         f"const {C_TYPES[kind]}* __restrict__ x{i}, " for i, kind in enumerate(arguments)
     )
     values = ", ".join(f"x{i}[i]" for i in range(len(arguments)))
+    values += ", fx_flag<true>()" if stem.startswith("near_") else ""
     return (
         f'extern "C" int {name}({parameters}{C_TYPES[result]}* __restrict__ out, int64_t n)\n'
         "{\n#pragma omp simd\n"
@@ -318,6 +320,18 @@ def float_samples() -> torch.Tensor:
         (1 + rng.normal(size=100_000) * 2.0 ** rng.integers(-24, 0, 100_000)).astype("f4")
     )
     return torch.from_numpy(np.concatenate(samples))
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_near_float(
+    name: str, run: Callable[..., torch.Tensor], float_samples: torch.Tensor
+) -> None:
+    """What is far is said to be, and what is not has the quick form's result."""
+    far = run("is_far_f32", float_samples)
+    assert torch.equal(far, ~(float_samples.abs() < 2**15))
+    x = torch.cat([float_samples[~far], torch.linspace(-32767, 32767, 1_000_003)])
+    got, want = run(f"near_{name}_f32", x).numpy(), getattr(torch, name)(x.double()).numpy()
+    assert_within(declared_ulp(f"near_{name}.f32"), ulp_error(got, want, 24, -126), x.numpy())
 
 
 @pytest.mark.parametrize("name", UNARY)

@@ -183,6 +183,9 @@ TABLE_LENGTH = 4096
 # A vector of elements from all over costs more than as many single reads; a loop is vectorized all
 # the same if it has this much arithmetic, in additions, for each of them.
 GATHER_COST = 4
+# Additions an argument of a sine may take where it is computed twice, first to see whether it is
+# moderate: the quick form saves about forty.
+ANGLE_COST = 8
 # A tile that is turned over is as high as a cache line is long, so that every line that is read
 # is used up at once, and long enough for what is written to be a stream: 16 x 512 floats.
 LINE_BYTES = 64

@@ -18,6 +18,7 @@ from fusec.codegen.cpp.dtypes import ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import from_memory
 from fusec.codegen.cpp.halves import Halves, converted
 from fusec.codegen.cpp.loops import cost, head, may_thread, shared_loops
+from fusec.codegen.cpp.near import angles, both_forms
 from fusec.codegen.cpp.ranges import split_ranges
 from fusec.codegen.cpp.reductions import simd
 from fusec.codegen.cpp.scope import Kernel, Scope
@@ -111,17 +112,20 @@ def _vector_loop(
     size = axis.size.constant if axis.size is not None else 1
     span = (span[0], span[1] or kernel.extent(axis))
     inside = [n for n in _wanted(kernel, scope, tables) if axis in kernel.free[n]]
-    halves = Halves()
+    halves, arguments = Halves(), []
     if may_thread(kernel) and in_blocks(axis, inside):
         halves = converted(kernel, axis, inside, kernel.body.stores)
+        arguments = [] if tables else angles(kernel, scope, axis, inside)
     with ExitStack() as stack:
         bind: Callable[[Scope], None] = lambda at: None  # noqa: E731
-        if (requests or halves) and in_blocks(axis, inside):
+        if (requests or halves or arguments) and in_blocks(axis, inside):
             loop = blocks(scope, writer, axis, span, requests, halves, even=is_even(axis))
             first, end, bind = stack.enter_context(loop)
             span = (first, end)
         elif requests and size is not None and size < choices.MIN_BLOCKED:
             write_requests(scope, writer, requests, {axis: span[0]}, str(size))
+        if arguments:
+            scope = stack.enter_context(both_forms(scope, writer, axis, span, arguments, bind))
         inner = Scope(kernel, scope)
         if may_thread(kernel):
             simd(kernel, (), writer, scalar=_mostly_gathers(kernel, axis, inside))

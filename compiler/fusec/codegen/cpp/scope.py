@@ -159,6 +159,8 @@ class Scope:
         self.running: dict[Scan, Running] = dict(outer.running) if outer else {}
         # stores whose values go into an array first, as float; the element for each
         self.staged: dict[Store, str] = dict(outer.staged) if outer else {}
+        # what says, where the text is compiled, that arguments of NEAR_FORMS are moderate
+        self.near: str = outer.near if outer else ""
 
     def name(self, text: str) -> str:
         """Return a name that is free here, and take it."""
@@ -338,6 +340,11 @@ class Scope:
         if isinstance(node, Cast):
             return cast_node(node, self.values[node.args[0]], kernel.use)
         assert isinstance(node, Op), node
+        if self.near and node.name in NEAR_FORMS and node.dtype == torch.float32:
+            argument = self.values[node.args[0]]
+            kernel.use(f"near_{node.name}.f32")
+            text = f"fx_near_{node.name}({argument.text}, {self.near})"
+            return Expression(text, ATOM, argument.reads)
         return op_expression(node, tuple(self.values[arg] for arg in node.args), kernel.use)
 
     def _load(self, node: Load) -> Expression:
@@ -411,6 +418,8 @@ class Scope:
         return found
 
 
+# Functions of float32 that have a quick form for moderate arguments; see ``near.py``.
+NEAR_FORMS = ("sin", "cos")
 _COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 _TYPE_WORDS = {
     torch.float32: "f32",
@@ -429,4 +438,4 @@ def may_be_empty(symbol: Symbol) -> bool:
     return low is None or low < 1
 
 
-__all__ = ["Kernel", "Scope", "may_be_empty"]
+__all__ = ["NEAR_FORMS", "Kernel", "Scope", "may_be_empty"]

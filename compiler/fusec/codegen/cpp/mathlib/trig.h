@@ -75,6 +75,58 @@ FX_INLINE float fx_cos(float x)
     return fx_sin_quadrant(r, n + 1u);
 }
 
+//@ name: _flag
+//@ place: top
+template <bool is>
+struct fx_flag
+{
+    static constexpr bool value = is;
+};
+
+//@ name: _trig_reduce_near.f32
+//@ needs: _bits.f32
+//@ method: fx_trig_reduce for |x| < 2^15: pi/2 in three parts
+FX_INLINE float fx_trig_reduce_near(float x, uint32_t& n)
+{
+    float shifted = __builtin_fmaf(x, 0x1.45f306p-1f, 0x1.8p23f);
+    n = fx_bits(shifted);
+    float whole = shifted - 0x1.8p23f;
+    float r = __builtin_fmaf(whole, -0x1.921fb6p+0f, x);
+    r = __builtin_fmaf(whole, 0x1.777a5cp-25f, r);
+    return __builtin_fmaf(whole, 0x1.ee59dap-50f, r);
+}
+
+//@ name: is_far.f32
+//@ method: whether the quick forms of sin and cos do not hold
+FX_INLINE bool fx_is_far(float x) { return !(__builtin_fabsf(x) < 32768.0f); }
+
+//@ name: near_sin.f32
+//@ needs: _flag _trig_reduce_near.f32 _sin_quadrant.f32 sin.f32
+//@ accuracy: 1.5 ulp
+//@ method: a third of the work where near says that |x| < 2^15
+template <typename Near>
+FX_INLINE float fx_near_sin(float x, Near near)
+{
+    if constexpr (!near.value) return fx_sin(x);
+    uint32_t n;
+    float r = fx_trig_reduce_near(x, n);
+    float result = fx_sin_quadrant(r, n);
+    return x == 0.0f ? x : result;
+}
+
+//@ name: near_cos.f32
+//@ needs: _flag _trig_reduce_near.f32 _sin_quadrant.f32 cos.f32
+//@ accuracy: 1.5 ulp
+//@ method: a third of the work where near says that |x| < 2^15
+template <typename Near>
+FX_INLINE float fx_near_cos(float x, Near near)
+{
+    if constexpr (!near.value) return fx_cos(x);
+    uint32_t n;
+    float r = fx_trig_reduce_near(x, n);
+    return fx_sin_quadrant(r, n + 1u);
+}
+
 //@ name: tan.f32
 //@ needs: _trig_reduce.f32
 //@ accuracy: 2 ulp

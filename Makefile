@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test test-all ops models bench-cpu bench-gpu bench-models bench-compile bench-calls lint format clean
+.PHONY: help demo lab test test-all test-jupyter ops models bench-cpu bench-gpu bench-models bench-compile bench-calls lint format clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -28,6 +28,9 @@ test: $(INSTALLED) ## Run the tests (ARGS="-k name" to choose)
 
 test-all: $(INSTALLED) ## Run the slow tests too
 	@$(BIN)/python tests/run.py --all $(ARGS)
+
+test-jupyter: $(INSTALLED) ## The panel's browser tests in other ipykernels and in Notebook 7
+	@$(BIN)/python tests/browser/jupyters.py $(ARGS)
 
 ops: $(INSTALLED) ## torch's operator database, a sample or --all (ARGS="--help" for the choices)
 	@PYTHONPATH=tests $(BIN)/python -m ops $(ARGS)

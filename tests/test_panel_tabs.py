@@ -184,7 +184,7 @@ def test_roofline_and_limit(panel: Workbench) -> None:
     tab = open_tab(panel, panel.timings)
     tab.roofline.start_button.click()
     settle(panel)
-    assert bytes(tab.roofline.plot.image.value[:4]) == b"\x89PNG"
+    assert bytes(tab.roofline.plot.png[:4]) == b"\x89PNG"
     assert "GB/s" in tab.roofline.table.value
     assert "× the limit" in panel.head.value
     assert "a copy" in tab.table.value
@@ -199,7 +199,7 @@ def test_sweep_draws_every_size(panel: Workbench) -> None:
     tab.button.click()
     settle(panel)
     assert [point.size for point in tab.points] == [8, 16, 32]
-    assert bytes(tab.plot.image.value[:4]) == b"\x89PNG"
+    assert bytes(tab.plot.png[:4]) == b"\x89PNG"
     assert tab.table.value.count("<tr>") == 4
     tab.size.value = next(n for n, label in enumerate(labels) if label.endswith("= 32"))
     tab.button.click()
@@ -255,7 +255,7 @@ def test_history_has_every_text_with_its_time(fake: Workbench) -> None:
     assert len(labels) == 2
     assert "GRAIN=16: passed" in labels[0]
     assert "ms" in labels[0]
-    assert bytes(more.plot.image.value[:4]) == b"\x89PNG"
+    assert bytes(more.plot.png[:4]) == b"\x89PNG"
     more.history.value = 1
     assert "GRAIN = 8;" in tab.editor.text
     assert "is in the editor" in tab.verdict.value
@@ -299,7 +299,7 @@ def test_a_point_of_a_search_is_put_in_use(fake: Workbench) -> None:
     settle(fake)
     assert "GRAIN = 1;" in kernel.source
     assert "is in use" in fake.tuning.line.value
-    assert bytes(fake.tuning.heat.image.value[:4]) == b"\x89PNG"
+    assert bytes(fake.tuning.heat.png[:4]) == b"\x89PNG"
     assert "Best time with each value" in fake.tuning.ranking.value
     fake.tuning.pick("trial:999")
     settle(fake)

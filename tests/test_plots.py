@@ -73,7 +73,8 @@ class TestTuning:
         assert "eager: 9.00 ms" in shown
         assert "4 of 10" in shown
         assert "(ms)" in figure.axes[0].get_ylabel()
-        assert len(figure.axes[0].containers) == 3
+        medians = [bars.lines[0].get_xydata().tolist() for bars in figure.axes[0].containers]
+        assert medians == [[[1.0, 3.0], [4.0, 4.0]], [[2.0, 2.0]]]
 
     def test_eager_far_above_leaves_room_for_the_rest(self):
         figure = tuning_figure(tuned(0.3, 0.2, eager=100.0))

@@ -158,7 +158,7 @@ def test_a_button_times_the_other_compiler(
     settled(panel)
     assert "aot_eager, whole cell" in tab.table.value
     assert tab.peer.description == "TorchInductor"
-    assert bytes(tab.plot.image.value[:4]) == b"\x89PNG"
+    assert bytes(tab.plot.png[:4]) == b"\x89PNG"
 
 
 def test_a_failure_is_shown_as_such(panel: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:

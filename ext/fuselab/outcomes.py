@@ -102,9 +102,7 @@ class EditOutcome:
         """Return the forms that a notebook and a terminal show."""
         text = self.lines()
         line = self.verdict.line
-        marked = []
-        if line is not None:
-            marked = render.marked_lines(self.text, self.kernel.target, line)
+        marked = render.marked_listing(self.text, self.kernel.target, line)
         diff = difflib.unified_diff(
             self.kernel.generated.text.splitlines(),
             self.text.splitlines(),

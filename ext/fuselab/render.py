@@ -12,7 +12,9 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from html import escape
+from itertools import starmap
+from typing import Any
 
 from fusec.report import (
     ExternCall,
@@ -204,6 +206,12 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 # --- HTML ------------------------------------------------------------------------------------
 
 
+_LINES = (
+    "border:0;margin:0;padding:0;white-space:pre;overflow:visible;"
+    "font:12px/1.4 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
+)
+
+
 class Style:
     """Literal looks, by role; the templates name them."""
 
@@ -238,16 +246,27 @@ class Style:
         "font:12px/1.4 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-x:auto;"
         "max-height:32em;overflow-y:auto;white-space:pre"
     )
-    code_line = "background:#fafafa;color:#1a1a1a;display:block;padding:0 8px;min-height:1.4em"
-    code_bad = "background:#fbe3e0;color:#1a1a1a;display:block;padding:0 8px;min-height:1.4em"
+    listing = (
+        "background:#fafafa;color:#1a1a1a;border:1px solid #e4e4e4;margin:4px 0;max-height:32em;"
+        "overflow:auto"
+    )
+    columns = "border-collapse:collapse;background:#fafafa;color:#1a1a1a;margin:0"
+    column = (
+        "background:#fafafa;color:#1a1a1a;border:0;padding:4px 8px;text-align:left;"
+        "vertical-align:top;width:100%"
+    )
     gutter = (
-        "background:#fafafa;color:#8a8a8a;display:inline-block;width:3.5em;text-align:right;"
-        "padding-right:1em;user-select:none"
+        "background:#fafafa;color:#6e6e6e;border:0;padding:4px 4px 4px 8px;text-align:right;"
+        "vertical-align:top;user-select:none"
     )
     origin = (
-        "background:#fafafa;color:#2f6db5;display:inline-block;width:4.5em;text-align:left;"
-        "user-select:none"
+        "background:#fafafa;color:#2f6db5;border:0;padding:4px;text-align:left;"
+        "vertical-align:top;user-select:none"
     )
+    lines = f"background:#fafafa;color:#1a1a1a;{_LINES}"
+    numbers = f"background:#fafafa;color:#6e6e6e;text-align:right;{_LINES}"
+    origins = f"background:#fafafa;color:#2f6db5;{_LINES}"
+    code_bad = "background:#fbe3e0;color:#1a1a1a"
     mono = (
         "background:#ffffff;color:#1a1a1a;font:12px ui-monospace,Menlo,Consolas,monospace;"
         "white-space:pre-wrap"
@@ -269,10 +288,21 @@ def summary_html(summary: Summary, *, sources: bool = True) -> str:
         "result.html.j2",
         s=summary,
         where=lambda place: words.where(place, summary.filename),
-        sources={k.name: source_lines(k, summary.filename) for k in summary.kernels if sources},
+        sources=_listings(summary) if sources else {},
         externs=list(Counter(summary.externs).items()),
         most_rows=MOST_ROWS,
     )
+
+
+def _listings(summary: Summary) -> dict[str, Listing]:
+    """Return the kernels' listings by name; together no more than ``MOST_LINES``."""
+    left, found = MOST_LINES, {}
+    for kernel in summary.kernels:
+        # Of each at least its head: the rest is a click or a name away.
+        listing = source_listing(kernel, summary.filename, max(left, HEAD_LINES))
+        found[kernel.name] = listing
+        left -= listing.numbers.count("\n") + 1
+    return found
 
 
 def edit_html(**values: Any) -> str:
@@ -291,89 +321,130 @@ def kernels_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 @dataclass(frozen=True)
-class CodeLine:
-    """One line of a kernel, ready for a template.
+class Listing:
+    """Lines of a kernel, ready for a template: three columns, a text each.
+
+    An element a line, with its looks, would be ten times the text; a notebook with ten results
+    would be megabytes.
 
     Attributes:
-        number: 1-based.
-        html: The highlighted text, safe to insert.
-        origin: The cell lines it computes: ``3-5``.
-        title: Those lines' text.
-        bad: Whether the compiler complains about it.
+        numbers: The lines' numbers, 1-based, a line each; one at fault has an arrow.
+        origins: The cell lines that they compute, named where a run of them begins; empty where
+            none is known. Safe HTML.
+        html: The highlighted text, safe HTML.
+        left_out: How many lines follow.
     """
 
-    number: int
+    numbers: str
+    origins: Any
     html: Any
-    origin: str = ""
-    title: str = ""
-    bad: bool = False
+    left_out: int = 0
 
 
-def source_lines(kernel: KernelView, filename: str) -> list[CodeLine]:
-    """Return a kernel's source as highlighted lines with the cell lines they come from."""
-    lines = []
-    for number, html in enumerate(highlight(kernel.source, kernel.target), 1):
-        if number > MOST_LINES:
-            break
+def source_listing(kernel: KernelView, filename: str, most: int = MOST_LINES) -> Listing:
+    """Return a kernel's source with the cell lines that its lines come from.
+
+    Args:
+        kernel: The kernel.
+        filename: The cell's; lines of other files are named with theirs.
+        most: How many lines to show.
+    """
+    from markupsafe import Markup
+
+    lines = highlight(kernel.source, kernel.target)
+    shown = lines[:most]
+    origins: list[Any] = []
+    before = ""
+    for number in range(1, len(shown) + 1):
         places = kernel.origins.get(number, ())
         origin = words.lines_of(places, filename).removeprefix("lines ").removeprefix("line ")
-        title = "; ".join(str(place) for place in places)
-        lines.append(CodeLine(number, html, origin, title))
-    return lines
+        if origin and origin != before:
+            title = "; ".join(str(place) for place in places)
+            origins.append(Markup("<span title='{}'>cell {}</span>").format(title, origin))
+        else:
+            origins.append("│" if origin else "")
+        before = origin
+    return Listing(
+        "\n".join(str(number) for number in range(1, len(shown) + 1)),
+        Markup("\n").join(origins) if any(origins) else "",
+        Markup("\n").join(shown),
+        len(lines) - len(shown),
+    )
 
 
-def marked_lines(text: str, target: str, bad: int | None, around: int = 3) -> list[CodeLine]:
+def marked_listing(text: str, target: str, bad: int | None, around: int = 3) -> Listing | None:
     """Return the lines near the one at fault."""
+    from markupsafe import Markup
+
     if bad is None:
-        return []
+        return None
     lines = highlight(text, target)
     first, last = max(1, bad - around), min(len(lines), bad + around)
-    return [CodeLine(i, lines[i - 1], bad=i == bad) for i in range(first, last + 1)]
+    look = Markup("<span style='{}'>{}</span>")
+    shown = [
+        look.format(Style.code_bad, lines[n - 1]) if n == bad else lines[n - 1]
+        for n in range(first, last + 1)
+    ]
+    numbers = [f"→ {n}" if n == bad else str(n) for n in range(first, last + 1)]
+    return Listing("\n".join(numbers), "", Markup("\n").join(shown))
 
 
 def highlight(text: str, target: str) -> list[Any]:
     """Return source text as safe HTML lines with inline colors."""
-    import pygments  # type: ignore[import-untyped]
     from markupsafe import Markup
-    from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
     from pygments.lexers import CppLexer, PythonLexer  # type: ignore[import-untyped]
 
     lexer = CppLexer(stripnl=False) if target == "cpp" else PythonLexer(stripnl=False)
-    formatter = HtmlFormatter(nowrap=True, noclasses=True, style=_style(), nobackground=True)
-    html = pygments.highlight(text, lexer, formatter)
-    count = len(text.splitlines())
-    # pygments escapes the text and closes its spans at each line's end.
-    return [Markup(line) for line in html.split("\n")[:count]]
+    lines: list[list[tuple[str, str]]] = [[]]  # pieces of one look each: its tag, the text
+    for kind, value in lexer.get_tokens(text):
+        tag = _look(kind)
+        for number, piece in enumerate(value.split("\n")):
+            if number:
+                lines.append([])
+            line = lines[-1]
+            if line and piece and (line[-1][0] == tag or piece.isspace()):
+                line[-1] = (line[-1][0], line[-1][1] + piece)
+            elif piece:
+                line.append((tag, piece))
+    return [Markup("".join(starmap(_piece, line))) for line in lines[: len(text.splitlines())]]
+
+
+def _piece(tag: str, text: str) -> str:
+    """Return a piece of a line as safe HTML."""
+    safe = escape(text, quote=False)
+    return f"<{tag}>{safe}</{tag.partition(' ')[0]}>" if tag else safe
 
 
 @functools.cache
-def _style() -> Any:
-    """Return colors that read well on #fafafa: at least 4.5:1 each."""
-    from pygments.style import Style as Base  # type: ignore[import-untyped]
+def _look(kind: Any) -> str:
+    """Return the tag for a kind of token; empty for what is left as it is.
+
+    Colors that read well on #fafafa: at least 4.5:1 each.
+    """
     from pygments.token import (  # type: ignore[import-untyped]
         Comment,
         Keyword,
         Name,
         Number,
-        Operator,
         String,
     )
 
-    class Light(Base):  # type: ignore[misc]
-        background_color = "#fafafa"
-        styles: ClassVar[dict[Any, str]] = {
-            Comment: "italic #5c6a5c",
-            Comment.Preproc: "noitalic #7a3e9d",
-            Keyword: "#0b4fa8",
-            Keyword.Type: "#7a3e9d",
-            Name.Function: "#6b4500",
-            Name.Decorator: "#7a3e9d",
-            Number: "#a5300c",
-            String: "#1d6b2f",
-            Operator: "#333333",
-        }
-
-    return Light
+    looks = {
+        Comment: "i style='color:#575'",
+        Comment.Preproc: "span style='color:#739'",
+        Comment.PreprocFile: "span style='color:#739'",
+        Keyword: "span style='color:#049'",
+        Keyword.Type: "span style='color:#739'",
+        Name.Function: "span style='color:#640'",
+        Name.Decorator: "span style='color:#739'",
+        Number: "span style='color:#a30'",
+        String: "span style='color:#162'",
+    }
+    while kind is not None:
+        if kind in looks:
+            return looks[kind]
+        kind = kind.parent
+    return ""
 
 
 @functools.cache

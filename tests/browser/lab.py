@@ -1,4 +1,9 @@
-"""JupyterLab in a subprocess, and a page in Chromium that drives it as a person would."""
+"""JupyterLab in a subprocess, and a page in Chromium that drives it as a person would.
+
+Which Jupyter it is can be chosen: ``FUSELAB_JUPYTER`` is ``lab`` or ``notebook`` and
+``FUSELAB_JUPYTER_PYTHON`` the Python that has it; ``FUSELAB_IPYKERNEL`` is a folder with an
+ipykernel that goes before the installed one (``make test-jupyter`` makes all of these).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,12 +49,14 @@ class Lab:
         folder: The folder it serves.
         url: Its address, without the token.
         token: What a browser must show.
+        app: ``lab`` or ``notebook``.
     """
 
-    def __init__(self, folder: Path, url: str, token: str) -> None:
+    def __init__(self, folder: Path, url: str, token: str, app: str) -> None:
         self.folder = folder
         self.url = url
         self.token = token
+        self.app = app
 
     def write(self, name: str, cells: list[str]) -> None:
         """Write a notebook of code cells."""
@@ -78,9 +85,11 @@ def start_lab(base: Path) -> Iterator[Lab]:
     spec = folders["data"] / "kernels" / KERNEL
     spec.mkdir(parents=True)
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    spec.joinpath("kernel.json").write_text(
-        json.dumps({"argv": command, "display_name": KERNEL, "language": "python"})
-    )
+    # The notebooks use the tests' fakes.
+    paths = [os.environ.get("FUSELAB_IPYKERNEL"), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]
+    described = {"argv": command, "display_name": KERNEL, "language": "python"}
+    described |= {"env": {"PYTHONPATH": os.pathsep.join(filter(None, paths))}}
+    spec.joinpath("kernel.json").write_text(json.dumps(described))
     settings = {
         "@jupyterlab/apputils-extension/notification": {"fetchNews": "false"},
         "@jupyter-widgets/jupyterlab-manager/plugin": {"saveState": True},
@@ -102,11 +111,10 @@ def start_lab(base: Path) -> Iterator[Lab]:
         "JUPYTERLAB_SETTINGS_DIR": str(folders["settings"]),
         "JUPYTERLAB_WORKSPACES_DIR": str(base / "workspaces"),
         "JUPYTER_TOKEN": token,
-        # The notebooks use the tests' fakes.
-        "PYTHONPATH": os.pathsep.join(
-            [str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
-        ),
     }
+    app = os.environ.get("FUSELAB_JUPYTER", "lab")
+    python = os.environ.get("FUSELAB_JUPYTER_PYTHON", sys.executable)
+    own = {"lab": "LabApp", "notebook": "JupyterNotebookApp"}[app]
     arguments = [
         f"--ServerApp.port={port}",
         "--ServerApp.port_retries=0",
@@ -117,13 +125,13 @@ def start_lab(base: Path) -> Iterator[Lab]:
         "--LabApp.news_url=",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--LabApp.extension_manager=readonly",
-        "--LabApp.expose_app_in_browser=True",  # to change the theme without clicking through it
+        f"--{own}.expose_app_in_browser=True",  # to change the theme without clicking through it
     ]
     log_path = base / "jupyter.log"
     url = f"http://127.0.0.1:{port}"
     with log_path.open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *arguments],
+            [python, "-m", {"lab": "jupyterlab"}.get(app, app), *arguments],
             cwd=folders["notebooks"],
             env=environment,
             stdout=log,
@@ -131,7 +139,7 @@ def start_lab(base: Path) -> Iterator[Lab]:
         )
         try:
             _wait_for(f"{url}/api?token={token}", process, log_path)
-            yield Lab(folders["notebooks"], url, token)
+            yield Lab(folders["notebooks"], url, token, app)
         finally:
             process.terminate()
             try:
@@ -189,13 +197,23 @@ class Notebook:
     def open(self, name: str) -> None:
         """Open a notebook alone on the page, and wait until its kernel can take a cell."""
         self.name = name
+        place = "lab/tree" if self.lab.app == "lab" else "notebooks"
         self.page.goto(
-            f"{self.lab.url}/lab/tree/{name}?token={self.lab.token}&reset", timeout=40 * SECOND
+            f"{self.lab.url}/{place}/{name}?token={self.lab.token}&reset", timeout=40 * SECOND
         )
-        # A cell that is run before this is dropped without a word.
         expect(self.page.locator(".jp-NotebookPanel-toolbar")).to_be_visible(timeout=40 * SECOND)
-        idle = self.page.locator(".jp-StatusBar-Widget", has_text=re.compile(r"\| Idle"))
-        expect(idle.first).to_be_visible(timeout=60 * SECOND)
+        # A cell that is run before the kernel is there is dropped without a word.
+        if self.lab.app == "lab":
+            idle = self.page.locator(".jp-StatusBar-Widget", has_text=re.compile(r"\| Idle")).first
+            expect(idle).to_be_visible(timeout=60 * SECOND)
+        else:  # it has no status bar, and its indicator says idle before it is connected
+            self.page.wait_for_function(
+                "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel"
+                "?.connectionStatus === 'connected'",
+                timeout=60 * SECOND,
+            )
+            idle = self.page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").first
+            expect(idle).to_be_visible(timeout=60 * SECOND)
         # Room for the notebook: without the file browser.
         if self.page.locator("#jp-left-stack").is_visible():
             self.page.keyboard.press("Control+b")
@@ -232,14 +250,24 @@ class Notebook:
             # A splash lies over the page meanwhile, and fades.
             expect(self.page.locator("#jupyterlab-splash")).to_have_count(0)
 
-    def shoot(self, name: str, of: Locator | None = None) -> None:
-        """Save a screenshot in the light and one in the dark theme under ``build``."""
+    def shoot(
+        self, name: str, of: Locator | None = None, each: Callable[[str], object] | None = None
+    ) -> None:
+        """Save a screenshot in the light and one in the dark theme under ``build``.
+
+        Args:
+            name: Of the files.
+            of: What to show; all of the page if None.
+            each: Called with the theme when it is on.
+        """
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         # From whichever theme there is to the other: changing takes longer than the picture.
         dark = self.page.locator("body[data-jp-theme-light=false]").count() > 0
         for theme in ("dark", "light") if dark else ("light", "dark"):
             self.theme(theme)
             (of or self.page).screenshot(path=SCREENSHOTS / f"{name}-{theme}.png")
+            if each is not None:
+                each(theme)
 
     def save(self) -> Any:
         """Save the notebook as a person would, and return it as it is on disk."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from lab import SCREENSHOTS, SECOND, Notebook, Panel, overflowing
+from page_timing import CONTENT, tab_times
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.serial, pytest.mark.timeout(600)]
@@ -25,39 +26,9 @@ CELLS = [
     "%fuse_report --show guards",
 ]
 
-# Clicks a tab and says after how many milliseconds something in it can be seen.
-OPEN_TAB = """([root, title, wanted]) => new Promise((resolve, reject) => {
-    const tab = [...root.querySelectorAll('[role=tab]')].find(t => t.textContent.trim() === title);
-    const started = performance.now();
-    const look = () => {
-        const shown = [...root.querySelectorAll(wanted)].some(e => e.checkVisibility());
-        if (shown) resolve(performance.now() - started);
-        else if (performance.now() - started > 20000) reject(new Error(`${title}: no ${wanted}`));
-        else requestAnimationFrame(look);
-    };
-    const box = tab.getBoundingClientRect();
-    const at = {
-        bubbles: true, button: 0, clientX: box.x + box.width / 2, clientY: box.y + box.height / 2,
-    };
-    tab.dispatchEvent(new PointerEvent('pointerdown', at));
-    tab.dispatchEvent(new PointerEvent('pointerup', at));
-    requestAnimationFrame(look);
-})"""
-
-WANTED = {
-    "Timings": "button[title^='Measure what copies']",
-    "Fusion": "[data-pick]",
-    "Stages": ".fuselab-code",
-    "Guards and breaks": ".widget-html table",
-    "Numerics": "button[title^='Run every step']",
-    "Tuning": ".widget-hprogress",
-    "Kernels": ".fuselab-editor textarea",
-}
-
 
 def open_tab(panel: Panel, title: str) -> float:
-    root = panel.root.element_handle()
-    return float(panel.root.page.evaluate(OPEN_TAB, [root, title, WANTED[title]]))
+    return tab_times(panel, title)[1]
 
 
 def test_every_tab(open_notebook: OpenNotebook) -> None:
@@ -68,8 +39,8 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
 
     notebook.page.wait_for_timeout(3 * SECOND)  # what is imported between cells is imported
     # Every tab, the first time and again: what is made late is made quickly.
-    speed = {f"{title}, first": open_tab(panel, title) for title in WANTED}
-    speed |= {f"{title}, again": open_tab(panel, title) for title in WANTED}
+    speed = {f"{title}, first": open_tab(panel, title) for title in CONTENT}
+    speed |= {f"{title}, again": open_tab(panel, title) for title in CONTENT}
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     (SCREENSHOTS / "speed.json").write_text(json.dumps(speed, indent=2))
     assert max(speed.values()) < 3000, speed  # 100 on a machine with nothing else to do
@@ -171,7 +142,7 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
 
     # In a narrow window nothing is cut off.
     notebook.page.set_viewport_size({"width": 720, "height": 1400})
-    for title in WANTED:
+    for title in CONTENT:
         open_tab(panel, title)
         assert overflowing(panel.root) == [], title
     notebook.shoot("tabs-narrow", panel.root)

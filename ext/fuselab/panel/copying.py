@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import anywidget
 import traitlets as t
 
-from .editor import STATIC
+from .script import Scripted
 
 
-class CopyButton(anywidget.AnyWidget):
+class CopyButton(Scripted):
     """Copies what the panel's editor shows at the moment of the click.
 
     Where the page has no clipboard the text is copied by way of a selection; where that is
@@ -19,10 +18,8 @@ class CopyButton(anywidget.AnyWidget):
         tooltip: What it does.
     """
 
-    _esm = STATIC / "copy.js"
-
     description = t.Unicode("").tag(sync=True)
     tooltip = t.Unicode("").tag(sync=True)
 
     def __init__(self, description: str, tooltip: str) -> None:
-        super().__init__(description=description, tooltip=tooltip)
+        super().__init__("copy", description=description, tooltip=tooltip)

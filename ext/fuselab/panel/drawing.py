@@ -5,7 +5,7 @@ No pyplot: it keeps global state that callbacks on several threads corrupt.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import ipywidgets as widgets
 
@@ -15,36 +15,46 @@ from fuselab.plots_cell import cell_figure
 from fuselab.views.timings import edits_of, peer_title, steps_of
 
 from .bench import Facts
-from .picture import Spot
+from .picture import Picture, Spot
+
+OnPick = Callable[[str], None]
 
 
 class Plot:
-    """An image that takes no room while it is empty.
+    """A figure, made when there is one to show, and no room taken until then."""
 
-    The table beside it says the same in text: an Image has no alternative text, and JupyterLab
-    cannot show one that has a tooltip.
-    """
+    def __init__(self, label: str = "A figure; the table beside it says the same") -> None:
+        """Make an empty place.
 
-    def __init__(self) -> None:
-        self.image = widgets.Image(
-            format="png",
-            layout=widgets.Layout(width="100%", max_width="720px", display="none"),
-        )
-        self.image.add_class("fuselab-plot")
+        Args:
+            label: What it shows, for screen readers; the figures are in a table beside it.
+        """
+        self._label = label
+        self.picture: Picture | None = None
+        self.widget = widgets.Box(layout=widgets.Layout(width="100%", display="none"))
 
     @property
-    def widget(self) -> Any:
-        """What to place in a layout."""
-        return self.image
+    def png(self) -> bytes:
+        """What is shown, or was shown last; empty where nothing ever was."""
+        return bytes(self.picture.image) if self.picture is not None else b""
 
-    def show(self, png: bytes) -> None:
-        """Show a picture."""
-        self.image.value = png
-        self.image.layout.display = ""
+    def show(self, png: bytes, spots: Sequence[Spot] = (), on_pick: OnPick | None = None) -> None:
+        """Show a figure.
+
+        Args:
+            png: The picture.
+            spots: Places on it to pick.
+            on_pick: Called with the key of what was picked; taken at the first time.
+        """
+        if self.picture is None:
+            self.picture = Picture(on_pick)
+            self.widget.children = [self.picture]
+        self.picture.show(png, self._label, spots)
+        self.widget.layout.display = ""
 
     def clear(self) -> None:
         """Show nothing."""
-        self.image.layout.display = "none"
+        self.widget.layout.display = "none"
 
 
 def preload() -> None:

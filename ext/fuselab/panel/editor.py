@@ -1,8 +1,7 @@
 """The source editor: the one part of the panel with JavaScript of its own.
 
-It is built from ``js/`` into ``static/`` (21 KB of script), which the wheel carries: nothing is
-loaded from the network.  A saved notebook stores the script once for each editor, which is why
-a panel has a single one and makes it late.
+It is built from ``js/`` into ``static/``, which the wheel carries: nothing is loaded from the
+network.  Its text is saved with the notebook, so a panel has a single editor and makes it late.
 """
 
 from __future__ import annotations
@@ -10,22 +9,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
-import anywidget
 import traitlets as t
 
 from fusec.kernel import Target
 
-STATIC = Path(__file__).parent / "static"
+from .script import Scripted
 
 LANGUAGES: dict[Target, str] = {"cpp": "cpp", "triton": "python"}
 
 OnEdit = Callable[[str, str], None]
 
 
-class Editor(anywidget.AnyWidget):
+class Editor(Scripted):
     """A code editor for one text at a time, with colors and line numbers.
 
     Attributes:
@@ -39,9 +36,6 @@ class Editor(anywidget.AnyWidget):
         cell: The cell's lines beside the kernel: number and text each.
         links: Kernel line to the cell lines that it computes; as text, for JSON has no other keys.
     """
-
-    _esm = STATIC / "editor.js"
-    _css = STATIC / "editor.css"
 
     content = t.Dict(default_value={"document": "", "text": "", "seen": 0, "top": 1}).tag(sync=True)
     language = t.Unicode("cpp").tag(sync=True)
@@ -64,12 +58,13 @@ class Editor(anywidget.AnyWidget):
             on_check: The same, when the user asks for a check by keyboard.
             on_keep: The same, for keeping.
         """
-        super().__init__()
+        super().__init__("editor")
         self._handlers = {"check": on_check, "keep": on_keep}
         self._state = state
         self._on_edit = on_edit
         self._asked = 0
         self._answered = threading.Event()
+        self._latest: dict[str, int] = {}  # document to its latest edit's number
         self._shown = False  # whether a view has ever said so
         self.on_msg(self._receive)
 
@@ -118,17 +113,22 @@ class Editor(anywidget.AnyWidget):
             self._shown = True
         if not isinstance(document, str) or not isinstance(text, str):
             return
-        seen = message.get("seen", 0)
+        seen = int(message.get("seen", 0))
         with self._state:
-            if document == self.document:
-                if seen < self.content["seen"]:
-                    return  # overtaken by what was typed after it
-                # The echo; views that typed on since then ignore it.
-                self.content = {**self.content, "text": text, "seen": seen}
-            self._on_edit(document, text)
+            # What was typed after it may have overtaken it on another thread.
+            stale = seen < self._latest.get(document, 0)
+            if not stale:
+                self._latest[document] = seen
+                # The number counts for every document: a view that has sent a later one would
+                # take whatever Python shows next for older than that.
+                echo: dict[str, object] = {"seen": max(seen, int(str(self.content["seen"])))}
+                if document == self.document:
+                    echo["text"] = text  # views that typed on since then ignore it
+                self.content = {**self.content, **echo}
+                self._on_edit(document, text)
         if kind == "sync" and message.get("id") == self._asked:
             self._answered.set()
-        if kind in self._handlers:
+        if kind in self._handlers and not stale:
             self._handlers[kind](document, text)
 
 

@@ -43,6 +43,11 @@ class LateTab:
     def draw(self) -> None:
         """Show what is now the case, where that is not shown yet; on the worker."""
 
+    def draw_if_made(self) -> None:
+        """Draw, if there is anything to draw on."""
+        if self.made:
+            self.draw()
+
     def refresh(self) -> None:
         """Show what changed in the panel; with the state held."""
 

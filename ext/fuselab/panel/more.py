@@ -46,7 +46,7 @@ class More(LateTab):
             layout=widgets.Layout(width="auto"),
         )
         self.changes.observe(lambda _: self._switched(), "value")
-        self.plot = Plot()
+        self.plot = Plot("The times of the texts tried, as bars; the list above says them")
         self.place = widgets.Box(layout=widgets.Layout(width="100%", display="none"))
         row = widgets.Layout(flex_flow="wrap", align_items="center", grid_gap="0 12px")
         return [

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import anywidget
 import traitlets as t
 
-from .editor import STATIC
+from .script import Scripted
 
 Spot = tuple[float, float, str, str]
 
 
-class Picture(anywidget.AnyWidget):
+class Picture(Scripted):
     """Escaped HTML or SVG, and a PNG with places to pick below it.
 
     Attributes:
@@ -24,9 +23,6 @@ class Picture(anywidget.AnyWidget):
         label: What the image shows, for screen readers.
         kept: Whether the html is saved with the notebook; otherwise it is sent when asked for.
     """
-
-    _esm = STATIC / "picture.js"
-    _css = STATIC / "picture.css"
 
     html = t.Unicode("").tag(sync=True)
     image = t.Bytes(b"").tag(sync=True)
@@ -41,7 +37,7 @@ class Picture(anywidget.AnyWidget):
             on_pick: Called with the key of what a person picked.
             kept: Whether the html is saved with the notebook. A long text is not worth that.
         """
-        super().__init__(kept=kept)
+        super().__init__("picture", kept=kept)
         self._on_pick = on_pick
         self._text = ""
         self.on_msg(self._receive)

@@ -31,7 +31,7 @@ class Roofline(LateTab):
             "tachometer",
         )
         self.start_button.on_click(lambda _: self.start())
-        self.plot = Plot()
+        self.plot = Plot("Each kernel and what the machine can do; the table says the same")
         self.table = widgets.HTML(layout=widgets.Layout(width="100%", overflow="auto"))
         return [widgets.HBox([self.start_button]), self.plot.widget, self.table]
 

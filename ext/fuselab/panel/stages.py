@@ -109,7 +109,8 @@ class StagesTab(LateTab):
             return
         if (chosen, texts) == self._shown:
             return
-        html = self._listing(left, right, texts, only_changes=bool(chosen[2]))
+        with self._bench.cell.lock:  # not beside somebody's measurement
+            html = self._listing(left, right, texts, only_changes=bool(chosen[2]))
         with self._bench.state:
             self._shown = (chosen, texts)
             self.picture.write(html)

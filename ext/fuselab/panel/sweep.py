@@ -51,7 +51,7 @@ class Sweep(LateTab):
         )
         self.button = button("Sweep", "Time eager and fused at each of these sizes", "line-chart")
         self.button.on_click(lambda _: self.start_or_stop())
-        self.plot = Plot()
+        self.plot = Plot("Eager and fused over the sizes; the table below says the same")
         self.table = widgets.HTML(layout=widgets.Layout(width="100%", overflow="auto"))
         row = widgets.Layout(flex_flow="wrap", align_items="center")
         return [

@@ -38,7 +38,7 @@ class TimingsTab:
         self.again.on_click(lambda _: bench.do(MEASURING, self._measure, "measure"))
         self.peer = button("TorchInductor", "")
         self.peer.on_click(lambda _: self.start_or_stop())
-        self.plot = Plot()
+        self.plot = Plot("Eager and fused, and each kernel's share; the table below says the same")
         self.table = widgets.HTML(layout=widgets.Layout(overflow="auto"))
         self.method = widgets.HTML(layout=widgets.Layout(flex="1 1 20em", margin="2px 0 2px 8px"))
         self.roofline = Roofline(bench)

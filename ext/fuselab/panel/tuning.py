@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -19,7 +18,6 @@ from . import markup
 from .bench import Bench
 from .controls import button
 from .drawing import Plot, heat_png, preload, tuning_png
-from .picture import Picture, Spot
 
 BUDGETS = (5, 10, 30, 60, 120)
 REDRAW = 0.25  # seconds from one redraw to the next, at the least
@@ -60,8 +58,8 @@ class TuningTab:
             style={"description_width": "initial"},
         )
         self.line = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", margin="2px 0 2px 8px"))
-        self.plot = Points(self.pick)
-        self.heat = Plot()
+        self.plot = Plot("Every configuration's time; the list below has the best")
+        self.heat = Plot("The best time by two tunables; the table below has each one's effect")
         self.ranking = widgets.HTML(layout=widgets.Layout(overflow="auto"))
         row = [self.budget, self.button, self.progress, self.line]
         self.widget = widgets.VBox(
@@ -184,7 +182,7 @@ class TuningTab:
 
     def _draw(self, run: TuningRun) -> None:
         self._drawn = run
-        self.plot.show(*tuning_png(run))
+        self.plot.show(*tuning_png(run), self.pick)
         # The map needs the whole search; while it runs one picture at a time is enough.
         heat = heat_png(run) if run.stopped else b""
         if heat:
@@ -239,27 +237,6 @@ class TuningTab:
             self.progress.bar_style = "success" if run.stopped else "info"
             self.line.value = escape(progress_line(run))
             self.ranking.value = ranking_table(run) + (effects_table(run) if run.stopped else "")
-
-
-class Points:
-    """The plot of a search, made when there is something to show; its points can be picked."""
-
-    def __init__(self, on_pick: Callable[[str], None]) -> None:
-        self._on_pick = on_pick
-        self.picture: Picture | None = None
-        self.widget = widgets.Box(layout=widgets.Layout(width="100%", display="none"))
-
-    def show(self, png: bytes, spots: list[Spot]) -> None:
-        """Show a search."""
-        if self.picture is None:
-            self.picture = Picture(self._on_pick)
-            self.widget.children = [self.picture]
-        self.picture.show(png, "Every configuration's time; the list below has the best", spots)
-        self.widget.layout.display = ""
-
-    def clear(self) -> None:
-        """Show nothing."""
-        self.widget.layout.display = "none"
 
 
 class Turns:

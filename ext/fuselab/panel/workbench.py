@@ -118,10 +118,20 @@ class Workbench(widgets.VBox):
         self.bench.worker.submit(self._draw, "draw")
 
     def _draw(self) -> None:
+        """Draw the open tab; never beside a measurement, of another panel either."""
         part = self.parts[self.tabs.selected_index or 0]
+        if isinstance(part, StagesTab):  # it may compile, for which nobody should wait
+            part.draw_if_made()
+        else:
+            with self.bench.cell.lock:
+                self._draw_part(part)
+
+    def _draw_part(self, part: Any) -> None:
         if part is self.kernels:
             self.kernels.more.draw()
-        elif isinstance(part, TimingsTab | TuningTab) or (isinstance(part, LateTab) and part.made):
+        elif isinstance(part, LateTab):
+            part.draw_if_made()
+        else:
             part.draw()
 
     def _show_head(self) -> None:

@@ -32,12 +32,32 @@ const [FEWEST, MOST] = [8, 22]; // lines that the editor shows before it scrolls
 // before it had seen that edit is stale and must not overwrite what was typed since.
 const edits = new WeakMap();
 
-// A slider of ipywidgets has a label beside it that its handle does not know of.
-document.addEventListener("focusin", ({ target }) => {
-  const slider = target.closest?.(".fuselab-panel .widget-slider");
-  const label = slider?.querySelector(".widget-label")?.textContent;
-  if (label && target.matches(".noUi-handle")) target.setAttribute("aria-label", label);
-});
+// A slider of ipywidgets has a label and a value beside it that its handles do not know of: to a
+// screen reader they would be nameless, and stand at the place in a list.
+const named = new WeakSet();
+const nameSliders = (panel) => {
+  for (const slider of panel.querySelectorAll(".widget-slider, .widget-hslider")) {
+    const label = slider.querySelector(".widget-label")?.textContent ?? "";
+    const value = slider.querySelector(".widget-readout")?.textContent ?? "";
+    const handles = slider.querySelectorAll(".noUi-handle");
+    for (const [n, handle] of handles.entries()) {
+      const name = handles.length > 1 ? `${label}: ${n ? "to" : "from"}` : label;
+      if (handle.getAttribute("aria-label") !== name) handle.setAttribute("aria-label", name);
+      if (handle.getAttribute("aria-valuetext") !== value) {
+        handle.setAttribute("aria-valuetext", value);
+      }
+    }
+  }
+};
+const watchSliders = (el) => {
+  const panel = el.closest(".fuselab-panel");
+  if (!panel || named.has(panel)) return;
+  named.add(panel);
+  nameSliders(panel);
+  const kinds = { subtree: true, childList: true, characterData: true };
+  const more = { attributes: true, attributeFilter: ["aria-valuetext"] };
+  new MutationObserver(() => nameSliders(panel)).observe(panel, { ...kinds, ...more });
+};
 
 // As fuselab/views/looks.py has them.
 const COLORS = "#0072b2 #e69f00 #009e73 #cc79a7 #56b4e9 #d55e00 #b8a400 #8a6d3b".split(" ");
@@ -129,14 +149,16 @@ function render({ model, el }) {
   const onContent = () => {
     const content = model.get("content");
     if (content.document !== shown) {
-      clearTimeout(timer);
-      timer = 0;
+      if (timer) send("edit"); // of the text that leaves
       ({ document: shown, text } = content);
       edits.set(model, Math.max(content.seen, edits.get(model)));
       editor.setOptions({ value: text, language: model.get("language") });
       editor.extensions.history.clear();
       fit();
-    } else if (content.seen >= edits.get(model) && content.text !== editor.value) {
+    } else if (content.seen >= edits.get(model)) {
+      // Another window's edits count on: what is typed here next must be newer.
+      edits.set(model, content.seen);
+      if (content.text === editor.value) return;
       clearTimeout(timer);
       timer = 0;
       replaceText(content.text);
@@ -268,6 +290,11 @@ function render({ model, el }) {
   onLabel();
   paintMark();
   showCell();
+  const watch = (frames) => {
+    if (el.isConnected) watchSliders(el);
+    else if (frames) requestAnimationFrame(() => watch(frames - 1));
+  };
+  watch(100); // once it is in the page
   model.send({ kind: "ready" });
   return () => {
     if (timer) send("edit");

@@ -1,0 +1,102 @@
+"""The scripts and looks of the panel's own widgets, held once by a notebook.
+
+A saved notebook keeps every trait of every widget. With its script in each editor and drawing, ten
+panels would hold as many copies, a quarter of a megabyte; so each has a few lines that fetch the
+script from the one widget which has it, in a live notebook and in a restored one alike.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import ipywidgets as widgets
+import traitlets as t
+
+STATIC = Path(__file__).parent / "static"
+
+# Scripts are loaded once a page, whichever widgets hold their text.
+_LOADER = """\
+const fetched = (globalThis.fuselabScripts ??= new Map());
+const load = (text) => {
+  if (!fetched.has(text)) {
+    const url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+    fetched.set(text, import(url).finally(() => URL.revokeObjectURL(url)));
+  }
+  return fetched.get(text);
+};
+async function render({ model, el }) {
+  const name = model.get("script").replace("IPY_MODEL_", "");
+  const shared = await model.widget_manager.get_model(name);
+  const css = shared.get("css");
+  if (!fetched.has(css)) {
+    fetched.set(css, document.head.appendChild(document.createElement("style")));
+    fetched.get(css).textContent = css;
+  }
+  return (await load(shared.get(model.get("part")))).default.render({ model, el });
+}
+export default { render };
+"""
+
+
+class Script(widgets.Widget):
+    """What the drawings and editors of all panels share; it is never shown itself.
+
+    Attributes:
+        editor: The editor's script.
+        picture: The drawing's script.
+        copy: The copy button's script.
+        css: The looks of both, and of the plain widgets round them.
+    """
+
+    editor = t.Unicode("").tag(sync=True)
+    picture = t.Unicode("").tag(sync=True)
+    copy = t.Unicode("").tag(sync=True)
+    css = t.Unicode("").tag(sync=True)
+
+
+_shared: Script | None = None
+_lock = threading.Lock()
+
+
+def shared_script() -> Script:
+    """Return the one of this process, made at the first time."""
+    global _shared
+    with _lock:
+        if _shared is None or _shared.comm is None:
+            _shared = Script(
+                editor=_text("editor.js"),
+                picture=_text("picture.js"),
+                copy=_text("copy.js"),
+                css=_text("editor.css") + _text("picture.css"),
+            )
+        return _shared
+
+
+def _text(name: str) -> str:
+    return (STATIC / name).read_text(encoding="utf-8")
+
+
+class Scripted(anywidget.AnyWidget):
+    """Base of the widgets with a script of their own.
+
+    Attributes:
+        script: Where the script is.
+        part: Which of its scripts is this widget's.
+    """
+
+    _esm = _LOADER
+
+    script = t.Instance(Script).tag(sync=True, **widgets.widget_serialization)
+    part = t.Unicode("").tag(sync=True)
+
+    def __init__(self, part: str, **traits: Any) -> None:
+        """Make a widget.
+
+        Args:
+            part: ``editor``, ``picture`` or ``copy``.
+            traits: The widget's own.
+        """
+        super().__init__(script=shared_script(), part=part, **traits)

@@ -77,6 +77,34 @@ def test_comparing_what_there_is_not(real: Any) -> None:
         run(real, "%fuse_compare one")
 
 
+def test_fusions_are_asked_for_in_the_cell(real: Any) -> None:
+    plain = len(fuselab.cells["one"].kernels)
+    run(real, "%%fuse --name three --apart tanh:sum\ny = torch.tanh(x)\nz = y.sum(0)")
+    cell = fuselab.cells["three"]
+    assert len(cell.kernels) == plain + 1
+    run(real, "%fuse_report three --show fusion")
+    assert "In use: tanh and sum apart" in repr(real.shown[-1])
+    run(real, "%%fuse --name four --together tanh:softmax\ny = torch.tanh(x)\nz = y.sum(0)")
+    said = real.shown[-1].text()
+    assert "--together: no graph computes both of 'tanh:softmax' (there is: tanh, sum)" in said
+    with pytest.raises(UsageError, match="pairs of computations"):
+        run(real, "%%fuse --apart tanh\ny = x * 2")
+
+
+def test_a_schedule_from_the_panel_survives_the_next_run(real: Any) -> None:
+    source = "%%fuse -q --name one\ny = torch.tanh(x)\nz = y.sum(0)"
+    cell = fuselab.cells["one"]
+    before = len(cell.kernels)
+    cell.reschedule(apart=["tanh:sum"])
+    run(real, source)
+    assert fuselab.cells["one"] is cell
+    assert len(cell.kernels) == before + 1
+    assert torch.allclose(real.user_ns["z"], torch.tanh(real.user_ns["x"]).sum(0), atol=1e-5)
+    cell.reschedule()
+    run(real, source)
+    assert len(cell.kernels) == before
+
+
 def test_kernels_are_exported(real: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = next(iter(fuselab.cells["one"].kernels))

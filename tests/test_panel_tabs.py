@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import fuselab
+import fuselab.views.subjects
 from fuselab.panel import Workbench, workbench
 from fuselab.panel.attempts import attempt, bars, label_of
 from fuselab.panel.linking import cell_lines, links_of
@@ -103,6 +105,95 @@ def test_fusion_explains_the_two_that_are_picked(panel: Workbench) -> None:
     assert "3 kernels instead of 2" in tab.outcome.value
     assert "same results" in tab.outcome.value
     assert panel.bench.problem is None
+
+
+def test_a_schedule_that_was_tried_is_put_in_use_and_taken_back() -> None:
+    torch._dynamo.reset()
+    fused = fuselab.fuse(function)
+    given = torch.randn(16, 32), torch.randn(32, 8)
+    fused(*given)
+    panel = workbench(fused.result)
+    panel._repr_mimebundle_()
+    tab = open_tab(panel, panel.fusion)
+    assert (tab.use.disabled, tab.back.disabled) == (True, True)
+    names = {node.label: node.name for node in tab.view.before.nodes}
+    tab.pick(f"op:{names['gelu']}")
+    tab.pick(f"op:{names['layer_norm']}")
+    tab.apart.click()
+    settle(panel)
+    assert not tab.use.disabled
+    tab.use.click()
+    settle(panel)
+    assert panel.bench.problem is None
+    assert "3 kernels in use, checked against eager" in tab.outcome.value
+    assert "gelu and layer_norm apart" in tab.rules.value
+    assert "%%fuse --apart gelu:layer_norm" in tab.rules.value
+    assert "in 3 kernels" in tab.head.value
+    assert len(panel.kernels.choice.options) == 3
+    assert (tab.use.disabled, tab.back.disabled) == (True, False)
+    # The next run is the cell's own, on other numbers and at another size.
+    for rows in (16, 24):
+        x = torch.randn(rows, 32)
+        for mine, plain in zip(fused(x, given[1]), function(x, given[1]), strict=True):
+            torch.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-4)
+    assert len(fused.result.kernels) == 6, "what is compiled later follows it"
+    page = fuselab.views.subjects.fusion_of(fused.result)
+    assert "In use: gelu and layer_norm apart" in page.text
+    tab.back.click()
+    settle(panel)
+    assert tab.rules.value == ""
+    assert "in 2 kernels" in tab.head.value
+    assert len(fused.result.kernels) == 4
+    panel.close()
+
+
+def test_a_schedule_that_is_wrong_is_not_used(
+    panel: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fusec.report import Verdict
+    from fusec.runtime.graph import CompiledGraph
+
+    tab = open_tab(panel, panel.fusion)
+    names = {node.label: node.name for node in tab.view.before.nodes}
+    tab.picked = [names["gelu"], names["layer_norm"]]
+    tab._show()
+    tab.apart.click()
+    settle(panel)
+    wrong = Verdict(False, "wrong", "out[3] is off")
+    monkeypatch.setattr(CompiledGraph, "verify", lambda self: wrong)
+    tab.use.click()
+    settle(panel)
+    assert "out[3] is off" in tab.outcome.value
+    assert len(panel.bench.facts.kernels) == 2
+    assert tab.rules.value == ""
+
+
+def test_a_large_graph_is_drawn_around_a_kernel() -> None:
+    def deep(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        for _ in range(35):
+            x = torch.tanh(x @ weight) + 1
+        return x
+
+    torch._dynamo.reset()
+    fused = fuselab.fuse(deep)
+    fused(torch.randn(4, 8), torch.randn(8, 8))
+    panel = workbench(fused.result)
+    panel._repr_mimebundle_()
+    tab = open_tab(panel, panel.fusion)
+    assert tab.around.layout.display == ""
+    assert len(tab.around.options) == 70
+    assert re.findall(r"\((\d+ of \d+) steps\)", tab.picture.text) == ["24 of 108", "24 of 73"]
+    assert tab.picture.text.count("<svg") == 2
+    first = tab.picture.text
+    tab.pick(f"at:{tab.around.options[40][1]}")
+    assert tab.around.value == tab.around.options[40][1]
+    assert tab.picture.text != first
+    picks = [part.partition('"')[0] for part in tab.picture.text.split('data-pick="op:')[1:]]
+    assert 4 <= len(picks) <= 24
+    for name in [n for n in picks if tab.view.before.node(n).kind == "kernel"][:2]:
+        tab.pick(f"op:{name}")
+    assert "are apart" in tab.reason.value or "share" in tab.reason.value
+    panel.close()
 
 
 # --- stages --------------------------------------------------------------------------------

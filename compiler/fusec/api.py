@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import nn
@@ -24,6 +24,9 @@ from fusec.options import Options
 from fusec.report import GraphBreak, Guard, Recompile
 from fusec.runtime.graph import CompiledGraph
 from fusec.runtime.native import call_by_route
+
+if TYPE_CHECKING:
+    from fusec.runtime.reschedule import Rescheduled
 
 
 class CompiledFunction:
@@ -144,6 +147,38 @@ class CompiledFunction:
     def fallbacks(self) -> tuple[str, ...]:
         """The graphs that run in eager, with the reasons."""
         return tuple(f"{g.name}: {g.fallback}" for g in self.graphs if g.fallback)
+
+    def reschedule(
+        self, *, apart: Sequence[str] = (), together: Sequence[str] = (), strict: bool = True
+    ) -> Rescheduled:
+        """Use other fusions from now on; without rules, the compiler's own again.
+
+        What is compiled already is compiled beside what is in use, checked against eager and
+        float64, and takes its place; what is compiled later (for other sizes) follows the rules.
+
+        Args:
+            apart: Pairs of computations that must not share a kernel: ``"gelu:layer_norm"``.
+            together: Pairs that share one wherever it is legal.
+            strict: Whether a pair that no graph computes is an error, or may come later.
+
+        Returns:
+            Which kernels there are now, and how right they are.
+
+        Raises:
+            BadOption: Something that is no pair of names.
+            UnknownComputation: A pair that no graph computes; the message says what there is.
+            ScheduleRefused: The result would be wrong; everything is as it was.
+            NoInputs: It has not run, or was not compiled with ``keep_inputs=True``.
+        """
+        from fusec.runtime.reschedule import check_rules, reschedule
+
+        chosen = replace(self.options, apart=tuple(apart), together=tuple(together))
+        if strict:
+            check_rules(self.graphs, (*chosen.apart, *chosen.together))
+        found = reschedule(self.graphs, chosen, self.options)
+        self.options = self._backend.options = chosen
+        self._backend.take(found.kernels)
+        return found
 
     @property
     def short_calls(self) -> int:

@@ -230,6 +230,12 @@ class Kernel:
             self._source = text
             self._runnable = runnable
 
+    def adopt(self, text: str, runnable: Runnable) -> None:
+        """Take over a text that is in use, and built, for an equal kernel."""
+        with self._lock:
+            self._source = text
+            self._runnable = runnable
+
     def revert(self) -> None:
         """Put the generated text back in use."""
         self.use(self.generated.text)

@@ -36,6 +36,9 @@ class Options:
             Outputs are memory of their own at every call. Where that is not possible it runs
             without; ``fusec.explain`` says why. ``torch.compile(mode="reduce-overhead")`` asks for
             it, too.
+        apart: Pairs of computations that must not share a kernel, by the names that the fusion
+            graph shows: ``("gelu:layer_norm",)``; see ``schedule.rules``.
+        together: Pairs that share one wherever it is legal, however little that saves.
         keep_inputs: Keep the inputs of the latest call of each graph, so that it can be
             checked and timed on real data.
     """
@@ -48,6 +51,8 @@ class Options:
     matmul: str = "extern"
     gpu: str = "sm_90"
     cuda_graphs: bool = False
+    apart: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
     keep_inputs: bool = False
 
     def __post_init__(self) -> None:
@@ -58,6 +63,13 @@ class Options:
             raise BadOption("matmul", self.matmul, PRODUCTS)
         if self.dynamic not in (None, True, False):
             raise BadOption("dynamic", self.dynamic, ("None", "True", "False"))
+        for name in ("apart", "together"):
+            given = getattr(self, name)
+            if given:
+                from fusec.schedule.rules import read_rules
+
+                given = read_rules(name, given)
+            object.__setattr__(self, name, tuple(given))  # a list from a mapping will do
         if self.name and not self.name.isidentifier():
             raise BadOption("name", self.name, ("a Python identifier",))
 

@@ -25,6 +25,7 @@ from fusec.lower import lower_graph
 from fusec.options import Options
 from fusec.report import Stage
 from fusec.schedule import Schedule, products_of, schedule_program
+from fusec.schedule.rules import wishes_of
 from fusec.schedule.wishes import Wishes
 
 
@@ -83,6 +84,10 @@ def schedule(state: Compilation) -> Callable[[], str]:
     """Decide which computations share a kernel and how its loops run."""
     assert state.program is not None
     products = products_of(state.program)
+    options = state.options
+    if options.apart or options.together:
+        rules = wishes_of(state.program, options.apart, options.together)
+        state.wishes = state.wishes.over(rules)
     if state.options.matmul == "auto":
         from fusec.tune.products import choose_products
 

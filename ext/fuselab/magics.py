@@ -75,6 +75,16 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(identifier(part.strip()) for part in text.split(",") if part.strip())
 
 
+def pairs(text: str) -> tuple[str, ...]:
+    """Read pairs of computations separated by commas."""
+    from fusec.schedule.rules import read_rules  # imports the compiler
+
+    try:
+        return read_rules("pair", text)
+    except FusecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 @magics_class
 class FuseMagics(Magics):
     """What a notebook user types; ``%config FuseMagics`` shows and sets the defaults."""
@@ -158,6 +168,21 @@ class FuseMagics(Magics):
         help="On a GPU, capture the graph's launches as a CUDA graph and replay it.",
     )
     @argument(
+        "--apart",
+        type=pairs,
+        default=(),
+        metavar="A:B",
+        help="Computations that must not share a kernel, as the fusion graph calls them: "
+        "gelu:layer_norm; add#2:sum,exp:sum.",
+    )
+    @argument(
+        "--together",
+        type=pairs,
+        default=(),
+        metavar="A:B",
+        help="Computations that share a kernel wherever that is legal, however little it saves.",
+    )
+    @argument(
         "--out",
         type=names,
         metavar="NAMES",
@@ -193,6 +218,8 @@ class FuseMagics(Magics):
             eager_random=args.eager_random,
             cuda_graphs=args.cuda_graphs,
             gpu=args.gpu or self.gpu,
+            apart=args.apart,
+            together=args.together,
             out=args.out,
         )
         fused, program = self._prepare(body, options, header)

@@ -46,6 +46,8 @@ class FusedCell:
         functions: Returns the compiled functions there are so far.
         failures: Returns what runs in eager without the compiled functions' knowing.
         pending: Names whose compilation waits for their first call.
+        rules: The fusions that are asked for: ``apart`` and ``together``, pairs such as
+            ``gelu:layer_norm`` each; shared with whoever compiles further functions.
         live: Whether to measure and check, before showing, what has run since the last time;
             for functions, whose calls nobody announces.
 
@@ -64,6 +66,7 @@ class FusedCell:
         extern_times: Of each call of ATen alone; empty until ``measure_steps``.
         limit: How fast all graphs could be, in seconds; None until ``measure_limit``.
         notes: What the user should know, a line each.
+        rules: The fusions that are asked for, by ``apart`` and ``together``.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class FusedCell:
         pending: Sequence[str] = (),
         live: bool = False,
         failures: Callable[[], Failures] | None = None,
+        rules: dict[str, tuple[str, ...]] | None = None,
     ) -> None:
         self.name = name
         self.source = source
@@ -93,6 +97,9 @@ class FusedCell:
         self.extern_times: dict[str, Timing] = {}
         self.limit: float | None = None
         self.notes: list[str] = []
+        self.rules: dict[str, tuple[str, ...]] = (
+            rules if rules is not None else {"apart": (), "together": ()}
+        )
         self._functions = functions
         self._pending = tuple(pending)
         self._live = live
@@ -407,6 +414,21 @@ class FusedCell:
         for graph in self.graphs:
             yield from getattr(graph, "notes", ())
 
+        yield from self._rule_notes()
+
+    def _rule_notes(self) -> Iterator[str]:
+        """Say which of the fusions that are asked for are about nothing here."""
+        from fusec.runtime.reschedule import check_rules
+        from fusec.schedule.rules import UnknownComputation
+
+        known = [graph for graph in self.graphs if getattr(graph, "parts", ())]
+        for option, rules in self.rules.items():
+            for rule in rules if known else ():
+                try:
+                    check_rules(known, [rule])
+                except UnknownComputation as error:
+                    yield f"--{option}: {error}"
+
     def _view(self, name: str, kernel: Kernel) -> KernelView:
         generated = kernel.generated
         places = {place for lines in generated.origins.values() for place in lines}
@@ -482,6 +504,40 @@ class FusedCell:
 
         return workbench(self)
 
+    def reschedule(self, *, apart: Sequence[str] = (), together: Sequence[str] = ()) -> list[str]:
+        """Use other fusions from now on, after a check; without rules, the compiler's own again.
+
+        Args:
+            apart: Pairs of computations, as the fusion graph calls them, that must not share a
+                kernel: ``"gelu:layer_norm"``. ``%%fuse --apart`` says the same in the cell.
+            together: Pairs that share one wherever it is legal.
+
+        Returns:
+            The kernels whose edits went with them; they come back with the schedule before.
+
+        Raises:
+            FusecError: A pair that the cell does not compute, or a schedule that is wrong;
+                everything is as it was.
+        """
+        from fusec.runtime.reschedule import check_rules
+        from fusec.schedule.rules import read_rules
+
+        wanted = {"apart": read_rules("apart", apart), "together": read_rules("together", together)}
+        with self.lock:
+            check_rules(self.graphs, (*wanted["apart"], *wanted["together"]))
+            before, lost = dict(self.rules), []
+            done: list[Any] = []
+            try:
+                for function in self.functions:
+                    done.append(function)
+                    lost += function.reschedule(**wanted, strict=False).lost
+            except BaseException:
+                for function in done[:-1]:  # the last one is as it was
+                    function.reschedule(**before, strict=False)
+                raise
+            self.rules.update(wanted)
+            return lost
+
     def save(self, folder: str | Path) -> Path:
         """Write stages, kernels and report as files; return the folder.
 
@@ -519,7 +575,9 @@ class FusedCell:
                     path.write_text(stage.text, encoding="utf-8")
                 with contextlib.suppress(FusecError):  # a graph with a module inside has no text
                     (place / "repro.py").write_text(repro_text(graph), encoding="utf-8")
-            fusion = fusion_page([(n, part_view(part)) for n, _, part in parts_of(self)])
+            fusion = fusion_page(
+                [(n, part_view(part)) for n, _, part in parts_of(self)], self.rules
+            )
             (root / "fusion.txt").write_text(fusion.text + "\n", encoding="utf-8")
         return root
 

@@ -53,6 +53,8 @@ class CellOptions:
         eager_random: Whether random numbers are exactly those that eager would draw.
         cuda_graphs: Whether launches on a GPU are captured as CUDA graphs.
         gpu: Architecture that Triton kernels are cross-compiled for without a GPU.
+        apart: Pairs of computations that must not share a kernel: ``gelu:layer_norm``.
+        together: Pairs that share one wherever it is legal.
         out: The only names that land, or None for all.
     """
 
@@ -63,6 +65,8 @@ class CellOptions:
     eager_random: bool = False
     cuda_graphs: bool = False
     gpu: str = "sm_90"
+    apart: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
     out: tuple[str, ...] | None = None
 
     def for_compiler(self) -> dict[str, Any]:
@@ -226,7 +230,9 @@ class Session:
             )
 
         plan = plan_with(frozenset())
-        program = CellProgram(plan, self.namespace, self._compile_with(options))
+        # What is compiled later follows the schedule that the panel has put in use by then.
+        rules = {"apart": options.apart, "together": options.together}
+        program = CellProgram(plan, self.namespace, self._compile_with(options, rules))
         cell = FusedCell(
             name,
             body,
@@ -236,12 +242,13 @@ class Session:
             lock=self.lock,
             pending=plan.defines,
             failures=lambda: program.failures,
+            rules=rules,
         )
         return _Entry(program, cell, frontend.cell_id, plan_with)
 
-    def _compile_with(self, options: CellOptions) -> Compiler:
+    def _compile_with(self, options: CellOptions, rules: Mapping[str, tuple[str, ...]]) -> Compiler:
         def compiler(function: Callable[..., Any], defines: str) -> Compiled:
-            chosen = options.for_compiler()
+            chosen = options.for_compiler() | dict(rules)
             if options.name and defines:
                 # Kernels of several functions of one cell are told apart by the function.
                 chosen["name"] = f"{options.name}_{defines}"

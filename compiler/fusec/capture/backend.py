@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -68,6 +68,11 @@ class Backend:
         self.clock = time.perf_counter()
         self._taken: set[str] = set()
         self._lock = threading.RLock()
+
+    def take(self, names: Iterable[str]) -> None:
+        """Give no later kernel one of these names."""
+        with self._lock:
+            self._taken.update(names)
 
     def __call__(
         self, module: fx.GraphModule, example_inputs: Sequence[Any], **_: object

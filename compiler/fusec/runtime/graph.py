@@ -52,7 +52,6 @@ class CompiledGraph:
         name: For people: ``graph 0``.
         eager: The captured graph itself; running it is running eager.
         parts: The compiled parts: one for inference, or forward and backward.
-        stages: What each stage of the compilation yielded, with its time.
         fallback: Why the graph runs in eager, or an empty string.
         saved: What the forward part keeps for the backward part.
         recomputed: Operators that the backward part computes again instead.
@@ -63,7 +62,9 @@ class CompiledGraph:
         self.eager = eager
         self.keep = keep
         self.parts: list[CompiledPart] = []
-        self.stages: tuple[Stage, ...] = ()
+        self._stages: tuple[Stage, ...] = ()
+        self._stages_of: dict[int, tuple[Stage, ...]] = {}
+        self._firsts: dict[str, CompiledPart] = {}
         self.fallback = ""
         self.saved: tuple[SavedTensor, ...] = ()
         self.recomputed: tuple[str, ...] = ()
@@ -158,6 +159,46 @@ class CompiledGraph:
             return True
         return native is not None and function is native.call
 
+    def first_of(self, part: CompiledPart) -> CompiledPart:
+        """Return what was compiled first where a part runs now: what callers hold."""
+        return self._firsts.get(part.kind, part)
+
+    def exchange(self, new: CompiledPart, stages: Sequence[Stage] | None = None) -> None:
+        """Run another part in place of the one of its kind, from the next call on.
+
+        Args:
+            new: Built; the one that was compiled first is put back by giving it.
+            stages: What its compilation yielded, shown instead; None for those it had.
+
+        Raises:
+            FusecError: The part in use cannot be replaced.
+        """
+        with self.lock:
+            position = next(n for n, part in enumerate(self.parts) if part.kind == new.kind)
+            first = self._firsts.setdefault(new.kind, self.parts[position])
+            if stages is not None:
+                self._stages_of[id(new)] = tuple(stages)
+            first.put_in_place(None if new is first else new)
+            self.parts[position] = new
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """What each stage of the compilation yielded, with its time; of the parts in use."""
+        replaced = [self._stages_of.get(id(part)) for part in self.parts]
+        if not any(replaced):
+            return self._stages
+        found, number = [], -1
+        for stage in self._stages:
+            number += stage.name == "lower"  # each part begins with it
+            own = replaced[number] if 0 <= number < len(replaced) else None
+            other = next((s for s in own or () if s.name == stage.name), stage)
+            found.append(other)
+        return tuple(found)
+
+    @stages.setter
+    def stages(self, stages: tuple[Stage, ...]) -> None:
+        self._stages = stages
+
     @property
     def output_count(self) -> int:
         """How many values a call returns."""
@@ -168,22 +209,31 @@ class CompiledGraph:
     @property
     def last_inputs(self) -> tuple[Any, ...] | None:
         """Inputs of the latest call, where they are kept."""
-        native = self._direct.native() if self._direct is not None else None
-        if native is not None and native.call.last is not None:
-            return native.call.last  # type: ignore[no-any-return]
+        if self._direct is not None:
+            part = self._direct.current
+            native = part.native()
+            if native is not None and native.call.last is not None:
+                return native.call.last  # type: ignore[no-any-return]
+            if part is not self._direct and part.last_inputs is not None:
+                return part.last_inputs
         return self._last_inputs
 
     @contextlib.contextmanager
     def _keeping_nothing(self) -> Iterator[None]:
         """Let calls leave the kept inputs as they are."""
-        native = self._direct.native() if self._direct is not None else None
+        part = self._direct.current if self._direct is not None else None
+        native = part.native() if part is not None else None
         keep, self.keep = self.keep, False
+        if part is not None:
+            part.keep = False
         if native is not None:
             native.call.keep = False
         try:
             yield
         finally:
             self.keep = keep
+            if part is not None:
+                part.keep = keep
             if native is not None:
                 native.call.keep = keep
 

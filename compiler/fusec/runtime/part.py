@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fusec.codegen.host import DTYPES, Group, called_as
+from fusec.errors import FusecError
 from fusec.ir.body import RANDOM_SEED, Compute, Extern
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.pipeline import Compilation
@@ -51,6 +52,7 @@ class CompiledPart:
         self.keep = keep
         self._last_inputs: tuple[object, ...] | None = None
         self.epilogue = Epilogue()
+        self._instead: CompiledPart | None = None
         self._native: NativeProgram | DeviceProgram | None = None
         self._no_graphs = ""  # why there are no CUDA graphs, where they are asked for
         self._groups: list[NativeProgram] = []
@@ -149,6 +151,8 @@ class CompiledPart:
                     if found is not None:
                         found.call.keep = self.keep
                     self._native, self._native_known = found, True
+                    if self._instead is not None:
+                        self._redirect()
         return self._native
 
     def _on_device(self) -> DeviceProgram | None:
@@ -209,15 +213,16 @@ class CompiledPart:
     def entry(self) -> Callable[..., list[Any]]:
         """Return the function that AOTAutograd calls with its inputs in a list, to be emptied."""
         assert self._run is not None
-        run = self._run  # finds its kernels in its globals at each call, where edits replace them
 
         def call(inputs: list[Any]) -> list[Any]:
-            program = self.native()
-            if program is not None and not self.epilogue.changes_outputs:
+            part = self.current
+            program = part.native()
+            if program is not None and not part.epilogue.changes_outputs:
                 return program.call.boxed(inputs)  # type: ignore[no-any-return]
-            if self.keep:
-                self._last_inputs = tuple(inputs)
-            return run(inputs)
+            if part.keep:
+                part._last_inputs = tuple(inputs)
+            # It finds its kernels in its globals at each call, where edits replace them.
+            return part._run(inputs)  # type: ignore[misc]
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
@@ -225,15 +230,17 @@ class CompiledPart:
     def direct_entry(self) -> Callable[..., list[Any]]:
         """Return the function that TorchDynamo calls with its inputs, past AOTAutograd."""
         assert self._run is not None
-        run, epilogue = self._run, self.epilogue
 
         def call(*inputs: Any) -> list[Any]:
-            program = self.native()
+            # What stands in for this part is called by its native program, if it has one: that
+            # puts marks on the outputs.
+            part = self if self._native is not None else self.current
+            program = part.native()
             if program is not None:
                 return program.call(*inputs)  # type: ignore[no-any-return]
-            if self.keep:
-                self._last_inputs = inputs
-            return epilogue.finish(inputs, run(list(inputs)))
+            if part.keep:
+                part._last_inputs = inputs
+            return part.epilogue.finish(inputs, part._run(list(inputs)))  # type: ignore[misc]
 
         return call
 
@@ -263,6 +270,39 @@ class CompiledPart:
                     program.call.keep = keep
 
         return run
+
+    @property
+    def current(self) -> CompiledPart:
+        """What runs where this part is called: itself, or what was put in its place."""
+        return self._instead if self._instead is not None else self
+
+    def put_in_place(self, other: CompiledPart | None) -> None:
+        """From now on run another part wherever this one is called; None to run this one again.
+
+        Args:
+            other: The same graph under another schedule, built.
+
+        Raises:
+            FusecError: This one runs as a plan on a GPU, which cannot be redirected.
+        """
+        with self._native_lock:
+            if isinstance(self._native, DeviceProgram):
+                raise FusecError(
+                    "what runs on a GPU keeps its schedule",
+                    "compile again with the options apart and together",
+                )
+            before, self._instead = self.current, other
+            self._redirect()
+        inputs, after = before.last_inputs, self.current
+        after._last_inputs = inputs
+        if after._native is not None:
+            after._native.call.last = inputs
+
+    def _redirect(self) -> None:
+        """Let whoever holds the native program arrive where the part is called."""
+        if isinstance(self._native, NativeProgram):
+            other = self._instead
+            self._native.call.instead = other.direct_entry() if other is not None else None
 
     @property
     def last_inputs(self) -> tuple[object, ...] | None:

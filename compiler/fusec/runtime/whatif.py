@@ -9,11 +9,10 @@ import torch
 
 from fusec.ir.body import Compute
 from fusec.ir.interpret import run_program
-from fusec.pipeline import Compilation, run_stages
 from fusec.report import OutputError, Timing
-from fusec.runtime.build_queue import BuildQueue
 from fusec.runtime.graph import CompiledGraph, NoInputs
 from fusec.runtime.part import CompiledPart
+from fusec.runtime.reschedule import compile_again
 from fusec.schedule.choices import points
 from fusec.schedule.view import FusionView, fusion_view, why
 from fusec.schedule.wishes import Wishes
@@ -80,32 +79,22 @@ def what_if(
     with graph.lock, torch.no_grad():
         if part.last_inputs is None:
             raise NoInputs(graph.name)
-        queue = BuildQueue()
-        try:
-            state = Compilation(
-                part.state.module,
-                part.state.options,
-                set(),
-                wishes=wishes,
-                written=lambda k: queue.add(k.text) if k.target == "cpp" else None,
-            )
-            run_stages(state)
-            other = CompiledPart(part.kind, state, graph, keep=False)
-            other.build(queue)
-        finally:
-            queue.close()
-        inputs = [
-            t.detach().clone() if isinstance(t, torch.Tensor) else t for t in part.last_inputs
-        ]
+        other, _ = compile_again(graph, part, part.state.options, wishes)
+
+        def fresh() -> list[Any]:
+            assert part.last_inputs is not None
+            return [_copied(t) if isinstance(t, torch.Tensor) else t for t in part.last_inputs]
+
+        inputs = fresh()  # what is updated in place is a copy, and another one in each run
         tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
         device = tensors[0].device.type if tensors else "cpu"
         errors: tuple[OutputError, ...] = ()
         now, then = part.plain_entry(), other.plain_entry()
         if not part.draws_seed:
-            mine = [t for t in then(list(inputs)) if isinstance(t, torch.Tensor)]
-            used = [t for t in now(list(inputs)) if isinstance(t, torch.Tensor)]
+            mine = [t for t in then(fresh()) if isinstance(t, torch.Tensor)]
+            used = [t for t in now(fresh()) if isinstance(t, torch.Tensor)]
             names = [f"output {n}" for n in range(len(mine))]
-            errors = compare_outputs(names, mine, used, _exact(part, inputs))
+            errors = compare_outputs(names, mine, used, _exact(part, fresh()))
         times = interleave(
             {"now": lambda: now(list(inputs)), "then": lambda: then(list(inputs))},
             seconds=seconds,
@@ -121,6 +110,13 @@ def what_if(
     )
     kernels = tuple(other.kernels)
     return WhatIf(wishes, kernels, times["now"], times["then"], errors, view, refused)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    copy = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return copy.copy_(tensor.detach())
 
 
 def _exact(part: CompiledPart, inputs: list[Any]) -> list[torch.Tensor | None] | None:

@@ -10,6 +10,7 @@ from fusec.ir.body import Compute, Extern, Program, Step
 from fusec.ir.node import Const
 from fusec.ir.printer import format_body
 from fusec.report import FusionDecision, SourceLine
+from fusec.schedule.rules import numbered, step_label
 
 Kind = Literal["input", "kernel", "extern", "output"]
 
@@ -195,8 +196,8 @@ def step_graph(
 
 
 def _node(step: Step, kernels: Mapping[str, tuple[str, ...]]) -> GraphNode:
+    label = step_label(step)
     if isinstance(step, Compute):
-        label = step.label.replace("native_", "") or step.name
         # A constant is one node for all lines that use it, with the line of the first.
         lines = {n.source for n in step.body.nodes() if n.source and not isinstance(n, Const)}
         where = tuple(sorted(lines, key=lambda s: (s.file, s.line)))
@@ -204,13 +205,25 @@ def _node(step: Step, kernels: Mapping[str, tuple[str, ...]]) -> GraphNode:
             step.name, label, "kernel", kernels.get(step.name, ()), where, format_body(step.body)
         )
     where = (step.where,) if step.where is not None else ()
-    label = str(step.target).removesuffix(".default")
     return GraphNode(step.name, label, "extern", (), where, step.reason)
 
 
 def tensor_name(program: Program, buffer: str) -> str:
     """Return what the user calls a buffer."""
     return program.buffers[buffer].hint or buffer
+
+
+def node_names(view: FusionView) -> dict[str, str]:
+    """Return what to call each node before fusion: its label, numbered where there are several."""
+    plain = {node.name: node.label for node in view.before.nodes}
+    computed = [(n.name, n.label) for n in view.before.nodes if n.kind in ("kernel", "extern")]
+    return plain | numbered(computed)
+
+
+def rule_for(view: FusionView, first: str, second: str) -> str:
+    """Return two computations as the options ``apart`` and ``together`` name them."""
+    names = node_names(view)
+    return ":".join(names[name].replace(" #", "#") for name in (first, second))
 
 
 def why(view: FusionView, first: str, second: str) -> str:

@@ -24,6 +24,13 @@ class Wishes:
     apart: frozenset[frozenset[str]] = frozenset()
     together: frozenset[frozenset[str]] = frozenset()
 
+    def over(self, others: Wishes) -> Wishes:
+        """Return both: these, and the others as far as these do not want the opposite."""
+        return Wishes(
+            self.apart | (others.apart - self.together),
+            self.together | (others.together - self.apart),
+        )
+
     def forbids(self, first: Iterable[str], second: Iterable[str]) -> bool:
         """Whether one of ``first`` must stay apart from one of ``second``."""
         return bool(self.apart) and _between(self.apart, set(first), set(second))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
 import ipywidgets as widgets
 
 from fusec.runtime.whatif import WhatIf, part_view, what_if
-from fusec.schedule.view import FusionView, why
+from fusec.schedule.rules import with_rule
+from fusec.schedule.view import FusionView, node_names, rule_for, why
 from fusec.schedule.wishes import Wishes, pair
+from fuselab import words
 from fuselab.views import fusion
-from fuselab.views.graph import MOST_NODES
 from fuselab.views.looks import LIVE
 
 from . import markup
@@ -21,6 +23,11 @@ from .late import LateTab, problem_or
 from .picture import Picture
 
 PICK = "op:"
+CENTER = "at:"
+TRYING = "Trying another fusion"
+USING = "Using another schedule"
+
+Rules = tuple[str, ...]
 
 
 class FusionTab(LateTab):
@@ -33,6 +40,9 @@ class FusionTab(LateTab):
         self.picked: list[str] = []
         self.view: FusionView | None = None
         self._found: WhatIf | None = None
+        self._asked = ("", False)  # the rule that it follows, and whether that is ``together``
+        self._done = ""  # what came of putting a schedule in use
+        self._filling = False
         self._parts: list[tuple[str, Any, Any]] = []
         self._drawn: object = None
 
@@ -53,14 +63,26 @@ class FusionTab(LateTab):
         )
         self.apart.on_click(lambda _: self.try_it(together=False))
         self.together.on_click(lambda _: self.try_it(together=True))
+        self.use = button("Use this schedule", "Check it and run the cell with it", "check")
+        self.back = button("Own schedule", "Back to the fusions that the compiler chose", "undo")
+        self.use.on_click(lambda _: self.use_it())
+        self.back.on_click(lambda _: self.go_back())
         self.outcome = widgets.HTML(layout=widgets.Layout(width="100%"))
+        self.rules = widgets.HTML(layout=widgets.Layout(width="100%"))
         self.list = widgets.HTML(layout=widgets.Layout(width="100%"))
+        self.around = widgets.Dropdown(
+            description="Around",
+            layout=widgets.Layout(width="auto", min_width="14em", max_width="100%", display="none"),
+            style={"description_width": "initial"},
+        )
+        self.around.observe(lambda _: self._move(), "value")
         row = widgets.Layout(flex_flow="wrap", align_items="center")
         return [
-            widgets.HBox([self.part, self.head], layout=row),
+            widgets.HBox([self.part, self.around, self.head], layout=row),
             self.picture,
             self.reason,
-            widgets.HBox([self.apart, self.together], layout=row),
+            widgets.HBox([self.apart, self.together, self.use, self.back], layout=row),
+            self.rules,
             self.outcome,
             self.list,
         ]
@@ -68,14 +90,20 @@ class FusionTab(LateTab):
     # --- what the user does -----------------------------------------------------------------
 
     def pick(self, key: str) -> None:
-        """Pick a computation, or put it back; of three, the two latest count."""
+        """Pick a computation, or put it back; of three, the two latest count.
+
+        A step of a large graph after fusion is where the drawing goes.
+        """
+        if key.startswith(CENTER):
+            self.around.value = key.removeprefix(CENTER)
+            return
         name = key.removeprefix(PICK)
         with self._bench.state:
             if name in self.picked:
                 self.picked.remove(name)
             else:
                 self.picked = [*self.picked, name][-2:]
-            self._found = None
+            self._found, self._done = None, ""
             self._show()
 
     def try_it(self, *, together: bool) -> None:
@@ -85,19 +113,54 @@ class FusionTab(LateTab):
                 return
             index, wanted = self.part.value or 0, pair(*self.picked)
             _, graph, part = self._parts[index]
+            rule = rule_for(self.view, *self.picked)
         wishes = Wishes(together=frozenset([wanted])) if together else Wishes(frozenset([wanted]))
 
         def job() -> None:
             with self._bench.cell.lock:
                 found = what_if(graph, part, wishes)
             with self._bench.state:
-                self._found = found
+                self._found, self._asked = found, (rule, together)
 
-        self._bench.do("Trying another fusion", job, "what if")
+        self._bench.do(TRYING, job, "what if")
+
+    def use_it(self) -> None:
+        """Put the schedule that was tried in use for the cell."""
+        with self._bench.state:
+            if self._found is None:
+                return
+            rule, joined = self._asked
+        self._reschedule(lambda apart, together: with_rule(apart, together, rule, joined=joined))
+
+    def go_back(self) -> None:
+        """Go back to the fusions that the compiler chose."""
+        self._reschedule(lambda _apart, _together: ((), ()))
+
+    def _reschedule(self, change: Callable[[Rules, Rules], tuple[Rules, Rules]]) -> None:
+        def job() -> None:
+            cell: Any = self._bench.cell
+            with cell.lock:
+                apart, together = change(cell.rules["apart"], cell.rules["together"])
+                lost = cell.reschedule(apart=apart, together=together)
+                cell.refresh()
+            with self._bench.state:
+                self._found, self.picked = None, []
+                count = len(cell.kernels)
+                self._done = f"{words.count(count, 'kernel')} in use, checked against eager"
+                if lost:
+                    names = ", ".join(lost)
+                    self._done += f"; the edits of {names} come back with the other schedule"
+
+        self._bench.do(USING, job, "schedule")
+
+    def _move(self) -> None:
+        with self._bench.state:
+            if not self._filling:
+                self._show()
 
     def _choose(self, change: dict[str, Any]) -> None:
         with self._bench.state:
-            self.picked, self._found = [], None
+            self.picked, self._found, self._done = [], None, ""
         self._bench.worker.submit(self.draw, "draw")
 
     # --- what is shown ----------------------------------------------------------------------
@@ -131,18 +194,18 @@ class FusionTab(LateTab):
         if view is None:
             self.head.value = "Nothing was compiled yet: run the cell first."
             self.apart.disabled = self.together.disabled = True
+            self.use.disabled = self.back.disabled = True
             return
         self.head.value = escape(fusion.head(view))
-        svgs = fusion.pair_svgs(view, LIVE, self.picked, PICK)
-        titles = ("Before fusion: pick two to read why", "After: what runs")
+        self._show_around(view)
+        center = self.around.value or ""
+        svgs = fusion.pair_svgs(view, LIVE, self.picked, PICK, center, CENTER)
+        titles = fusion.captions(view, fusion.shown_graphs(view, center, self.picked))
         boxes = [
             f"<figure style='margin:0'><figcaption style='opacity:0.75'>{title}</figcaption>{svg}"
             "</figure>"
             for title, svg in zip(titles, svgs, strict=True)
-            if svg
         ]
-        if not svgs[0]:
-            boxes.insert(0, f"<div>More than {MOST_NODES} computations: see the lists below.</div>")
         self.picture.html = (
             "<div style='display:flex;flex-wrap:wrap;gap:8px 32px;overflow:auto;"
             f"max-height:36em'>{''.join(boxes)}</div>"
@@ -151,10 +214,21 @@ class FusionTab(LateTab):
         self._show_outcome()
         self.list.value = decision_lists(view)
 
+    def _show_around(self, view: FusionView) -> None:
+        """Offer the places around which a large graph can be drawn."""
+        large = fusion.is_large(view)
+        options = tuple(fusion.centers(view)) if large else ()
+        if options != self.around.options:
+            self._filling = True
+            self.around.options = options
+            self.around.value = options[0][1] if options else None
+            self._filling = False
+        self.around.layout.display = "" if large else "none"
+
     def _show_reason(self) -> None:
         view, picked = self.view, self.picked
         assert view is not None
-        names = fusion.node_names(view)
+        names = node_names(view)
         if len(picked) == 2:
             text = why(view, *picked)
         elif picked:
@@ -181,7 +255,16 @@ class FusionTab(LateTab):
             count = sum(node.kind == "kernel" for node in self.view.after.nodes)
             lines = fusion.what_if_lines(self._found, count)
             value = markup.notice(lines, markup.QUIET)
+        elif self._done:
+            value = markup.notice([self._done], markup.GOOD)
         self.outcome.value = problem_or(self._bench, value)
+        found = self._found
+        usable = found is not None and found.same and not found.refused
+        self.use.disabled = busy or not usable
+        rules = getattr(self._bench.cell, "rules", {})
+        said = fusion.rules_line(rules)
+        self.rules.value = escape(said)
+        self.back.disabled = busy or not said
 
 
 def decision_lists(view: FusionView) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from fusec.report import FusionDecision
-from fusec.schedule.view import FusionView, StepGraph
+from fusec.schedule.view import FusionView, StepGraph, node_names
 from fuselab import words
-from fuselab.views.graph import MOST_NODES, graph_svg, lines_text
+from fuselab.views.graph import MOST_NEAR, MOST_NODES, around, graph_svg, lines_text
 from fuselab.views.looks import PRINT, Look, kernel_colors
 from fuselab.views.page import Page, indented, static_table, svg_image
 
@@ -18,18 +17,6 @@ if TYPE_CHECKING:
     from fusec.runtime.whatif import WhatIf
 
 MOST_ROWS = 60
-
-
-def node_names(view: FusionView) -> dict[str, str]:
-    """Return what to call each computation: its label, with a number where there are several."""
-    counts = Counter(node.label for node in view.before.nodes if node.kind in ("kernel", "extern"))
-    seen: Counter[str] = Counter()
-    names = {}
-    for node in view.before.nodes:
-        seen[node.label] += 1
-        several = counts[node.label] > 1
-        names[node.name] = f"{node.label} #{seen[node.label]}" if several else node.label
-    return names
 
 
 def head(view: FusionView) -> str:
@@ -108,32 +95,118 @@ def colors_of(view: FusionView) -> dict[str, str]:
     return kernel_colors([node.name for node in view.after.nodes if node.kind == "kernel"])
 
 
+def is_large(view: FusionView) -> bool:
+    """Whether one of the two graphs is too large to be drawn as a whole."""
+    return max(len(view.before.nodes), len(view.after.nodes)) > MOST_NODES
+
+
+def centers(view: FusionView) -> list[tuple[str, str]]:
+    """Return the kernels and calls that a large graph can be drawn around: words and name."""
+    names = node_names(view)
+    found = []
+    for node in view.after.nodes:
+        if node.kind not in ("kernel", "extern"):
+            continue
+        inside = [names[n.name] for n in view.before.nodes if node.name in n.kernels]
+        label = node.name if node.kind == "kernel" else node.label
+        what = f" ({words.count(len(inside), 'computation')})" if len(inside) > 1 else ""
+        place = lines_text(node.where)
+        found.append((f"{label}{what}{', ' if place else ''}{place}", node.name))
+    return found
+
+
+def shown_graphs(
+    view: FusionView, center: str = "", picked: Collection[str] = ()
+) -> tuple[StepGraph, StepGraph]:
+    """Return what is drawn of the graphs before and after: all of it, or what is near the center.
+
+    Args:
+        view: What fusion did.
+        center: Name of a step after fusion; the first kernel if empty or unknown.
+        picked: Computations before fusion that are drawn in any case.
+    """
+    known = [name for _, name in centers(view)]
+    if center not in known:
+        center = known[0] if known else ""
+    before, after = view.before, view.after
+    if len(before.nodes) > MOST_NODES:
+        inside = [n.name for n in before.nodes if center in n.kernels or n.name == center]
+        before = around(before, [*picked, *inside], MOST_NEAR)
+    if len(after.nodes) > MOST_NODES:
+        after = around(after, [center], MOST_NEAR)
+    return before, after
+
+
+def captions(view: FusionView, shown: tuple[StepGraph, StepGraph]) -> tuple[str, str]:
+    """Return what to write over the two drawings."""
+
+    def part(whole: StepGraph, drawn: StepGraph) -> str:
+        count = len(whole.nodes)
+        return f" ({len(drawn.nodes)} of {count} steps)" if len(drawn.nodes) < count else ""
+
+    return (
+        f"Before fusion: pick two to read why{part(view.before, shown[0])}",
+        f"After: what runs{part(view.after, shown[1])}",
+    )
+
+
 def pair_svgs(
-    view: FusionView, look: Look, picked: Collection[str] = (), prefix: str = ""
+    view: FusionView,
+    look: Look,
+    picked: Collection[str] = (),
+    prefix: str = "",
+    center: str = "",
+    center_prefix: str = "",
 ) -> tuple[str, str]:
-    """Draw the graph before and after; empty texts where it is too large for a picture."""
+    """Draw the graph before and after fusion; a large one around a kernel.
+
+    Args:
+        view: What fusion did.
+        look: The colors.
+        picked: Computations to frame, with their kernels.
+        prefix: With one, computations before fusion can be picked.
+        center: Where a large graph is drawn: name of a step after fusion.
+        center_prefix: With one, steps of a large graph after fusion can be picked.
+    """
     colors = colors_of(view)
     kernels = {k for node in view.before.nodes if node.name in picked for k in node.kernels}
-    drawn = []
-    for graph, title in ((view.before, "before fusion"), (view.after, "after fusion")):
-        fits = len(graph.nodes) <= MOST_NODES
-        keys = prefix if graph is view.before else ""
-        framed = {*picked, *kernels}
-        drawn.append(
-            graph_svg(graph, colors, look, title=title, picked=framed, prefix=keys) if fits else ""
-        )
-    return drawn[0], drawn[1]
+    shown = shown_graphs(view, center, picked)
+    keys = (prefix, center_prefix if is_large(view) else "")
+    framed = {*picked, *kernels, *([center] if is_large(view) else [])}
+    titles = ("before fusion", "after fusion")
+    first, second = (
+        graph_svg(graph, colors, look, title=title, picked=framed, prefix=key)
+        for graph, title, key in zip(shown, titles, keys, strict=True)
+    )
+    return first, second
 
 
-def fusion_page(parts: Sequence[tuple[str, FusionView]]) -> Page:
-    """Return the static page about the fusion of every part of a cell."""
-    texts, html = [], []
+def rules_line(rules: Mapping[str, Sequence[str]]) -> str:
+    """Say which fusions are asked for; empty where none are."""
+    said = [f"{rule.replace(':', ' and ')} {kind}" for kind in rules for rule in rules[kind]]
+    if not said:
+        return ""
+    options = " ".join(f"--{kind} {','.join(rules[kind])}" for kind in rules if rules[kind])
+    return f"In use: {'; '.join(said)}. In the cell: %%fuse {options}"
+
+
+def fusion_page(
+    parts: Sequence[tuple[str, FusionView]], rules: Mapping[str, Sequence[str]] | None = None
+) -> Page:
+    """Return the static page about the fusion of every part of a cell.
+
+    Args:
+        parts: What to call each, and what fusion did.
+        rules: The fusions that are asked for, by ``apart`` and ``together``.
+    """
+    asked = rules_line(rules or {})
+    texts, html = ([asked], [f"<div>{escape(asked)}</div>"]) if asked else ([], [])
     for name, view in parts:
         texts.append(fusion_text(name, view))
         html.append(f"<div><b>{escape(name)}</b>: {escape(head(view))}</div>")
-        for svg, title in zip(pair_svgs(view, PRINT), ("before fusion", "after"), strict=True):
-            if svg:
-                html.append(f"<div>{title}</div>{svg_image(svg, f'{name} {title}')}")
+        drawn = () if is_large(view) else pair_svgs(view, PRINT)
+        for svg, title in zip(drawn, ("before fusion", "after"), strict=False):
+            html.append(f"<div>{title}</div>{svg_image(svg, f'{name} {title}')}")
         html.append(static_table(("runs", "computes", "from", "moves"), kernel_rows(view), 3))
         for fused, title in ((True, "Together"), (False, "Apart")):
             rows = decision_rows(view, fused=fused)[:MOST_ROWS]

@@ -11,8 +11,9 @@ from fuselab import words
 from fuselab.views.layers import Box, Wire, lay_out
 from fuselab.views.looks import Look
 
-# More than this is no picture any more; the list beside it has all of them.
+# More than this is no picture any more: what is near to one place is drawn.
 MOST_NODES = 60
+MOST_NEAR = 24
 
 _FONT = 12
 _LETTER = 6.9  # pixels a letter of the label takes, on the safe side
@@ -33,7 +34,7 @@ def graph_svg(
     """Draw a step graph.
 
     Args:
-        graph: What to draw; the caller sees to it that it is no more than ``MOST_NODES``.
+        graph: What to draw; a large one is hard to read, see ``around``.
         colors: Kernel name to color.
         look: The other colors.
         title: What a screen reader says of the whole.
@@ -62,6 +63,36 @@ def graph_svg(
         for node in graph.nodes
     ]
     return "".join([*parts, "</svg>"])
+
+
+def around(graph: StepGraph, names: Collection[str], most: int) -> StepGraph:
+    """Return the part of a graph that is nearest to some of its nodes.
+
+    Args:
+        graph: The whole.
+        names: Where to begin; those that it does not have are left out.
+        most: How many nodes to keep.
+
+    Returns:
+        Its nodes in their order, and the edges between them.
+    """
+    near: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
+    for edge in graph.edges:
+        near[edge.source].append(edge.target)
+        near[edge.target].append(edge.source)
+    # An input that everything reads brings nothing nearer to anything.
+    inputs = {node.name for node in graph.nodes if node.kind == "input"}
+    kept = dict.fromkeys([name for name in names if name in near][:most])
+    latest = list(kept)
+    while latest and len(kept) < most:
+        through = [name for name in latest if name not in inputs]
+        found = dict.fromkeys(n for name in through for n in near[name] if n not in kept)
+        latest = list(found)[: most - len(kept)]
+        kept |= dict.fromkeys(latest)
+    return StepGraph(
+        tuple(node for node in graph.nodes if node.name in kept),
+        tuple(e for e in graph.edges if e.source in kept and e.target in kept),
+    )
 
 
 def lines_text(where: tuple[SourceLine, ...]) -> str:

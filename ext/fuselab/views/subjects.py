@@ -23,7 +23,7 @@ def fusion_of(cell: Any) -> Page:
 
     with cell.lock:
         parts = [(name, part_view(part)) for name, _, part in fusion.parts_of(cell)]
-    return fusion.fusion_page(parts)
+    return fusion.fusion_page(parts, cell.rules)
 
 
 def stages_of(cell: Any) -> Page:

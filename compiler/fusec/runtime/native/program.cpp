@@ -113,6 +113,7 @@ struct Program {
   PyObject* last;           // inputs of the latest call, where they are kept
   PyObject* marks;          // (output, attribute, set) to put on outputs, or null
   PyObject* epilogue;       // see `finish`; or null
+  PyObject* instead;        // what is called in its place with the same inputs, or null
   char keep;
   bool release;
   bool integer_inputs;      // there are some among the kernels' arguments; then there are no shapes
@@ -237,6 +238,17 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
   if (count != self->inputs) {
     return PyErr_Format(PyExc_TypeError, "the program takes %zd inputs, not %zd", self->inputs,
                         count);
+  }
+  if (self->instead && self->instead != Py_None) {
+    PyObject* other = Py_NewRef(self->instead);  // it may be replaced meanwhile
+    PyObject* results = PyObject_Vectorcall(other, given, count, nullptr);
+    Py_DECREF(other);
+    if (results && !PyList_Check(results)) {
+      PyErr_SetString(PyExc_TypeError, "what stands in for a program must return a list");
+      Py_CLEAR(results);
+    }
+    if (results && self->marks && !mark_outputs(self->marks, results)) Py_CLEAR(results);
+    return results;
   }
   if (self->keep) {
     PyObject* kept = PyTuple_New(count);
@@ -515,6 +527,7 @@ int program_traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->last);
   Py_VISIT(self->marks);
   Py_VISIT(self->epilogue);
+  Py_VISIT(self->instead);
   Py_VISIT(Py_TYPE(object));
   return 0;
 }
@@ -526,6 +539,7 @@ int program_clear(PyObject* object) {
   Py_CLEAR(self->last);
   Py_CLEAR(self->marks);
   Py_CLEAR(self->epilogue);
+  Py_CLEAR(self->instead);
   Py_CLEAR(self->specification);
   return 0;
 }
@@ -556,6 +570,7 @@ PyMemberDef program_members[] = {
     {"marks", T_OBJECT, offsetof(Program, marks), 0, "Output, attribute, set: put on outputs."},
     {"epilogue", T_OBJECT, offsetof(Program, epilogue), 0, "Updated inputs, views of inputs."},
     {"keep", T_BOOL, offsetof(Program, keep), 0, "Whether the inputs of a call are kept."},
+    {"instead", T_OBJECT, offsetof(Program, instead), 0, "Called in its place, or None."},
     {nullptr, 0, 0, 0, nullptr},
 };
 

@@ -1,0 +1,134 @@
+"""What somebody wants of the fusion in words: ``gelu:layer_norm``, as the operators are called.
+
+Names that lowering gives to steps mean nothing to a person, and change with the code; the names of
+the operators are what the drawing of a graph shows. ``add`` means every computation of that name,
+``add#2`` the second one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+
+from fusec.errors import BadOption, FusecError
+from fusec.ir.body import Compute, Extern, Program, Step
+from fusec.schedule.wishes import Wishes, pair
+
+ALLOWED = ("pairs of computations as the fusion graph calls them: gelu:layer_norm, add#2:sum",)
+_NAME = re.compile(r"^(.*?)\s*(?:#\s*(\d+))?$")
+
+
+class UnknownComputation(FusecError):
+    """A rule names computations that no graph has, or that cannot be told apart from each other."""
+
+    def __init__(self, rule: str, known: Iterable[str]) -> None:
+        names = ", ".join(dict.fromkeys(known))
+        super().__init__(f"no graph computes both of {rule!r}", f"there is: {names or 'nothing'}")
+
+
+def read_rules(option: str, given: object) -> tuple[str, ...]:
+    """Return rules as they are kept: a tuple of ``a:b``.
+
+    Args:
+        option: What they are called, for the message.
+        given: A text with commas between the rules, or a sequence of texts.
+
+    Raises:
+        BadOption: Something that is no pair of names.
+    """
+    texts = given.split(",") if isinstance(given, str) else given
+    if not isinstance(texts, (list, tuple)):
+        raise BadOption(option, given, ALLOWED)
+    found = []
+    for text in texts:
+        names = [name.strip() for name in str(text).split(":")]
+        if len(names) != 2 or not all(names):
+            raise BadOption(option, text, ALLOWED)
+        found.append(":".join(_normal(name) for name in names))
+    return tuple(dict.fromkeys(found))
+
+
+def _normal(name: str) -> str:
+    label, number = _parts(name)
+    return f"{label}#{number}" if number else label
+
+
+def _parts(name: str) -> tuple[str, int]:
+    match = _NAME.match(name)
+    assert match is not None
+    return match[1], int(match[2] or 0)
+
+
+def step_label(step: Step) -> str:
+    """Return what people call a step: its operator."""
+    if isinstance(step, Compute):
+        return step.label.replace("native_", "") or step.name
+    return str(step.target).removesuffix(".default")
+
+
+def numbered(labels: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return, by key, the labels with a number where there are several of one.
+
+    Args:
+        labels: Key and label of each, in order.
+    """
+    counts = Counter(label for _, label in labels)
+    seen: Counter[str] = Counter()
+    names = {}
+    for key, label in labels:
+        seen[label] += 1
+        names[key] = f"{label} #{seen[label]}" if counts[label] > 1 else label
+    return names
+
+
+def known_names(program: Program) -> dict[str, tuple[str, ...]]:
+    """Return the steps that a rule may name, by label, in the order in which they run."""
+    from fusec.schedule.plan import drop_dead
+
+    found: dict[str, list[str]] = {}
+    for step in drop_dead(program).steps:
+        if isinstance(step, Extern) and step.is_plumbing:
+            continue
+        labels = {step_label(step)}
+        if isinstance(step, Extern) and step.body is not None and step.label:
+            labels.add(step.label.replace("native_", ""))  # what it is called as a kernel
+        for label in labels:
+            found.setdefault(label, []).append(step.name)
+    return {label: tuple(names) for label, names in found.items()}
+
+
+def wishes_of(program: Program, apart: Iterable[str], together: Iterable[str]) -> Wishes:
+    """Return the rules as wishes about the steps of a program; those about others say nothing."""
+    names = known_names(program)
+    return Wishes(_pairs(names, apart), _pairs(names, together))
+
+
+def applies(program: Program, rule: str) -> bool:
+    """Whether a program has the computations that a rule is about."""
+    return bool(_pairs(known_names(program), [rule]))
+
+
+def _pairs(names: Mapping[str, tuple[str, ...]], rules: Iterable[str]) -> frozenset[frozenset[str]]:
+    found = set()
+    for rule in rules:
+        firsts, seconds = (_steps(names, name) for name in rule.split(":"))
+        found |= {pair(a, b) for a, b in product(firsts, seconds) if a != b}
+    return frozenset(found)
+
+
+def _steps(names: Mapping[str, tuple[str, ...]], name: str) -> tuple[str, ...]:
+    label, number = _parts(name)
+    steps = names.get(label, ())
+    return steps[number - 1 : number] if number else steps
+
+
+def with_rule(
+    apart: tuple[str, ...], together: tuple[str, ...], rule: str, *, joined: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return rules for apart and together with one more, which wins over what it contradicts."""
+    first, second = rule.split(":")
+    same = {rule, f"{second}:{first}"}
+    apart, together = (tuple(r for r in rules if r not in same) for rules in (apart, together))
+    return (apart, (*together, rule)) if joined else ((*apart, rule), together)

@@ -168,6 +168,28 @@ def test_training_and_what_is_updated() -> None:
         torch.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-4)
 
 
+def test_updates_and_views_of_inputs_without_gradients() -> None:
+    def step(x: torch.Tensor, total: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        z = F.layer_norm(F.gelu(x), (48,))
+        total.add_(z.sum(0))
+        return z, x.t(), total
+
+    totals = [torch.zeros(48), torch.zeros(48)]
+    function = compiled(step, x, totals[0])
+    native.types(wait=True)
+    function(x, totals[0])
+    step(x, totals[1])
+    step(x, totals[1])
+    for rules in ([RULE], [], [RULE]):
+        function.reschedule(apart=rules)
+        mine, plain = function(x, totals[0]), step(x, totals[1])
+        for a, b in zip(mine, plain, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+        assert mine[1]._is_view()
+        assert mine[1]._base is x
+        assert mine[2] is totals[0]
+
+
 def test_calls_of_aten_between_kernels() -> None:
     weight = torch.randn(48, 48)
 

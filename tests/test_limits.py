@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,8 +17,11 @@ from fusec.runtime.graph import NoInputs
 from fusec.runtime.sweep import FixedSize, SweepPoint, sizes_of, sweep
 from fusec.tune.limits import copy_time, machine
 from fuselab import plots
+from fuselab.outcomes import trial_line
 from fuselab.plots import RooflinePoint
+from fuselab.plots_tuning import outcome_figure
 from fuselab.views import limits
+from fuselab.views.tuning import left_words, time_left
 from panel_fake import timing
 
 
@@ -183,6 +187,44 @@ def test_spots_lie_on_the_points() -> None:
     (x0, y0, _), (x1, y1, _) = spots
     assert 0 < x0 < x1 < 1
     assert 0 < y0 < y1 < 1, "the faster one is lower"
+
+
+def test_squares_of_the_heat_map_are_the_trials_they_show() -> None:
+    configs = [{"A": a, "B": b, "C": c} for a in (1, 2, 4) for b in (1, 2) for c in (1, 2)]
+    times: list[float | None] = [float(20 - n) for n in range(len(configs))]
+    times[3] = None  # the better one of its pair does not run
+    run = run_of(configs, times)
+    figure = plots.heat_figure(run)
+    assert figure is not None
+    plots.figure_png(figure)
+    spots = plots.heat_spots(figure, run)
+    assert [index for _, _, index in spots] == [1, 2, 5, 7, 9, 11]
+    (x0, y0, _), (x1, y1, _), (x2, y2, _) = spots[:3]
+    assert x0 == x1 < x2, "A goes to the right"
+    assert 0 < y1 < y0 == y2 < 1, "B goes up"
+
+
+def test_what_a_search_found_is_drawn() -> None:
+    configs = [{"GRAIN": a, "UNROLL": b} for a in (1, 2, 4, 8) for b in (1, 2, 4)]
+    run = run_of(configs, [10.0 + abs(n - 7) for n in range(len(configs))])
+    figure = outcome_figure(run)
+    assert figure is not None
+    assert "GRAIN=1 UNROLL=1, best, at the start" in texts(figure)
+    assert {axes.get_xlabel() for axes in figure.axes} >= {"GRAIN", "UNROLL"}
+    assert "best time with it (ms)" in {axes.get_ylabel() for axes in figure.axes}
+    assert outcome_figure(run_of([{"A": 1}], [1.0])) is None
+    assert plots.figure_png(outcome_figure(run_of([{"A": 1}, {"A": 2}], [1.0, 2.0])))
+
+
+def test_time_that_is_left() -> None:
+    run = run_of([{"A": n} for n in range(5)], [1.0] * 5)
+    assert left_words(run) == "", "it has ended"
+    going = replace(run, stopped="", total=20, seconds=5.0, budget=10.0)
+    assert left_words(going) == "about 5\N{NO-BREAK SPACE}s left", "the budget ends it"
+    assert time_left(replace(going, total=7)) == pytest.approx(2.0), "all will have been tried"
+    assert left_words(replace(going, seconds=12.0)) == "settling on the best"
+    assert time_left(replace(going, trials=())) is None
+    assert "5 s left" in trial_line(going).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_heat_map_keeps_the_best_of_what_it_does_not_show() -> None:

@@ -390,7 +390,15 @@ def test_a_point_of_a_search_is_put_in_use(fake: Workbench) -> None:
     settle(fake)
     assert "GRAIN = 1;" in kernel.source
     assert "is in use" in fake.tuning.line.value
-    assert bytes(fake.tuning.heat.png[:4]) == b"\x89PNG"
+    squares = fake.tuning.heat.picture.spots
+    assert len(squares) == 15, "a square for each pair of the two tunables with most values"
+    square = next(spot for spot in squares if "GRAIN=2 UNROLL=1" in spot[3])
+    fake.tuning.pick(square[2])
+    settle(fake)
+    assert "GRAIN = 2;" in kernel.source
+    fake.tuning.pick(chosen[2])
+    settle(fake)
+    assert bytes(fake.tuning.outcome.png[:4]) == b"\x89PNG"
     assert "Best time with each value" in fake.tuning.ranking.value
     fake.tuning.pick("trial:999")
     settle(fake)

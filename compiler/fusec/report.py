@@ -280,6 +280,7 @@ class TuningRun:
         eager_is_whole: Whether ``eager`` is of the whole graph, of which the kernel is a part.
         stopped: ``""`` while running, else ``finished``, ``budget``, ``stopped``, ``stored``.
         seconds: Time spent.
+        budget: Seconds that the search may take; 0 where nobody knows.
     """
 
     kernel: str
@@ -290,3 +291,4 @@ class TuningRun:
     stopped: str
     seconds: float
     eager_is_whole: bool = False
+    budget: float = 0.0

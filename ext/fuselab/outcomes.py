@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from fusec.report import Trial, TuningRun, Verdict
 from fuselab import render, words
+from fuselab.views.page import static_table
+from fuselab.views.tuning import effect_rows, left_words
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
@@ -219,7 +221,10 @@ class TuningOutcome:
         ]
         lines = [f"{self.name}: {self.note()}"]
         lines += [f"  {line}" for line in render.columns(table)] if rows else []
+        effects = effect_rows(self.run)
+        lines += [f"  {name} matters {ratio}: {text}" for name, text, ratio in effects]
         html = render.tuning_html(self.run, rows, self.note())
+        html += static_table(("tunable", "best time with each value", "range"), effects, 2)
         bundle: dict[str, Any] = {"text/plain": "\n".join(lines)}
         if self.run.best is not None:
             png = plots.figure_png(plots.tuning_figure(self.run, title=self.name))
@@ -238,7 +243,9 @@ def trial_line(run: TuningRun) -> str:
     trial = run.trials[-1]
     time = words.spread(trial.timing) if trial.timing else f"failed: {trial.error}"
     mark = "  <- best so far" if run.best == len(run.trials) - 1 else ""
-    return f"{run.kernel} [{len(run.trials)}/{run.total}] {_config(trial)}: {time}{mark}"
+    left = left_words(run)
+    place = f"{len(run.trials)}/{run.total}" + (f", {left}" if left else "")
+    return f"{run.kernel} [{place}] {_config(trial)}: {time}{mark}"
 
 
 def _config(trial: Trial) -> str:

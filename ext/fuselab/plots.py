@@ -151,7 +151,7 @@ def tuning_figure(run: TuningRun, *, title: str = "") -> Figure:
     axes.set_title(title or run.kernel, fontsize=_SMALL + 1, loc="left", color=_TEXT, pad=17, y=1.0)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
-    _plain(axes)
+    plain(axes)
     return figure
 
 
@@ -225,8 +225,34 @@ def heat_figure(run: TuningRun) -> Figure | None:
     bar = figure.colorbar(shown, ax=axes)
     bar.set_label(f"best time a call ({unit})", fontsize=_SMALL, color=_TEXT)
     bar.ax.tick_params(labelsize=_SMALL, colors=_TEXT)
-    _plain(axes)
+    plain(axes)
     return figure
+
+
+def heat_spots(figure: Figure, run: TuningRun) -> list[tuple[float, float, int]]:
+    """Return where each square is on a drawn ``heat_figure``, and the trial whose time it shows.
+
+    Args:
+        figure: After it was written: only then is it laid out.
+        run: What it shows.
+
+    Returns:
+        x and y from 0 to 1, from the upper left, and the index into ``run.trials``.
+    """
+    names = heat_axes(run)
+    best: dict[tuple[int, int], tuple[float, int]] = {}
+    for index, trial in enumerate(run.trials):
+        values = dict(trial.values)
+        if names and trial.timing is not None and set(names) <= values.keys():
+            key = values[names[0]], values[names[1]]
+            best[key] = min(best.get(key, (math.inf, index)), (trial.timing.median, index))
+    columns, rows = (sorted({key[n] for key in best}) for n in (0, 1))
+    axes = figure.axes[0]
+    found = []
+    for (column, row), (_, index) in sorted(best.items()):
+        x, y = axes.transData.transform((columns.index(column), rows.index(row)))
+        found.append((x / figure.bbox.width, 1 - y / figure.bbox.height, index))
+    return found
 
 
 def roofline_figure(points: Sequence[RooflinePoint], machine: Machine) -> Figure:
@@ -273,7 +299,7 @@ def roofline_figure(points: Sequence[RooflinePoint], machine: Machine) -> Figure
         labelcolor=_TEXT,
     )  # fmt: skip
     axes.grid(color="#e4e4e4", linewidth=0.6)
-    _plain(axes)
+    plain(axes)
     return figure
 
 
@@ -319,7 +345,7 @@ def sweep_figure(points: Sequence[SweepPoint], label: str) -> Figure:
     axes.legend(fontsize=_SMALL, frameon=False, loc="best", labelcolor=_TEXT)
     axes.grid(color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
-    _plain(axes)
+    plain(axes)
     return figure
 
 
@@ -377,13 +403,20 @@ def _eager_label(run: TuningRun, scale: float, unit: str) -> str:
     return f"{what}: {digits(run.eager.median * scale)} {unit}"
 
 
-def bars(axes: Axes, times: Sequence[tuple[str, Timing, str]], *, reference: Timing | None) -> None:
+def bars(
+    axes: Axes,
+    times: Sequence[tuple[str, Timing, str]],
+    *,
+    reference: Timing | None,
+    room: float = 1.32,
+) -> None:
     """Draw times as bars with quartiles.
 
     Args:
         axes: Where.
         times: Name, time, color.
         reference: What the others are compared with, in words beside their bars.
+        room: How much wider than the longest bar it is, for those words.
     """
     longest = max((timing.high for _, timing, _ in times), default=1.0)
     scale, unit = unit_of(longest)
@@ -408,9 +441,9 @@ def bars(axes: Axes, times: Sequence[tuple[str, Timing, str]], *, reference: Tim
         )
     axes.set_yticks(range(len(times)), [name for name, _, _ in times])
     axes.invert_yaxis()
-    axes.set_xlim(0, longest * scale * 1.32 or 1.0)
+    axes.set_xlim(0, longest * scale * room or 1.0)
     axes.set_xlabel(f"time a call ({unit}): median, quartiles")
-    _plain(axes)
+    plain(axes)
 
 
 def shares(axes: Axes, kernels: Mapping[str, Timing], label: str = SHARES) -> None:
@@ -446,7 +479,7 @@ def shares(axes: Axes, kernels: Mapping[str, Timing], label: str = SHARES) -> No
         bbox_to_anchor=(0.0, 0.95),
         labelcolor=_TEXT,
     )
-    _plain(axes)
+    plain(axes)
 
 
 def _points(
@@ -463,7 +496,8 @@ def _points(
     )  # fmt: skip
 
 
-def _plain(axes: Axes) -> None:
+def plain(axes: Axes) -> None:
+    """Take away what axes do not need, and say every color."""
     # Every color is said: a notebook's dark style must not put white text on white.
     axes.set_facecolor("white")
     for side in ("top", "right"):

@@ -54,7 +54,7 @@ def cell_figure(
     if limit is not None and cell:
         _limit(panes[0], limit, max(timing.high for _, timing, _ in cell))
     if changed:
-        plots.bars(panes[1], changed, reference=edits[0][1] if len(edits) == 1 else None)
+        plots.bars(panes[1], changed, reference=edits[0][1] if len(edits) == 1 else None, room=1.6)
     if shown:
         plots.shares(panes[-1], shown, "share of the steps' time, each alone (%)")
     return figure

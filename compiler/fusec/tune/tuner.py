@@ -168,6 +168,7 @@ class _Run:
             stopped=stopped,
             seconds=time.perf_counter() - self.started,
             eager_is_whole=self.eager_is_whole,
+            budget=self.deadline - self.started,
         )
 
     # -- searching ----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import ipywidgets as widgets
 from fusec.report import TuningRun
 from fuselab import plots, words
 from fuselab.plots_cell import cell_figure
+from fuselab.plots_tuning import outcome_figure
 from fuselab.views.timings import edits_of, peer_title, steps_of
 
 from .bench import Facts
@@ -85,9 +86,21 @@ def tuning_png(run: TuningRun) -> tuple[bytes, list[Spot]]:
     ]
 
 
-def heat_png(run: TuningRun) -> bytes:
-    """Draw the best time by two tunables; empty where fewer than two vary."""
+def heat_png(run: TuningRun) -> tuple[bytes, list[Spot]]:
+    """Draw the best time by two tunables, its squares to pick; nothing where fewer vary."""
     figure = plots.heat_figure(run)
+    if figure is None:
+        return b"", []
+    png = plots.figure_png(figure)
+    return png, [
+        (round(x, 4), round(y, 4), f"trial:{index}", trial_words(run, index))
+        for x, y, index in plots.heat_spots(figure, run)
+    ]
+
+
+def outcome_png(run: TuningRun) -> bytes:
+    """Draw the runners-up and each tunable's effect; empty where there is nothing to compare."""
+    figure = outcome_figure(run)
     return plots.figure_png(figure) if figure is not None else b""
 
 

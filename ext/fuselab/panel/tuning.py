@@ -13,11 +13,12 @@ from fusec.kernel import Kernel
 from fusec.report import TuningRun
 from fuselab import words
 from fuselab.plots import config_text
+from fuselab.views.tuning import effect_rows, left_words
 
 from . import markup
 from .bench import Bench
 from .controls import button
-from .drawing import Plot, heat_png, preload, tuning_png
+from .drawing import Plot, heat_png, outcome_png, preload, tuning_png
 
 BUDGETS = (5, 10, 30, 60, 120)
 REDRAW = 0.25  # seconds from one redraw to the next, at the least
@@ -60,6 +61,7 @@ class TuningTab:
         self.line = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", margin="2px 0 2px 8px"))
         self.plot = Plot("Every configuration's time; the list below has the best")
         self.heat = Plot("The best time by two tunables; the table below has each one's effect")
+        self.outcome = Plot("The best configurations and each tunable's effect; see the tables below")
         self.ranking = widgets.HTML(layout=widgets.Layout(overflow="auto"))
         row = [self.budget, self.button, self.progress, self.line]
         self.widget = widgets.VBox(
@@ -67,6 +69,7 @@ class TuningTab:
                 widgets.HBox(row, layout=widgets.Layout(flex_flow="wrap", align_items="center")),
                 self.plot.widget,
                 self.heat.widget,
+                self.outcome.widget,
                 self.ranking,
             ]
         )
@@ -183,12 +186,17 @@ class TuningTab:
     def _draw(self, run: TuningRun) -> None:
         self._drawn = run
         self.plot.show(*tuning_png(run), self.pick)
-        # The map needs the whole search; while it runs one picture at a time is enough.
-        heat = heat_png(run) if run.stopped else b""
+        # These need the whole search; while it runs one picture at a time is enough.
+        heat, spots = heat_png(run) if run.stopped else (b"", [])
+        outcome = outcome_png(run) if run.stopped else b""
         if heat:
-            self.heat.show(heat)
+            self.heat.show(heat, spots, self.pick)
         else:
             self.heat.clear()
+        if outcome:
+            self.outcome.show(outcome)
+        else:
+            self.outcome.clear()
 
     # --- what is shown ----------------------------------------------------------------------
 
@@ -226,6 +234,7 @@ class TuningTab:
             self._drawn = None
             self.plot.clear()
             self.heat.clear()
+            self.outcome.clear()
         else:
             with self._bench.cell.lock:
                 self._draw(run)
@@ -283,36 +292,18 @@ def progress_line(run: TuningRun) -> str:
     if run.stopped:
         took = f"{run.seconds:.1f}\N{NO-BREAK SPACE}s"
         parts.append(f"{ENDINGS.get(run.stopped, run.stopped)} after {took}")
+    elif left := left_words(run):
+        parts.append(left)
     return ", ".join(parts)
-
-
-def effects(run: TuningRun) -> list[tuple[str, list[tuple[int, float]]]]:
-    """Return each tunable's effect: by value, the best time with it, in seconds.
-
-    Tunables of which one value alone was tried are left out.
-    """
-    best: dict[str, dict[int, float]] = {}
-    for trial in run.trials:
-        if trial.timing is not None:
-            for name, value in trial.values:
-                known = best.setdefault(name, {})
-                known[value] = min(known.get(value, trial.timing.median), trial.timing.median)
-    return [(name, sorted(values.items())) for name, values in best.items() if len(values) > 1]
 
 
 def effects_table(run: TuningRun) -> str:
     """Return the tunables' effects as an HTML table, the one that matters most first."""
-    rows = []
-    for name, values in effects(run):
-        times = [time for _, time in values]
-        least = min(times)
-        text = ", ".join(f"{v}: {words.duration(t)}" + " ◂" * (t == least) for v, t in values)
-        rows.append((max(times) / least, [name, text, f"{words.ratio(max(times) / least)}×"]))
+    rows = [list(row) for row in effect_rows(run)]
     if not rows:
         return ""
-    rows.sort(key=lambda row: -row[0])
     head = ["Tunable", "Best time with each value", "Range"]
-    return "<div style='margin-top:6px'></div>" + markup.texts(head, [row for _, row in rows], 2)
+    return "<div style='margin-top:6px'></div>" + markup.texts(head, rows, 2)
 
 
 def ranking_table(run: TuningRun, length: int = 5) -> str:

@@ -1,0 +1,165 @@
+"""What can be done in the tabs, beyond looking: done as a person would, over real cells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from lab import SECOND, Notebook, Panel, overflowing
+from playwright.sync_api import expect
+from test_tabs import open_tab
+
+pytestmark = [pytest.mark.browser, pytest.mark.serial, pytest.mark.timeout(600)]
+
+OpenNotebook = Callable[..., Notebook]
+
+CELLS = [
+    "%load_ext fuselab\n"
+    "import torch, torch.nn.functional as F\n"
+    "x, weight, bias = torch.randn(512, 768), torch.randn(768), torch.randn(768)\n"
+    "matrix = torch.randn(768, 256)",
+    "%%fuse --panel -q\ny = F.gelu(x)\nz = F.layer_norm(y, (768,), weight, bias)\n"
+    "grad, out = (y * z).sum(0), z @ matrix",
+    "print('kernels', list(fuselab.cells['cell_2'].kernels))",
+]
+
+# Puts what is on the clipboard into a field of the page, as Ctrl+V does.
+PASTE_FIELD = """() => {
+    const area = document.createElement('textarea');
+    area.id = 'pasted';
+    area.style.cssText = 'position:fixed;top:0;left:0;z-index:9999';
+    document.body.append(area);
+    area.focus();
+}"""
+
+
+def pasted(notebook: Notebook) -> str:
+    page = notebook.page
+    page.evaluate(PASTE_FIELD)
+    page.keyboard.press("Control+v")
+    text = str(page.locator("#pasted").input_value())
+    page.evaluate("() => document.getElementById('pasted').remove()")
+    return text
+
+
+def test_export_copy_time_and_reschedule(open_notebook: OpenNotebook) -> None:
+    cells = [CELLS[0].replace("import torch,", "import fuselab, torch,"), *CELLS[1:]]
+    notebook = open_notebook("features.ipynb", cells, height=1500)
+    notebook.run(0)
+    panel = Panel(notebook.run(1))
+    expect(panel.editor).to_be_visible(timeout=120 * SECOND)
+
+    # Kernels: copied where the page has a clipboard, and where it has none.
+    notebook.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    panel.type_at_end_of("#include <stdint.h>", "  // mine")
+    panel.button("Copy").click()
+    panel.says("Copied")
+    assert pasted(notebook) == panel.editor.input_value()
+    panel.type_at_end_of("#include <stdint.h>", "  // and this")
+    notebook.page.evaluate(
+        "() => Object.defineProperty(navigator, 'clipboard', {get: () => undefined})"
+    )
+    expect(panel.button("Copy")).to_be_visible()
+    panel.button("Copy").focus()
+    notebook.page.keyboard.press("Enter")
+    panel.says("Copied")
+    assert "// mine  // and this" in pasted(notebook).replace("// and this  // mine", "")
+    panel.button("Revert").click()
+    panel.says(re.compile("back to the generated text"))
+
+    # Exported as an operator.
+    panel.button("Export as op").click()
+    panel.says(re.compile(r"Written to \w+_op\.py: import \w+_op registers the operator"))
+    (path,) = notebook.lab.folder.glob("*_op.py")
+    assert "torch.library.custom_op" in path.read_text()
+    assert overflowing(panel.root) == []
+    notebook.shoot("features-kernels", panel.root)
+
+    # An edit that is kept, for a bar of its own.
+    panel.type_at_end_of("#include <stdint.h>", "  // mine")
+    panel.button("Keep").click()
+    panel.says(re.compile("1 edited"), timeout=90)
+
+    # Timings: TorchInductor beside the others; every step alone; the limit.
+    open_tab(panel, "Timings")
+    panel.button("TorchInductor").click()
+    expect(panel.button("Stop")).to_be_visible()
+    panel.button("Stop").click()
+    panel.says(re.compile("was stopped"))
+    expect(panel.button("TorchInductor")).to_be_enabled(timeout=60 * SECOND)
+    panel.button("TorchInductor").click()
+    panel.says("TorchInductor, whole cell", timeout=240)
+    expect(panel.button("Measure again")).to_be_enabled(timeout=60 * SECOND)
+    panel.button("Measure again").click()
+    panel.says(re.compile("aten.mm, line 4"), timeout=60)
+    panel.says(re.compile("each timed alone"))
+    panel.says(re.compile("the edit$"))
+    panel.button("Against the machine").click()
+    panel.says("Of a copy", timeout=60)
+    notebook.page.wait_for_timeout(2 * SECOND)  # drawn anew
+    assert overflowing(panel.root) == []
+    notebook.shoot("features-timings", panel.root)
+
+    # Fusion: what was tried is put in use, survives the next run, and is taken back.
+    open_tab(panel, "Fusion")
+    picks = panel.root.locator("[data-pick]")
+    picks.nth(0).click()
+    picks.nth(1).click()
+    panel.button("What if apart").click()
+    panel.says("same results", timeout=90)
+    expect(panel.button("Use this schedule")).to_be_enabled()
+    panel.button("Use this schedule").click()
+    panel.says(re.compile("kernels in use, checked against eager"), timeout=90)
+    panel.says(re.compile("In use: gelu and layer_norm apart"))
+    assert overflowing(panel.root) == []
+    notebook.shoot("features-fusion", panel.root)
+    notebook.run(1)
+    panel = Panel(notebook.page.locator(".jp-Notebook .jp-Cell").nth(1))
+    expect(notebook.run(2)).to_contain_text("gelu_kernel")
+    open_tab(panel, "Fusion")
+    panel.button("Own schedule").click()
+    expect(panel.button("Own schedule")).to_be_disabled(timeout=60 * SECOND)
+    panel.says(re.compile("in use, checked against eager"), timeout=60)
+    expect(notebook.run(2)).not_to_contain_text("gelu_kernel")
+
+    # Tuning: what is left of the time; a square of the map is put in use; runners-up.
+    open_tab(panel, "Tuning")
+    panel.root.get_by_role("combobox", name="Budget").select_option(label="10 s")
+    panel.button("Tune").click()
+    panel.says(re.compile(r"about \d+\ss left"), timeout=60)
+    panel.says(re.compile("best .* after"), timeout=90)
+    expect(panel.button("Tune")).to_be_enabled(timeout=60 * SECOND)
+    expect(panel.plot.first).to_be_visible()
+    square = panel.root.locator(".fuselab-picture").nth(1).locator(".fuselab-spot").first
+    if square.count():  # with two tunables there is a map
+        square.click()
+        panel.says(re.compile("is in use|was refused"), timeout=60)
+    assert overflowing(panel.root) == []
+    notebook.shoot("features-tuning", panel.root)
+
+
+TRITON = [
+    "%load_ext fuselab\nimport torch\nx = torch.randn(64, 256)",
+    "%%fuse --target triton --panel -q\ny = torch.sigmoid(x) * 2\nz = y / y.sum(1, keepdim=True)",
+]
+
+
+def test_machine_code_without_a_gpu(open_notebook: OpenNotebook) -> None:
+    notebook = open_notebook("triton.ipynb", TRITON, height=1200)
+    notebook.run(0)
+    panel = Panel(notebook.run(1))
+    expect(panel.editor).to_be_visible(timeout=120 * SECOND)
+    open_tab(panel, "Stages")
+    panel.root.get_by_role("combobox", name="beside").select_option(label="nothing")
+    stage = panel.root.get_by_role("combobox", name="Stage")
+    for title, fact in (("Triton IR", "tt.func"), ("PTX", ".target sm_90"), ("SASS", "EXIT")):
+        label = next(
+            option
+            for option in stage.locator("option").all_inner_texts()
+            if option.partition(": ")[2] == title
+        )
+        stage.select_option(label=label)
+        expect(panel.root.locator(".fuselab-code")).to_contain_text(fact, timeout=60 * SECOND)
+    assert overflowing(panel.root) == []
+    notebook.shoot("features-sass", panel.root)

@@ -61,7 +61,7 @@ class TuningTab:
         self.line = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", margin="2px 0 2px 8px"))
         self.plot = Plot("Every configuration's time; the list below has the best")
         self.heat = Plot("The best time by two tunables; the table below has each one's effect")
-        self.outcome = Plot("The best configurations and each tunable's effect; see the tables below")
+        self.outcome = Plot("The best configurations and what each tunable does; tables are below")
         self.ranking = widgets.HTML(layout=widgets.Layout(overflow="auto"))
         row = [self.budget, self.button, self.progress, self.line]
         self.widget = widgets.VBox(

@@ -551,6 +551,23 @@ def test_only_the_last_of_several_waiting_checks_runs(cell):
     assert "changed since" not in verdict(panel)
 
 
+def test_a_waiting_keep_of_another_kernel_is_not_forgotten(cell):
+    cell.host.pause = 0.3
+    panel = workbench(cell)
+    panel._repr_mimebundle_()
+    settle(panel)
+    panel.kernels.check.click()  # the worker has something to do
+    texts = {}
+    for name in ("gelu_norm", "tanh_add"):
+        panel.kernels.choice.value = name
+        texts[name] = cell.kernels[name].source + "\n"
+        type_text(panel, texts[name])
+        panel.kernels.keep.click()
+    settle(panel)
+    assert {name: kernel.source for name, kernel in cell.kernels.items()} == texts
+    panel.close()
+
+
 def test_panel_leaves_no_thread_behind(bench):
     bench.kernels.check.click()
     settle(bench)

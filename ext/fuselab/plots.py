@@ -340,7 +340,7 @@ def sweep_figure(points: Sequence[SweepPoint], label: str) -> Figure:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.margins(x=0.08, y=0.18)
-    axes.set_xlabel(label)
+    axes.set_xlabel(f"{label} (elements)")
     axes.set_ylabel(f"time a call ({unit})")
     axes.legend(fontsize=_SMALL, frameon=False, loc="best", labelcolor=_TEXT)
     axes.grid(color="#e4e4e4", linewidth=0.6)

@@ -230,7 +230,7 @@ class FusionTab(LateTab):
         assert view is not None
         names = node_names(view)
         if len(picked) == 2:
-            text = why(view, *picked)
+            text = fusion.rounded(why(view, *picked))
         elif picked:
             node = view.before.node(picked[0])
             inside = f", in {', '.join(node.kernels)}" if node.kernels else f": {node.detail}"

@@ -134,7 +134,8 @@ class KernelsTab:
                 text = bench.draft(name)
             work(name, kernel, text)
 
-        bench.do(f"{activity} {name}", job, replaces=activity)
+        # Of one kernel the latest counts; another kernel's is another matter.
+        bench.do(f"{activity} {name}", job, replaces=f"{activity} {name}")
 
     def _choose(self, change: dict[str, Any]) -> None:
         with self._bench.state:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from fusec.runtime.whatif import WhatIf
 
 MOST_ROWS = 60
+_BYTES = re.compile(r"(\d[\d,]*) bytes\b")
 
 
 def head(view: FusionView) -> str:
@@ -54,6 +56,11 @@ def decision_rows(view: FusionView, *, fused: bool) -> list[tuple[str, str, str]
 
 def _plain(decision: FusionDecision) -> str:
     return "they share memory traffic" if decision.reason.startswith("saves ") else decision.reason
+
+
+def rounded(text: str) -> str:
+    """Return a reason with its bytes in the unit that suits them."""
+    return _BYTES.sub(lambda found: words.size(int(found[1].replace(",", ""))), text)
 
 
 def kernel_rows(view: FusionView) -> list[tuple[str, str, str, str]]:

@@ -71,6 +71,16 @@ def test_tabs_are_made_when_opened() -> None:
     panel.close()
 
 
+def test_a_problem_stays_in_the_tab_that_it_is_about(fake: Any) -> None:
+    open_tab(fake, fake.stages)
+    fake.bench.do("Saving", lambda: 1 // 0)
+    settle(fake)
+    assert "division" in fake.stages.note.value
+    open_tab(fake, fake.numerics)
+    assert "division" not in fake.numerics.found.value
+    assert fake.bench.problem is None
+
+
 def test_static_form_of_a_panel_is_small(panel: Workbench) -> None:
     bundle = panel._repr_mimebundle_()
     assert "gelu_layer_norm" in bundle["text/html"]

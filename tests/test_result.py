@@ -172,6 +172,14 @@ class TestForms:
         bare = html.unescape(re.sub(r"<[^>]+>", "", through))
         assert "      const float y = gelu(row[j]);" in bare
 
+    def test_columns_of_a_listing_keep_an_empty_first_line(self, session):
+        page = fused(session, "y = x * 2\n").html()
+        columns = re.findall(r"<td[^>]*><pre[^>]*>(.*?)</pre>", page, re.S)
+        assert len(columns) == 3
+        # HTML drops the line break that follows the tag.
+        assert all(column.startswith("\n") for column in columns)
+        assert {column.count("\n") for column in columns} == {len(CPP.splitlines())}
+
     def test_a_listing_is_not_many_times_its_text(self, session):
         """A notebook with ten results of long kernels must stay below a megabyte."""
         cell = fused(session, "y = x * 2\n")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from fusec.report import Timing, TuningRun
-from fuselab.words import against, digits
+from fuselab.words import against, digits, duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,7 +76,7 @@ def speed_figure(
     present = [(name, timing, color) for name, timing, color in wanted if timing is not None]
     if kernels and len(kernels) == 1:
         kernels = None  # all of it is its share
-    rows = -(-min(len(kernels), MOST_SHARES + 1) // 3) if kernels else 0
+    rows = share_rows(kernels) if kernels else 0
     figure = blank(0.9 + 0.34 * len(present) + (0.6 + 0.17 * rows if kernels else 0.0))
     if kernels:
         heights = [len(present) + 0.6, 1.0]
@@ -131,9 +131,9 @@ def tuning_figure(run: TuningRun, *, title: str = "") -> Figure:
         # Far above every configuration, eager's line would press them all into one.
         if not done or run.eager.median < 8 * highest:
             axes.axhline(run.eager.median * scale, color=EAGER, linestyle="--", linewidth=1.2)
-            axes.plot([], [], "--", color=EAGER, label=_eager_label(run, scale, unit))
+            axes.plot([], [], "--", color=EAGER, label=_eager_label(run))
         else:
-            axes.plot([], [], " ", label=_eager_label(run, scale, unit) + ", off the top")
+            axes.plot([], [], " ", label=_eager_label(run) + ", off the top")
     if lowest > 0 and highest / lowest > 20:
         axes.set_yscale("log")
     else:
@@ -397,10 +397,10 @@ def unit_of(seconds: float) -> tuple[float, str]:
     return (1e3, "ms") if seconds >= 1e-4 else (1e6, "µs")
 
 
-def _eager_label(run: TuningRun, scale: float, unit: str) -> str:
+def _eager_label(run: TuningRun) -> str:
     assert run.eager is not None
     what = "the whole cell in eager" if run.eager_is_whole else "eager"
-    return f"{what}: {digits(run.eager.median * scale)} {unit}"
+    return f"{what}: {duration(run.eager.median)}"
 
 
 def bars(
@@ -446,6 +446,17 @@ def bars(
     plain(axes)
 
 
+def share_rows(kernels: Collection[str]) -> int:
+    """Return how many lines the names of ``shares`` take."""
+    return -(-min(len(kernels), MOST_SHARES + 1) // _columns(kernels))
+
+
+def _columns(names: Collection[str]) -> int:
+    """Return how many columns of names fit into the width of a figure's axes."""
+    longest = max((len(name) for name in names), default=0) + len(": 100%")
+    return max(1, min(3, int(4.4 / (0.4 + 0.058 * longest))))  # inches
+
+
 def shares(axes: Axes, kernels: Mapping[str, Timing], label: str = SHARES) -> None:
     """Draw the share of each as one bar in pieces.
 
@@ -474,7 +485,7 @@ def shares(axes: Axes, kernels: Mapping[str, Timing], label: str = SHARES) -> No
     axes.legend(
         fontsize=_SMALL - 1,
         frameon=False,
-        ncols=3,
+        ncols=_columns([name for name, _ in shown]),
         loc="lower left",
         bbox_to_anchor=(0.0, 0.95),
         labelcolor=_TEXT,

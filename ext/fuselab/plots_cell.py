@@ -44,7 +44,7 @@ def cell_figure(
         changed.append((f"{name}, generated", generated, plots.FUSED))
         changed.append((f"{name}, edit", own, plots.EDITED))
     shown = dict(steps or {}) if len(steps or {}) > 1 else {}
-    legend = -(-min(len(shown), plots.MOST_SHARES + 1) // 3)
+    legend = plots.share_rows(shown)
     heights = [len(cell) + 1.4]
     heights += [len(changed) + 1.4] if changed else []
     heights += [2.6 + 0.5 * legend] if shown else []

@@ -115,6 +115,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_ARGS)
+        expect.set_options(timeout=60 * SECOND)  # others may have the machine
         with start_lab(Path(folder, "lab")) as lab:
             for name in options.only:
                 given, text = CELLS[name]

@@ -108,6 +108,11 @@ class Workbench(widgets.VBox):
         self.tabs.selected_index = [p is part for p in self.parts].index(True)
 
     def _opened(self) -> None:
+        with self.bench.state:
+            if self.bench.problem is not None and not self.bench.activity:
+                # It was about something in the tab that is left.
+                self.bench.problem = None
+                self.bench.changed()
         part = self.parts[self.tabs.selected_index or 0]
         if isinstance(part, LateTab | TimingsTab):
             part.open()

@@ -16,6 +16,7 @@ from torch.compiler import is_dynamo_compiling
 from fusec.capture.backend import Backend
 from fusec.capture.breaks import break_marker, breaks_since
 from fusec.capture.explain import Explanation
+from fusec.capture.guard_times import NoGuardTimes
 from fusec.capture.guards import describe_guards, describe_recompile, too_often
 from fusec.capture.shortcut import Shortcut
 from fusec.errors import FusecError
@@ -72,7 +73,8 @@ class CompiledFunction:
         backend.clock = time.perf_counter()
         marker, compiled = break_marker(), len(backend.graphs)
         try:
-            result = self._optimized(*args, **kwargs)
+            with NoGuardTimes():
+                result = self._optimized(*args, **kwargs)
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, FusecError):
                 raise error.inner_exception from None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -33,6 +33,9 @@ from fusec.runtime.simulate import Simulated
 from fusec.tune.limits import Limit
 from fusec.tune.measure import PRECISION, interleave
 from fusec.verify.inputs import fresh_inputs
+
+if TYPE_CHECKING:
+    from fusec.verify.trials import KeptTrials
 
 
 class NoInputs(FusecError):
@@ -73,6 +76,7 @@ class CompiledGraph:
         self._direct: CompiledPart | None = None
         self._recorded: Callable[..., Any] | None = None
         self._last_inputs: tuple[Any, ...] | None = None
+        self._trials: KeptTrials | None = None  # from the first check of an edit on
         # Whether calls record for autograd, which is guarded; replays do alike.
         self._gradients = torch.is_grad_enabled()
 
@@ -221,21 +225,16 @@ class CompiledGraph:
     @contextlib.contextmanager
     def _keeping_nothing(self) -> Iterator[None]:
         """Let calls leave the kept inputs as they are."""
-        part = self._direct.current if self._direct is not None else None
-        native = part.native() if part is not None else None
         keep, self.keep = self.keep, False
-        if part is not None:
-            part.keep = False
-        if native is not None:
-            native.call.keep = False
+        parts = [(part, part.keep) for part in self.parts]
+        for part, _ in parts:
+            part.keep_inputs(False)
         try:
             yield
         finally:
             self.keep = keep
-            if part is not None:
-                part.keep = keep
-            if native is not None:
-                native.call.keep = keep
+            for part, kept in parts:
+                part.keep_inputs(kept)
 
     def _inputs(self) -> tuple[Any, ...]:
         if self.last_inputs is None:
@@ -465,8 +464,10 @@ class CompiledGraph:
     def check(self, kernel: Kernel, text: str, *, timed: bool = True) -> Verdict:
         """Check ``text`` for a kernel: guarded worker first, then within the whole graph."""
         from fusec.verify.check import Case, check_graph, check_kernel
+        from fusec.verify.trials import KeptTrials
 
         with self.lock:
+            self._trials = self._trials or KeptTrials()
             part = self._part_of(kernel)
             if part is None or part.last_inputs is None:
                 raise NoInputs(self.name)
@@ -480,6 +481,7 @@ class CompiledGraph:
                 prepare=lambda t: build_runnable(kernel, t),
                 generated=build_runnable(kernel, kernel.generated.text),
                 timed=timed,
+                kept=self._trials,
             )
             if not verdict.ok or part.kind == "backward":
                 return verdict

@@ -258,18 +258,21 @@ class CompiledPart:
         call = self.entry()
 
         def run(inputs: list[Any]) -> list[Any]:
-            program = self._native
-            keep, self.keep = self.keep, False
-            if program is not None:
-                program.call.keep = False
+            part = self.current
+            keep = part.keep
+            part.keep_inputs(False)
             try:
                 return call(inputs)
             finally:
-                self.keep = keep
-                if program is not None:
-                    program.call.keep = keep
+                part.keep_inputs(keep)
 
         return run
+
+    def keep_inputs(self, keep: bool) -> None:
+        """Keep the inputs of calls from now on, or leave what is kept as it is."""
+        self.keep = keep
+        if self._native is not None:
+            self._native.call.keep = keep
 
     @property
     def current(self) -> CompiledPart:

@@ -9,21 +9,17 @@ in use, so any failure leaves the previous one as it was.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-
-import torch
 
 from fusec.errors import CompileError, FusecError
 from fusec.kernel import Kernel, Runnable
 from fusec.report import OutputError, Verdict
 from fusec.verify import sandbox
-from fusec.verify.compare import compare_output, describe, praise, signed_zero_differences
+from fusec.verify.compare import describe, praise, signed_zero_differences
 from fusec.verify.graph import check_graph
 from fusec.verify.inputs import Kind, fresh_inputs
 from fusec.verify.layout import Case
@@ -31,13 +27,11 @@ from fusec.verify.process import WorkerError
 from fusec.verify.sandbox import RunResult
 from fusec.verify.signature import check_signature
 from fusec.verify.timing import TooGoodToBeTrue, fresh_tensors, time_kernel, written
+from fusec.verify.trials import Interpret, KeptTrials, References, Trial
 
 __all__ = ["Case", "check_graph", "check_kernel"]
 
 Build = Callable[[str], Path | None]
-Interpret = Callable[
-    [Sequence[torch.Tensor], Sequence[int], torch.dtype | None], Sequence[torch.Tensor]
-]
 Prepare = Callable[[str], Runnable]
 
 # Above this, the copies for further kinds of input cost more than they find.
@@ -76,6 +70,7 @@ def check_kernel(
     timeout: float | None = None,
     seconds: float = 0.1,
     threads: int | None = None,
+    kept: KeptTrials | None = None,
 ) -> Verdict:
     """Check ``text`` in place of ``kernel``'s source.
 
@@ -95,6 +90,7 @@ def check_kernel(
         timeout: Seconds for the guarded runs on each case; enough for its size by default.
         seconds: Seconds for the timing.
         threads: The most threads to check with.
+        kept: Trials of an earlier check, used again where they are the same; changed.
     """
     started = time.perf_counter()
     try:
@@ -112,6 +108,7 @@ def check_kernel(
             seconds,
             threads,
             started,
+            kept or KeptTrials(),
         )
     except _Failure as failure:
         verdict = failure.verdict
@@ -135,6 +132,7 @@ def _check(
     seconds: float,
     threads: int | None,
     started: float,
+    kept: KeptTrials,
 ) -> Verdict:
     source = kernel.generated
     if not text.strip():
@@ -148,11 +146,16 @@ def _check(
     with ThreadPoolExecutor(1, "fusec-check") as pool:
         building = pool.submit(build, text)
         trials = []
-        for trial in checker.trials(cases, kinds, started):
+        known = kept.find(kernel, cases, kinds)
+        for trial in known[0] if known else checker.trials(cases, kinds, started):
             if building.done() and building.exception() is not None:
                 break
             trials.append(trial)
         library = _built(building)
+    if known:
+        checker.notes += known[1]
+    else:
+        kept.keep(kernel, cases, kinds, trials, checker.notes)
     checker.run(trials, library)
     outputs = checker.worst()
     timing = base = None
@@ -219,46 +222,6 @@ def _not_built(error: FusecError) -> Verdict:
     return Verdict(False, "compile", error.message, line, details=error.output)
 
 
-class _References:
-    """What a case's results are held against; the float64 run is made when it is asked for."""
-
-    def __init__(self, case: Case, interpret: Interpret) -> None:
-        self.case = case
-        self.interpret = interpret
-        self.eager = tuple(interpret(case.tensors, case.sizes, None))
-
-    @functools.cached_property
-    def float64(self) -> tuple[torch.Tensor | None, ...]:
-        """The outputs of a run in float64; None where there is none."""
-        if any(t.is_floating_point() or t.is_complex() for t in self.case.tensors):
-            with contextlib.suppress(RuntimeError, TypeError, NotImplementedError):
-                # Not everything exists in float64; eager alone decides then.
-                return tuple(self.interpret(self.case.tensors, self.case.sizes, torch.float64))
-        return (None,) * len(self.eager)
-
-    def compare(
-        self, names: Sequence[str], outputs: Sequence[torch.Tensor], *, figures: bool
-    ) -> tuple[OutputError, ...]:
-        """Compare; with float64 only where ``figures`` are wanted or eager does not suffice."""
-        if not figures:
-            quick = tuple(
-                compare_output(name, mine, plain, strict=True)
-                for name, mine, plain in zip(names, outputs, self.eager, strict=True)
-            )
-            if all(figure.ok for figure in quick):
-                return quick
-        return tuple(map(compare_output, names, outputs, self.eager, self.float64))
-
-
-@dataclass(frozen=True)
-class _Trial:
-    """A case with its references; of a kind where the inputs are made up."""
-
-    case: Case
-    references: _References
-    kind: Kind | None = None
-
-
 class _Checker:
     """Runs the candidate on one case after the other and keeps the figures."""
 
@@ -286,14 +249,14 @@ class _Checker:
 
     def trials(
         self, cases: Sequence[Case], kinds: Sequence[Kind], started: float
-    ) -> Iterator[_Trial]:
+    ) -> Iterator[Trial]:
         """Yield the cases with their references, then the fresh ones."""
         for index, case in enumerate(cases):
-            references = _References(case, self.interpret)
+            references = References(case, self.interpret)
             if index == 0:
                 # These figures are shown.
                 _ = references.float64
-            yield _Trial(case, references)
+            yield Trial(case, references)
         for kind in kinds if cases else ():
             label = f"on {_LABELS[kind]}"
             elapsed = time.perf_counter() - started
@@ -306,12 +269,12 @@ class _Checker:
                 continue
             case = self.fresh(cases[0], kind, label)
             try:
-                references = _References(case, self.interpret)
+                references = References(case, self.interpret)
             except (RuntimeError, IndexError, ValueError):
                 # The cell itself does not accept such inputs.
                 self.notes.append(f"not checked {label}: eager refuses them")
                 continue
-            yield _Trial(case, references, kind)
+            yield Trial(case, references, kind)
 
     def limit(self, case: Case) -> float:
         """Return the seconds that the runs on a case may take."""
@@ -331,7 +294,7 @@ class _Checker:
         ]
         return Case(tuple(tensors), like.sizes, label)
 
-    def run(self, trials: Sequence[_Trial], library: Path | None) -> None:
+    def run(self, trials: Sequence[Trial], library: Path | None) -> None:
         """Run them all; the first failure that counts ends it."""
         waiting = list(trials)
         while waiting:
@@ -352,7 +315,7 @@ class _Checker:
                 self.judge(trial, result)
             waiting = waiting[len(results) :]
 
-    def judge(self, trial: _Trial, result: RunResult) -> None:
+    def judge(self, trial: Trial, result: RunResult) -> None:
         """Compare one result; raises where it is wrong and the generated kernel is not."""
         label = trial.case.label
         if result.ok:
@@ -370,7 +333,7 @@ class _Checker:
             return
         raise _Failure(verdict)
 
-    def generated_differs(self, trial: _Trial) -> bool:
+    def generated_differs(self, trial: Trial) -> bool:
         """Whether the generated kernel, too, is off on these inputs."""
         if self.text == self.kernel.generated.text:
             return True
@@ -385,7 +348,7 @@ class _Checker:
         figures = trial.references.compare(self.names, outputs, figures=False)
         return not all(figure.ok for figure in figures)
 
-    def compare(self, result: RunResult, references: _References) -> tuple[OutputError, ...]:
+    def compare(self, result: RunResult, references: References) -> tuple[OutputError, ...]:
         # Only the first case's figures are shown.
         shown = not self.figures
         figures = references.compare(self.names, result.outputs, figures=shown)

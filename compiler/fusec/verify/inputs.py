@@ -2,7 +2,7 @@
 
 Shapes, strides and dtypes stay; the values are drawn anew from a secret seed.  Integers stay
 within the range of the originals, because they may be indices, and so do floats, because they
-may be probabilities or variances.
+may be probabilities or variances.  A few edits in a row of one kernel are checked on the same ones.
 """
 
 from __future__ import annotations

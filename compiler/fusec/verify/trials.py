@@ -1,0 +1,166 @@
+"""What a kernel's results are held against, and may be held against again at the next edit.
+
+Working out the references takes most of a check, and depends on the kernel and the inputs alone,
+not on the text that is checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fusec.kernel import Kernel
+from fusec.report import OutputError
+from fusec.verify.compare import compare_output
+from fusec.verify.explain import same_bits
+from fusec.verify.inputs import Kind
+from fusec.verify.layout import Case
+
+Interpret = Callable[
+    [Sequence[torch.Tensor], Sequence[int], torch.dtype | None], Sequence[torch.Tensor]
+]
+
+# What is kept between checks at most; and how often the same made-up inputs are used, since
+# others may find more.
+_KEPT_BYTES = 64 << 20
+_MOST_USES = 8
+
+
+class References:
+    """What a case's results are held against; the float64 run is made when it is asked for.
+
+    Args:
+        case: The inputs.
+        interpret: As for ``check_kernel``.
+    """
+
+    def __init__(self, case: Case, interpret: Interpret) -> None:
+        self.case = case
+        self.interpret = interpret
+        self.eager = tuple(interpret(case.tensors, case.sizes, None))
+
+    @functools.cached_property
+    def float64(self) -> tuple[torch.Tensor | None, ...]:
+        """The outputs of a run in float64; None where there is none."""
+        if any(t.is_floating_point() or t.is_complex() for t in self.case.tensors):
+            with contextlib.suppress(RuntimeError, TypeError, NotImplementedError):
+                # Not everything exists in float64; eager alone decides then.
+                return tuple(self.interpret(self.case.tensors, self.case.sizes, torch.float64))
+        return (None,) * len(self.eager)
+
+    @property
+    def nbytes(self) -> int:
+        """The references' size, that of a float64 run among them."""
+        return sum(t.numel() * (t.element_size() + 8) for t in self.eager)
+
+    def compare(
+        self, names: Sequence[str], outputs: Sequence[torch.Tensor], *, figures: bool
+    ) -> tuple[OutputError, ...]:
+        """Compare; with float64 only where ``figures`` are wanted or eager does not suffice."""
+        if not figures:
+            quick = tuple(
+                compare_output(name, mine, plain, strict=True)
+                for name, mine, plain in zip(names, outputs, self.eager, strict=True)
+            )
+            if all(figure.ok for figure in quick):
+                return quick
+        return tuple(map(compare_output, names, outputs, self.eager, self.float64))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A case with its references; of a kind where the inputs are made up."""
+
+    case: Case
+    references: References
+    kind: Kind | None = None
+
+
+class KeptTrials:
+    """The trials of the latest check, for the next one of the same kernel on the same inputs."""
+
+    def __init__(self) -> None:
+        self._kernel: Kernel | None = None
+        self._cases: tuple[Case, ...] = ()
+        self._kinds: tuple[Kind, ...] = ()
+        self._trials: tuple[Trial, ...] = ()
+        self._notes: tuple[str, ...] = ()
+        self._uses = 0
+
+    def keep(
+        self,
+        kernel: Kernel,
+        cases: Sequence[Case],
+        kinds: Sequence[Kind],
+        trials: Sequence[Trial],
+        notes: Sequence[str],
+    ) -> None:
+        """Keep a check's trials, unless they are large.
+
+        Args:
+            kernel: The kernel.
+            cases: The real inputs.
+            kinds: The kinds of fresh input that were asked for.
+            trials: All of them.
+            notes: What was said of those that were left out.
+        """
+        self.forget()
+        if sum(each.case.nbytes + each.references.nbytes for each in trials) <= _KEPT_BYTES:
+            self._kernel, self._cases, self._kinds = kernel, tuple(cases), tuple(kinds)
+            self._trials, self._notes = tuple(trials), tuple(notes)
+
+    def find(
+        self, kernel: Kernel, cases: Sequence[Case], kinds: Sequence[Kind]
+    ) -> tuple[tuple[Trial, ...], tuple[str, ...]] | None:
+        """Return the trials and notes of an earlier check, if they are this one's.
+
+        Args:
+            kernel: As for ``keep``.
+            cases: Likewise; compared by their bits.
+            kinds: Likewise.
+        """
+        if (
+            self._kernel is not kernel
+            or self._kinds != tuple(kinds)
+            or len(self._cases) != len(cases)
+            or not all(
+                _same(kernel, kept, case) for kept, case in zip(self._cases, cases, strict=True)
+            )
+        ):
+            self.forget()
+            return None
+        self._uses += 1
+        found = self._trials, self._notes
+        if self._uses >= _MOST_USES:
+            self.forget()
+        return found
+
+    def forget(self) -> None:
+        """Keep nothing."""
+        self._kernel, self._cases, self._kinds = None, (), ()
+        self._trials, self._notes, self._uses = (), (), 0
+
+
+def _same(kernel: Kernel, kept: Case, case: Case) -> bool:
+    if kept.sizes != case.sizes or kept.label != case.label:
+        return False
+    for argument, mine, other in zip(
+        kernel.signature.arguments, kept.tensors, case.tensors, strict=True
+    ):
+        if (
+            mine.shape != other.shape
+            or mine.stride() != other.stride()
+            or mine.dtype != other.dtype
+            or mine.device != other.device
+            # what is only written may be anything
+            or (argument.role != "out" and not same_bits(mine, other))
+        ):
+            return False
+    return True
+
+
+__all__ = ["Interpret", "KeptTrials", "References", "Trial"]

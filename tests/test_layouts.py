@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fusec
-from fusec.schedule.layouts import CHANNELS_LAST
+from fusec.graph.layouts import CHANNELS_LAST
 
 
 @pytest.fixture(autouse=True)

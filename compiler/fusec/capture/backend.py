@@ -27,8 +27,11 @@ from fusec.graph.bias import add_biases_later
 from fusec.graph.bytes import keep_interpolations_of_bytes
 from fusec.graph.common import merge_common
 from fusec.graph.decompositions import decomposition_table
+from fusec.graph.gradients import add_rows_in_place
 from fusec.graph.halves import widen_products
+from fusec.graph.layouts import turn_channels_inward
 from fusec.graph.masks import settle_attention_masks
+from fusec.graph.pixels import multiply_single_pixels
 from fusec.graph.random import replace_random
 from fusec.graph.saved import recomputed_operators, saved_tensors
 from fusec.graph.softmax import open_log_softmax
@@ -155,6 +158,7 @@ class _GraphCompiler:
         started = time.perf_counter()
         self._prepare_products(joint)
         joint.graph.eliminate_dead_code()
+        self._lay_out(joint)
         open_log_softmax(joint)
         merge_common(joint.graph)
         with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
@@ -173,6 +177,12 @@ class _GraphCompiler:
         if options.target != "triton":
             widen_products(module, rounds_as_eager=options.emulate_rounding)
             add_biases_later(module)
+
+    def _lay_out(self, module: fx.GraphModule) -> None:
+        if self.backend.options.target != "triton":
+            turn_channels_inward(module)
+            multiply_single_pixels(module)
+            add_rows_in_place(module)
 
     def _backward_compiler(self) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         """Return the compiler of backward graphs, out of TorchDynamo's sight.
@@ -212,6 +222,7 @@ class _GraphCompiler:
             if not self.backend.options.eager_random:
                 replace_random(module)
             self._prepare_products(module)
+            self._lay_out(module)
             drop_returned_inputs(module)
             merge_common(module.graph)
         queue = BuildQueue()

@@ -177,25 +177,3 @@ def unfit_for_product(body: Body) -> str | None:
     if any(load.buffer in body.writes() for load in body.loads()):
         return "a matrix product that overwrites what other tiles may still have to read"
     return None
-
-
-# Below this a convolution is a matter of microseconds, whatever the layout.
-_SMALL_CONVOLUTION = 1 << 18
-
-
-def prefers_channels_last(result: Buffer, weight: tuple[Expr, ...], groups: object) -> bool:
-    """Whether a convolution is faster with the channels innermost.
-
-    Args:
-        result: What it yields.
-        weight: The weight's sizes: output channels, channels of a group, window.
-        groups: How many groups of channels.
-
-    Measured with oneDNN on AVX-512: 1.3 to 2 times as fast for windows of 1 x 1 to 7 x 7, for 3 to
-    1024 channels. Half-precision ones gain little, as they convert their operands anyway; groups
-    were not measured.
-    """
-    work = estimate(result.elements)
-    for size in weight[1:]:
-        work *= estimate(size)
-    return groups == 1 and result.dtype.itemsize == 4 and work >= _SMALL_CONVOLUTION

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from fusec.ir.body import Compute, Extern, Program
 from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
+from fusec.schedule.copies import take_over
 from fusec.schedule.fuse import fuse, has_effects
 from fusec.schedule.in_place import update_in_place
 from fusec.schedule.inline import inline_pointwise, inlined_members
-from fusec.schedule.layouts import choose_layouts
 from fusec.schedule.loops import arrange_loops
 from fusec.schedule.onehot import settle_one_hots
 from fusec.schedule.wishes import Wishes
@@ -87,8 +87,9 @@ def schedule_program(
         products: The calls of ``products_of`` that become kernels.
         updated: Inputs that the first outputs are copied into afterwards.
     """
-    program = choose_layouts(drop_dead(with_products(program, products)))
+    program = drop_dead(with_products(program, products))
     steps, inlined = inline_pointwise(program, wishes)
+    steps, taken = take_over(program, steps)
     steps, fused = fuse(program, steps, inlined_members(inlined), wishes)
     arranged = tuple(
         replace(step, body=arrange_loops(settle_one_hots(step.body), program.buffers))
@@ -102,4 +103,4 @@ def schedule_program(
     buffers = {name: buffer for name, buffer in program.buffers.items() if name in used}
     scheduled = replace(program, steps=arranged, buffers=buffers)
     scheduled, placed = update_in_place(scheduled, updated)
-    return Schedule(scheduled, (*inlined, *fused, *placed))
+    return Schedule(scheduled, (*inlined, *taken, *fused, *placed))

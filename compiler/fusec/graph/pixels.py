@@ -1,0 +1,135 @@
+"""Convolutions with a window of one pixel, as the matrix products that they are.
+
+With the channels innermost, an image is a matrix of pixels by channels.  BLAS multiplies it by the
+weight faster than oneDNN computes the convolution and its gradients, from some number of channels
+on; the gradient of the weight is laid out as the weight is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch._guards import detect_fake_mode
+
+from fusec.graph.choices import multiply_pixels
+from fusec.graph.halves import REASON
+
+aten = torch.ops.aten
+_FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
+
+
+def multiply_single_pixels(module: fx.GraphModule) -> int:
+    """Replace convolutions of single pixels, and their gradients, by products; return how many.
+
+    Args:
+        module: Functional, with fake tensors in ``meta["val"]``, its convolutions channels-last
+            where that pays (``turn_channels_inward``); changed in place.
+    """
+    nodes = [n for n in module.graph.nodes if n.target in (_FORWARD, _BACKWARD)]
+    chosen = [node for node in nodes if _fits(node)]
+    for node in chosen:
+        with module.graph.inserting_before(node):
+            if node.target == _FORWARD:
+                node.replace_all_uses_with(_forward(node))
+            else:
+                _backward(node)
+        module.graph.erase_node(node)
+    if chosen:
+        module.recompile()
+    return len(chosen)
+
+
+def _fits(node: fx.Node) -> bool:
+    given = node.args if node.target == _FORWARD else (*node.args[1:3], None, *node.args[4:])
+    x, weight, _, stride, padding, _, transposed, _, groups = given[:9]
+    others = [node.args[0]] if node.target == _BACKWARD else []
+    values = [n.meta.get("val") for n in (x, weight, *others) if isinstance(n, fx.Node)]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    if len(tensors) != 2 + len(others) or transposed or groups != 1:
+        return False
+    if not all(isinstance(size, int) for value in tensors for size in value.shape):
+        return False
+    image, matrix = tensors[:2]
+    return (
+        image.dim() == 4
+        and tuple(matrix.shape[2:]) == (1, 1)
+        and [*stride] == [1, 1]  # type: ignore[misc]
+        and [*padding] == [0, 0]  # type: ignore[misc]
+        and image.device.type == "cpu"
+        and image.numel() > 0
+        and all(_is_matrix(each) for each in (image, *tensors[2:]))
+        and multiply_pixels(image, matrix)
+    )
+
+
+def _is_matrix(image: torch.Tensor) -> bool:
+    """Whether an image is stored as a matrix of pixels by channels."""
+    _, channels, height, width = image.shape
+    strides = (height * width * channels, 1, width * channels, channels)
+    return image.stride() == strides
+
+
+def _forward(node: fx.Node) -> fx.Node:
+    x, weight, bias = node.args[:3]
+    pixels, matrix = _pixels(node, x), _matrix(node, weight)
+    turned = _add(node, aten.t.default, matrix)
+    if bias is None:
+        result = _add(node, aten.mm.default, pixels, turned)
+    else:
+        result = _add(node, aten.addmm.default, bias, pixels, turned)
+    return _image(node, result, x)
+
+
+def _backward(node: fx.Node) -> None:
+    gradient, x, weight = node.args[:3]
+    wanted: Any = node.args[-1]
+    pixels, matrix, above = _pixels(node, x), _matrix(node, weight), _pixels(node, gradient)
+    results: list[fx.Node | None] = [None, None, None]
+    if wanted[0]:
+        results[0] = _image(node, _add(node, aten.mm.default, above, matrix), x)
+    if wanted[1]:
+        turned = _add(node, aten.t.default, above)
+        product = _add(node, aten.mm.default, turned, pixels)
+        assert isinstance(weight, fx.Node)
+        results[1] = _add(node, aten.view.default, product, [*weight.meta["val"].shape])
+    if wanted[2]:
+        results[2] = _add(node, aten.sum.dim_IntList, gradient, [0, 2, 3])
+    for user in list(node.users):
+        result = results[user.args[1]]  # type: ignore[index]
+        assert result is not None
+        user.replace_all_uses_with(result)
+        user.graph.erase_node(user)
+
+
+def _pixels(node: fx.Node, image: Any) -> fx.Node:
+    turned = _add(node, aten.permute.default, image, [0, 2, 3, 1])
+    count, channels, height, width = image.meta["val"].shape
+    return _add(node, aten.view.default, turned, [count * height * width, channels])
+
+
+def _matrix(node: fx.Node, weight: Any) -> fx.Node:
+    return _add(node, aten.squeeze.dims, weight, [2, 3])
+
+
+def _image(node: fx.Node, pixels: fx.Node, like: Any) -> fx.Node:
+    count, _, height, width = like.meta["val"].shape
+    shape = [count, height, width, pixels.meta["val"].shape[1]]
+    return _add(
+        node, aten.permute.default, _add(node, aten.view.default, pixels, shape), [0, 3, 1, 2]
+    )
+
+
+def _add(like: fx.Node, target: Any, *args: Any) -> fx.Node:
+    made = like.graph.call_function(target, args)
+    made.meta = {k: v for k, v in like.meta.items() if k not in ("val", "tensor_meta", REASON)}
+    values = fx.node.map_arg(args, lambda n: n.meta["val"])
+    fake = detect_fake_mode([each for each in values if isinstance(each, torch.Tensor)])
+    assert fake is not None
+    with fake:
+        made.meta["val"] = target(*values)
+    return made
+
+
+__all__ = ["multiply_single_pixels"]

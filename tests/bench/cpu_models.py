@@ -226,7 +226,15 @@ def measure(name: str, options: argparse.Namespace) -> Row:
         else:
             worst = judge(found, own, truth, FLOOR[precision])
             row[f"{backend}_errors"] = worst
-            if not worst[0] <= 2 * worst[1] + FLOOR[precision] and backend == "fusec":
+            over = not worst[0] <= 2 * worst[1] + FLOOR[precision]
+            if over and backend == "fusec" and training and precision == "float32":
+                unsure = moved_by_rounding(kind, mode, truth)
+                row["moved_by_rounding"] = unsure[worst[2]]
+                over = any(
+                    not error <= 2 * max(mine, unsure[name]) + FLOOR[precision]
+                    for name, (error, mine) in errors_of(found, own, truth).items()
+                )
+            if over and backend == "fusec":
                 row["error"] = f"wrong: {worst}"
         if training:
             change = _updated(each, own, optimizer)
@@ -266,17 +274,46 @@ def judge(
     worst is the one that is furthest above what is allowed.
     """
     worst = (-math.inf, 0.0, 0.0, "")
-    for name, exact in truth.items():
-        if not exact.is_floating_point():
-            same = bool((found[name] == own[name]).all())
-            errors = (0.0 if same else math.inf, 0.0)
-        else:
-            scale = max(exact.abs().max().item(), 1e-3)
-            errors = tuple(_distance(each[name], exact) / scale for each in (found, own))
+    for name, errors in errors_of(found, own, truth).items():
         over = errors[0] - 2 * errors[1] - floor
         if not over <= worst[0]:
             worst = (over, *errors, name)
     return worst[1:]
+
+
+def errors_of(
+    found: dict[str, Any], own: dict[str, Any], truth: dict[str, Any]
+) -> dict[str, tuple[float, float]]:
+    """Return each result's error and eager's, as ``judge`` measures them."""
+    errors = {}
+    for name, exact in truth.items():
+        if not exact.is_floating_point():
+            same = bool((found[name] == own[name]).all())
+            errors[name] = (0.0 if same else math.inf, 0.0)
+            continue
+        scale = max(exact.abs().max().item(), 1e-3)
+        first, second = (_distance(each[name], exact) / scale for each in (found, own))
+        errors[name] = first, second
+    return errors
+
+
+def moved_by_rounding(kind: str, mode: str, truth: dict[str, Any]) -> dict[str, float]:
+    """Return how far each result moves, in float64, if only the parameters are rounded otherwise.
+
+    Where that is much, no float32 computation is better: ResNet-50's gradients at a batch of four
+    move by half a percent in the median and by five to ten in the worst tensor.
+    """
+    import torch
+    from cpu_model_cases import build, in_double, tensors_of
+
+    exact = in_double(build(kind, mode))
+    parameters = [*exact.module.parameters()]
+    with torch.no_grad():
+        for parameter in parameters:  # by half a unit in the last place of float32, up or down
+            parameter.mul_(1 + 2.0**-24 * (2 * torch.rand_like(parameter) - 1))
+    moved = Contender(exact, "eager", exact.optimizer(parameters), False)
+    found = tensors_of(exact.module, moved.forward_backward())
+    return {name: error for name, (error, _) in errors_of(found, truth, truth).items()}
 
 
 def _distance(value: Any, truth: Any) -> float:

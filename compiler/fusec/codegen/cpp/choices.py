@@ -180,6 +180,13 @@ UPDATE_SHARES = 4
 TABLE_COST = 12
 TABLE_ROWS = 16
 TABLE_LENGTH = 4096
+# Rows of values that are kept while what they are computed from stays the same: at most so many
+# bytes, which stay in the first-level cache beside a row of the result; for at most so many rows,
+# which are looked through when the kernel is written; and where at most this share of the rows
+# finds others than the row before it. Upsampling by two has a half.
+REPEATED_BYTES = 16 * 1024
+REPEATED_ROWS = 8192
+REPEATED_SHARE = 0.7
 # A vector of elements from all over costs more than as many single reads; a loop is vectorized all
 # the same if it has this much arithmetic, in additions, for each of them.
 GATHER_COST = 4

@@ -21,6 +21,7 @@ from fusec.codegen.cpp.loops import cost, head, may_thread, shared_loops
 from fusec.codegen.cpp.near import angles, both_forms
 from fusec.codegen.cpp.ranges import split_ranges
 from fusec.codegen.cpp.reductions import simd
+from fusec.codegen.cpp.repeated import declare_repeated, fill_repeated, repeated_rows
 from fusec.codegen.cpp.scope import Kernel, Scope
 from fusec.codegen.cpp.tables import Tables, bind_tables, tabled_nodes, write_tables
 from fusec.codegen.cpp.transpose import Turned, turned_loads
@@ -84,7 +85,13 @@ def _write_nest(kernel: Kernel, scope: Scope, writer: Writer) -> None:
     kept = tabled_nodes(kernel) if threads and len(parts) == 1 and not blocked else []
     tables = write_tables(kernel, scope, writer, kept) if kept else {}
     middle.taken |= scope.taken
-    with shared_loops(kernel, writer, heads):
+    repeated = repeated_rows(kernel, tables) if threads and len(parts) == 1 and not blocked else []
+    # A thread keeps such rows from one turn of the second innermost loop to the next.
+    own = [heads.pop()] if repeated else []
+    with shared_loops(kernel, writer, heads), ExitStack() as stack:
+        if repeated:
+            names = declare_repeated(middle, writer, repeated)
+            stack.enter_context(writer.block(own[0]))
         if blocked:
             limit = kernel.at_most(f"{begin} + BLOCK", end)
             end = middle.name(f"{last.name}_end")
@@ -95,6 +102,9 @@ def _write_nest(kernel: Kernel, scope: Scope, writer: Writer) -> None:
             rows = [node for node in part.nodes if axis not in part.free[node]]
             row.compute(rows, writer, later=_rest(part, rows))
             middle.taken |= row.taken
+            if repeated:
+                fill_repeated(row, writer, repeated, names, tables)
+                tables = {**tables, **{n: names[n] for each in repeated for n in each.nodes}}
             requests = pointwise_requests(part, axis) if threads else ()
             _vector_loop(part, row, writer, axis, (begin, end), requests, tables)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+
 from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import Expression, from_memory
@@ -49,10 +51,10 @@ def tabled_nodes(kernel: Kernel) -> list[Node]:
 def write_tables(kernel: Kernel, scope: Scope, writer: Writer, kept: list[Node]) -> Tables:
     """Write the loop that fills the tables; return their names."""
     last = kernel.body.axes[-1]
-    tables = {}
+    tables, narrow = {}, short_indices(kernel)
     for node in kept:
         name = scope.name(f"{_word(scope, node)}_table")
-        kind = ELEMENT_TYPES[node.dtype]
+        kind = "int32_t" if node in narrow else ELEMENT_TYPES[node.dtype]
         writer.line(f"alignas(64) {kind} {name}[{kernel.extent(last)}];", node.source)
         tables[node] = name
     inner = Scope(kernel, scope)
@@ -60,8 +62,26 @@ def write_tables(kernel: Kernel, scope: Scope, writer: Writer, kept: list[Node])
         inner.compute(kernel.closure(kept, inner.values), writer, named=kept)
         for node, name in tables.items():
             text = inner.values[node].text
+            if node in narrow:
+                text = f"int32_t({text})"
             writer.line(f"{name}[{inner.axes[last]}] = {text};", node.source)
     return tables
+
+
+def short_indices(kernel: Kernel) -> frozenset[Node]:
+    """Return the checked indices that 32 bits hold: twice as many of them are a vector."""
+    symbols = {
+        symbol
+        for node in kernel.nodes
+        if isinstance(node, Load)
+        for expr in node.index
+        for symbol in expr.symbols()
+        if isinstance(symbol.payload, Op) and symbol.payload.name.startswith(CHECK_PREFIX)
+    }
+    sizes = {s: s.size.constant if s.size is not None else None for s in symbols}
+    wide = {s.payload for s in symbols if (sizes[s] or 1 << 31) >= 1 << 31}
+    found = {s.payload for s in symbols} - wide
+    return frozenset(n for n in found if isinstance(n, Node) and n.dtype == torch.int64)
 
 
 def _word(scope: Scope, node: Node) -> str:
@@ -71,8 +91,12 @@ def _word(scope: Scope, node: Node) -> str:
 
 def bind_tables(scope: Scope, axis: Symbol, tables: Tables) -> None:
     """Make what is in tables known inside of the loop along ``axis``."""
+    narrow = short_indices(scope.kernel)
     for node, name in tables.items():
         place = f"{name}[{scope.axes[axis]}]"
+        if node in narrow:  # as long as other indices before it is multiplied
+            scope.values[node] = Expression(f"int64_t({place})")
+            continue
         value = from_memory(place, node.dtype)
         scope.values[node] = Expression(place) if value.text == place else value
 

@@ -1,4 +1,4 @@
-"""Rows added to a product's result where it lies: the same, and what is not."""
+"""Rows added to a product's result where it lies, and large products: the same, and what is not."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fusec
+from fusec.codegen.host import LARGE_BYTES
 
 
 @pytest.fixture(autouse=True)
@@ -129,3 +130,30 @@ def test_a_table_that_is_no_zeros_and_sums_that_are_none() -> None:
         if call is forward:
             wanted = result, gradient
     torch.testing.assert_close((result, gradient), wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_large_products() -> None:
+    side = 2900  # a little more than it takes
+    assert side * side * 4 >= LARGE_BYTES
+    a, b, bias = torch.randn(side, 8), torch.randn(8, side), torch.randn(side)
+    c, d, e = torch.randn(2, side, 4), torch.randn(2, 4, side), torch.randn(2, side, 1)
+
+    def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a, b, bias, c, d, e = given
+        return (
+            a @ b,
+            torch.addmm(bias, a, b, beta=0.5, alpha=2),
+            c @ d,
+            torch.baddbmm(e, c, d, alpha=3.0),
+        )
+
+    compiled = fusec.compile(function)
+    inputs = (a, b, bias, c, d, e)
+    first = compiled(*inputs)
+    kept = [x.clone() for x in first]
+    for got, plain in zip(compiled(*inputs), function(*inputs), strict=True):
+        assert torch.equal(got, plain)
+    for got, before in zip(first, kept, strict=True):  # each call has memory of its own
+        assert torch.equal(got, before)
+    (part,) = compiled.graphs[0].parts
+    assert part.state.host.text.count("multiply_into(") == 4

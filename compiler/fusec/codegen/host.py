@@ -68,6 +68,7 @@ class _Writer:
         self.traced = traced
         self.taken = {"run", "inputs", "_", "status", "threads", "failed", "launch", "expect"}
         self.taken |= {"empty", "empty_cpu", "empty_large", "empty_cuda", *DTYPES, *targets}
+        self.taken.add("multiply_into")
         self.constants: dict[str, object] = {}
         self.lines: list[str] = []
         self.groups: dict[str, Group] = {}
@@ -195,6 +196,12 @@ class _Writer:
         function = self.constant(called, str(step.target).replace(".", "_"))
         arguments = [self.value(a) for a in step.args]
         arguments += [f"{k}={self.value(v)}" for k, v in step.kwargs.items()]
+        if self.is_large_product(step):
+            self.bind(step.outputs[0])
+            self.allocate(self.program.buffers[step.outputs[0]])
+            arguments += [f"out={self.names[step.outputs[0]]}"]
+            self.lines.append(f"multiply_into({', '.join([function, *arguments])})")
+            return
         call = f"{function}({', '.join(arguments)})"
         # What nobody reads may be None instead of the tensor that was predicted.
         outputs = [name if name in self.needed else "" for name in step.outputs]
@@ -213,6 +220,14 @@ class _Writer:
             if name:
                 target, buffer = self.names[name], self.program.buffers[name]
                 self.lines.append(f"{target} = expect({target}, {self.tuple(buffer.strides)})")
+
+    def is_large_product(self, step: Step) -> bool:
+        """Whether a call is a product with so large a result that its memory is best ours."""
+        if not isinstance(step, Extern) or step.target not in _PRODUCTS or not step.outputs[0]:
+            return False
+        buffer = self.program.buffers[step.outputs[0]]
+        large = buffer.device.type == "cpu" and (buffer_bytes(buffer) or 0) >= LARGE_BYTES
+        return large and "out" not in step.kwargs and step.outputs[0] in self.needed
 
     def bind(self, name: str) -> str:
         buffer = self.program.buffers[name]
@@ -274,6 +289,14 @@ _DIRECT: dict[object, Callable[..., Any]] = {
     torch.ops.aten.baddbmm.default: torch.baddbmm,
     torch.ops.aten.convolution.default: torch.convolution,
 }
+
+# What can write its result into memory that is given.
+_PRODUCTS = (
+    torch.ops.aten.mm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.baddbmm.default,
+)
 
 
 def called_as(target: Callable[..., Any]) -> Callable[..., Any]:

@@ -50,6 +50,14 @@ def empty_large(
     return made
 
 
+@torch.no_grad()  # a result that is given takes no part in gradients
+def multiply_into(
+    product: Callable[..., object], *given: object, out: torch.Tensor, **named: object
+) -> None:
+    """Call a product whose large result goes into memory from ``empty_large``."""
+    product(*given, out=out, **named)
+
+
 @functools.cache
 def _one_gpu() -> bool:
     # asked at the first allocation, not on import: counting devices starts the driver

@@ -26,6 +26,7 @@ from fusec.runtime.launch import (
     empty_cuda,
     empty_large,
     expect,
+    multiply_into,
     raise_check,
 )
 from fusec.runtime.program import NativeProgram, native_group, native_program, python_group
@@ -102,6 +103,7 @@ class CompiledPart:
             "empty_cuda": empty_cuda,
             "empty": torch.empty_strided,
             "expect": expect,
+            "multiply_into": multiply_into,
             "threads": torch.get_num_threads,
             "failed": self._failed,
         }

@@ -582,6 +582,17 @@ def test_resized_inputs_keep_their_wrappers() -> None:
         same(a, other)
 
 
+def test_large_temporaries() -> None:
+    def function(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.softmax(a, -1)
+        return y.cumsum(0), y.sum(0)
+
+    a = torch.randn(2304, 2048)  # the softmax takes 18 MB, which only kernels see
+    compiled = short(function, a)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(a), function(a), rtol=1e-4, atol=1e-5)
+
+
 # --- views of inputs -------------------------------------------------------------------------
 
 _VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {

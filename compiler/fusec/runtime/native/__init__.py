@@ -28,6 +28,8 @@ _SOURCES = (  # in the order of their use
     "device.cpp",
     "dispatcher.cpp",
 )
+# Seconds for the compiler: nobody waits for it, and it gives way to all else on a busy machine.
+_TIME_LIMIT = 600.0
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 _types: NativeTypes | None = None
@@ -48,12 +50,18 @@ class NativeTypes:
     DeviceProgram: Any
 
 
-def prepare() -> None:
-    """Start building, once a process, while other things are done."""
+def prepare(*, awaited: bool = False) -> None:
+    """Start building, once a process, while other things are done.
+
+    Args:
+        awaited: Whether somebody waits for it, so that it need not give way.
+    """
     global _thread
     with _lock:
         if _thread is None:
-            _thread = threading.Thread(target=_prepare, name="fusec-native", daemon=True)
+            _thread = threading.Thread(
+                target=_prepare, args=(awaited,), name="fusec-native", daemon=True
+            )
             _thread.start()
 
 
@@ -64,7 +72,7 @@ def types(*, wait: bool = False) -> NativeTypes | None:
         wait: Whether to wait for the build.
     """
     if wait:
-        prepare()
+        prepare(awaited=True)
         assert _thread is not None
         _thread.join()
     return _types
@@ -86,11 +94,12 @@ def problem() -> str:
     return _problem
 
 
-def _prepare() -> None:
+def _prepare(awaited: bool) -> None:
     global _types, _problem
-    with contextlib.suppress(OSError, AttributeError):
-        # This thread, and the compiler that it starts, give way to what somebody waits for.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
+    if not awaited:
+        with contextlib.suppress(OSError, AttributeError):
+            # This thread, and the compiler that it starts, give way to what somebody waits for.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
     try:
         _types = _load()
     except Exception as error:
@@ -114,7 +123,8 @@ def _load() -> NativeTypes:
         flags += ["-undefined", "dynamic_lookup"]
     else:
         flags += ["-Wl,--warn-unresolved-symbols"]
-    library = cpp_build.load_library(cpp_build.build(text, extra_flags=flags, kind="native"))
+    built = cpp_build.build(text, extra_flags=flags, kind="native", time_limit=_TIME_LIMIT)
+    library = cpp_build.load_library(built)
     make = ctypes.PYFUNCTYPE(ctypes.py_object)(("fusec_native_types", library))
     return NativeTypes(*make())
 

@@ -34,8 +34,13 @@ const edits = new WeakMap();
 
 // A slider of ipywidgets has a label and a value beside it that its handles do not know of: to a
 // screen reader they would be nameless, and stand at the place in a list.
-const named = new WeakSet();
-const nameSliders = (panel) => {
+const watched = new WeakSet();
+const CONTROLS = "button, select, input, summary, [role=tab], [role=slider], [tabindex='0']";
+const mendControls = (panel) => {
+  // In Notebook 7 the notebook would take the arrows from whatever has the focus.
+  for (const control of panel.querySelectorAll(CONTROLS)) {
+    if (!control.dataset.lmSuppressShortcuts) control.dataset.lmSuppressShortcuts = "true";
+  }
   for (const slider of panel.querySelectorAll(".widget-slider, .widget-hslider")) {
     const label = slider.querySelector(".widget-label")?.textContent ?? "";
     const value = slider.querySelector(".widget-readout")?.textContent ?? "";
@@ -49,14 +54,25 @@ const nameSliders = (panel) => {
     }
   }
 };
-const watchSliders = (el) => {
+// Saving the notebook works in the panel as everywhere in it, also where its other keys do not.
+const passSave = (event) => {
+  const { key, code, keyCode, ctrlKey, metaKey, altKey, shiftKey } = event;
+  if (!(ctrlKey || metaKey) || altKey || shiftKey || key.toLowerCase() !== "s") return;
+  event.preventDefault();
+  const copy = { key, code, keyCode, ctrlKey, metaKey, bubbles: true, cancelable: true };
+  event.target.closest(".jp-Notebook")?.dispatchEvent(new KeyboardEvent("keydown", copy));
+};
+const watchControls = (el) => {
   const panel = el.closest(".fuselab-panel");
-  if (!panel || named.has(panel)) return;
-  named.add(panel);
-  nameSliders(panel);
+  if (!panel || watched.has(panel)) return;
+  watched.add(panel);
+  mendControls(panel);
+  panel.addEventListener("keydown", (event) => {
+    if (event.target.closest("[data-lm-suppress-shortcuts]")) passSave(event);
+  });
   const kinds = { subtree: true, childList: true, characterData: true };
   const more = { attributes: true, attributeFilter: ["aria-valuetext"] };
-  new MutationObserver(() => nameSliders(panel)).observe(panel, { ...kinds, ...more });
+  new MutationObserver(() => mendControls(panel)).observe(panel, { ...kinds, ...more });
 };
 
 // As fuselab/views/looks.py has them.
@@ -133,13 +149,7 @@ function render({ model, el }) {
       event.preventDefault();
       event.stopImmediatePropagation();
       if (!event.repeat) send(event.shiftKey ? "keep" : "check");
-    } else if (event.key.toLowerCase() === "s" && !event.shiftKey) {
-      // Saving the notebook works here as everywhere in it.
-      event.preventDefault();
-      const { key, code, keyCode, ctrlKey, metaKey } = event;
-      const copy = { key, code, keyCode, ctrlKey, metaKey, bubbles: true, cancelable: true };
-      el.parentElement?.closest(".jp-Notebook")?.dispatchEvent(new KeyboardEvent("keydown", copy));
-    }
+    } else passSave(event);
   };
   textarea.addEventListener("keydown", onKey, true);
   // Typing is not the notebook's business; the editor's own commands listen inside of here.
@@ -291,7 +301,7 @@ function render({ model, el }) {
   paintMark();
   showCell();
   const watch = (frames) => {
-    if (el.isConnected) watchSliders(el);
+    if (el.isConnected) watchControls(el);
     else if (frames) requestAnimationFrame(() => watch(frames - 1));
   };
   watch(100); // once it is in the page

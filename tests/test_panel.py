@@ -722,3 +722,16 @@ def test_an_edit_of_a_kernel_that_is_not_shown_is_dropped_if_overtaken(bench):
         message = {"kind": "edit", "document": first, "text": text, "seen": seen}
         editor._handle_custom_msg(message, [])
     assert bench.bench.draft(first) == "// second"
+
+
+def test_a_late_answer_does_not_bring_back_what_was_reverted(bench, cell):
+    """The page is busy, the job goes on without its answer, which comes after all."""
+    editor = bench.kernels.editor
+    type_text(bench, "// broken")
+    late = {"kind": "sync", "id": editor._asked, "document": editor.document}
+    late |= {"text": "// broken", "seen": editor.content["seen"]}
+    bench.kernels.revert.click()
+    settle(bench)
+    editor._handle_custom_msg(late, [])
+    assert editor.text == cell.kernels["gelu_norm"].source
+    assert not bench.bench.drafts

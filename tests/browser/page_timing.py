@@ -6,11 +6,11 @@ from lab import Panel
 
 # What a person opens a tab for.
 CONTENT = {
-    "Timings": "table",
+    "Timings": "table, .widget-html-content",
     "Fusion": "[data-pick]",
     "Stages": ".fuselab-code",
     "Guards and breaks": ".widget-html table",
-    "Numerics": ".widget-html table, .widget-html-content",
+    "Numerics": "table, .widget-html-content",
     "Tuning": ".widget-hprogress",
     "Kernels": ".fuselab-editor textarea",
 }

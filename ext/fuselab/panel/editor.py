@@ -115,9 +115,12 @@ class Editor(Scripted):
             return
         seen = int(message.get("seen", 0))
         with self._state:
+            known = self._latest.get(document, 0)
             # What was typed after it may have overtaken it on another thread.
-            stale = seen < self._latest.get(document, 0)
-            if not stale:
+            stale = seen < known
+            # The same number is a text that arrived before; Python may have replaced it since,
+            # and an answer to ``sync`` that comes too late must not bring it back.
+            if seen > known:
                 self._latest[document] = seen
                 # The number counts for every document: a view that has sent a later one would
                 # take whatever Python shows next for older than that.

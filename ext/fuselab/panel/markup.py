@@ -44,8 +44,8 @@ def notice(lines: list[str], color: str, details: str = "", faded: bool = False)
         else ""
     )
     return (
-        f"<div style='border-left:3px solid {color};padding:1px 8px;margin:2px 0 6px;overflow-wrap:anywhere;"
-        f"opacity:{0.6 if faded else 1}'>{'<br>'.join(body)}{folded}</div>"
+        f"<div style='border-left:3px solid {color};padding:1px 8px;margin:2px 0 6px;"
+        f"overflow-wrap:anywhere;opacity:{0.6 if faded else 1}'>{'<br>'.join(body)}{folded}</div>"
     )
 
 

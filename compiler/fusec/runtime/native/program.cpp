@@ -30,7 +30,7 @@ namespace {
 constexpr Py_ssize_t kMaxValues = 64;     // parameters of a function; tensors kept on the stack
 constexpr size_t kStackScratch = 16384;   // temporaries up to here need no allocation
 constexpr size_t kAlignment = 64;
-constexpr size_t kLargeScratch = 16 << 20;
+constexpr size_t kLargeScratch = 4 << 20;  // as for tensors: LARGE_BYTES in codegen/host.py
 constexpr size_t kHugePage = 2 << 20;
 constexpr size_t kMaxKernelArguments = 64;
 

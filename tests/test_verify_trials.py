@@ -133,3 +133,35 @@ def test_edits_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernel.check(kernel.source + "// 3\n").ok
     assert len(runs) == 2 * first
     torch._dynamo.reset()
+
+
+def test_the_generated_kernel_is_tried_once_where_inputs_are_hard(subject: fusec.Kernel) -> None:
+    """An edit that differs on made-up values, as the generated kernel does, passes each time."""
+    runs: list[object] = []
+    generated = kernels.prepare(kernels.cpp())
+
+    def counted_kernel(tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> object:
+        runs.append(sizes)
+        return generated(tensors, sizes)
+
+    def rounding(
+        tensors: Sequence[torch.Tensor], sizes: Sequence[int], precision: torch.dtype | None
+    ) -> list[torch.Tensor]:
+        (plain,) = kernels.interpret(tensors, sizes, precision)
+        return [torch.where(tensors[0].isinf(), 0.0, plain)]  # what no kernel here does
+
+    kept, case = KeptTrials(), kernels.case()
+    for number in range(3):
+        verdict = check_kernel(
+            subject,
+            f"{kernels.cpp()}// {number}\n",
+            cases=[case],
+            build=kernels.build_library,
+            interpret=rounding,
+            generated=counted_kernel,  # type: ignore[arg-type]
+            timed=False,
+            kept=kept,
+        )
+        assert verdict.ok, verdict.reason
+        assert "as the generated kernel does" in verdict.details
+        assert len(runs) == 1

@@ -36,9 +36,13 @@ class References:
     Args:
         case: The inputs.
         interpret: As for ``check_kernel``.
+
+    Attributes:
+        hard: Whether the generated kernel, too, is off here; None until somebody finds out.
     """
 
     def __init__(self, case: Case, interpret: Interpret) -> None:
+        self.hard: bool | None = None
         self.case = case
         self.interpret = interpret
         self.eager = tuple(interpret(case.tensors, case.sizes, None))

@@ -216,43 +216,43 @@ class Style:
     """Literal looks, by role; the templates name them."""
 
     box = (
-        "background:#ffffff;color:#1a1a1a;border:1px solid #d0d0d0;border-radius:4px;"
+        "background:#fff;color:#111;border:1px solid #d0d0d0;border-radius:4px;"
         "padding:8px 12px;font:13px/1.45 system-ui,-apple-system,'Segoe UI',sans-serif;"
         "max-width:1100px;overflow-x:auto;text-align:left"
     )
     table = (
-        "border-collapse:collapse;background:#ffffff;color:#1a1a1a;font-size:12px;margin:6px 0;"
+        "border-collapse:collapse;background:#fff;color:#111;font-size:12px;margin:6px 0;"
         "font-variant-numeric:tabular-nums;width:auto"
     )
     th = (
-        "background:#f2f4f7;color:#1a1a1a;text-align:left;font-weight:600;padding:2px 12px 2px 6px;"
+        "background:#f2f4f7;color:#111;text-align:left;font-weight:600;padding:2px 12px 2px 6px;"
         "border-bottom:1px solid #d0d0d0;white-space:nowrap"
     )
     td = (
-        "background:#ffffff;color:#1a1a1a;text-align:left;padding:2px 12px 2px 6px;"
+        "background:#fff;color:#111;text-align:left;padding:2px 12px 2px 6px;"
         "vertical-align:top"
     )
     number = (
-        "background:#ffffff;color:#1a1a1a;text-align:right;padding:2px 12px 2px 6px;"
+        "background:#fff;color:#111;text-align:right;padding:2px 12px 2px 6px;"
         "white-space:nowrap;vertical-align:top"
     )
     best = (
-        "background:#fdf1e7;color:#1a1a1a;text-align:right;padding:2px 12px 2px 6px;"
+        "background:#fdf1e7;color:#111;text-align:right;padding:2px 12px 2px 6px;"
         "white-space:nowrap;font-weight:600"
     )
-    quiet = "background:#ffffff;color:#5a5a5a"
+    quiet = "background:#fff;color:#5a5a5a"
     code = (
-        "background:#fafafa;color:#1a1a1a;border:1px solid #e4e4e4;padding:4px 0;margin:4px 0;"
+        "background:#fafafa;color:#111;border:1px solid #e4e4e4;padding:4px 0;margin:4px 0;"
         "font:12px/1.4 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-x:auto;"
         "max-height:32em;overflow-y:auto;white-space:pre"
     )
     listing = (
-        "background:#fafafa;color:#1a1a1a;border:1px solid #e4e4e4;margin:4px 0;max-height:32em;"
+        "background:#fafafa;color:#111;border:1px solid #e4e4e4;margin:4px 0;max-height:32em;"
         "overflow:auto"
     )
-    columns = "border-collapse:collapse;background:#fafafa;color:#1a1a1a;margin:0"
+    columns = "border-collapse:collapse;background:#fafafa;color:#111;margin:0"
     column = (
-        "background:#fafafa;color:#1a1a1a;border:0;padding:4px 8px;text-align:left;"
+        "background:#fafafa;color:#111;border:0;padding:4px 8px;text-align:left;"
         "vertical-align:top;width:100%"
     )
     gutter = (
@@ -263,15 +263,15 @@ class Style:
         "background:#fafafa;color:#2f6db5;border:0;padding:4px;text-align:left;"
         "vertical-align:top;user-select:none"
     )
-    lines = f"background:#fafafa;color:#1a1a1a;{_LINES}"
+    lines = f"background:#fafafa;color:#111;{_LINES}"
     numbers = f"background:#fafafa;color:#6e6e6e;text-align:right;{_LINES}"
     origins = f"background:#fafafa;color:#2f6db5;{_LINES}"
-    code_bad = "background:#fbe3e0;color:#1a1a1a"
+    code_bad = "background:#fbe3e0;color:#111"
     mono = (
-        "background:#ffffff;color:#1a1a1a;font:12px ui-monospace,Menlo,Consolas,monospace;"
+        "background:#fff;color:#111;font:12px ui-monospace,Menlo,Consolas,monospace;"
         "white-space:pre-wrap"
     )
-    summary = "background:#ffffff;color:#1a1a1a;cursor:pointer;padding:2px 0"
+    summary = "background:#fff;color:#111;cursor:pointer;padding:2px 0"
     good = "background:#e8f4ea;color:#1d5c2b;padding:1px 6px;border-radius:3px"
     bad = "background:#fbe3e0;color:#8a1c10;padding:1px 6px;border-radius:3px;font-weight:600"
     warn = "background:#fff5dc;color:#5f4300;padding:1px 6px;border-radius:3px"

@@ -10,11 +10,13 @@ import torch
 
 from fusec.ir.index import Expr, Symbol, product
 from fusec.ir.node import (
+    Const,
     Dot,
     Load,
     Node,
     Reduce,
     Scan,
+    current_recorder,
     free_axes,
     indirect,
     indirect_nodes,
@@ -76,12 +78,23 @@ class Store:
             they touch some elements, perhaps several times, of a buffer that another step has
             filled. ``put`` overwrites (which of several values stays is not defined); ``add``,
             ``mul``, ``max`` and ``min`` combine with what is there, in any order.
+        asked: The user's line that was lowered when the store was recorded.
     """
 
     buffer: str
     index: tuple[Expr, ...]
     value: Node
     mode: str = "set"
+    asked: SourceLine | None = field(
+        default_factory=lambda: current_recorder().source, compare=False, repr=False
+    )
+
+    @property
+    def source(self) -> SourceLine | None:
+        """The user's line whose value it writes."""
+        if self.asked is not None and is_shared(self.value):
+            return self.asked
+        return self.value.source
 
     @property
     def updates(self) -> bool:
@@ -207,8 +220,18 @@ class Body:
 
     def origins(self) -> tuple[SourceLine, ...]:
         """Return the user's lines that this body computes, in order of line."""
-        lines = {node.source for node in self.nodes() if node.source is not None}
-        return tuple(sorted(lines, key=lambda s: (s.file, s.line)))
+        lines = {node.source for node in self.nodes() if not is_shared(node)}
+        lines |= {store.source for store in self.stores}
+        return tuple(sorted((line for line in lines if line), key=lambda s: (s.file, s.line)))
+
+
+def is_shared(node: Node) -> bool:
+    """Whether bodies that have nothing to do with each other share a node.
+
+    Constants and single numbers from memory depend on no loop, so that every body of a program has
+    the same node of them, with the line of the first one that asked.
+    """
+    return isinstance(node, Const) or (isinstance(node, Load) and not node.index)
 
 
 def axis_sizes(axes: tuple[Symbol, ...]) -> tuple[Expr, ...]:

@@ -219,8 +219,11 @@ class _Driver:
             placed = self.argument(value)
             if isinstance(placed, TensorValue):
                 self.lowering.label = "output"
-                self.lowering.hint = _readable(value) if isinstance(value, fx.Node) else ""
-                placed = self.lowering.realize(placed).ref
+                is_node = isinstance(value, fx.Node)
+                self.lowering.hint = _readable(value) if is_node else ""
+                asked = user_line(value.meta.get("stack_trace")) if is_node else None
+                with source_line(asked):  # of what exists only as a function until now
+                    placed = self.lowering.realize(placed).ref
             results.append(placed)
         self.outputs = tuple(results)
 

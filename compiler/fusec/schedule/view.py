@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fusec.ir.body import Compute, Extern, Program, Step
-from fusec.ir.node import Const
 from fusec.ir.printer import format_body
 from fusec.report import FusionDecision, SourceLine
 from fusec.schedule.rules import numbered, step_label
@@ -198,9 +197,7 @@ def step_graph(
 def _node(step: Step, kernels: Mapping[str, tuple[str, ...]]) -> GraphNode:
     label = step_label(step)
     if isinstance(step, Compute):
-        # A constant is one node for all lines that use it, with the line of the first.
-        lines = {n.source for n in step.body.nodes() if n.source and not isinstance(n, Const)}
-        where = tuple(sorted(lines, key=lambda s: (s.file, s.line)))
+        where = step.body.origins()
         return GraphNode(
             step.name, label, "kernel", kernels.get(step.name, ()), where, format_body(step.body)
         )

@@ -68,7 +68,7 @@ class Halves:
             writer.line(f"alignas(64) float {arrays[load]}[{LINE}];", load.source)
             writer.line(f"fx_to_floats({arrays[load]}, &{place}, {count});", load.source)
         for store in self.stores:
-            writer.line(f"alignas(64) float {arrays[store]}[{LINE}];", store.value.source)
+            writer.line(f"alignas(64) float {arrays[store]}[{LINE}];", store.source)
 
     def bind(self, scope: Scope, arrays: Mapping[Load | Store, str], place: str) -> None:
         """Make the elements at ``place`` of the arrays known inside of the loop over a block."""
@@ -91,7 +91,7 @@ class Halves:
         for store in self.stores:
             scope.kernel.use("to_halves.f16")
             place = _at(scope, store.buffer, store.index, first)
-            writer.line(f"fx_to_halves(&{place}, {arrays[store]}, {count});", store.value.source)
+            writer.line(f"fx_to_halves(&{place}, {arrays[store]}, {count});", store.source)
 
 
 def converted(

@@ -107,7 +107,7 @@ class NarrowRows(Columns):
                 if step == str(self.points) and not self.whole:  # the tile is one stretch
                     self.kernel.use("ahead_to_write")
                     count = f"{self.points} * {self.width}"
-                    self.writer.line(f"ahead_to_write<{count}>({corner});", store.value.source)
+                    self.writer.line(f"ahead_to_write<{count}>({corner});", store.source)
 
     def array(self, tile: Scope, buffer: str, dtype: torch.dtype, node: Node) -> str:
         """Declare an array; return its name."""
@@ -183,7 +183,7 @@ class NarrowRows(Columns):
             super().put(scope, store, place)
             return
         target = self.element(scope, self.written[store], place)
-        self.writer.line(f"{target} = {scope.values[store.value].text};", store.value.source)
+        self.writer.line(f"{target} = {scope.values[store.value].text};", store.source)
 
 
 def _turned(kernel: Kernel, column: Symbol) -> list[Load]:

@@ -383,12 +383,12 @@ class Scope:
         """Write a store; its value is known."""
         if store in self.staged:
             value = self.values[store.value.args[0]]
-            writer.line(f"{self.staged[store]} = {value.text};", store.value.source)
+            writer.line(f"{self.staged[store]} = {value.text};", store.source)
             return
         target = self.element(store.buffer, store.index)
         value = self.values[store.value]
         dtype = self.kernel.buffers[store.buffer].dtype
-        source = store.value.source
+        source = store.source
         self.use_type(dtype)
         guard = ""
         if store.updates:

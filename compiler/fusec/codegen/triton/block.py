@@ -382,7 +382,7 @@ class Block:
         else:
             arguments = [address, value.source, *([mask] if mask else [])]
             text = f"tl.store({', '.join(arguments)})"
-        source = store.value.source
+        source = store.source
         kernel.writer.mark(source)
         kernel.writer.line(text, (source, *self.pending.get(store.value, ())))
 

@@ -10,7 +10,12 @@ from lab import SECOND, Notebook, Panel, overflowing
 from playwright.sync_api import expect
 from test_tabs import open_tab
 
-pytestmark = [pytest.mark.browser, pytest.mark.serial, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.serial,
+    pytest.mark.slow,  # it waits for TorchInductor's compiler, and for a search of ten seconds
+    pytest.mark.timeout(900),
+]
 
 OpenNotebook = Callable[..., Notebook]
 

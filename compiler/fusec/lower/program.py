@@ -219,9 +219,10 @@ class _Driver:
             placed = self.argument(value)
             if isinstance(placed, TensorValue):
                 self.lowering.label = "output"
-                is_node = isinstance(value, fx.Node)
-                self.lowering.hint = _readable(value) if is_node else ""
-                asked = user_line(value.meta.get("stack_trace")) if is_node else None
+                self.lowering.hint, asked = "", None
+                if isinstance(value, fx.Node):
+                    self.lowering.hint = _readable(value)
+                    asked = user_line(value.meta.get("stack_trace"))
                 with source_line(asked):  # of what exists only as a function until now
                     placed = self.lowering.realize(placed).ref
             results.append(placed)

@@ -219,10 +219,9 @@ class _Driver:
             placed = self.argument(value)
             if isinstance(placed, TensorValue):
                 self.lowering.label = "output"
-                self.lowering.hint, asked = "", None
-                if isinstance(value, fx.Node):
-                    self.lowering.hint = _readable(value)
-                    asked = user_line(value.meta.get("stack_trace"))
+                made = value if isinstance(value, fx.Node) else None
+                self.lowering.hint = _readable(made) if made is not None else ""
+                asked = user_line(made.meta.get("stack_trace")) if made is not None else None
                 with source_line(asked):  # of what exists only as a function until now
                     placed = self.lowering.realize(placed).ref
             results.append(placed)

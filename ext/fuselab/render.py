@@ -228,10 +228,7 @@ class Style:
         "background:#f2f4f7;color:#111;text-align:left;font-weight:600;padding:2px 12px 2px 6px;"
         "border-bottom:1px solid #d0d0d0;white-space:nowrap"
     )
-    td = (
-        "background:#fff;color:#111;text-align:left;padding:2px 12px 2px 6px;"
-        "vertical-align:top"
-    )
+    td = "background:#fff;color:#111;text-align:left;padding:2px 12px 2px 6px;vertical-align:top"
     number = (
         "background:#fff;color:#111;text-align:right;padding:2px 12px 2px 6px;"
         "white-space:nowrap;vertical-align:top"

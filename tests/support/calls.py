@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -50,3 +50,22 @@ def tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
 
 def add_relu(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a + b).relu()
+
+
+def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape or (64,), dtype=dtype).requires_grad_()
+
+
+def is_recorded(compiled: fusec.api.CompiledFunction) -> bool:
+    return all(graph._recorded is not None for graph in compiled.graphs)
+
+
+def chain(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return ((a + b).relu() * a - b).sigmoid()
+
+
+def slopes(function: Callable[..., Any], *args: torch.Tensor, **how: Any) -> Any:
+    out = function(*args)
+    return torch.autograd.grad(
+        out, [t for t in args if t.requires_grad], torch.cos(out.detach()), **how
+    )

@@ -104,6 +104,8 @@ class TestFuse:
             "eager_random": False,
             "cuda_graphs": False,
             "gpu": "gfx942",
+            "apart": (),
+            "together": (),
         }
 
     def test_defaults_are_configured(self, shell):
@@ -184,7 +186,8 @@ class TestTune:
         assert outcome.run.stopped == "finished"
         assert len(outcome.run.trials) == 30
         out = capsys.readouterr().out
-        assert "mine [30/30]" in out
+        assert "mine [1/30, less than 1\N{NO-BREAK SPACE}s left]" in out
+        assert "mine [30/30, settling on the best]" in out
         assert "best so far" in out
         assert "failed: does not fit in registers" in out
         assert "(tuned)" in cell.text()

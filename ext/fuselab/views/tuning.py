@@ -27,8 +27,10 @@ def left_words(run: TuningRun) -> str:
     left = time_left(run)
     if left is None:
         return ""
-    if left < 1:
+    if len(run.trials) >= run.total or left == 0:
         return "settling on the best"
+    if left < 1:
+        return "less than 1\N{NO-BREAK SPACE}s left"
     return f"about {left:.0f}\N{NO-BREAK SPACE}s left"
 
 

@@ -204,6 +204,7 @@ print(json.dumps([function(x).tolist(), len(function.fallbacks)]), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(tmp_path: Path):
     processes = [
         subprocess.Popen(

@@ -138,18 +138,18 @@ def check(seed: int, reduces: bool, strategy: str = "") -> None:
     run(case, strategy)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(15))
 def test_random_pointwise_bodies(seed: int) -> None:
     check(seed, reduces=False)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_random_reducing_bodies(seed: int) -> None:
     check(1000 + seed, True, ("persistent", "looped", "split", "")[seed % 4])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(25, 200))
+@pytest.mark.parametrize("seed", range(15, 200))
 def test_more_random_bodies(seed: int) -> None:
     check(seed, reduces=False)
     check(5000 + seed, True, ("persistent", "looped", "split", "")[seed % 4])

@@ -61,7 +61,7 @@ assert "fusec" not in sys.modules
 """
 
 
-@pytest.mark.parametrize("target", ["cpp", "triton"])
+@pytest.mark.parametrize("target", ["cpp", pytest.param("triton", marks=pytest.mark.slow)])
 def test_an_operator_for_every_size(target: str, tmp_path: Path) -> None:
     path = symbolic(target).export(tmp_path / "exported.py", form="library")
     assert path == tmp_path / "exported.py"
@@ -70,7 +70,7 @@ def test_an_operator_for_every_size(target: str, tmp_path: Path) -> None:
     assert "x must have 1 dimensions, not 2" in said
 
 
-@pytest.mark.parametrize("target", ["cpp", "triton"])
+@pytest.mark.parametrize("target", [pytest.param("cpp", marks=pytest.mark.slow), "triton"])
 def test_the_file_checks_itself(target: str, tmp_path: Path) -> None:
     assert symbolic(target).export(tmp_path / "own", form="library").name == "own.py"
     said = passes("import runpy; runpy.run_path('own.py', run_name='__main__')", tmp_path)
@@ -148,6 +148,7 @@ else:
     assert "Tensor(a0!) total" in passes(code, tmp_path)
 
 
+@pytest.mark.slow
 def test_generated_kernels(tmp_path: Path) -> None:
     def function(x: torch.Tensor, weight: torch.Tensor) -> Any:
         y = F.gelu(x)
@@ -178,6 +179,7 @@ def test_forms_and_suffixes(tmp_path: Path) -> None:
         symbolic().export(tmp_path / "a.cpp", form="library")
 
 
+@pytest.mark.slow
 def test_a_name_that_the_kernel_uses_itself(tmp_path: Path) -> None:
     kernel = symbolic(text=vk.cpp().replace("i < n", "i < n /* scale_op */"))
     kernel.export(tmp_path / "exported.py", form="library")

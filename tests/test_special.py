@@ -138,6 +138,7 @@ def test_triton(name: str) -> None:
     assert not list(problems(name, x, got, function(x), function(x.double())))
 
 
+@pytest.mark.slow
 def test_zeta_of_tensors() -> None:
     s = torch.tensor([-2.0, 0.5, 1.0, 1.25, 2.0, 3.0, 7.5, 40.0, 300.0, math.inf, math.nan])
     q = torch.tensor([-math.inf, -30.25, -4.0, -2.5, -0.75, -1e-9, -0.0, 0.0, 1e-9, 0.5, 1.0])

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from fusec.tune.measure import (
+    MOST_ROUNDS,
     Series,
     interleave,
     interleave_series,
@@ -145,5 +146,6 @@ def test_it_may_stop_once_the_medians_are_known():
 
 def test_without_a_precision_it_takes_its_time():
     started = time.perf_counter()
-    interleave({"a": work(2000)}, seconds=0.3)
-    assert time.perf_counter() - started >= 0.3
+    series = interleave_series({"a": work(2000)}, seconds=0.3)["a"]
+    # or all the rounds that there are, where the first calls were so slow that blocks are short
+    assert time.perf_counter() - started >= 0.3 or len(series.samples) == MOST_ROUNDS

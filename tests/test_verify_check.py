@@ -298,7 +298,7 @@ def test_triton_refuses(name):
     change, stage, reason = TRITON_WRONG[name]
     text = vk.TRITON.replace(*change)
     assert text != vk.TRITON
-    verdict = vk.check(text, target="triton", timeout=5.0 if name == "endless" else 60.0)
+    verdict = vk.check(text, target="triton", timeout=2.0 if name == "endless" else 60.0)
     assert (verdict.ok, verdict.stage) == (False, stage), verdict
     assert reason in verdict.reason
     if stage == "compile":

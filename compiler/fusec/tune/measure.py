@@ -33,6 +33,8 @@ _WARM_UP_CALLS = 3
 # disturbs a machine for a moment should not be all that was seen of it.
 _LOOK_EVERY = 8
 _LEAST_SECONDS = 0.04
+# More say nothing more: a median of so many is known to a hundredth of the spread.
+MOST_ROUNDS = 2000
 # A figure that is only shown is exact enough once its median is: what differs by less is the same.
 PRECISION = 0.02
 # Overwriting this takes a fast GPU some hundred microseconds.
@@ -140,7 +142,7 @@ def interleave_series(
             for name in order:
                 samples[name].append(clock.block(candidates[name], prepare[name], calls[name]))
             rounds += 1
-            if rounds >= 2000:
+            if rounds >= MOST_ROUNDS:
                 break
             if precision and rounds % _LOOK_EVERY == 0 and clock.reads_at_once:
                 long_enough = time.perf_counter() - started > _LEAST_SECONDS

@@ -344,11 +344,15 @@ class Panel:
 
 
 def overflowing(root: Locator) -> Any:
-    """Return the texts in ``root`` that are cut off sideways by a box that does not scroll."""
+    """Return the texts in ``root`` that are cut off sideways by a box that does not scroll.
+
+    Left out: the editor, and what is only spoken, which is cut to nothing on purpose.
+    """
     return root.evaluate(
         """root => [...root.querySelectorAll('*')].filter(e => {
             const style = getComputedStyle(e);
             return e.checkVisibility() && e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0
-                && style.overflowX === 'hidden' && !e.closest('.fuselab-editor');
+                && style.overflowX === 'hidden'
+                && !e.closest('.fuselab-editor, .fuselab-spoken');
         }).map(e => e.className + ': ' + e.textContent.slice(0, 60))"""
     )

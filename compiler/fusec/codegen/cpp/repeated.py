@@ -48,10 +48,10 @@ def repeated_rows(kernel: Kernel, tables: Tables) -> list[Repeated]:
         kernel: One with loops outside of the two innermost, which threads share.
         tables: What is known of all rows.
     """
-    *outer, middle, last = kernel.body.axes if len(kernel.body.axes) > 2 else (None, None, None)
-    if middle is None or last is None:
+    if len(kernel.body.axes) < 3:
         return []
-    units = product(axis_sizes(tuple(axis for axis in outer if axis is not None))).constant
+    *outer, middle, last = kernel.body.axes
+    units = product(axis_sizes(tuple(outer))).constant
     size = last.size.constant if last.size is not None else 1
     if size is None or (units is not None and units < choices.UNITS):
         return []

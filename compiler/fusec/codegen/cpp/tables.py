@@ -91,6 +91,8 @@ def _word(scope: Scope, node: Node) -> str:
 
 def bind_tables(scope: Scope, axis: Symbol, tables: Tables) -> None:
     """Make what is in tables known inside of the loop along ``axis``."""
+    if not tables:
+        return
     narrow = short_indices(scope.kernel)
     for node, name in tables.items():
         place = f"{name}[{scope.axes[axis]}]"

@@ -9,14 +9,20 @@ function render({ model, el }) {
   const icon = document.createElement("i");
   icon.className = ICON;
   const label = document.createElement("span");
-  label.setAttribute("role", "status"); // what it says is spoken when it changes
   button.append(icon, " ", label);
-  const rest = () => (label.textContent = model.get("description"));
+  // Beside the button: within it, what is spoken would be no part of the button's name.
+  const spoken = document.createElement("span");
+  spoken.className = "fuselab-spoken";
+  spoken.setAttribute("role", "status");
+  const rest = () => {
+    label.textContent = model.get("description");
+    spoken.textContent = "";
+  };
   rest();
-  el.append(button);
+  el.append(button, spoken);
   let timer = 0;
   const say = (text) => {
-    label.textContent = text;
+    label.textContent = spoken.textContent = text;
     clearTimeout(timer);
     timer = setTimeout(rest, 2000);
   };

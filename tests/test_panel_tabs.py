@@ -190,7 +190,7 @@ def test_a_large_graph_is_drawn_around_a_kernel() -> None:
     panel = workbench(fused.result)
     panel._repr_mimebundle_()
     tab = open_tab(panel, panel.fusion)
-    assert tab.around.layout.display == ""
+    assert tab.around.layout.display is None
     assert len(tab.around.options) == 70
     assert re.findall(r"\((\d+ of \d+) steps\)", tab.picture.text) == ["24 of 108", "24 of 73"]
     assert tab.picture.text.count("<svg") == 2

@@ -1,4 +1,4 @@
-"""Small controls that the tabs share: buttons, and the tunables of a kernel text."""
+"""The tunables of a kernel text as controls."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ import ipywidgets as widgets
 
 from fusec.tunables import Tunable, read_tunables
 
-
-def button(text: str, tooltip: str, icon: str = "") -> Any:
-    """Return a button as wide as its text."""
-    layout = widgets.Layout(width="auto", flex="0 0 auto")
-    return widgets.Button(description=text, tooltip=tooltip, icon=icon, layout=layout)
+from . import plain
 
 
 class Tunables:
@@ -28,7 +24,7 @@ class Tunables:
         self._on_change = on_change
         self._shown: tuple[tuple[str, tuple[int, ...], str], ...] = ()
         self._controls: dict[str, Any] = {}
-        self.widget = widgets.HBox(layout=widgets.Layout(flex_flow="wrap", width="100%"))
+        self.widget = plain.make(widgets.HBox, look={"flex_flow": "wrap", "width": "100%"})
 
     @property
     def disabled(self) -> bool:
@@ -58,13 +54,13 @@ class Tunables:
         choices = _choices(tunable)
         kind = widgets.SelectionSlider if len(choices) > 2 else widgets.Dropdown
         extra = {"continuous_update": False} if len(choices) > 2 else {}
-        control = kind(
+        control = plain.make(
+            kind,
+            label=tunable.name,
+            look={"width": "auto", "min_width": "16em", "margin": "2px 16px 2px 0"},
             options=choices,
             value=tunable.value,
-            description=tunable.name,
             tooltip=tunable.meaning,
-            style={"description_width": "initial"},
-            layout=widgets.Layout(width="auto", min_width="16em", margin="2px 16px 2px 0"),
             **extra,
         )
 

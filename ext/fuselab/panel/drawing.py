@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import ipywidgets as widgets
-
 from fusec.report import TuningRun
 from fuselab import plots, words
 from fuselab.plots_cell import cell_figure
 from fuselab.plots_tuning import outcome_figure
 from fuselab.views.timings import edits_of, peer_title, steps_of
 
+from . import plain
 from .bench import Facts
 from .picture import Picture, Spot
 
@@ -32,7 +31,7 @@ class Plot:
         """
         self._label = label
         self.picture: Picture | None = None
-        self.widget = widgets.Box(layout=widgets.Layout(width="100%", display="none"))
+        self.widget = plain.box(shown=False)
 
     @property
     def png(self) -> bytes:
@@ -51,11 +50,11 @@ class Plot:
             self.picture = Picture(on_pick)
             self.widget.children = [self.picture]
         self.picture.show(png, self._label, spots)
-        self.widget.layout.display = ""
+        plain.show(self.widget)
 
     def clear(self) -> None:
         """Show nothing."""
-        self.widget.layout.display = "none"
+        plain.show(self.widget, False)
 
 
 def preload() -> None:

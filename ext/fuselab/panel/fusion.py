@@ -6,8 +6,6 @@ from collections.abc import Callable
 from html import escape
 from typing import Any
 
-import ipywidgets as widgets
-
 from fusec.runtime.whatif import WhatIf, part_view, what_if
 from fusec.schedule.rules import with_rule
 from fusec.schedule.view import FusionView, node_names, rule_for, why
@@ -16,9 +14,8 @@ from fuselab import words
 from fuselab.views import fusion
 from fuselab.views.looks import LIVE
 
-from . import markup
+from . import markup, plain
 from .bench import Bench
-from .controls import button
 from .late import LateTab, problem_or
 from .picture import Picture
 
@@ -48,40 +45,36 @@ class FusionTab(LateTab):
 
     def make(self) -> list[Any]:
         """Return the part's choice, the drawing, the reason and the what-if buttons."""
-        self.part = widgets.Dropdown(
-            description="Graph",
-            layout=widgets.Layout(width="auto", min_width="14em", max_width="100%"),
-            style={"description_width": "initial"},
-        )
+        self.part = plain.choice("Graph", "14em")
         self.part.observe(self._choose, "value")
-        self.head = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", margin="2px 0 2px 8px"))
+        self.head = plain.beside()
         self.picture = Picture(self.pick)
-        self.reason = widgets.HTML(layout=widgets.Layout(width="100%", min_height="1.6em"))
-        self.apart = button("What if apart", "Compile the two as two kernels and time that", "cut")
-        self.together = button(
+        self.reason = plain.html(width="100%", min_height="1.6em")
+        self.apart = plain.button(
+            "What if apart", "Compile the two as two kernels and time that", "cut"
+        )
+        self.together = plain.button(
             "What if together", "Compile the two as one kernel and time that", "link"
         )
         self.apart.on_click(lambda _: self.try_it(together=False))
         self.together.on_click(lambda _: self.try_it(together=True))
-        self.use = button("Use this schedule", "Check it and run the cell with it", "check")
-        self.back = button("Own schedule", "Back to the fusions that the compiler chose", "undo")
+        self.use = plain.button("Use this schedule", "Check it and run the cell with it", "check")
+        self.back = plain.button(
+            "Own schedule", "Back to the fusions that the compiler chose", "undo"
+        )
         self.use.on_click(lambda _: self.use_it())
         self.back.on_click(lambda _: self.go_back())
-        self.outcome = widgets.HTML(layout=widgets.Layout(width="100%"))
-        self.rules = widgets.HTML(layout=widgets.Layout(width="100%"))
-        self.list = widgets.HTML(layout=widgets.Layout(width="100%"))
-        self.around = widgets.Dropdown(
-            description="Around",
-            layout=widgets.Layout(width="auto", min_width="14em", max_width="100%", display="none"),
-            style={"description_width": "initial"},
-        )
+        self.outcome = plain.html()
+        self.rules = plain.html()
+        self.list = plain.html()
+        self.around = plain.choice("Around", "14em")
+        plain.show(self.around, False)
         self.around.observe(lambda _: self._move(), "value")
-        row = widgets.Layout(flex_flow="wrap", align_items="center")
         return [
-            widgets.HBox([self.part, self.around, self.head], layout=row),
+            plain.row([self.part, self.around, self.head]),
             self.picture,
             self.reason,
-            widgets.HBox([self.apart, self.together, self.use, self.back], layout=row),
+            plain.row([self.apart, self.together, self.use, self.back]),
             self.rules,
             self.outcome,
             self.list,
@@ -175,7 +168,7 @@ class FusionTab(LateTab):
             if options != self.part.options:
                 self.part.options = options
                 self.part.value = 0 if options else None
-                self.part.layout.display = "" if len(options) > 1 else "none"
+                plain.show(self.part, len(options) > 1)
             chosen = parts[self.part.value or 0][2] if parts else None
             if chosen is self._drawn and chosen is not None:
                 return
@@ -223,7 +216,7 @@ class FusionTab(LateTab):
             self.around.options = options
             self.around.value = options[0][1] if options else None
             self._filling = False
-        self.around.layout.display = "" if large else "none"
+        plain.show(self.around, large)
 
     def _show_reason(self) -> None:
         view, picked = self.view, self.picked

@@ -5,12 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-import ipywidgets as widgets
-
 from fuselab import words
 from fuselab.views import guards
 
-from . import markup
+from . import markup, plain
 from .late import LateTab
 
 
@@ -21,7 +19,7 @@ class GuardsTab(LateTab):
 
     def make(self) -> list[Any]:
         """Return the one text that it is."""
-        self.text = widgets.HTML(layout=widgets.Layout(width="100%"))
+        self.text = plain.html()
         return [self.text]
 
     def draw(self) -> None:

@@ -7,17 +7,15 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import ipywidgets as widgets
-
 from fusec.kernel import Kernel
 from fusec.report import Timing
 from fusec.tunables import set_tunables
 from fuselab.exporting import Form, export
 from fuselab.result import kernel_state
 
-from . import markup
+from . import markup, plain
 from .bench import Bench, Checked
-from .controls import Tunables, button
+from .controls import Tunables
 from .copying import CopyButton
 from .editor import Editor
 from .linking import cell_lines, links_of
@@ -40,23 +38,21 @@ class KernelsTab:
         self._filling = False
         self.editor: Editor | None = None
         self._label: tuple[object, ...] = ()
-        self.choice = widgets.Dropdown(
-            description="Kernel",
-            layout=widgets.Layout(width="auto", min_width="24em", max_width="100%"),
-            style={"description_width": "initial"},
-        )
+        self.choice = plain.choice("Kernel", "24em")
         self.choice.observe(self._choose, "value")
-        self.summary = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", margin="2px 0 2px 8px"))
-        self.place = widgets.Box(layout=widgets.Layout(width="100%"))
+        self.summary = plain.beside()
+        self.place = plain.box()
         self.tunables = Tunables(self._set_tunable)
-        self.check = button("Check", "Build, run apart, compare and time (Ctrl+Enter)", "check")
-        self.keep = button("Keep", "Put it in use if it passes (Ctrl+Shift+Enter)", "save")
-        self.revert = button(
+        self.check = plain.button(
+            "Check", "Build, run apart, compare and time (Ctrl+Enter)", "check"
+        )
+        self.keep = plain.button("Keep", "Put it in use if it passes (Ctrl+Shift+Enter)", "save")
+        self.revert = plain.button(
             "Revert", "Drop what was typed; then, back to the generated text", "undo"
         )
-        self.tune = button("Tune", "Search the tunables", "sliders")
-        self.export = button("Export", "Write a file that runs without Fuselab", "download")
-        self.library = button(
+        self.tune = plain.button("Tune", "Search the tunables", "sliders")
+        self.export = plain.button("Export", "Write a file that runs without Fuselab", "download")
+        self.library = plain.button(
             "Export as op",
             "Write a file that registers it with torch.library, for any torch.compile",
             "cube",
@@ -69,17 +65,16 @@ class KernelsTab:
         self.tune.on_click(lambda _: self._tuning.start_or_stop())
         self.export.on_click(lambda _: self.start_export())
         self.library.on_click(lambda _: self.start_export("library"))
-        self.verdict = widgets.HTML(layout=widgets.Layout(width="100%", min_height="1.6em"))
+        self.verdict = plain.html(width="100%", min_height="1.6em")
         self.more = More(bench)
         actions = [self.check, self.keep, self.revert, self.tune, self.export, self.library]
         actions.append(self.copy)
-        row = {"flex_flow": "wrap", "align_items": "center"}
-        self.widget = widgets.VBox(
+        self.widget = plain.column(
             [
-                widgets.HBox([self.choice, self.summary], layout=row),
+                plain.row([self.choice, self.summary]),
                 self.place,
                 self.tunables.widget,
-                widgets.HBox(actions, layout=row),
+                plain.row(actions),
                 self.verdict,
                 self.more.widget,
             ]

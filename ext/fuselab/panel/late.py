@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import ipywidgets as widgets
-
-from . import markup
+from . import markup, plain
 from .bench import Bench
 
 
@@ -26,7 +24,7 @@ class LateTab:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self.made = False
-        self.widget = widgets.VBox(layout=widgets.Layout(width="100%"))
+        self.widget = plain.column()
         bench.listen(self._refresh)
 
     def open(self) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import ipywidgets as widgets
-
 from fuselab import plots
 from fuselab.views.stages import side_by_side
 
+from . import plain
 from .attempts import bars
 from .bench import Bench, Checked
 from .code import diff_listing
@@ -32,25 +31,14 @@ class More(LateTab):
 
     def make(self) -> list[Any]:
         """Return the history, the switch of the diff, the bars and the diff."""
-        self.history = widgets.Dropdown(
-            description="History",
-            options=[("nothing tried yet", 0)],
-            layout=widgets.Layout(width="auto", min_width="24em", max_width="100%"),
-            style={"description_width": "initial"},
-        )
+        self.history = plain.choice("History", "24em", options=[("nothing tried yet", 0)])
         self.history.observe(self._choose, "value")
-        self.changes = widgets.Checkbox(
-            value=False,
-            description="show what differs from the generated text",
-            indent=False,
-            layout=widgets.Layout(width="auto"),
-        )
+        self.changes = plain.switch("show what differs from the generated text")
         self.changes.observe(lambda _: self._switched(), "value")
         self.plot = Plot("The times of the texts tried, as bars; the list above says them")
-        self.place = widgets.Box(layout=widgets.Layout(width="100%", display="none"))
-        row = widgets.Layout(flex_flow="wrap", align_items="center", grid_gap="0 12px")
+        self.place = plain.box(shown=False)
         return [
-            widgets.HBox([self.history, self.changes], layout=row),
+            plain.row([self.history, self.changes], grid_gap="0 12px"),
             self.plot.widget,
             self.place,
         ]
@@ -73,7 +61,7 @@ class More(LateTab):
             if self.changes.value and not self.place.children:
                 self.picture = Picture(kept=False)
                 self.place.children = [self.picture]
-            self.place.layout.display = "" if self.changes.value else "none"
+            plain.show(self.place, bool(self.changes.value))
         self._bench.worker.submit(self.draw, "differ")
 
     def draw(self) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-import ipywidgets as widgets
-
 from fusec.report import Verdict
 from fusec.verify.numerics import Trace
 from fuselab.views import numerics, subjects
 
-from . import markup
+from . import markup, plain
 from .bench import Bench
-from .controls import button
 from .late import LateTab, problem_or
 
 
@@ -28,21 +25,21 @@ class NumericsTab(LateTab):
 
     def make(self) -> list[Any]:
         """Return the outputs' table, the button, and what the trace found."""
-        self.outputs = widgets.HTML(layout=widgets.Layout(width="100%", overflow="auto"))
-        self.trace = button(
+        self.outputs = plain.html(width="100%", overflow="auto")
+        self.trace = plain.button(
             "Trace the numbers",
             "Run every step in float64 as well, and compare line by line",
             "search",
         )
         self.trace.on_click(lambda _: self.start())
-        self.compare = button(
+        self.compare = plain.button(
             "Compare again",
             "Compare every output with eager and float64, on the real inputs and on random ones",
             "check",
         )
         self.compare.on_click(lambda _: self.start_compare())
-        self.found = widgets.HTML(layout=widgets.Layout(width="100%", overflow="auto"))
-        return [self.outputs, widgets.HBox([self.compare, self.trace]), self.found]
+        self.found = plain.html(width="100%", overflow="auto")
+        return [self.outputs, plain.row([self.compare, self.trace]), self.found]
 
     def start_compare(self) -> None:
         """Compare the outputs with eager and float64, on the worker."""

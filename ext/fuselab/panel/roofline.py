@@ -5,14 +5,11 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-import ipywidgets as widgets
-
 from fusec.tune.limits import Machine, machine
 from fuselab import plots
 from fuselab.views.limits import roofline_points, roofline_rows
 
-from . import markup
-from .controls import button
+from . import markup, plain
 from .drawing import Plot
 from .late import LateTab, problem_or
 
@@ -25,15 +22,15 @@ class Roofline(LateTab):
     def make(self) -> list[Any]:
         """Return the button, the plot and the same in figures."""
         self._html = ""
-        self.start_button = button(
+        self.start_button = plain.button(
             "Against the machine",
             "Measure what copies and products reach here, and draw each kernel beside them",
             "tachometer",
         )
         self.start_button.on_click(lambda _: self.start())
         self.plot = Plot("Each kernel and what the machine can do; the table says the same")
-        self.table = widgets.HTML(layout=widgets.Layout(width="100%", overflow="auto"))
-        return [widgets.HBox([self.start_button]), self.plot.widget, self.table]
+        self.table = plain.html(width="100%", overflow="auto")
+        return [plain.row([self.start_button]), self.plot.widget, self.table]
 
     def start(self) -> None:
         """Measure the machine and the limit, on the worker."""

@@ -6,15 +6,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import ipywidgets as widgets
-
 from fuselab import words
 from fuselab.views.stages import StageView, side_by_side, stage_views, time_rows
 
-from . import markup
+from . import markup, plain
 from .bench import Bench
 from .code import cell_lines, diff_listing, listing
-from .controls import button
 from .late import LateTab, problem_or
 from .picture import Picture
 
@@ -34,37 +31,24 @@ class StagesTab(LateTab):
 
     def make(self) -> list[Any]:
         """Return the choice of stages, the texts, and where to save all of it."""
-        look = {
-            "layout": widgets.Layout(width="auto", min_width="16em", max_width="100%"),
-            "style": {"description_width": "initial"},
-        }
-        self.left = widgets.Dropdown(description="Stage", **look)
-        self.right = widgets.Dropdown(description="beside", **look)
-        self.changes = widgets.Checkbox(
-            value=False,
-            description="only what changed",
-            indent=False,
-            layout=widgets.Layout(width="auto"),
-        )
+        self.left = plain.choice("Stage")
+        self.right = plain.choice("beside")
+        self.changes = plain.switch("only what changed")
         for control in (self.left, self.right, self.changes):
             control.observe(self._choose, "value")
-        self.times = widgets.HTML(layout=widgets.Layout(width="100%"))
+        self.times = plain.html()
         self.picture = Picture(kept=False)
-        self.folder = widgets.Text(
-            value=f"fuselab-{self._bench.cell.name}",
-            description="Save all to",
-            layout=widgets.Layout(width="24em", max_width="100%"),
-            style={"description_width": "initial"},
+        self.folder = plain.line("Save all to", f"fuselab-{self._bench.cell.name}")
+        self.save = plain.button(
+            "Save", "Write every stage, kernel and a runnable repro there", "save"
         )
-        self.save = button("Save", "Write every stage, kernel and a runnable repro there", "save")
         self.save.on_click(lambda _: self.start_save())
-        self.note = widgets.HTML(layout=widgets.Layout(width="100%"))
-        row = widgets.Layout(flex_flow="wrap", align_items="center", grid_gap="0 12px")
+        self.note = plain.html()
         return [
             self.times,
-            widgets.HBox([self.left, self.right, self.changes], layout=row),
+            plain.row([self.left, self.right, self.changes], grid_gap="0 12px"),
             self.picture,
-            widgets.HBox([self.folder, self.save], layout=row),
+            plain.row([self.folder, self.save], grid_gap="0 12px"),
             self.note,
         ]
 

@@ -12,9 +12,8 @@ from fusec.errors import FusecError
 from fusec.runtime.sweep import Size, SweepPoint, sizes_of, sweep
 from fuselab import plots, words
 
-from . import markup
+from . import markup, plain
 from .bench import Bench
-from .controls import button
 from .drawing import Plot
 from .late import LateTab, problem_or
 
@@ -36,26 +35,23 @@ class Sweep(LateTab):
 
     def make(self) -> list[Any]:
         """Return the choice of a size, its range, the button and the plot."""
-        self.size = widgets.Dropdown(
-            description="Over sizes",
-            layout=widgets.Layout(width="auto", min_width="16em", max_width="100%"),
-            style={"description_width": "initial"},
-        )
+        self.size = plain.choice("Over sizes")
         self.size.observe(self._choose, "value")
-        self.range = widgets.SelectionRangeSlider(
+        self.range = plain.make(
+            widgets.SelectionRangeSlider,
+            label="from, to",
+            look={"width": "24em", "max_width": "100%"},
             options=(1,),
-            description="from, to",
             continuous_update=False,
-            layout=widgets.Layout(width="24em", max_width="100%"),
-            style={"description_width": "initial"},
         )
-        self.button = button("Sweep", "Time eager and fused at each of these sizes", "line-chart")
+        self.button = plain.button(
+            "Sweep", "Time eager and fused at each of these sizes", "line-chart"
+        )
         self.button.on_click(lambda _: self.start_or_stop())
         self.plot = Plot("Eager and fused over the sizes; the table below says the same")
-        self.table = widgets.HTML(layout=widgets.Layout(width="100%", overflow="auto"))
-        row = widgets.Layout(flex_flow="wrap", align_items="center")
+        self.table = plain.html(width="100%", overflow="auto")
         return [
-            widgets.HBox([self.size, self.range, self.button], layout=row),
+            plain.row([self.size, self.range, self.button]),
             self.plot.widget,
             self.table,
         ]

@@ -6,13 +6,10 @@ import threading
 from html import escape
 from typing import Any
 
-import ipywidgets as widgets
-
 from fuselab.views.timings import HEAD, STEPS, failures_of, step_note, step_rows, time_rows
 
-from . import markup
+from . import markup, plain
 from .bench import Bench
-from .controls import button
 from .drawing import Plot, speed_png
 from .roofline import Roofline
 from .sweep import Sweep
@@ -32,21 +29,20 @@ class TimingsTab:
         self._drawn: object = None
         self._stop = threading.Event()
         self._compiling = False
-        self.again = button(
+        self.again = plain.button(
             "Measure again", "Time eager and fused again, and each kernel and call alone", "refresh"
         )
         self.again.on_click(lambda _: bench.do(MEASURING, self._measure, "measure"))
-        self.peer = button("TorchInductor", "")
+        self.peer = plain.button("TorchInductor", "")
         self.peer.on_click(lambda _: self.start_or_stop())
         self.plot = Plot("Eager and fused, and each kernel's share; the table below says the same")
-        self.table = widgets.HTML(layout=widgets.Layout(overflow="auto"))
-        self.method = widgets.HTML(layout=widgets.Layout(flex="1 1 20em", margin="2px 0 2px 8px"))
+        self.table = plain.html(overflow="auto")
+        self.method = plain.html(flex="1 1 20em", margin="2px 0 2px 8px")
         self.roofline = Roofline(bench)
         self.sweep = Sweep(bench)
-        row = widgets.Layout(flex_flow="wrap", align_items="center")
-        self.widget = widgets.VBox(
+        self.widget = plain.column(
             [
-                widgets.HBox([self.again, self.peer, self.method], layout=row),
+                plain.row([self.again, self.peer, self.method]),
                 self.plot.widget,
                 self.table,
                 self.roofline.widget,

@@ -15,9 +15,8 @@ from fuselab import words
 from fuselab.plots import config_text
 from fuselab.views.tuning import effect_rows, left_words
 
-from . import markup
+from . import markup, plain
 from .bench import Bench
-from .controls import button
 from .drawing import Plot, heat_png, outcome_png, preload, tuning_png
 
 BUDGETS = (5, 10, 30, 60, 120)
@@ -44,29 +43,21 @@ class TuningTab:
         self._picked = False  # whether the latest note is about a point that was picked
         self._next_draw = 0.0
         self.on_start: list[Any] = []
-        self.budget = widgets.Dropdown(
-            description="Budget",
-            options=[(f"{seconds} s", seconds) for seconds in BUDGETS],
-            value=10,
-            layout=widgets.Layout(width="10em"),
-            style={"description_width": "initial"},
+        self.budget = plain.choice(
+            "Budget", "10em", options=[(f"{seconds} s", seconds) for seconds in BUDGETS], value=10
         )
-        self.button = button("Tune", "Search the tunables of the kernel", "sliders")
+        self.button = plain.button("Tune", "Search the tunables of the kernel", "sliders")
         self.button.on_click(lambda _: self.start_or_stop())
-        self.progress = widgets.IntProgress(
-            description="Progress",
-            layout=widgets.Layout(width="14em"),
-            style={"description_width": "initial"},
-        )
-        self.line = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", margin="2px 0 2px 8px"))
+        self.progress = plain.make(widgets.IntProgress, label="Progress", look={"width": "14em"})
+        self.line = plain.beside()
         self.plot = Plot("Every configuration's time; the list below has the best")
         self.heat = Plot("The best time by two tunables; the table below has each one's effect")
         self.outcome = Plot("The best configurations and what each tunable does; tables are below")
-        self.ranking = widgets.HTML(layout=widgets.Layout(overflow="auto"))
+        self.ranking = plain.html(overflow="auto")
         row = [self.budget, self.button, self.progress, self.line]
-        self.widget = widgets.VBox(
+        self.widget = plain.column(
             [
-                widgets.HBox(row, layout=widgets.Layout(flex_flow="wrap", align_items="center")),
+                plain.row(row),
                 self.plot.widget,
                 self.heat.widget,
                 self.outcome.widget,

@@ -11,7 +11,7 @@ import ipywidgets as widgets
 from fuselab import words
 from fuselab.result import kernel_state
 
-from . import markup
+from . import markup, plain
 from .bench import Bench, Facts, PanelCell
 from .fusion import FusionTab
 from .guards import GuardsTab
@@ -35,7 +35,7 @@ class Workbench(widgets.VBox):
 
     def __init__(self, cell: PanelCell) -> None:
         self.bench = Bench(cell)
-        self.head = widgets.HTML()
+        self.head = plain.html()
         self.tuning = TuningTab(self.bench)
         self.kernels = KernelsTab(self.bench, self.tuning)
         self.timings = TimingsTab(self.bench)
@@ -53,7 +53,8 @@ class Workbench(widgets.VBox):
             self.guards,
             self.numerics,
         )
-        self.tabs = widgets.Tab(
+        self.tabs = plain.make(
+            widgets.Tab,
             children=[part.widget for part in self.parts],
             titles=[part.title for part in self.parts],
             selected_index=0,
@@ -62,7 +63,7 @@ class Workbench(widgets.VBox):
         self.tuning.on_start.append(lambda: self._open(self.tuning))
         self.bench.listen(self._show_head)
         self.bench.after_each = self._draw
-        super().__init__([self.head, self.tabs])
+        super().__init__([self.head, self.tabs], layout=plain.layout())
         self.add_class("fuselab-panel")
         self.bench.changed()
 

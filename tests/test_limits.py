@@ -63,6 +63,28 @@ def test_products_count_with_their_operations() -> None:
     assert found.bytes == (32 * 48 + 48 * 16 + 32 * 16) * 4
 
 
+def test_backward_counts_where_it_has_run() -> None:
+    w = torch.randn(48, 16, requires_grad=True)
+    x = torch.randn(32, 48)
+    torch._dynamo.reset()
+    module = fusec.compile(lambda x: (x @ w).relu(), keep_inputs=True)
+    y = module(x)
+    (graph,) = module.graphs
+    product = 2 * 32 * 48 * 16
+    alone = graph.limit()
+    assert (graph.ran_backward, alone.products) == (False, product)
+    assert "backward" not in graph.measure(0.02)[0].method
+    y.sum().backward()
+    both = graph.limit()
+    assert graph.ran_backward
+    assert both.products == 2 * product  # x wants no gradient
+    assert both.bytes > alone.bytes
+    before = w.grad.clone()
+    for found in graph.measure(0.02):
+        assert found.method.startswith("forward and backward, ")
+    assert torch.equal(w.grad, before), "measuring leaves the user's gradients alone"
+
+
 def test_limit_needs_a_call() -> None:
     torch._dynamo.reset()
     module = fusec.compile(softmax)
@@ -97,6 +119,30 @@ def test_sizes_that_belong_together_vary_together() -> None:
     assert (first.value, first.places) == (8, ((0, 0), (1, 0)))
     assert (second.value, second.places) == (6, ((0, 1), (1, 1)))
     assert first.label == "x.size(0) = 8"
+
+
+def test_parameters_keep_their_sizes_while_a_batch_varies() -> None:
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU())
+    module = fusec.compile(model, keep_inputs=True)
+    module(torch.randn(16, 8))  # as many rows as the layer has outputs
+    (graph,) = module.graphs
+    sizes = sizes_of(graph)
+    assert sizes[0].label.endswith("size(0) = 16")
+    assert len(sizes[0].places) == 1
+    points = list(sweep(graph, sizes[0], [4, 32], seconds=0.01))
+    assert [point.size for point in points] == [4, 32]
+    assert points[0].fused.method.startswith("forward alone, ")
+
+
+def test_sizes_are_called_as_the_user_calls_them() -> None:
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.ReLU())
+    module = fusec.compile(lambda x: model(x).sum(1), keep_inputs=True)
+    module(torch.randn(2, 6))
+    labels = [size.label for size in sizes_of(module.graphs[0])]
+    assert labels[0] == "x.size(0) = 2"
+    assert "model.0.weight.size(0) = 4" in labels or "model.0.bias.size(0) = 4" in labels, labels
 
 
 def test_sweep_times_each_size() -> None:
@@ -156,8 +202,19 @@ def test_roofline_names_units_and_kernels() -> None:
     shown = texts(figure)
     for fact in ("gelu: 1.00 GB/s", "operations a byte", "Gop/s", "copy through memory"):
         assert fact in shown
-    assert "copy: " not in shown, "without operations it has no place there"
-    assert plots.figure_png(plots.roofline_figure([], found))
+    assert "copy: 1.00 GB/s, only moves" in shown
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    assert all(each.get_linestyle() != "None" or each.get_marker() != "None" for each in handles)
+    assert any(label.startswith("product of matrices: ") for label in labels)
+
+
+def test_roofline_has_every_kernel() -> None:
+    points = [RooflinePoint(f"kernel_{n}", 10**6, 10**6, 1e-3) for n in range(11)]
+    figure = plots.roofline_figure(points, machine())
+    (axes,) = figure.axes
+    assert sum(len(line.get_xdata()) == 1 for line in axes.lines) == 11
+    assert "3 more, in the table" in texts(figure)
+    assert plots.figure_png(plots.roofline_figure([], machine()))
 
 
 def test_sweep_figure_has_a_point_a_size() -> None:

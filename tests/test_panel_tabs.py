@@ -14,7 +14,7 @@ import fuselab
 import fuselab.views.subjects
 from fuselab.panel import Workbench, workbench
 from fuselab.panel.attempts import attempt, bars, label_of
-from fuselab.panel.linking import cell_lines, links_of
+from fuselab.panel.linking import cell_lines, links_of, packed
 from fuselab.panel.sweep import values_of
 from panel_fake import CPP, FakeCell, timing
 
@@ -306,7 +306,7 @@ def test_sweep_draws_every_size(panel: Workbench) -> None:
     tab.button.click()
     settle(panel)
     assert "captured for" in tab.table.value
-    assert panel.bench.problem is not None
+    assert panel.bench.problem is None, "it is said below the sweep, and nowhere else"
 
 
 def test_values_to_sweep() -> None:
@@ -320,21 +320,27 @@ def test_values_to_sweep() -> None:
 # --- kernels: links, history ----------------------------------------------------------------
 
 
+def test_links_are_packed_a_run_of_lines_each() -> None:
+    links = {3: [2], 4: [2], 6: [2], 7: [2, 5], 8: [2, 5]}
+    assert packed(links) == "3-4:2 6:2 7-8:2,5"
+    assert packed({}) == ""
+
+
 def test_links_follow_lines_through_an_edit(panel: Workbench) -> None:
     kernel = next(iter(panel.bench.facts.kernels.values()))
     own = kernel.generated.text
     links = links_of(kernel, own)
     assert links
-    line = int(next(iter(links)))
+    line = next(iter(links))
     lines = own.splitlines()
     lines.insert(line - 1, "// two")
     lines.insert(line - 1, "// lines more")
     edited = "\n".join(lines)
-    assert links_of(kernel, edited)[str(line + 2)] == links[str(line)]
-    assert str(line) not in links_of(kernel, edited)
+    assert links_of(kernel, edited)[line + 2] == links[line]
+    assert line not in links_of(kernel, edited)
     assert links_of(kernel, "// nothing of it") == {}
     editor = panel.kernels.editor
-    assert editor.links == links
+    assert editor.links == packed(links)
     assert [t for _, t in editor.cell if "gelu" in str(t)] == ["y = F.gelu(x)"]
 
 

@@ -257,7 +257,14 @@ class FuseMagics(Magics):
         if args.edit is not None:
             self._edit_next(fused, args.edit)
         if args.panel:
-            display(fused.workbench())
+            self._show_panel(fused, below=not args.quiet)
+
+    def _show_panel(self, cell: FusedCell, *, below: bool) -> None:
+        """Show the live workbench, perhaps below the cell's result."""
+        from fuselab.panel import BelowResult  # imports ipywidgets
+
+        panel = cell.workbench()
+        display(BelowResult(panel) if below else panel)
 
     def _frontend(self) -> Frontend:
         shell = self._shell
@@ -420,7 +427,7 @@ class FuseMagics(Magics):
             return
         display(cell)
         if args.panel:
-            display(cell.workbench())
+            self._show_panel(cell, below=True)
 
     @line_magic
     @magic_arguments()

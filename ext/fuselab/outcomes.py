@@ -174,7 +174,7 @@ class TuningOutcome:
         if best.timing is not None:
             note += f" with {words.duration(best.timing.median)}"
             if run.best != 0 and first.timing is not None:
-                note += f", {words.against(best.timing.median, first.timing.median)} than before"
+                note += f", {words.compared(best.timing.median, first.timing.median, 'before')}"
             elif run.best == 0:
                 note += ", which is what it started from: nothing was confirmed as faster"
         return note

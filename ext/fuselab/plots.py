@@ -259,13 +259,14 @@ def roofline_figure(points: Sequence[RooflinePoint], machine: Machine) -> Figure
     """Draw kernels under what the machine reached: copies from memory and cache, a product.
 
     Args:
-        points: The kernels; those without operations or bytes are left out.
+        points: The kernels, the most important first; those that move nothing are left out. One
+            without operations stands at the left edge, at its rate.
         machine: What the device reached.
     """
     figure = blank(3.0)
     axes = figure.subplots()
-    usable = [p for p in points if p.operations > 0 and p.bytes > 0 and p.seconds > 0]
-    at = [p.operations / p.bytes for p in usable]
+    usable = [p for p in points if p.bytes > 0 and p.seconds > 0]
+    at = [p.operations / p.bytes for p in usable if p.operations > 0]
     ridge = machine.operations / machine.memory
     low = min([0.05, *(x / 2 for x in at)])
     high = max([4 * ridge, *(2 * x for x in at)])
@@ -275,20 +276,30 @@ def roofline_figure(points: Sequence[RooflinePoint], machine: Machine) -> Figure
     ):
         bend = machine.operations / rate
         axes.plot(
-            [low, bend, high],
-            [low * rate / 1e9, machine.operations / 1e9, machine.operations / 1e9],
+            [low, bend], [low * rate / 1e9, machine.operations / 1e9],
             style, color="#555555", linewidth=1.3,
             label=f"{name}: {digits(rate / 1e9)} GB/s",
         )  # fmt: skip
-    axes.plot([], [], " ", label=f"product of matrices: {digits(machine.operations / 1e9)} Gop/s")
-    for index, point in enumerate(usable[:_MOST_POINTS]):
-        done = point.operations / point.seconds / 1e9
-        color = _KERNELS[index % len(_KERNELS)]
-        label = f"{point.name}: {digits(point.bytes / point.seconds / 1e9)} GB/s"
+    best = machine.operations / 1e9
+    axes.plot(
+        [machine.operations / max(machine.cache, machine.memory), high], [best, best],
+        "--", color="#555555", linewidth=1.3, label=f"product of matrices: {digits(best)} Gop/s",
+    )  # fmt: skip
+    for index, point in enumerate(usable):
+        rate = point.bytes / point.seconds
+        named = index < _MOST_POINTS
+        counted = point.operations > 0
+        x = point.operations / point.bytes if counted else low
         axes.plot(
-            point.operations / point.bytes, done, "o", color=color, markersize=7,
-            markeredgecolor="white", label=label, zorder=3,
+            x, x * rate / 1e9, "o" if counted else "<", markersize=7 if named else 5,
+            color=_KERNELS[index % len(_KERNELS)] if named else "#b0b0b0", clip_on=False,
+            markeredgecolor="white", zorder=4 if named else 3,
+            label=f"{point.name}: {digits(rate / 1e9)} GB/s{'' if counted else ', only moves'}"
+            if named else None,
         )  # fmt: skip
+    if len(usable) > _MOST_POINTS:
+        rest = f"{len(usable) - _MOST_POINTS} more, in the table"
+        axes.plot([], [], "o", color="#b0b0b0", markersize=5, label=rest)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(low, high)
@@ -349,7 +360,7 @@ def sweep_figure(points: Sequence[SweepPoint], label: str) -> Figure:
     return figure
 
 
-def figure_png(figure: Figure, dpi: int = 130) -> bytes:
+def figure_png(figure: Figure, dpi: int = 110) -> bytes:
     """Write a figure as PNG with a palette, a third of its size: notebooks keep every picture."""
     import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg

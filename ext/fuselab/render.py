@@ -168,7 +168,8 @@ def summary_text(summary: Summary) -> str:
 
 def summary_json(summary: Summary) -> dict[str, Any]:
     """Return a result as data (``application/vnd.fuselab.result+json``)."""
-    worst = words.worst(summary.verdict.outputs) if summary.verdict else None
+    outputs = summary.verdict.outputs if summary.verdict else ()
+    far = max(outputs, key=lambda output: output.against_eager, default=None)
     return {
         "name": summary.name,
         "kernels": [
@@ -179,7 +180,7 @@ def summary_json(summary: Summary) -> dict[str, Any]:
         "fused_ms": summary.fused.milliseconds if summary.fused else None,
         "others_ms": {name: timing.milliseconds for name, timing in summary.others.items()},
         "max_error": summary.max_error,
-        "error_of": worst.name if worst else None,
+        "error_of": far.name if far else None,
         "ok": summary.verdict.ok if summary.verdict else None,
         "breaks": [f"{_located(b.reason, b.where, summary)}" for b in summary.breaks],
         "externs": [f"{_located(e.name, e.where, summary)}: {e.reason}" for e in summary.externs],
@@ -228,11 +229,10 @@ class Style:
         "background:#f2f4f7;color:#111;text-align:left;font-weight:600;padding:2px 12px 2px 6px;"
         "border-bottom:1px solid #d0d0d0;white-space:nowrap"
     )
-    td = "background:#fff;color:#111;text-align:left;padding:2px 12px 2px 6px;vertical-align:top"
-    number = (
-        "background:#fff;color:#111;text-align:right;padding:2px 12px 2px 6px;"
-        "white-space:nowrap;vertical-align:top"
-    )
+    # Rows have the colors, which notebooks give to rows as well; cells inherit them.
+    tr = "background:#fff;color:#111"
+    td = "text-align:left;padding:2px 12px 2px 6px;vertical-align:top"
+    number = "text-align:right;padding:2px 12px 2px 6px;white-space:nowrap;vertical-align:top"
     best = (
         "background:#fdf1e7;color:#111;text-align:right;padding:2px 12px 2px 6px;"
         "white-space:nowrap;font-weight:600"
@@ -274,18 +274,13 @@ class Style:
     warn = "background:#fff5dc;color:#5f4300;padding:1px 6px;border-radius:3px"
 
 
-def summary_html(summary: Summary, *, sources: bool = True) -> str:
-    """Write a result as static HTML.
-
-    Args:
-        summary: What to show.
-        sources: Whether to show the kernels' texts, which are nearly all of its size.
-    """
+def summary_html(summary: Summary) -> str:
+    """Write a result as static HTML."""
     return _rendered(
         "result.html.j2",
         s=summary,
         where=lambda place: words.where(place, summary.filename),
-        sources=_listings(summary) if sources else {},
+        sources=_listings(summary),
         externs=list(Counter(summary.externs).items()),
         most_rows=MOST_ROWS,
     )

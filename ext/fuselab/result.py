@@ -455,10 +455,6 @@ class FusedCell:
         """The result as static HTML."""
         return render.summary_html(self.summary())
 
-    def compact_html(self) -> str:
-        """The result as static HTML without sources and picture: what a live panel stands for."""
-        return render.summary_html(self.summary(), sources=False)
-
     def png(self) -> bytes | None:
         """The plot of eager against fused; None where nothing was timed."""
         if self.eager is None or self.fused is None:

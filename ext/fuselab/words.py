@@ -65,6 +65,12 @@ def against(time: float, reference: float) -> str:
     return f"{ratio(speedup)}× faster" if speedup > 1 else f"{ratio(1 / speedup)}× slower"
 
 
+def compared(time: float, reference: float, name: str) -> str:
+    """Say how ``time`` compares with what has a name: ``3.0× faster than eager``."""
+    ratio = against(time, reference)
+    return ratio and f"{ratio} {'than' if '×' in ratio else 'as'} {name}"
+
+
 def size(count: int) -> str:
     """Write a number of bytes."""
     if count < 0:

@@ -61,7 +61,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"graph_break\(\)",
         "torch._dynamo.graph_break() asks for it",
-        "remove the call",
+        "remove the call if it is yours; torch's optimizers have one round their step",
     ),
     (
         r"compiler\.disable|function `disable`",

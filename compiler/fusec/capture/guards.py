@@ -165,7 +165,8 @@ def _describe_tensor(tensor: torch.Tensor) -> str:
     shape = " x ".join(str(size) for size in tensor.shape) or "one number"
     layout = "" if tensor.is_contiguous() else f", strides {tuple(tensor.stride())}"
     gradient = ", requires grad" if tensor.requires_grad else ""
-    return f"a {dtype} tensor of {shape}{layout} on {tensor.device}{gradient}"
+    kind = f"{'an' if dtype.startswith('int') else 'a'} {dtype} tensor"
+    return f"{kind} of {shape}{layout} on {tensor.device}{gradient}"
 
 
 def _readable(name: object) -> str:

@@ -30,12 +30,17 @@ from fusec.report import (
 from fusec.runtime import cpp_build
 from fusec.runtime.part import CompiledPart, build_runnable
 from fusec.runtime.simulate import Simulated
+from fusec.runtime.whole_step import with_backward
 from fusec.tune.limits import Limit
 from fusec.tune.measure import PRECISION, interleave
 from fusec.verify.inputs import fresh_inputs
 
 if TYPE_CHECKING:
     from fusec.verify.trials import KeptTrials
+
+
+def _forward(call: Callable[..., object], inputs: Sequence[Any]) -> Callable[[], object]:
+    return partial(call, *inputs)
 
 
 class NoInputs(FusecError):
@@ -297,6 +302,8 @@ class CompiledGraph:
     ) -> dict[str, Timing]:
         """Return the timings of ``eager``, ``fused`` and others from one interleaved run.
 
+        Where backward has run since the graph was compiled, a call is forward and backward.
+
         Args:
             others: By name: what computes the same from the same inputs.
             seconds: For all of them together.
@@ -312,14 +319,27 @@ class CompiledGraph:
                 assert self.compiled is not None
                 calls: dict[str, Callable[..., object]] = {"eager": self.eager}
                 calls |= {"fused": self.compiled, **others}
-                return interleave(
-                    {name: partial(call, *inputs) for name, call in calls.items()},
+                whole = with_backward if self.ran_backward else _forward
+                found = interleave(
+                    {name: whole(call, inputs) for name, call in calls.items()},
                     seconds=seconds,
                     device=device,
                     flush_l2=device == "cuda",
                     precision=PRECISION,
                     stop=stop,
                 )
+        if not self.ran_backward:
+            return found
+        return {
+            name: replace(timing, method=f"forward and backward, {timing.method}")
+            for name, timing in found.items()
+        }
+
+    @property
+    def ran_backward(self) -> bool:
+        """Whether backward has run with its inputs kept; what is timed has it then, too."""
+        kinds = {part.kind for part in self.parts if part.last_inputs is not None}
+        return self._gradients and "backward" in kinds
 
     @property
     def records_gradients(self) -> bool:
@@ -358,27 +378,33 @@ class CompiledGraph:
         """Return how fast the graph could be; None where a part of it runs in eager.
 
         Its inputs and outputs are moved once, as in a plain copy; its products of matrices run
-        as the machine's best ones do.
+        as the machine's best ones do. Backward counts where it has run, as in ``measure``.
 
         Raises:
             NoInputs: The graph has not run with its inputs kept.
         """
         from torch.utils.flop_counter import FlopCounterMode
 
-        from fusec.tune.limits import limit
+        from fusec.tune.limits import least_bytes, limit
 
         forward = [part for part in self.parts if part.kind != "backward"]
         if len(forward) != 1 or forward[0].last_inputs is None:
             return None
-        with self.lock, torch.no_grad():
+        backward = [part for part in self.parts if part.kind == "backward" and part.last_inputs]
+        counted = forward + (backward if self.ran_backward else [])
+        whole = with_backward if self.ran_backward else _forward
+        with self.lock, torch.set_grad_enabled(self.ran_backward):
             inputs = self.copies()
             device = next((t.device.type for t in inputs if isinstance(t, torch.Tensor)), "cpu")
             counter = FlopCounterMode(display=False)
             with counter:
-                self.eager(*inputs)
-            program = forward[0].state.scheduled
-            sizes = size_values(program, forward[0].last_inputs)
-            return limit(program, sizes, counter.get_total_flops(), device)
+                whole(self.eager, inputs)()
+        moved = 0
+        for part in counted:
+            assert part.last_inputs is not None
+            program = part.state.scheduled
+            moved += least_bytes(program, size_values(program, part.last_inputs))
+        return limit(moved, counter.get_total_flops(), device)
 
     def kernel_timings(self, seconds: float = 0.2) -> dict[str, Timing]:
         """Return the time of each kernel alone, on its own inputs of the last call."""

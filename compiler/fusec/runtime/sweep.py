@@ -6,7 +6,7 @@ import copy
 import re
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -55,6 +55,8 @@ class SweepPoint:
 def sizes_of(graph: CompiledGraph) -> list[Size]:
     """Return the sizes that can be varied, the leading dimension of the largest input first.
 
+    A module's parameters come last: a batch of as many rows as a parameter has says nothing of it.
+
     Args:
         graph: Its latest inputs tell.
 
@@ -65,7 +67,8 @@ def sizes_of(graph: CompiledGraph) -> list[Size]:
     if inputs is None:
         raise NoInputs(graph.name)
     nodes = [node for node in graph.eager.graph.nodes if node.op == "placeholder"]
-    names = [re.sub(r"(?i)^[LG]_(self_)?(modules_|parameters_)*|_$", "", n.name) for n in nodes]
+    names = [_readable(node.name) for node in nodes]
+    fixed = {n for n, node in enumerate(nodes) if _PARAMETER.search(node.name)}
     places: dict[int, list[tuple[int, int]]] = {}
     for number, tensor in enumerate(inputs):
         if isinstance(tensor, torch.Tensor):
@@ -74,17 +77,34 @@ def sizes_of(graph: CompiledGraph) -> list[Size]:
                     places.setdefault(int(size), []).append((number, dim))
     found = []
     for value, where in places.items():
-        number, dim = min(where, key=lambda place: (place[1], place[0]))
+        first = min(where, key=lambda place: (place[0] in fixed, place[1], place[0]))
+        number, dim = first
+        if dim == 0 and number not in fixed:
+            where = [place for place in where if place[0] not in fixed]
         name = names[number] if number < len(names) else f"input {number}"
+        # The first place is the one that it is called by.
+        where = [first, *(place for place in where if place != first)]
         found.append(Size(value, tuple(where), f"{name}.size({dim}) = {value}"))
-    tensors = [(t.numel(), -n) for n, t in enumerate(inputs) if isinstance(t, torch.Tensor)]
-    largest = -max(tensors)[1] if tensors else 0
+    tensors = [
+        (n not in fixed, t.numel(), -n) for n, t in enumerate(inputs) if isinstance(t, torch.Tensor)
+    ]
+    largest = -max(tensors)[2] if tensors else 0
 
-    def order(size: Size) -> tuple[int, int]:
+    def order(size: Size) -> tuple[bool, int, int]:
         dims = [dim for number, dim in size.places if number == largest]
-        return min(dims, default=99), -size.value
+        return size.places[0][0] in fixed, min(dims, default=99), -size.value
 
     return sorted(found, key=order)
+
+
+# As TorchDynamo names what it takes from a module: ``L_model_modules_0_parameters_weight_``.
+_PARAMETER = re.compile(r"_(?:parameters|buffers)_")
+
+
+def _readable(name: str) -> str:
+    """Return an input's name as the user writes it: ``x``, ``model.0.weight``."""
+    bare = re.sub(r"(?i)^[LG]_(?:self_)?|_$", "", name)
+    return re.sub(r"_?(?:modules|parameters|buffers)_", ".", bare).strip(".")
 
 
 def sweep(
@@ -138,6 +158,11 @@ def sweep(
                 device=device,
                 flush_l2=device == "cuda",
             )
+            if any(t.requires_grad for t in inputs if isinstance(t, torch.Tensor)):
+                times = {
+                    name: replace(timing, method=f"forward alone, {timing.method}")
+                    for name, timing in times.items()
+                }
         yield SweepPoint(value, times["eager"], times["fused"])
 
 

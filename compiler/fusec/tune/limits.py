@@ -128,18 +128,14 @@ def least_bytes(program: Program, sizes: Mapping[Symbol, int]) -> int:
     return total
 
 
-def limit(
-    program: Program, sizes: Mapping[Symbol, int], products: int, device: str = "cpu"
-) -> Limit:
-    """Return how fast a program could be.
+def limit(count: int, products: int, device: str = "cpu") -> Limit:
+    """Return how fast something could be.
 
     Args:
-        program: As it runs.
-        sizes: Of its symbolic sizes.
+        count: Bytes of its inputs and outputs: see ``least_bytes``.
         products: Operations of its products of matrices.
         device: Where it runs.
     """
-    count = least_bytes(program, sizes)
     copy = copy_time(count, device)
     seconds = max(copy.median, products / machine(device).operations if products else 0.0)
     return Limit(count, copy, products, seconds)

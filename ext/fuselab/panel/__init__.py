@@ -9,9 +9,9 @@ from __future__ import annotations
 import weakref
 
 from .bench import PanelCell
-from .workbench import Workbench
+from .workbench import BelowResult, Workbench
 
-__all__ = ["PanelCell", "Workbench", "workbench"]
+__all__ = ["BelowResult", "PanelCell", "Workbench", "workbench"]
 
 _panels: weakref.WeakKeyDictionary[PanelCell, Workbench] = weakref.WeakKeyDictionary()
 

@@ -40,8 +40,8 @@ class Attempt:
         if self.verdict.timing is not None:
             line += f", {words.duration(self.verdict.timing.median)}"
             if self.verdict.generated is not None:
-                ratio = words.against(self.verdict.timing.median, self.verdict.generated.median)
-                line += f", {ratio}" + (" than generated" if "×" in ratio else " as generated")
+                times = self.verdict.timing.median, self.verdict.generated.median
+                line += f", {words.compared(*times, 'generated')}"
         return line
 
 

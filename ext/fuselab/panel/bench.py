@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from fusec.errors import FusecError
 from fusec.kernel import Kernel
 from fusec.report import Timing, Verdict
+from fuselab import words
 
 from .attempts import Attempt, attempt
 from .worker import Worker
@@ -102,6 +103,7 @@ class Facts:
     limit: float | None = None
     extern_times: Mapping[str, Timing] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
 
 
 class Bench:
@@ -153,6 +155,7 @@ class Bench:
                 getattr(cell, "limit", None),
                 dict(getattr(cell, "extern_times", {})),
                 dict(getattr(cell, "failed", {})),
+                _error(cell),
             )
         with self.state:
             before, self.facts = self.facts, facts
@@ -237,3 +240,14 @@ class Bench:
         with self.state:
             self.problem = problem
             self.changed()
+
+
+def _error(cell: PanelCell) -> str:
+    """Say how far the worst output is from eager, the one that the result names as well."""
+    verdict = getattr(cell, "verdict", None)
+    outputs = verdict.outputs if verdict is not None else ()
+    output = words.worst(outputs)
+    if output is None:
+        return f"max error {words.error(cell.max_error)}" if cell.max_error is not None else ""
+    of = f" ({output.name})" if len(outputs) > 1 else ""
+    return f"error {words.error(output.against_eager)}{of}"

@@ -34,7 +34,7 @@ class Editor(Scripted):
         mark: The line at fault, from 1; 0 for none.
         status: A sentence that screen readers speak when it changes.
         cell: The cell's lines beside the kernel: number and text each.
-        links: Kernel line to the cell lines that it computes; as text, for JSON has no other keys.
+        links: Kernel lines and the cell lines that they compute: see ``linking.packed``.
     """
 
     content = t.Dict(default_value={"document": "", "text": "", "seen": 0, "top": 1}).tag(sync=True)
@@ -43,7 +43,7 @@ class Editor(Scripted):
     mark = t.Int(0).tag(sync=True)
     status = t.Unicode("").tag(sync=True)
     cell: t.List[list[object]] = t.List(default_value=[]).tag(sync=True)
-    links: t.Dict[str, list[int]] = t.Dict(default_value={}).tag(sync=True)
+    links = t.Unicode("").tag(sync=True)
 
     def __init__(
         self, state: AbstractContextManager[Any], on_edit: OnEdit, on_check: OnEdit, on_keep: OnEdit

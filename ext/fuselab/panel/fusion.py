@@ -201,7 +201,7 @@ class FusionTab(LateTab):
         ]
         self.picture.html = (
             "<div style='display:flex;flex-wrap:wrap;gap:8px 32px;overflow:auto;"
-            f"max-height:36em'>{''.join(boxes)}</div>"
+            f"max-height:70em'>{''.join(boxes)}</div>"
         )
         self._show_reason()
         self._show_outcome()
@@ -263,11 +263,13 @@ class FusionTab(LateTab):
 def decision_lists(view: FusionView) -> str:
     """Return every decision, folded away."""
     html = []
-    for fused, title in ((True, "fusions made"), (False, "not made, with reasons")):
+    for fused in (True, False):
         rows = [[a, c, b] for a, b, c in fusion.decision_rows(view, fused=fused)]
         if rows:
             more = len(rows) - fusion.MOST_ROWS
             inner = markup.table(["Pair", "Why", "Memory traffic"], rows[: fusion.MOST_ROWS])
             inner += f"<div>and {more} more</div>" if more > 0 else ""
-            html.append(f"<details><summary>{len(rows)} {title}</summary>{inner}</details>")
+            made = words.count(len(rows), "fusion") + " made"
+            title = made if fused else f"{len(rows)} not made, with reasons"
+            html.append(f"<details><summary>{title}</summary>{inner}</details>")
     return "".join(html)

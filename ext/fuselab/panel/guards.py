@@ -34,7 +34,7 @@ def guards_html(cell: Any) -> str:
     """Write breaks, timeline and guards of a cell as HTML for the panel."""
     html = [f"<div>{escape(guards.head(cell))}</div>"]
     for where, reason, hint in guards.break_rows(cell.breaks, cell.filename):
-        lines = [f"Capture stops at {where or 'a line that nobody knows'}", reason]
+        lines = [f"Capture stops at {where or 'a line of a library'}", reason]
         html.append(markup.notice([*lines, f"To mend it: {hint}"] if hint else lines, markup.BAD))
     found = guards.timeline(cell)
     if found:

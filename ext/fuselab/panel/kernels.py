@@ -18,7 +18,7 @@ from .bench import Bench, Checked
 from .controls import Tunables
 from .copying import CopyButton
 from .editor import Editor
-from .linking import cell_lines, links_of
+from .linking import cell_lines, links_of, packed
 from .more import More
 from .tuning import TuningTab
 
@@ -255,9 +255,8 @@ class KernelsTab:
         if self.editor is None:
             return
         self.editor.cell = cell_lines(self._bench.cell, list(self._bench.facts.kernels.values()))
-        self.editor.links = links_of(
-            kernel, text, str(getattr(self._bench.cell, "filename", "")) if self._is_cell else ""
-        )
+        file = str(getattr(self._bench.cell, "filename", "")) if self._is_cell else ""
+        self.editor.links = packed(links_of(kernel, text, file))
         if self.editor.document != name:
             self.editor.load(name, text, kernel.target, f"Source of kernel {name}")
         elif self.editor.text != text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusec.kernel import Kernel
@@ -11,7 +12,7 @@ from fusec.kernel import Kernel
 MOST_LINES = 1500
 
 
-def links_of(kernel: Kernel, text: str, file: str = "") -> dict[str, list[int]]:
+def links_of(kernel: Kernel, text: str, file: str = "") -> dict[int, list[int]]:
     """Return which cell lines each line of a text computes.
 
     Args:
@@ -25,7 +26,7 @@ def links_of(kernel: Kernel, text: str, file: str = "") -> dict[str, list[int]]:
     }
     own = kernel.generated.text
     if text == own:
-        return {str(line): places for line, places in origins.items() if places}
+        return {line: places for line, places in origins.items() if places}
     before, after = own.splitlines(), text.splitlines()
     if max(len(before), len(after)) > MOST_LINES:
         return {}
@@ -36,8 +37,23 @@ def links_of(kernel: Kernel, text: str, file: str = "") -> dict[str, list[int]]:
         if tag == "equal" or (tag == "replace" and i2 - i1 == j2 - j1):
             for step in range(i2 - i1):
                 if places := origins.get(i1 + step + 1):
-                    found[str(j1 + step + 1)] = places
+                    found[j1 + step + 1] = places
     return found
+
+
+def packed(links: Mapping[int, Sequence[int]]) -> str:
+    """Write links for the page, lines of the same origin as one: ``21-24:3 25:3,4``.
+
+    As a list each would be several lines of a saved notebook.
+    """
+    runs: list[tuple[int, int, str]] = []
+    for line, places in sorted(links.items()):
+        to = ",".join(map(str, places))
+        if runs and runs[-1][1:] == (line - 1, to):
+            runs[-1] = (runs[-1][0], line, to)
+        else:
+            runs.append((line, line, to))
+    return " ".join(f"{a}:{to}" if a == b else f"{a}-{b}:{to}" for a, b, to in runs)
 
 
 def cell_lines(cell: Any, kernels: list[Kernel]) -> list[list[object]]:

@@ -67,15 +67,13 @@ def texts(head: list[str], rows: list[list[str]], text: int | None = None) -> st
 
     def row(cells: list[str], tag: str) -> str:
         return "".join(
-            f"<{tag} style='padding:1px 14px 1px 0;font-weight:{600 if tag == 'th' else 400};"
-            f"text-align:{'right' if i >= text else 'left'};vertical-align:baseline;"
-            f"white-space:{'nowrap' if i >= text and tag == 'td' else 'normal'}'>"
-            f"{escape(cell)}</{tag}>"
+            f"<{tag}{' class=n' if i >= text else ''}>{escape(cell)}</{tag}>"
             for i, cell in enumerate(cells)
         )
 
+    # Its looks are in editor.css: said at each place, they would be most of a saved notebook.
     body = "".join(f"<tr>{row(cells, 'td')}</tr>" for cells in rows)
     return (
-        "<table style='border-collapse:collapse;font-variant-numeric:tabular-nums'>"
-        f"<thead><tr>{row(head, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+        f"<table class='fuselab-table'><thead><tr>{row(head, 'th')}</tr></thead>"
+        f"<tbody>{body}</tbody></table>"
     )

@@ -17,28 +17,15 @@ import traitlets as t
 
 STATIC = Path(__file__).parent / "static"
 
-# Scripts are loaded once a page, whichever widgets hold their text.
+# Scripts are loaded once a page, whichever widgets hold their text. This part is in every widget,
+# so it only fetches what does the work: ``loader.js``.
 _LOADER = """\
-const fetched = (globalThis.fuselabScripts ??= new Map());
-const load = (text) => {
-  if (!fetched.has(text)) {
-    const url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
-    fetched.set(text, import(url).finally(() => URL.revokeObjectURL(url)));
-  }
-  return fetched.get(text);
-};
-async function render({ model, el }) {
-  const name = model.get("script").replace("IPY_MODEL_", "");
-  const shared = await model.widget_manager.get_model(name);
-  const css = shared.get("css");
-  if (!fetched.has(css)) {
-    fetched.set(css, document.head.appendChild(document.createElement("style")));
-    fetched.get(css).textContent = css;
-  }
-  return (await load(shared.get(model.get("part")))).default.render({ model, el });
-}
-export default { render };
-"""
+export default { async render(at) {
+  const name = at.model.get("script").replace("IPY_MODEL_", "");
+  const shared = await at.model.widget_manager.get_model(name);
+  const url = URL.createObjectURL(new Blob([shared.get("loader")], {type: "text/javascript"}));
+  return (await (globalThis.fuselabLoader ??= import(url))).default(shared, at);
+} };"""
 
 
 class Script(widgets.Widget):
@@ -48,12 +35,14 @@ class Script(widgets.Widget):
         editor: The editor's script.
         picture: The drawing's script.
         copy: The copy button's script.
+        loader: What loads these.
         css: The looks of both, and of the plain widgets round them.
     """
 
     editor = t.Unicode("").tag(sync=True)
     picture = t.Unicode("").tag(sync=True)
     copy = t.Unicode("").tag(sync=True)
+    loader = t.Unicode("").tag(sync=True)
     css = t.Unicode("").tag(sync=True)
 
 
@@ -70,6 +59,7 @@ def shared_script() -> Script:
                 editor=_text("editor.js"),
                 picture=_text("picture.js"),
                 copy=_text("copy.js"),
+                loader=_text("loader.js"),
                 css=_text("editor.css") + _text("picture.css"),
             )
         return _shared

@@ -9,7 +9,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from fusec.errors import FusecError
-from fusec.runtime.sweep import Size, SweepPoint, sizes_of, sweep
+from fusec.runtime.sweep import FixedSize, Size, SweepPoint, sizes_of, sweep
 from fuselab import plots, words
 
 from . import markup, plain
@@ -31,6 +31,7 @@ class Sweep(LateTab):
         self._sizes: list[tuple[Any, Size]] = []
         self._stop = threading.Event()
         self._filling = False
+        self._failed = ""
         self.points: list[SweepPoint] = []
 
     def make(self) -> list[Any]:
@@ -69,16 +70,21 @@ class Sweep(LateTab):
             low, high = self.range.value
             values = [value for value in values_of(size) if low <= value <= high]
             self._stop = stop = threading.Event()
+            self._failed = ""
 
         def job() -> None:
             points: list[SweepPoint] = []
-            with bench.cell.lock:
-                for point in sweep(graph, size, values, stop=stop):
-                    points.append(point)
-                    png = plots.figure_png(plots.sweep_figure(points, size.label.split(" =")[0]))
-                    with bench.state:
-                        self.points = list(points)
-                        self.plot.show(png)
+            try:
+                with bench.cell.lock:
+                    for point in sweep(graph, size, values, stop=stop):
+                        points.append(point)
+                        label = size.label.split(" =")[0]
+                        png = plots.figure_png(plots.sweep_figure(points, label))
+                        with bench.state:
+                            self.points = list(points)
+                            self.plot.show(png)
+            except FixedSize as error:
+                self._failed = str(error)
 
         bench.do(ACTIVITY, job, "sweep")
 
@@ -137,8 +143,11 @@ class Sweep(LateTab):
         value = markup.table(head, rows) if rows else ""
         if rows:
             value += f"<div><i>{escape(self.points[0].fused.method)}</i></div>"
-        shown = busy == ACTIVITY or self._bench.problem
-        self.table.value = problem_or(self._bench, "") + value if shown else value
+        if busy == ACTIVITY or (self._bench.problem and not busy):
+            value = problem_or(self._bench, "") + value
+        elif self._failed:
+            value = markup.notice(["That did not work", self._failed], markup.BAD) + value
+        self.table.value = value
 
 
 def values_of(size: Size) -> list[int]:

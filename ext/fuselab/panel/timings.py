@@ -6,7 +6,15 @@ import threading
 from html import escape
 from typing import Any
 
-from fuselab.views.timings import HEAD, STEPS, failures_of, step_note, step_rows, time_rows
+from fuselab.views.timings import (
+    HEAD,
+    STEPS,
+    alone_note,
+    failures_of,
+    step_note,
+    step_rows,
+    time_rows,
+)
 
 from . import markup, plain
 from .bench import Bench
@@ -120,6 +128,8 @@ class TimingsTab:
         bench, facts = self._bench, self._bench.facts
         rows, steps = time_rows(facts), step_rows(facts)
         value = markup.table(list(HEAD), [list(row) for row in rows])
+        if note := alone_note(facts):
+            value += f"<div style='opacity:0.75'>{escape(note)}</div>"
         if facts.extern_times:
             value += f"<div style='margin-top:6px'>{escape(step_note(facts))}</div>"
             value += markup.table(list(STEPS), [list(row) for row in steps])

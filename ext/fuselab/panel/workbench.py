@@ -23,6 +23,7 @@ from .timings import TimingsTab
 from .tuning import TuningTab
 
 LIMIT = "A plain copy of as many bytes as it has inputs and outputs; products at the machine's best"
+ERROR = "Largest difference to eager, of the output that comes nearest to what is allowed"
 STATIC_FORMS = ("text/plain", "text/html")
 
 
@@ -89,21 +90,20 @@ class Workbench(widgets.VBox):
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         """Return the live view with the result's static forms beside it.
 
-        A saved notebook then shows the result where there are no widgets; without the kernels'
-        texts, which would be there once for each panel.
+        A saved notebook then shows the result where there are no widgets.
         """
+        bundle = self.live(**kwargs)
+        static = self.bench.cell._repr_mimebundle_()
+        data = static[0] if isinstance(static, tuple) else static
+        return bundle | {form: data[form] for form in STATIC_FORMS if form in data}
+
+    def live(self, **kwargs: Any) -> dict[str, Any]:
+        """Return the live view alone, up to date."""
         self.bench.look()
         self.bench.changed()
         self.kernels.show()
         self._draw_later()
-        bundle: dict[str, Any] = dict(super()._repr_mimebundle_(**kwargs) or {})
-        cell: Any = self.bench.cell
-        if hasattr(cell, "compact_html"):
-            return bundle | {"text/plain": cell.text(), "text/html": cell.compact_html()}
-        static = cell._repr_mimebundle_()
-        data = static[0] if isinstance(static, tuple) else static
-        bundle.update({form: data[form] for form in STATIC_FORMS if form in data})
-        return bundle
+        return dict(super()._repr_mimebundle_(**kwargs) or {})
 
     def _open(self, part: object) -> None:
         self.tabs.selected_index = [p is part for p in self.parts].index(True)
@@ -146,6 +146,23 @@ class Workbench(widgets.VBox):
         )
 
 
+class BelowResult:
+    """A panel as shown below its cell's result, which need not be there a second time.
+
+    Args:
+        panel: The workbench.
+    """
+
+    def __init__(self, panel: Workbench) -> None:
+        self.panel = panel
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        name = self.panel.bench.cell.name
+        text = f"{name}: the workbench is live in a notebook whose kernel runs; the result is above"
+        html = f"<div style='color:#767676'>{escape(text)}</div>"
+        return self.panel.live(**kwargs) | {"text/plain": text, "text/html": html}
+
+
 def _below(box: Any) -> Iterator[Any]:
     """Yield every widget in a box, the innermost first."""
     for child in getattr(box, "children", ()):
@@ -172,6 +189,6 @@ def head_line(name: str, facts: Facts) -> str:
     if facts.limit and fused:
         share = f"{words.ratio(fused.median / facts.limit)}× the limit"
         texts.append(f"<span title='{escape(LIMIT)}'>{escape(share)}</span>")
-    if facts.max_error is not None:
-        texts.append(escape(f"max error {words.error(facts.max_error)}"))
+    if facts.error:
+        texts.append(f"<span title='{escape(ERROR)}'>{escape(facts.error)}</span>")
     return f"<b>{escape(name)}</b> &nbsp; " + " &nbsp;·&nbsp; ".join(texts)

@@ -38,8 +38,7 @@ def cells_page(first: Any, second: Any, times: Mapping[str, Timing], why: str = 
     ]
     one, other = times.get(first.name), times.get(second.name)
     if one and other:
-        ratio = words.against(other.median, one.median)
-        title = f"{second.name} is {ratio}" + (f" than {first.name}" if "×" in ratio else "")
+        title = f"{second.name} is {words.compared(other.median, one.median, first.name)}"
         method = one.method
     else:
         title, method = f"{first.name} and {second.name}", why

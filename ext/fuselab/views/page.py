@@ -59,7 +59,7 @@ def static_table(head: Sequence[str], rows: Sequence[Sequence[str]], text: int =
         )
 
     names = "".join(f'<th style="{Style.th}">{escape(name)}</th>' for name in head)
-    body = "".join(f"<tr>{cells(row)}</tr>" for row in rows)
+    body = "".join(f'<tr style="{Style.tr}">{cells(row)}</tr>' for row in rows)
     return (
         f'<table style="{Style.table}"><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>'
     )

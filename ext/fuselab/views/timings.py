@@ -43,8 +43,7 @@ def time_rows(facts: Any) -> list[tuple[str, str, str, str]]:
     if eager:
         rows.append(("eager, whole cell", words.spread(eager), "", str(eager.samples)))
     if facts.limit:
-        ratio = words.against(facts.limit, fused.median) if fused else ""
-        ratio += " than fused" if "×" in ratio else ""
+        ratio = words.compared(facts.limit, fused.median, "fused") if fused else ""
         rows.append(("the limit: a copy", words.duration(facts.limit), ratio, ""))
     for name, timing in facts.others.items():
         rows.append((f"{peer_title(name)}, whole cell", *_row(timing, eager)))
@@ -56,18 +55,15 @@ def time_rows(facts: Any) -> list[tuple[str, str, str, str]]:
             rows.append((f"{name}, alone", *_row(facts.kernel_times[name], None)))
         if name in edits:
             generated, own = edits[name]
-            label = "the edit" if kernel.edited else "as checked last"
-            rows.append((f"{name}, {label}", *_row(own, generated, "generated")))
+            label = "the edit, checked" if kernel.edited else "the text checked last"
+            was = f"generated, then {words.duration(generated.median)}"
+            rows.append((f"{name}, {label}", *_row(own, generated, was)))
     return rows
 
 
 def _row(timing: Timing, reference: Timing | None, name: str = "eager") -> tuple[str, str, str]:
-    ratio = words.against(timing.median, reference.median) if reference else ""
-    return (
-        words.spread(timing),
-        f"{ratio} than {name}" if "×" in ratio else ratio,
-        str(timing.samples),
-    )
+    ratio = words.compared(timing.median, reference.median, name) if reference else ""
+    return words.spread(timing), ratio, str(timing.samples)
 
 
 def steps_of(facts: Any) -> dict[str, Timing]:
@@ -96,6 +92,16 @@ def step_rows(facts: Any) -> list[tuple[str, str, str]]:
     return rows
 
 
+def alone_note(facts: Any) -> str:
+    """Say why a kernel has two times; empty where none has."""
+    if not any(name in facts.kernel_times for name, *_ in edits_of(facts.kernels)):
+        return ""
+    return (
+        "A kernel alone is timed in turn with the cell's other kernels, a checked text in turn "
+        "with the generated one and a copy of as many bytes: compare times of one run."
+    )
+
+
 def step_note(facts: Any) -> str:
     """Say what the steps take together, beside the cell; empty where no call of ATen was timed."""
     total = sum(timing.median for timing in steps_of(facts).values())
@@ -118,10 +124,10 @@ def timings_page(cell: Any) -> Page:
     head = f"{cell.name}: nothing was timed"
     if fused and eager:
         head = f"{cell.name}: {words.duration(fused.median)}"
-        head += f", {words.against(fused.median, eager.median)}"
-        head += " than eager" if "×" in head else ""
+        head += f", {words.compared(fused.median, eager.median, 'eager')}"
     rows, steps = time_rows(cell), step_rows(cell)
-    notes = [*failures_of(cell), step_note(cell), eager.method if eager else ""]
+    notes = [*failures_of(cell), alone_note(cell), step_note(cell)]
+    notes += [eager.method] if eager else []
     notes = [note for note in notes if note]
     lines = [head, *indented([HEAD, *rows] if rows else [])]
     lines += ["", *indented([STEPS, *steps])] if steps else []

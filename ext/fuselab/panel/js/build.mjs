@@ -1,4 +1,4 @@
-// Builds ../static/{editor,picture,copy}.js and their styles from this folder: `npm install && npm run build`.
+// Builds ../static/{loader,editor,picture,copy}.js and their styles from this folder: `npm install && npm run build`.
 // They are committed, so that installing Fuselab needs no Node.
 import { copyFile } from "node:fs/promises";
 import { build } from "esbuild";
@@ -13,7 +13,7 @@ await build({
   charset: "utf8",
   banner: { js: "/* Fuselab editor; contains prism-code-editor, see editor.js.LICENSE.txt */" },
 });
-for (const name of ["picture.js", "copy.js"]) {
+for (const name of ["loader.js", "picture.js", "copy.js"]) {
   await build({
     ...common,
     entryPoints: [name],

@@ -7,7 +7,7 @@
 //   mark      the line at fault, from 1; 0 for none
 //   status    a sentence that screen readers speak when it changes
 //   cell      [[number, text], ...]: the cell's own lines, shown beside the kernel
-//   links     {kernel line: [cell lines]}: what each line of the kernel computes
+//   links     "21-24:3 25:3,4": which lines of the cell each line of the kernel computes
 // Messages, all sent because a person did something, never because a view was drawn:
 //   {kind: "edit" | "check" | "keep", document, text, seen}
 // and two that start nothing: {kind: "ready"}, there is a view; and the answer to Python's
@@ -78,6 +78,17 @@ const watchControls = (el) => {
 // As fuselab/views/looks.py has them.
 const COLORS = "#0072b2 #e69f00 #009e73 #cc79a7 #56b4e9 #d55e00 #b8a400 #8a6d3b".split(" ");
 const color = (index) => COLORS[Math.max(index, 0) % COLORS.length];
+
+// Returns {kernel line: [cell lines]}.
+const unpacked = (links) => {
+  const found = {};
+  for (const run of links.split(" ").filter(Boolean)) {
+    const [lines, places] = run.split(":");
+    const [first, last = first] = lines.split("-").map(Number);
+    for (let n = first; n <= last; n++) found[n] = places.split(",").map(Number);
+  }
+  return found;
+};
 
 function render({ model, el }) {
   el.classList.add("fuselab-editor");
@@ -214,7 +225,7 @@ function render({ model, el }) {
   // --- the cell's lines beside it -----------------------------------------------------------
   const linked = (line) => editor.container.querySelectorAll(`[data-links~="${line}"]`);
   const paintLinks = () => {
-    const links = model.get("links");
+    const links = unpacked(model.get("links"));
     const order = model.get("cell").map(([number]) => number);
     for (let n = 1; n < editor.lines.length; n++) {
       const places = links[n];
@@ -236,7 +247,7 @@ function render({ model, el }) {
     }
   };
   const showCell = () => {
-    const known = new Set(Object.values(model.get("links")).flat());
+    const known = new Set(Object.values(unpacked(model.get("links"))).flat());
     cell.replaceChildren();
     cell.hidden = known.size === 0;
     for (const [index, [number, text]] of model.get("cell").entries()) {

@@ -176,6 +176,8 @@ class TestFuse:
 
     def test_panel_is_made_on_request(self, shell):
         run(shell, "%%fuse --panel\ny = x * 2")
+        assert type(shell.shown[-1]).__name__ == "BelowResult"
+        run(shell, "%%fuse --panel -q\ny = x * 2")
         assert type(shell.shown[-1]).__name__ == "Workbench"
 
 

@@ -30,7 +30,7 @@ def cell() -> FakeCell:
 
 @pytest.fixture
 def bench(cell: FakeCell) -> Any:
-    panel = workbench(cell)
+    panel = opened(cell)
     panel._repr_mimebundle_()
     assert panel.wait(20)
     yield panel
@@ -44,6 +44,14 @@ def type_text(panel: Workbench, text: str, kind: str = "edit") -> None:
     seen = editor.content["seen"] + 1
     message = {"kind": kind, "document": editor.document, "text": text, "seen": seen}
     editor._handle_custom_msg(message, [])
+
+
+def opened(cell: FakeCell) -> Workbench:
+    """Return a panel whose tabs with figures have been opened before."""
+    panel = workbench(cell)
+    panel.tuning.open()
+    panel.timings.open()
+    return panel
 
 
 def settle(panel: Workbench) -> None:
@@ -71,7 +79,7 @@ def test_bundle_carries_the_static_forms_and_the_view(bench, cell):
 
 
 def test_editor_is_made_once_and_only_when_shown(cell):
-    panel = workbench(cell)
+    panel = opened(cell)
     assert panel.kernels.editor is None
     panel._repr_mimebundle_()
     editor = panel.kernels.editor
@@ -98,7 +106,7 @@ def test_cell_without_kernels_has_no_editor():
 
 def test_cell_that_was_not_timed(cell):
     cell.eager = cell.fused = cell.error = None
-    panel = workbench(cell)
+    panel = opened(cell)
     panel._repr_mimebundle_()
     settle(panel)
     assert "eager" not in panel.head.value
@@ -106,7 +114,7 @@ def test_cell_that_was_not_timed(cell):
 
 def test_everything_shown_is_escaped(cell):
     cell.name = "<img src=x onerror=alert(1)>"
-    panel = workbench(cell)
+    panel = opened(cell)
     panel._repr_mimebundle_()
     type_text(panel, "static_assert(false)")
     panel.kernels.check.click()
@@ -364,7 +372,7 @@ def test_ranking_puts_the_winner_first_and_says_why_a_faster_median_lost():
 
 def test_stop_keeps_the_best(cell):
     cell.host.pause = 0.2
-    panel = workbench(cell)
+    panel = opened(cell)
     panel._repr_mimebundle_()
     panel.tuning.button.click()
     assert panel.tuning.button.description == "Stop"
@@ -393,7 +401,7 @@ def test_tuning_redraws_at_most_four_times_a_second(cell, monkeypatch):
 
     monkeypatch.setattr(tuning, "tuning_png", draw)
     cell.host.pause = 0.12
-    panel = workbench(cell)
+    panel = opened(cell)
     panel._repr_mimebundle_()
     settle(panel)
     panel.tuning.button.click()
@@ -453,7 +461,7 @@ def test_measure_again(bench, cell):
 
 def test_callbacks_return_at_once_and_work_runs_on_the_worker(cell, capfd):
     cell.host.pause = 0.5
-    panel = workbench(cell)
+    panel = opened(cell)
     panel._repr_mimebundle_()
     started = time.monotonic()
     panel.kernels.check.click()
@@ -495,7 +503,7 @@ def test_callbacks_do_not_wait_for_the_cells_lock(bench, cell):
 
 def test_a_cell_gets_its_turn_while_another_is_tuned(cell):
     cell.host.pause = 0.8
-    panel = workbench(cell)
+    panel = opened(cell)
     panel._repr_mimebundle_()
     settle(panel)
     panel.tuning.button.click()
@@ -523,7 +531,7 @@ def test_search_ends_when_its_own_cell_runs_again(cell, monkeypatch):
 
     monkeypatch.setattr(cell.host, "tune", tune)
     cell.host.pause = 0.4
-    panel = workbench(cell)
+    panel = opened(cell)
     panel._repr_mimebundle_()
     settle(panel)
     panel.tuning.button.click()
@@ -539,7 +547,7 @@ def test_search_ends_when_its_own_cell_runs_again(cell, monkeypatch):
 
 def test_only_the_last_of_several_waiting_checks_runs(cell):
     cell.host.pause = 0.3
-    panel = workbench(cell)
+    panel = opened(cell)
     panel._repr_mimebundle_()
     settle(panel)
     panel.kernels.check.click()
@@ -553,7 +561,7 @@ def test_only_the_last_of_several_waiting_checks_runs(cell):
 
 def test_a_waiting_keep_of_another_kernel_is_not_forgotten(cell):
     cell.host.pause = 0.3
-    panel = workbench(cell)
+    panel = opened(cell)
     panel._repr_mimebundle_()
     settle(panel)
     panel.kernels.check.click()  # the worker has something to do

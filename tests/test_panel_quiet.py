@@ -71,6 +71,7 @@ def test_nothing_is_drawn_or_sent_during_a_measurement(monkeypatch: pytest.Monke
             sent.append((time.perf_counter(),) * 2)
 
     monkeypatch.setattr("ipywidgets.Widget._send", send)
+    searched.tuning.open()
     searched.tuning.budget.value = 5
     searched.tuning.button.click()
     while not measured:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 
 import fuselab
 import fuselab.views.subjects
-from fuselab.panel import Workbench, workbench
+from fuselab.panel import BelowResult, Workbench, workbench
 from fuselab.panel.attempts import attempt, bars, label_of
 from fuselab.panel.linking import cell_lines, links_of, packed
 from fuselab.panel.sweep import values_of
@@ -59,7 +60,7 @@ def open_tab(panel: Workbench, part: object) -> Any:
 def test_tabs_are_made_when_opened() -> None:
     panel = workbench(FakeCell())
     panel._repr_mimebundle_()
-    late = (panel.fusion, panel.stages, panel.guards, panel.numerics, panel.timings.sweep)
+    late = (*panel.parts[1:], panel.timings.sweep)
     assert not any(part.made or part.widget.children for part in late)
     for part in panel.parts:
         open_tab(panel, part)
@@ -81,11 +82,42 @@ def test_a_problem_stays_in_the_tab_that_it_is_about(fake: Any) -> None:
     assert fake.bench.problem is None
 
 
-def test_static_form_of_a_panel_is_small(panel: Workbench) -> None:
+def test_static_form_of_a_panel_is_the_result(panel: Workbench) -> None:
     bundle = panel._repr_mimebundle_()
-    assert "gelu_layer_norm" in bundle["text/html"]
-    assert len(bundle["text/html"]) < 15_000
+    (text,) = [k.source for name, k in panel.bench.facts.kernels.items() if "gelu" in name]
+    shown = html.unescape(re.sub("<[^>]+>", "", bundle["text/html"]))
+    assert all(line in shown for line in text.splitlines()), "the kernel's text as well"
+    assert "data:image/png" in bundle["text/html"]
     assert "layer_norm" in bundle["text/plain"]
+
+
+def test_below_its_result_a_panel_says_nothing_twice(panel: Workbench) -> None:
+    bundle = BelowResult(panel)._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert len(bundle["text/html"]) < 300
+    assert "the result is above" in bundle["text/plain"]
+
+
+def test_looks_are_shared_between_panels() -> None:
+    def held(panel: Workbench) -> set[str]:
+        found, todo = set(), [panel]
+        while todo:
+            widget = todo.pop()
+            found |= {widget.layout.model_id}
+            found |= {widget.style.model_id} if hasattr(widget, "style") else set()
+            todo += getattr(widget, "children", ())
+        return found
+
+    first, second = workbench(FakeCell()), workbench(FakeCell())
+    for panel in (first, second):
+        for part in panel.parts:
+            open_tab(panel, part)
+    assert held(first) == held(second)
+    assert len(held(first)) < 30
+    first.close()
+    layouts = [widget.layout for widget in second.kernels.widget.children]
+    assert all(layout.comm is not None for layout in layouts), "the other panel needs them"
+    second.close()
 
 
 # --- fusion --------------------------------------------------------------------------------

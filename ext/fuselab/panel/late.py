@@ -31,8 +31,10 @@ class LateTab:
         """Make the widgets, at the first time."""
         with self._bench.state:
             if not self.made:
-                self.widget.children = self.make()
+                made = self.make()
                 self.made = True
+                self.refresh()
+                self.widget.children = made
 
     def make(self) -> list[Any]:
         """Return the widgets of the tab."""

@@ -15,6 +15,8 @@ import anywidget
 import ipywidgets as widgets
 import traitlets as t
 
+from . import plain
+
 STATIC = Path(__file__).parent / "static"
 
 # Scripts are loaded once a page, whichever widgets hold their text. This part is in every widget,
@@ -89,4 +91,4 @@ class Scripted(anywidget.AnyWidget):
             part: ``editor``, ``picture`` or ``copy``.
             traits: The widget's own.
         """
-        super().__init__(script=shared_script(), part=part, **traits)
+        super().__init__(script=shared_script(), part=part, layout=plain.layout(), **traits)

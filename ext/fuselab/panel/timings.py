@@ -19,6 +19,7 @@ from fuselab.views.timings import (
 from . import markup, plain
 from .bench import Bench
 from .drawing import Plot, speed_png
+from .late import LateTab
 from .roofline import Roofline
 from .sweep import Sweep
 
@@ -27,16 +28,22 @@ COMPARING = "Timing TorchInductor"
 PEER = "inductor"
 
 
-class TimingsTab:
+class TimingsTab(LateTab):
     """Time of the whole cell, of its steps, and of the kernels that were checked alone."""
 
     title = "Timings"
 
     def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+        super().__init__(bench)
         self._drawn: object = None
         self._stop = threading.Event()
         self._compiling = False
+        self.roofline = Roofline(bench)
+        self.sweep = Sweep(bench)
+
+    def make(self) -> list[Any]:
+        """Return the buttons, the figure, its table, the roofline and the sweep."""
+        bench = self._bench
         self.again = plain.button(
             "Measure again", "Time eager and fused again, and each kernel and call alone", "refresh"
         )
@@ -46,23 +53,15 @@ class TimingsTab:
         self.plot = Plot("Eager and fused, and each kernel's share; the table below says the same")
         self.table = plain.html(overflow="auto")
         self.method = plain.html(flex="1 1 20em", margin="2px 0 2px 8px")
-        self.roofline = Roofline(bench)
-        self.sweep = Sweep(bench)
-        self.widget = plain.column(
-            [
-                plain.row([self.again, self.peer, self.method]),
-                self.plot.widget,
-                self.table,
-                self.roofline.widget,
-                self.sweep.widget,
-            ]
-        )
-        bench.listen(self.refresh)
-
-    def open(self) -> None:
-        """Make what is made when somebody first looks."""
         self.roofline.open()
         self.sweep.open()
+        return [
+            plain.row([self.again, self.peer, self.method]),
+            self.plot.widget,
+            self.table,
+            self.roofline.widget,
+            self.sweep.widget,
+        ]
 
     def start_or_stop(self) -> None:
         """Begin timing TorchInductor beside eager and our own code, or end that."""
@@ -157,8 +156,7 @@ class TimingsTab:
 
     def draw(self) -> None:
         """Draw the figure if the times are others than those drawn; a worker's job."""
-        if self.sweep.made:
-            self.sweep.draw()
+        self.sweep.draw()
         facts = self._bench.facts
         verdicts = [kernel.last_verdict for kernel in facts.kernels.values()]
         if (facts, verdicts) == self._drawn or not (facts.eager and facts.fused):

@@ -18,6 +18,7 @@ from fuselab.views.tuning import effect_rows, left_words
 from . import markup, plain
 from .bench import Bench
 from .drawing import Plot, heat_png, outcome_png, preload, tuning_png
+from .late import LateTab
 
 BUDGETS = (5, 10, 30, 60, 120)
 REDRAW = 0.25  # seconds from one redraw to the next, at the least
@@ -30,19 +31,22 @@ ENDINGS = {
 }
 
 
-class TuningTab:
+class TuningTab(LateTab):
     """The search over one kernel's tunables."""
 
     title = "Tuning"
 
     def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+        super().__init__(bench)
         self._stop = threading.Event()
         self._kernel = ""  # name of the kernel whose search is queued or runs
         self._drawn: TuningRun | None = None
         self._picked = False  # whether the latest note is about a point that was picked
         self._next_draw = 0.0
         self.on_start: list[Any] = []
+
+    def make(self) -> list[Any]:
+        """Return the budget, the button, how far it is, and what was found."""
         self.budget = plain.choice(
             "Budget", "10em", options=[(f"{seconds} s", seconds) for seconds in BUDGETS], value=10
         )
@@ -55,16 +59,8 @@ class TuningTab:
         self.outcome = Plot("The best configurations and what each tunable does; tables are below")
         self.ranking = plain.html(overflow="auto")
         row = [self.budget, self.button, self.progress, self.line]
-        self.widget = plain.column(
-            [
-                plain.row(row),
-                self.plot.widget,
-                self.heat.widget,
-                self.outcome.widget,
-                self.ranking,
-            ]
-        )
-        bench.listen(self.refresh)
+        pictures = [self.plot.widget, self.heat.widget, self.outcome.widget]
+        return [plain.row(row), *pictures, self.ranking]
 
     @property
     def running(self) -> bool:
@@ -93,6 +89,7 @@ class TuningTab:
             kernel = self._bench.kernel
             if kernel is None:
                 return
+            self.open()
             name = self._kernel = self._bench.selected
             self._picked = False
             self._stop = threading.Event()

@@ -115,7 +115,7 @@ class Workbench(widgets.VBox):
                 self.bench.problem = None
                 self.bench.changed()
         part = self.parts[self.tabs.selected_index or 0]
-        if isinstance(part, LateTab | TimingsTab):
+        if isinstance(part, LateTab):
             part.open()
         self._draw_later()
 
@@ -135,10 +135,8 @@ class Workbench(widgets.VBox):
     def _draw_part(self, part: Any) -> None:
         if part is self.kernels:
             self.kernels.more.draw()
-        elif isinstance(part, LateTab):
-            part.draw_if_made()
         else:
-            part.draw()
+            part.draw_if_made()
 
     def _show_head(self) -> None:
         self.head.value = (

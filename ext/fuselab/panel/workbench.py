@@ -157,7 +157,7 @@ class BelowResult:
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         name = self.panel.bench.cell.name
         text = f"{name}: the workbench is live in a notebook whose kernel runs; the result is above"
-        html = f"<div style='color:#767676'>{escape(text)}</div>"
+        html = f"<div style='background:#fff;color:#5a5a5a;padding:2px 12px'>{escape(text)}</div>"
         return self.panel.live(**kwargs) | {"text/plain": text, "text/html": html}
 
 

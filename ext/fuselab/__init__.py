@@ -123,7 +123,8 @@ def load_ipython_extension(shell: Any) -> None:
         _session = Session(shell.user_ns)
     magics = FuseMagics(shell, _session, parent=shell)
     shell.register_magics(magics)
-    shell.configurables.append(magics)
+    if magics not in shell.configurables:  # IPython's own base class puts it there, too
+        shell.configurables.append(magics)
     complete.register(shell)
     # The panel and the user's own calls keep edits too: remember them for the next session.
     shell.events.register("post_run_cell", magics.remember)
@@ -147,7 +148,7 @@ def unload_ipython_extension(shell: Any) -> None:
     for kind, names in magics.magics.items():
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)
-    if magics in shell.configurables:
-        shell.configurables.remove(magics)
+    # A second one would take what %config sets, and keep it from the one that is loaded next.
+    shell.configurables[:] = [each for each in shell.configurables if each is not magics]
     atexit.unregister(magics.session.close)
     _session = None

@@ -118,7 +118,7 @@ class FuseMagics(Magics):
 
     @no_var_expand
     @line_cell_magic
-    @magic_arguments()
+    @magic_arguments("%fuse")  # its help writes another % in front
     @argument(
         "-t",
         "--target",
@@ -319,7 +319,7 @@ class FuseMagics(Magics):
 
     @no_var_expand
     @cell_magic
-    @magic_arguments()
+    @magic_arguments("%kernel")
     @argument("name", help="The kernel's name; CELL.NAME where several cells have one.")
     @argument("--strict", action="store_true", help="Raise an error if the edit is refused.")
     @argument("--check-only", action="store_true", help="Check and time it, but do not use it.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import starmap
@@ -131,7 +131,7 @@ def summary_text(summary: Summary) -> str:
     if summary.stages:
         lines.append(f"  {compile_line(dict(summary.stages))}")
     if summary.kernels:
-        rows = [("kernel", "target", "time", "moves", "what")]
+        rows = [("kernel", "target", "time", "moves", "rate", "what")]
         for kernel in summary.kernels:
             what = ", ".join(part for part in (kernel.summary, kernel.lines) if part)
             rows.append(
@@ -140,6 +140,7 @@ def summary_text(summary: Summary) -> str:
                     kernel.target,
                     words.duration(kernel.time.median) if kernel.time else "–",
                     words.size(kernel.moved),
+                    words.rate(kernel.moved, kernel.time.median) if kernel.time else "",
                     what,
                 )
             )
@@ -158,12 +159,31 @@ def summary_text(summary: Summary) -> str:
         lines.append(f"  compiled at the first call: {', '.join(summary.pending)}")
     for note in summary.notes:
         lines += textwrap.wrap(note, 96, initial_indent="  note    ", subsequent_indent=" " * 10)
+    for label, said in _folded(summary):
+        start = f"  {label:<8}"
+        lines += textwrap.wrap(said, 96, initial_indent=start, subsequent_indent=" " * 10)
     for kernel in summary.kernels[:1]:
         lines += ["", f"{kernel.name} ({kernel.target}, {kernel.state}), first lines:"]
         lines += [f"{i:4d}  {line}".rstrip() for i, line in enumerate(kernel.head, 1)]
         if len(kernel.source.splitlines()) > HEAD_LINES:
             lines.append("      ...")
     return "\n".join(lines)
+
+
+def _folded(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield what a page folds away: a word and a text each."""
+    if summary.eager and summary.fused:
+        times = f"eager {words.spread(summary.eager)}, fused {words.spread(summary.fused)}"
+        yield "times", f"{times}: {summary.fused.method}. {summary.device}."
+    more = f"%fuse_report {summary.name} --show"
+    if summary.fusions:
+        made = words.count(sum(each.fused for each in summary.fusions), "fusion")
+        apart = sum(not each.fused for each in summary.fusions)
+        rest = f", {apart} not made" if apart else ""
+        yield "fusion", f"{made} made{rest}: {more} fusion has the reasons"
+    if summary.guards:
+        guards = words.count(len(summary.guards), "guard")
+        yield "guards", f"{guards} on using it again: {more} guards has them in words"
 
 
 def summary_json(summary: Summary) -> dict[str, Any]:

@@ -269,6 +269,7 @@ class Recorder:
         self.table: dict[tuple[object, ...], Node] = {}
         self.source: SourceLine | None = None
         self.indirects: dict[tuple[Node, Expr], Symbol] = {}
+        self.bounds: dict[Node, tuple[float, float] | None] = {}  # see ``ir.bounds``
 
     def intern(self, key: tuple[object, ...], make: Callable[[], Node]) -> Node:
         """Return the node for ``key``, making it the first time."""

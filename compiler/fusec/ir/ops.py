@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import torch
 
+from fusec.ir.bounds import decide
 from fusec.ir.index import Expr
 from fusec.ir.node import (
     Cast,
@@ -23,6 +24,7 @@ from fusec.ir.node import (
     Load,
     Node,
     Number,
+    Op,
     cast,
     const,
     index_value,
@@ -144,7 +146,12 @@ def _fold(name: str, x: Node, y: Node, result: torch.dtype) -> Node | None:
     if name == "logical_or":
         return _absorb(x, y, neutral=False)
     if name in COMPARISONS and isinstance(x, IndexValue):
-        return _compare_index(name, x, y)
+        decided = _compare_index(name, x, y)
+        if decided is not None:
+            return decided
+    if name in COMPARISONS:
+        outcome = decide(name, x, y)
+        return None if outcome is None else const(outcome, torch.bool)
     return None
 
 
@@ -268,6 +275,25 @@ def check(condition: Node, value: Node, message: str) -> Node:
     return op(CHECK_PREFIX + message, (condition, value), value.dtype)
 
 
+def decided(node: Node) -> Node | None:
+    """Return what a choice or a comparison comes to, now that more is known of what it is about.
+
+    For ``rewrite``: None where the node is neither.
+    """
+    if not isinstance(node, Op):
+        return None
+    if node.name == "where":
+        return where(*node.args)
+    if node.name == "logical_not":
+        return logical_not(node.args[0])
+    if node.name in COMPARISONS or node.name in ("logical_and", "logical_or"):
+        return binary(node.name, *node.args)
+    if node.name.startswith(CHECK_PREFIX):
+        condition, value = node.args
+        return check(condition, value, node.name.removeprefix(CHECK_PREFIX))
+    return None
+
+
 def checked_index(index: Node, size: Expr, *, wrap: bool = True, what: str = "index") -> Expr:
     """Return an index expression for a run-time integer, wrapped if negative and checked.
 
@@ -309,6 +335,7 @@ __all__ = [
     "checked_index",
     "compute_dtype",
     "const",
+    "decided",
     "guard_loads",
     "index_value",
     "indirect",

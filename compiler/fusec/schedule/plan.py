@@ -14,6 +14,7 @@ from fusec.schedule.in_place import update_in_place
 from fusec.schedule.inline import inline_pointwise, inlined_members
 from fusec.schedule.loops import arrange_loops
 from fusec.schedule.onehot import settle_one_hots
+from fusec.schedule.settle import settle
 from fusec.schedule.wishes import Wishes
 
 
@@ -92,7 +93,7 @@ def schedule_program(
     steps, taken = take_over(program, steps)
     steps, fused = fuse(program, steps, inlined_members(inlined), wishes)
     arranged = tuple(
-        replace(step, body=arrange_loops(settle_one_hots(step.body), program.buffers))
+        replace(step, body=arrange_loops(settle(settle_one_hots(step.body)), program.buffers))
         if isinstance(step, Compute) and not step.body.products
         else step
         for step in steps

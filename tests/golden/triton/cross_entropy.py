@@ -59,7 +59,10 @@ def cross_entropy(
         running_max, running_total = online_sum_grouped(running_max, running_total, logits, 8)
     logits_max = tl.reduce(running_max, 0, maximum)
     exp_sum = tl.sum(running_total * tl.exp(running_max - logits_max), 0)
-    difference = tl.load(logits_ptr + row * 5000 + chosen, in_range).to(tl.float32) - logits_max
+    difference = tl.load(
+        logits_ptr + row * 5000 + chosen.to(tl.int32),
+        in_range,
+    ).to(tl.float32) - logits_max
     loss = libdevice.log(exp_sum) - difference
     tl.store(loss_ptr + row, loss)
 

@@ -19,7 +19,7 @@ def gather(which_ptr, table_ptr, out_ptr, XBLOCK: tl.constexpr):
     chosen = tl.where(which < 0, which + 10, which)
     in_range = (chosen >= 0) & (chosen < 10)
     tl.device_assert(in_range, "index out of range", mask=inside)
-    table = tl.load(table_ptr + chosen * 20 + (i % 20), inside & in_range)
+    table = tl.load(table_ptr + chosen.to(tl.int32) * 20 + (i % 20), inside & in_range)
     y = table * 2.0
     tl.store(out_ptr + i, y, inside)
 

@@ -21,7 +21,7 @@ def scatter_add(grad_ptr, which_ptr, table_grad_ptr, XBLOCK: tl.constexpr):
     in_range = (chosen >= 0) & (chosen < 10)
     tl.device_assert(in_range, "index out of range", mask=inside)
     tl.atomic_add(
-        table_grad_ptr + chosen * 20 + (i % 20),
+        table_grad_ptr + chosen.to(tl.int32) * 20 + (i % 20),
         grad,
         mask=inside & in_range,
         sem="relaxed",

@@ -79,20 +79,4 @@ def _part(body: Body, axis: Symbol, begin: Expr, end: Expr | None) -> Body:
     size = (axis.size if end is None else end) - begin
     own = Symbol(axis.name, "axis", size)
     axes = tuple(own if a is axis else a for a in body.axes)
-    return body.moved(axes, body.reduce_axes, {axis: Expr.of(own) + begin}, _fold)
-
-
-def _fold(node: Node) -> Node | None:
-    """Simplify an operation again, now that its loops are shorter."""
-    if not isinstance(node, Op):
-        return None
-    if node.name == "where":
-        return ops.where(*node.args)
-    if node.name == "logical_not":
-        return ops.logical_not(node.args[0])
-    if node.name in ops.COMPARISONS or node.name in ("logical_and", "logical_or"):
-        return ops.binary(node.name, *node.args)
-    if node.name.startswith(ops.CHECK_PREFIX):
-        condition, value = node.args
-        return ops.check(condition, value, node.name.removeprefix(ops.CHECK_PREFIX))
-    return None
+    return body.moved(axes, body.reduce_axes, {axis: Expr.of(own) + begin}, ops.decided)

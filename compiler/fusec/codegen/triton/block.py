@@ -23,6 +23,7 @@ from fusec.codegen.triton.scans import write_scan
 from fusec.codegen.triton.tiling import LIMIT, Dim, Tile, payloads
 from fusec.codegen.triton.writer import Writer
 from fusec.ir.body import Buffer, Store
+from fusec.ir.bounds import bounds
 from fusec.ir.index import Expr, FloorDiv, Mod, Symbol, is_nonnegative, lower_bound, upper_bound
 from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
 from fusec.ir.ops import CHECK_PREFIX, COMPARISONS
@@ -229,6 +230,10 @@ class Block:
             return self._index_value(node)
         if isinstance(node, Cast):
             source = node.args[0]
+            if source.dtype.is_floating_point and node.dtype == torch.int64 and is_short(node):
+                # converting to 64 bits takes several times as long
+                text = ex.convert(self.value(source), source.dtype, torch.int32, self.kernel.needs)
+                return Text(f"{text.within(ex.ATOM)}.to(tl.int64)")
             return ex.convert(
                 self.value(source), source.dtype, node.dtype, self.kernel.needs, node.bitcast
             )
@@ -270,7 +275,9 @@ class Block:
         """Return the name of a symbol in an index expression."""
         if symbol.kind == "indirect":
             assert isinstance(symbol.payload, Node)
-            return self.value(symbol.payload).within(ex.ATOM)
+            text = self.value(symbol.payload).within(ex.ATOM)
+            narrow = symbol.payload.dtype == torch.int64 and self.kernel.index_type != "tl.int64"
+            return f"{text}.to({self.kernel.index_type})" if narrow and not wide else text
         dim = self.kernel.tile.dim_of(symbol)
         name = dim.index if dim is not None else self.kernel.size_names[symbol]
         if dim is not None and dim is self.line:
@@ -326,7 +333,7 @@ class Block:
         elif self.kernel.padding is not None and node in self.kernel.padding.loads:
             args.append(f"other={self._padded(node)}")
         policy = self.kernel.evict.get((self.number, node.buffer))
-        if policy is not None and self.kernel.tile.inner in dims:
+        if policy is not None and any(d.place >= 0 for d in dims):
             args.append(f'eviction_policy="{policy}"')
         return ex.call("tl.load", *[Text(a) for a in args])
 
@@ -400,6 +407,12 @@ def _is_position(node: Node) -> bool:
     if not isinstance(node, IndexValue) or node.dtype.is_floating_point:
         return False
     return fits_index(node.expr)
+
+
+def is_short(node: Node) -> bool:
+    """Whether a value surely fits into 32 bits."""
+    found = bounds(node)
+    return found is not None and found[0] > -LIMIT and found[1] < LIMIT
 
 
 def fits_index(expr: Expr) -> bool:

@@ -1,0 +1,242 @@
+"""What values can be: an interval for each node, from the loops' bounds and the types.
+
+Indices that are computed (the source of an interpolated pixel, a clamped offset, a bucket) lie
+in a range that follows from the loops.  Where the range decides a comparison, the wrapping of
+negative indices, the checks, the masks and the halves of a ``where`` that depend on it go away
+while the body is recorded.
+
+Float intervals say besides that a value is neither NaN nor infinite.  Every float operation widens
+its interval by more than it can round, however the compiler contracts operations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from fusec.ir.index import lower_bound, upper_bound
+from fusec.ir.node import (
+    Cast,
+    Const,
+    IndexValue,
+    Load,
+    Node,
+    Op,
+    Reduce,
+    current_recorder,
+)
+
+Interval = tuple[float, float]
+
+CHECK_PREFIX = "check:"
+_DEPTH = 40  # operations that are looked through
+_EXACT = 1 << 53  # integers beyond this are not exact here
+_SLACK = {torch.float64: 2.0**-50, torch.float32: 2.0**-21}  # four units in the last place
+_TINY = 1e-30
+
+
+def bounds(node: Node, depth: int = _DEPTH) -> Interval | None:
+    """Return the least and the largest value that a node can have; None where nothing is known.
+
+    A float with an interval is never NaN and never infinite.
+    """
+    known = current_recorder().bounds
+    if node in known:
+        return known[node]
+    if depth == 0:
+        return None
+    found = _bounds(node, depth - 1)
+    if found is not None and not all(map(math.isfinite, found)):
+        found = None
+    if node.dtype.is_floating_point:
+        if found is not None and node.dtype not in _SLACK:
+            found = None
+    elif node.dtype.is_complex:
+        found = None
+    else:
+        own = _of_type(node.dtype)
+        if found is None or found[0] < own[0] or found[1] > own[1]:
+            found = own  # it may have wrapped round
+        if max(abs(found[0]), abs(found[1])) > _EXACT:
+            found = None
+    known[node] = found
+    return found
+
+
+def decide(name: str, x: Node, y: Node) -> bool | None:
+    """Return the outcome of a comparison where it is the same for all values; else None."""
+    outcome = _ORDERED.get(name)
+    if outcome is None or (isinstance(x, Load) and isinstance(y, Load)):
+        return None
+    a = bounds(x)
+    b = bounds(y) if a is not None else None
+    return None if a is None or b is None else outcome(a, b)
+
+
+def _three(true: bool, false: bool) -> bool | None:
+    return True if true else False if false else None
+
+
+_ORDERED: dict[str, Callable[[Interval, Interval], bool | None]] = {
+    "lt": lambda a, b: _three(a[1] < b[0], a[0] >= b[1]),
+    "le": lambda a, b: _three(a[1] <= b[0], a[0] > b[1]),
+    "gt": lambda a, b: _three(a[0] > b[1], a[1] <= b[0]),
+    "ge": lambda a, b: _three(a[0] >= b[1], a[1] < b[0]),
+    "eq": lambda a, b: _three(a[0] == a[1] == b[0] == b[1], a[1] < b[0] or a[0] > b[1]),
+    "ne": lambda a, b: _three(a[1] < b[0] or a[0] > b[1], a[0] == a[1] == b[0] == b[1]),
+}
+
+
+def _of_type(dtype: torch.dtype) -> Interval:
+    if dtype == torch.bool:
+        return 0, 1
+    info = torch.iinfo(dtype)
+    return info.min, info.max
+
+
+def _bounds(node: Node, depth: int) -> Interval | None:
+    if isinstance(node, Const):
+        return (node.value, node.value) if node.value == node.value else None
+    if isinstance(node, IndexValue):
+        low, high = lower_bound(node.expr), upper_bound(node.expr)
+        found = None if low is None or high is None else (low, high)
+        return _widened(node.dtype, found) if node.dtype.is_floating_point else found
+    if isinstance(node, Cast):
+        return _of_cast(node, depth)
+    if isinstance(node, Reduce):
+        if node.kind in ("max", "min"):
+            return bounds(node.args[0], depth)
+        return None
+    if isinstance(node, Op):
+        return _of_operation(node, depth)
+    return None
+
+
+def _of_cast(node: Cast, depth: int) -> Interval | None:
+    given = bounds(node.args[0], depth)
+    if given is None or node.bitcast:
+        return None
+    if node.dtype == torch.bool:
+        return 0, 1
+    if node.dtype.is_floating_point:
+        return _widened(node.dtype, given)
+    return math.trunc(given[0]), math.trunc(given[1])
+
+
+def _of_operation(node: Op, depth: int) -> Interval | None:
+    if node.dtype == torch.bool:
+        return None  # of the type
+    if node.name.startswith(CHECK_PREFIX):
+        return bounds(node.args[1], depth)
+    if node.name == "where":
+        return _of_where(node, depth)
+    rule = _RULES.get(node.name)
+    if rule is None:
+        return None
+    given = []
+    for arg in node.args:
+        found = bounds(arg, depth)
+        if found is None:
+            return None
+        given.append(found)
+    result = rule(*given)
+    return _widened(node.dtype, result) if node.dtype.is_floating_point else result
+
+
+def _widened(dtype: torch.dtype, found: Interval | None) -> Interval | None:
+    if found is None or dtype not in _SLACK:
+        return None
+    largest = max(abs(found[0]), abs(found[1]))
+    if largest > 1e30:  # far from what overflows
+        return None
+    slack = largest * _SLACK[dtype] + _TINY
+    # what cannot be negative stays so: rounding keeps signs
+    low = found[0] if found[0] == 0 else found[0] - slack
+    high = found[1] if found[1] == 0 else found[1] + slack
+    return low, high
+
+
+def _of_where(node: Op, depth: int) -> Interval | None:
+    condition, x, y = node.args
+    first, second = bounds(x, depth), bounds(y, depth)
+    if first is None or second is None:
+        return None
+    first = _refined(first, condition, x, holds=True)
+    second = _refined(second, condition, y, holds=False)
+    return min(first[0], second[0]), max(first[1], second[1])
+
+
+_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+
+
+def _refined(found: Interval, condition: Node, value: Node, *, holds: bool) -> Interval:
+    """Return what is left of an interval where a comparison with a constant (does not) hold."""
+    if not isinstance(condition, Op) or condition.name not in _OPPOSITE:
+        return found
+    left, right = condition.args
+    if left is not value or not isinstance(right, Const) or right.value != right.value:
+        return found
+    name = condition.name if holds else _OPPOSITE[condition.name]
+    limit = right.value
+    whole = not value.dtype.is_floating_point
+    low, high = found
+    if name in ("lt", "le"):
+        high = min(high, limit - 1 if whole and name == "lt" else limit)
+    else:
+        low = max(low, limit + 1 if whole and name == "gt" else limit)
+    # a half that is never taken has no values: any will do
+    return (low, high) if low <= high else found
+
+
+def _product(a: Interval, b: Interval) -> Interval:
+    corners = [x * y for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def _quotient(a: Interval, b: Interval) -> Interval | None:
+    if b[0] != b[1] or b[0] == 0:
+        return None
+    corners = (a[0] / b[0], a[1] / b[0])
+    return min(corners), max(corners)
+
+
+def _floor_quotient(a: Interval, b: Interval) -> Interval | None:
+    if b[0] != b[1] or b[0] <= 0:
+        return None
+    return a[0] // b[0], a[1] // b[0]
+
+
+def _cut_quotient(a: Interval, b: Interval) -> Interval | None:
+    if b[0] != b[1] or b[0] <= 0:
+        return None
+    return math.trunc(a[0] / b[0]), math.trunc(a[1] / b[0])
+
+
+def _remainder(a: Interval, b: Interval) -> Interval | None:
+    if b[0] != b[1] or b[0] <= 0:
+        return None
+    return 0, min(b[0], a[1]) if a[0] >= 0 else b[0]
+
+
+_RULES: dict[str, Callable[..., Interval | None]] = {
+    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    "mul": _product,
+    "neg": lambda a: (-a[1], -a[0]),
+    "abs": lambda a: (max(a[0], -a[1], 0), max(abs(a[0]), abs(a[1]))),
+    "maximum": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    "minimum": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    "floor": lambda a: (math.floor(a[0]), math.floor(a[1])),
+    "ceil": lambda a: (math.ceil(a[0]), math.ceil(a[1])),
+    "trunc": lambda a: (math.trunc(a[0]), math.trunc(a[1])),
+    "round": lambda a: (round(a[0]), round(a[1])),
+    "truediv": _quotient,
+    "floordiv": _floor_quotient,
+    "truncdiv": _cut_quotient,
+    "remainder": _remainder,
+}
+
+
+__all__ = ["Interval", "bounds", "decide"]

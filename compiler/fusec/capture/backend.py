@@ -31,6 +31,7 @@ from fusec.graph.gradients import add_rows_in_place
 from fusec.graph.halves import widen_products
 from fusec.graph.layouts import turn_channels_inward
 from fusec.graph.masks import settle_attention_masks
+from fusec.graph.norms import reopen_norms
 from fusec.graph.pixels import multiply_single_pixels
 from fusec.graph.random import replace_random
 from fusec.graph.saved import recomputed_operators, saved_tensors
@@ -160,6 +161,7 @@ class _GraphCompiler:
         joint.graph.eliminate_dead_code()
         self._lay_out(joint)
         open_log_softmax(joint)
+        reopen_norms(joint, given["num_fwd_outputs"])
         merge_common(joint.graph)
         with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
             forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)

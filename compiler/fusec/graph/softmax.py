@@ -7,11 +7,10 @@ computes it again from the input while it reads it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
-from torch._guards import detect_fake_mode
+
+from fusec.graph.calls import caller
 
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
@@ -40,18 +39,7 @@ def _opened(graph: fx.Graph, node: fx.Node) -> fx.Node:
     x, dim, _ = node.args
     assert isinstance(x, fx.Node)
 
-    def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        made = graph.call_function(target, args, kwargs)
-        values = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
-        fake = detect_fake_mode([x.meta["val"]])
-        assert fake is not None
-        with fake:
-            made.meta["val"] = target(*values[0], **values[1])
-        for key in ("stack_trace", "from_node", "seq_nr", "partitioner_tag", "recompute"):
-            if key in node.meta:
-                made.meta[key] = node.meta[key]
-        return made
-
+    call = caller(graph, node)
     # as eager computes it: in float32, from the largest, rounded once
     wide = x
     if x.meta["val"].dtype in _HALF:

@@ -80,6 +80,22 @@ def check(program: ByHand, *inputs: torch.Tensor) -> list[torch.Tensor]:
     return outputs
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+def test_another_program_in_its_place(device: Device, graphs: bool) -> None:
+    steps, run = two_starts()
+    program = ByHand(steps, device, run, graphs=graphs)
+    for _ in range(4):
+        check(program, tensor())
+    program.redirect(lambda inputs: [inputs[0] - 1])
+    for _ in range(4):
+        x = tensor()
+        (output,) = program.call(x)
+        assert torch.equal(output, x - 1)
+    program.redirect(None)
+    for _ in range(4):
+        check(program, tensor())
+
+
 # -- without graphs -------------------------------------------------------------------------
 
 

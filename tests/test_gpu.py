@@ -99,3 +99,39 @@ def test_the_short_launch_follows_alignment_sizes_and_streams() -> None:
         expected = (y + y).relu().sum(-1)
     stream.synchronize()
     assert not difference(actual, expected)
+
+
+@pytest.mark.parametrize("plans", ["0", "1"])
+@pytest.mark.parametrize("graphs", [False, True])
+def test_inputs_are_updated_where_they_lie(
+    graphs: bool, plans: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEC_GPU_PLANS", plans)
+
+    def step(p: list[Any], g: list[Any], m: list[Any]) -> None:
+        torch._foreach_lerp_(m, g, 0.1)
+        torch._foreach_add_(p, m, alpha=-0.01)
+
+    def made() -> tuple[list[Any], ...]:
+        torch.manual_seed(3)
+        shapes = [(300, 70), (70,), (1,), (8, 1024)]
+        return tuple([torch.randn(s, device="cuda") for s in shapes] for _ in range(3))
+
+    compiled = fusec.compile(step, cuda_graphs=graphs)
+    ours, theirs = made(), made()
+    with torch.no_grad():
+        for _ in range(8):
+            compiled(*ours)
+            step(*theirs)
+            assert not difference(ours, theirs)
+        with torch.profiler.profile() as profile:
+            compiled(*ours)
+            torch.cuda.synchronize()
+    assert not any("Memcpy DtoD" in event.key for event in profile.key_averages())
+    assert sum("where it lies" in d.reason for d in compiled.graphs[0].fusions) == 8
+
+
+def test_variances_alone() -> None:
+    x = torch.randn(33, 40000, device="cuda") + 50
+    for function in (lambda x: x.std(), lambda x: x.var(-1), lambda x: x.var(0)):
+        assert not difference(fusec.compile(function)(x), function(x))

@@ -228,6 +228,7 @@ class ByHand(DeviceProgram):
                 for n in (*steps.tensors, *(m.name for m in steps.made))
             },
             sizes=sizes or {},
+            changed_inputs=frozenset,
             steps=[SimpleNamespace(reads=lambda: tuple(steps.tensors), writes=lambda: ())],
         )
         super().__init__(program, 0, device.machine(), host, host, lambda name: None, graphs=graphs)

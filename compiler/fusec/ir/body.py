@@ -116,11 +116,14 @@ class Body:
         reduce_axes: The loops that reductions run over, slowest first; also iterated by
             stores of whole rows next to a reduction.
         stores: The writes.
+        companions: Reductions that no store needs, but that a code generator computes along with
+            another one (the sum beside squared distances from the mean).
     """
 
     axes: tuple[Symbol, ...]
     reduce_axes: tuple[Symbol, ...]
     stores: tuple[Store, ...]
+    companions: tuple[Node, ...] = ()
 
     @property
     def roots(self) -> tuple[Node, ...]:
@@ -129,9 +132,9 @@ class Body:
 
     @property
     def computed(self) -> tuple[Node, ...]:
-        """The values written, then the run-time integers that say where, each of them once."""
+        """The values written, the run-time integers that say where, then the companions."""
         places = indirect_nodes(tuple(e for store in self.stores for e in store.index))
-        return (*self.roots, *places)
+        return (*self.roots, *places, *self.companions)
 
     # Every stage asks for these many times; a body never changes.
     @functools.cached_property
@@ -377,6 +380,11 @@ class Program:
     def output_buffers(self) -> frozenset[str]:
         """Return the buffers that outlive the program's run as outputs."""
         return frozenset(ref.buffer for ref in tensor_refs(self.outputs))
+
+    def changed_inputs(self) -> frozenset[str]:
+        """Return the inputs that the program writes."""
+        written = {name for step in self.steps for name in step.writes()}
+        return frozenset(written & set(self.inputs))
 
 
 __all__ = [

@@ -40,7 +40,7 @@ _SEEN = 64  # combinations of symbolic sizes remembered: one that returns gets a
 _DRIVER = "libcuda.so.1"
 # Plans without graphs are off until they have been run on a GPU: they have been tested over a
 # stand-in of the driver only (tests/test_gpu_graphs.py is there to be run on one).
-_ASKED = "FUSEC_GPU_PLANS"
+_PLANS = "FUSEC_GPU_PLANS"
 _WRONG = "its results were not those of the host program"
 # A single start, or a single operator, costs less than the replay of a graph.
 _LEAST_WORK = 2
@@ -141,6 +141,8 @@ class DeviceProgram:
         self._direct = False  # whether there is something that is cheaper without a graph
         self._broken = 0
         self._wrong: set[tuple[int, ...]] = set()  # keys whose plan did something else
+        self._changed = program.changed_inputs()
+        self._instead: Callable[[list[Any]], list[Any]] | None = None
         inputs = {name: i for i, name in enumerate(program.inputs)}
         touched = set(_touched(program))
         used = tuple(i for name, i in inputs.items() if name in touched)
@@ -168,6 +170,12 @@ class DeviceProgram:
         """Take note that a kernel has another build."""
         self.forget()
 
+    def redirect(self, run: Callable[[list[Any]], list[Any]] | None) -> None:
+        """Let another program answer every call from now on, or this one again if None."""
+        with self._lock:
+            self._instead = run
+            self.forget()
+
     def forget(self) -> None:
         """Start anew: plans know only the old builds of kernels."""
         with self._lock:
@@ -194,6 +202,8 @@ class DeviceProgram:
 
     def _slow(self, inputs: list[Any]) -> list[Any]:
         """Run a call for which there is no plan, and make one if that is due."""
+        if self._instead is not None:
+            return self._instead(inputs)
         if getattr(self._entered, "now", False) or self.machine.is_capturing():
             return self._run(inputs)
         found = self.call.key(*inputs)
@@ -210,6 +220,8 @@ class DeviceProgram:
     def _learn(
         self, key: tuple[int, ...], places: Mapping[int, int], stream: int, inputs: list[Any]
     ) -> list[Any]:
+        if self._instead is not None:  # since just now
+            return self._instead(inputs)
         plain = key[1:] if self.graphs else key
         steps = self._steps.get(plain)
         if steps is None:
@@ -229,7 +241,7 @@ class DeviceProgram:
         self._steps.move_to_end(plain)
         if not self._added(key, places, stream, steps, inputs):
             return self._run(inputs)
-        if may_repeat(steps):
+        if may_repeat(steps, self._changed):
             outputs = self._run(list(inputs))
             self._check(key, steps, inputs, outputs)
             return outputs
@@ -240,7 +252,7 @@ class DeviceProgram:
         self, key: tuple[int, ...], steps: Steps, inputs: list[Any], expected: list[Any]
     ) -> None:
         """Run a new plan once beside the host program; forget it if they differ."""
-        if not may_repeat(steps) or agree(expected, self.call.boxed(list(inputs))):
+        if not may_repeat(steps, self._changed) or agree(expected, self.call.boxed(list(inputs))):
             return
         self._wrong.add(key)
         self._policy.refuse(key, _WRONG)
@@ -267,7 +279,7 @@ class DeviceProgram:
         baked = [steps.inputs.index(name) for name in baked_inputs(steps)]
         self._policy.unmovable = {
             steps.inputs.index(name): self.program.buffers[name].hint or name
-            for name in unmovable_inputs(steps)
+            for name in unmovable_inputs(steps) | (self._changed & steps.tensors.keys())
         }
         decision = self._policy.decide(key, places, baked)
         if decision.forget:
@@ -388,9 +400,9 @@ def device_of(program: Program) -> int | str:
     return device.index or 0
 
 
-def wanted(*, graphs: bool) -> bool:
-    """Whether programs on a GPU are to run by plans: as graphs, or because it is asked for."""
-    return graphs or os.environ.get(_ASKED, "") not in ("", "0")
+def wanted() -> bool:
+    """Whether programs on a GPU run by plans; ``FUSEC_GPU_PLANS=0`` leaves them to Python."""
+    return os.environ.get(_PLANS, "1") != "0"
 
 
 def device_program(

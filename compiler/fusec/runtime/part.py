@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from fusec.codegen.host import DTYPES, Group, called_as
-from fusec.errors import FusecError
 from fusec.ir.body import RANDOM_SEED, Compute, Extern
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.pipeline import Compilation
@@ -160,7 +159,7 @@ class CompiledPart:
     def _on_device(self) -> DeviceProgram | None:
         assert self._run is not None
         graphs = self.state.options.cuda_graphs
-        if not wanted(graphs=graphs):
+        if not wanted():
             return None
         found = device_program(
             self.state.scheduled,
@@ -286,16 +285,8 @@ class CompiledPart:
 
         Args:
             other: The same graph under another schedule, built.
-
-        Raises:
-            FusecError: This one runs as a plan on a GPU, which cannot be redirected.
         """
         with self._native_lock:
-            if isinstance(self._native, DeviceProgram):
-                raise FusecError(
-                    "what runs on a GPU keeps its schedule",
-                    "compile again with the options apart and together",
-                )
             before, self._instead = self.current, other
             self._redirect()
         inputs, after = before.last_inputs, self.current
@@ -305,9 +296,11 @@ class CompiledPart:
 
     def _redirect(self) -> None:
         """Let whoever holds the native program arrive where the part is called."""
+        other = self._instead
         if isinstance(self._native, NativeProgram):
-            other = self._instead
             self._native.call.instead = other.direct_entry() if other is not None else None
+        elif self._native is not None:
+            self._native.redirect(other.entry() if other is not None else None)
 
     @property
     def last_inputs(self) -> tuple[object, ...] | None:

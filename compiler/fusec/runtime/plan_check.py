@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,15 @@ from fusec.runtime.device_steps import Call, Steps
 _SHARE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
-def may_repeat(steps: Steps) -> bool:
-    """Whether a program may run twice on the same inputs: it changes none, and draws no numbers."""
+def may_repeat(steps: Steps, changed: Collection[str]) -> bool:
+    """Whether a program may run twice on the same inputs: it changes none, and draws no numbers.
+
+    Args:
+        steps: What it does.
+        changed: The inputs that its kernels write.
+    """
+    if changed:
+        return False
     calls = [step for step in steps.steps if isinstance(step, Call)]
     return not any(step.random or step.mutates for step in calls)
 

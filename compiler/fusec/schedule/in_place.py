@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fusec.ir.body import Compute, Program, Step, TensorRef, tensor_refs
+from fusec.ir.node import walk
 from fusec.report import FusionDecision
 
 
@@ -64,8 +65,6 @@ def _writer(
         return "the new value does not lie as the input does"
     if (value.shape, value.strides) != (made.shape, made.strides) or value.offset != 0:
         return "the new value is a part of a tensor"
-    if made.device.type != "cpu":
-        return "kernels on a GPU make a new tensor"
     returned = Counter(ref.buffer for ref in tensor_refs(program.outputs))
     if returned[value.buffer] != 1 or returned[name] or updated.count(name) != 1:
         return "the graph returns it more than once"
@@ -80,7 +79,11 @@ def _writer(
         return "the old value is read later"
     if any(name in s.writes() for s in program.steps):
         return "the input is written elsewhere"
-    return (writers[0], step) if _elementwise(step, value.buffer, name) else "no element by itself"
+    if not _elementwise(step, value.buffer, name):
+        return "no element by itself"
+    if made.device.type != "cpu" and not _read_before(step, value.buffer, name):
+        return "threads of a GPU might read the old value after it is written"
+    return writers[0], step
 
 
 def _elementwise(step: Compute, made: str, given: str) -> bool:
@@ -96,6 +99,17 @@ def _elementwise(step: Compute, made: str, given: str) -> bool:
     if any(axis not in used and axis.size != 1 for axis in body.axes):
         return False
     return all(load.index == store.index for load in body.loads() if load.buffer == given)
+
+
+def _read_before(step: Compute, made: str, given: str) -> bool:
+    """Whether each new value needs the old one of its place.
+
+    The threads of a GPU that hold an element when it is loaded need not be those that store it;
+    only what a value is computed from is surely there before the value.
+    """
+    (store,) = (store for store in step.body.stores if store.buffer == made)
+    needed = set(walk((store.value,)))
+    return all(load in needed for load in step.body.loads() if load.buffer == given)
 
 
 __all__ = ["update_in_place"]

@@ -280,6 +280,28 @@ def gelu_layer_norm(rows: IntLike, columns: int, dtype: torch.dtype = torch.floa
     return Case("gelu_layer_norm", body, buffers, "gelu, layer_norm")
 
 
+def spread_rows(rows: IntLike, columns: int, dtype: torch.dtype = torch.float16) -> Case:
+    """The squared distances from each row's mean, without the mean; what lies below the largest."""
+    buffers = {
+        "x": buffer("x", (rows, columns), dtype),
+        "out": buffer("out", (rows,), F32),
+        "total": buffer("total", (rows,), F32),
+    }
+    with recording():
+        (i,), (r,) = axes(rows), axes(columns, prefix="r")
+        with source_line(line(1, "out = x.var(-1, correction=0) * n")):
+            x = ops.cast(ops.load("x", at(i, r), dtype), F32)
+            mean = ops.binary("truediv", ops.reduce("sum", x, (r,), F32), f32(float(columns)))
+            centered = ops.binary("sub", x, mean)
+            squares = ops.reduce("sum", ops.binary("mul", centered, centered), (r,), F32)
+        with source_line(line(2, "total = (x - x.amax(-1, True)).exp().sum(-1)")):
+            below = ops.binary("sub", x, ops.reduce("max", x, (r,), F32))
+            total = ops.reduce("sum", ops.unary("exp", below), (r,), F32)
+        stores = (Store("out", at(i), squares), Store("total", at(i), total))
+        body = Body((i,), (r,), stores)
+    return Case("spread_rows", body, buffers, "var, exp, sum")
+
+
 def normalize(
     shape: tuple[int, ...],
     reduced: tuple[int, ...],

@@ -16,6 +16,7 @@ from codegen_triton_bodies import (
     group_norm,
     normalize,
     reduce_rows,
+    spread_rows,
 )
 from fusec.errors import CompileError
 from fusec.runtime.triton_build import artifacts
@@ -51,6 +52,12 @@ def test_variances_do_not_cancel(make: Callable[[], Case], strategy: str) -> Non
         x[0].view(-1)[:40] = 0
 
     run(make(), strategy, change)
+
+
+@pytest.mark.parametrize("strategy", ["persistent", "looped", "split"])
+def test_what_is_carried_needs_no_other_use_of_what_it_is_carried_with(strategy: str) -> None:
+    run(spread_rows(3, 5000), strategy)
+    run(spread_rows(1, 40000, F32), strategy)
 
 
 def test_steps_that_neither_divide_a_part_nor_hold_it_are_refused() -> None:

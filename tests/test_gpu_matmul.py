@@ -72,7 +72,10 @@ def test_every_candidate(shape: tuple[int, int, int], turned: bool, dtype: torch
         given = {"x": x, "w": w, "b": b, "out": out.fill_(float("nan"))}
         kernel([given[name] for name in argument_buffers(case.body)], [])
         wrong = (out.double() - exact).abs().max().item()
-        assert wrong <= 8 * torch.finfo(dtype).eps * exact.abs().max().item(), (strategy, settings)
+        # the roundings of as many float32 additions walk at random
+        units = max(8, shape[2] ** 0.5 if dtype == F32 else 0)
+        limit = units * torch.finfo(dtype).eps * exact.abs().max().item()
+        assert wrong <= limit, (strategy, settings)
         ran += 1
     assert ran > 1
 

@@ -359,7 +359,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], Tensors], int]] = {
         1,
     ),
     "cross entropy": (
-        lambda x, w: F.cross_entropy(x @ w, torch.arange(30), reduction="none"),
+        lambda x, w: F.cross_entropy(x @ w, torch.arange(30, device=x.device), reduction="none"),
         lambda: (random(30, 64, dtype=F32), weight(64, 40, dtype=F32)),
         2,
     ),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import tempfile
 import time
 import types
@@ -64,7 +65,9 @@ def make(case: str) -> Any:
     if case == "block":
         torch.manual_seed(0)
         return Block().cuda().half().eval()
-    space: dict[str, Any] = {"torch": torch, "__name__": "bench"}
+    module = sys.modules.setdefault("fuselab_calls", types.ModuleType("fuselab_calls"))
+    space = vars(module)  # TorchDynamo imports the module of a function's globals by name
+    space["torch"] = torch
     exec(compile(SOURCES[case], f"<{case}>", "exec"), space)
     function: types.FunctionType = space["f"]
     return function

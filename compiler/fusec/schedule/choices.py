@@ -49,7 +49,35 @@ def large_inputs(producer: Body, buffers: Mapping[str, Buffer]) -> int:
     return sum(buffer_bytes(buffers[name]) * SMALL_INPUT > own for name in names)
 
 
-def may_recompute(producer: Body, uses: int, expansion: float, large: int) -> str | None:
+# What a GPU computes while a byte goes to or from its memory, half of it for the kernel's own work.
+OPERATIONS_A_BYTE = 4
+
+
+def cheaper_again(
+    producer: Body, consumers: Sequence[Compute], buffers: Mapping[str, Buffer]
+) -> bool:
+    """Whether a GPU computes a value sooner in each consumer than it writes and reads it.
+
+    Args:
+        producer: One pointwise store.
+        consumers: Who reads it.
+        buffers: By name.
+    """
+    made = buffers[producer.stores[0].buffer]
+    if made.device.type != "cuda":
+        return False
+    own = buffer_bytes(made)
+    inputs = {name for name in producer.reads() if buffer_bytes(buffers[name]) * SMALL_INPUT > own}
+    saved = (1 + len(consumers)) * own + sum(buffer_bytes(buffers[name]) for name in inputs)
+    for consumer in consumers:
+        saved -= sum(buffer_bytes(buffers[name]) for name in inputs - set(consumer.reads()))
+    again = (len(consumers) - 1) * node_cost(producer.nodes()) * estimate(made.elements)
+    return again <= OPERATIONS_A_BYTE * saved
+
+
+def may_recompute(
+    producer: Body, uses: int, expansion: float, large: int, cheap: bool = False
+) -> str | None:
     """Return None where a pointwise producer may be computed at each use, else the reason not.
 
     Args:
@@ -57,6 +85,7 @@ def may_recompute(producer: Body, uses: int, expansion: float, large: int) -> st
         uses: How many consumers would each compute it.
         expansion: How many times as often the busiest consumer would compute an element.
         large: Its ``large_inputs``.
+        cheap: Whether it is ``cheaper_again``.
 
     A producer with one consumer that reads each element once costs nothing to inline. Computing
     it again for every consumer pays as long as that is cheaper than a write and a read of memory:
@@ -72,7 +101,7 @@ def may_recompute(producer: Body, uses: int, expansion: float, large: int) -> st
         return None  # made from nothing: reading it could only be slower
     if expansion > 2 and cost >= 10:
         return f"each element would be computed {expansion:.0f} times, at a cost of {cost}"
-    if uses > 1 and (cost >= 10 or large > 2):
+    if uses > 1 and (cost >= 10 or large > 2) and not cheap:
         return f"{uses} consumers would each compute it, at a cost of {cost}"
     if uses > 4:
         return f"{uses} consumers read it"

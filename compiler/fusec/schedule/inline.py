@@ -63,7 +63,8 @@ def inline_pointwise(
                 continue
         large = choices.large_inputs(body, program.buffers)
         expansion = _expansion(body, computes, program)
-        reason = choices.may_recompute(body, len(users), expansion, large)
+        cheap = choices.cheaper_again(body, computes, program.buffers)
+        reason = choices.may_recompute(body, len(users), expansion, large, cheap)
         if reason is None and _belongs_to_its_producer(body, computes, program, steps):
             reason = "it picks from a large result, and belongs into the kernel that makes it"
         if reason is not None and all(

@@ -11,6 +11,7 @@ from fusec.codegen.triton import matmul, split
 from fusec.codegen.triton.block import Block
 from fusec.codegen.triton.choices import choose
 from fusec.codegen.triton.choices_matmul import choose_product, take_apart
+from fusec.codegen.triton.eviction import for_one_reading
 from fusec.codegen.triton.expressions import Needs
 from fusec.codegen.triton.file import RESERVED, File, add_function, assemble
 from fusec.codegen.triton.indices import (
@@ -144,6 +145,7 @@ def write_single(file: File) -> None:
     kernel = file.new_kernel(file.name, body, tile)
     grid = write_outer_indices(file, kernel, tile)
     block = Block(kernel)
+    kernel.evict = for_one_reading(body, kernel.buffers)
     if choice.kind in ("scalar", "flat", "tiled"):
         write_pointwise(kernel, block)
     elif choice.kind == "persistent":

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import torch
 
-from fusec.codegen.triton.reduce_text import ONLINE_SUM, SQUARES
+from fusec.codegen.triton.reduce_text import CARRIED_WITH, ONLINE_SUM, SQUARES
 from fusec.ir.body import Body
 from fusec.ir.index import product
 from fusec.ir.node import Cast, Const, IndexValue, Node, Op, Reduce, op, reduce, rewrite, walk
@@ -58,7 +58,16 @@ def carry_online(body: Body) -> Body:
 
     values = rewrite(body.roots, {}, replace_sum)
     stores = tuple(replace(s, value=v) for s, v in zip(body.stores, values, strict=True))
-    return replace(body, stores=stores)
+    carried = replace(body, stores=stores)
+    # a variance that nobody divides by its mean needs the mean's sum all the same
+    companions = {
+        reduce(CARRIED_WITH[n.kind], n.args[0], n.axes, n.dtype)
+        for n in carried.nodes()
+        if isinstance(n, Reduce) and n.kind in CARRIED_WITH
+    }
+    there = set(carried.nodes())
+    lost = [n for n in body.nodes() if n in companions and n not in there]
+    return replace(carried, companions=tuple(lost))
 
 
 def is_square_distance(total: Reduce) -> bool:

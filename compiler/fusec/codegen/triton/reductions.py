@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from fusec.codegen.passes import Pass, PassPlan
 from fusec.codegen.triton import reduce_text as rt
 from fusec.codegen.triton.block import Block, Kernel
+from fusec.codegen.triton.eviction import for_passes
 from fusec.codegen.triton.expressions import ATOM, SUM, Text, triton_type, typed
 from fusec.codegen.triton.indices import write_index
 from fusec.codegen.triton.scans import start_scans
@@ -348,9 +349,10 @@ def write_looped(kernel: Kernel, block: Block, plan: PassPlan, loop: str) -> Non
         plan: What happens in which pass.
         loop: The loop's head: ``for start in ...:``.
     """
+    body = kernel.tile.body
     reducer = Reducer(kernel, block)
     stores = delayed_stores(plan)
-    kernel.evict = evictions(plan)
+    kernel.evict = for_passes(body, kernel.buffers, plan, together=True)
     for number, each in enumerate(plan.passes):
         block.must_name.update(loop_uses(plan, number))
         block.write(each.before, roots=later_uses(plan, number), stores=each.row_stores)
@@ -442,22 +444,6 @@ def later_uses(plan: PassPlan, number: int) -> list[Node]:
         for node in each.before:
             found.extend(a for a in node.args)
         found.extend(s.value for s in each.row_stores)
-    return found
-
-
-def evictions(plan: PassPlan) -> dict[tuple[int, str], str]:
-    """Return how long the cache should keep what a pass loads: until the last one has read it."""
-    passes: dict[str, list[int]] = {}
-    for number, each in enumerate(plan.passes):
-        for node in each.inside:
-            if isinstance(node, Load) and number not in passes.setdefault(node.buffer, []):
-                passes[node.buffer].append(number)
-    found = {}
-    for buffer, numbers in passes.items():
-        if len(numbers) > 1:
-            for number in numbers:
-                last = number == numbers[-1]
-                found[(number, buffer)] = "evict_first" if last else "evict_last"
     return found
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from fusec.codegen.passes import PassPlan, plan_passes
 from fusec.codegen.triton.block import Block, Kernel
+from fusec.codegen.triton.eviction import for_passes
 from fusec.codegen.triton.expressions import Text, triton_type
 from fusec.codegen.triton.file import File, add_function, mentions
 from fusec.codegen.triton.indices import make_tile, write_outer_indices, write_padded
@@ -51,6 +52,7 @@ def write(file: File) -> None:
     # what is carried is combined with what it is carried with, which therefore comes first
     reductions.sort(key=lambda r: (plan.ready[r], r.kind in CARRIED_WITH))
 
+    policies = for_passes(body, file.buffers, plan, together=False)
     declare_scratch(file, reductions, tile)
     joined: set[Reduce] = set()
     last = max([*looping, *(n for n, s in row_stores.items() if s)])
@@ -65,6 +67,7 @@ def write(file: File) -> None:
                 write_joining(file, tile, fresh, reductions, f"{file.name}_join{number}")
                 joined.update(fresh)
         kernel = file.new_kernel(name, body, tile)
+        kernel.evict = policies
         writer = kernel.writer
         loops = number in looping
         grid = write_outer_indices(file, kernel, tile)

@@ -18,7 +18,7 @@ from fusec.runtime.sweep import FixedSize, SweepPoint, sizes_of, sweep
 from fusec.tune.limits import copy_time, machine
 from fuselab import plots
 from fuselab.outcomes import trial_line
-from fuselab.plots import RooflinePoint
+from fuselab.plots_machine import RooflinePoint, roofline_figure, sweep_figure
 from fuselab.plots_tuning import outcome_figure
 from fuselab.views import limits
 from fuselab.views.tuning import left_words, time_left
@@ -197,7 +197,7 @@ def texts(figure: Any) -> str:
 def test_roofline_names_units_and_kernels() -> None:
     found = machine()
     points = [RooflinePoint("gelu", 10**7, 10**6, 1e-3), RooflinePoint("copy", 0, 10**6, 1e-3)]
-    figure = plots.roofline_figure(points, found)
+    figure = roofline_figure(points, found)
     assert plots.figure_png(figure)[:4] == b"\x89PNG"
     shown = texts(figure)
     for fact in ("gelu: 1.00 GB/s", "operations a byte", "Gop/s", "copy through memory"):
@@ -210,21 +210,21 @@ def test_roofline_names_units_and_kernels() -> None:
 
 def test_roofline_has_every_kernel() -> None:
     points = [RooflinePoint(f"kernel_{n}", 10**6, 10**6, 1e-3) for n in range(11)]
-    figure = plots.roofline_figure(points, machine())
+    figure = roofline_figure(points, machine())
     (axes,) = figure.axes
     assert sum(len(line.get_xdata()) == 1 for line in axes.lines) == 11
     assert "3 more, in the table" in texts(figure)
-    assert plots.figure_png(plots.roofline_figure([], machine()))
+    assert plots.figure_png(roofline_figure([], machine()))
 
 
 def test_sweep_figure_has_a_point_a_size() -> None:
     points = [SweepPoint(n, timing(n / 10), timing(n / 30)) for n in (8, 64, 512)]
-    figure = plots.sweep_figure(points, "x.size(0)")
+    figure = sweep_figure(points, "x.size(0)")
     plots.figure_png(figure)
     shown = texts(figure)
     for fact in ("8", "64", "512", "3.0×", "x.size(0)", "time a call (ms)", "eager", "fused"):
         assert fact in shown
-    assert plots.figure_png(plots.sweep_figure(points[:1], "x"))
+    assert plots.figure_png(sweep_figure(points[:1], "x"))
 
 
 def run_of(configs: list[dict[str, int]], times: list[float | None]) -> TuningRun:
@@ -300,4 +300,4 @@ def test_heat_map_keeps_the_best_of_what_it_does_not_show() -> None:
 
 def test_timing_keeps_its_quartiles_in_the_sweep() -> None:
     point = SweepPoint(8, Timing(1, 0.9, 1.2, 9, "m"), Timing(1, 0.9, 1.2, 9, "m"))
-    assert plots.figure_png(plots.sweep_figure([point, point], "x"))
+    assert plots.figure_png(sweep_figure([point, point], "x"))

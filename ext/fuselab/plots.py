@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from fusec.report import Timing, TuningRun
@@ -19,39 +18,19 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-    from fusec.runtime.sweep import SweepPoint
-    from fusec.tune.limits import Machine
 
 EAGER = "#8a8a8a"
 FUSED = "#2f6db5"
 EDITED = "#c8641b"
 FAILED = "#c0392b"
 PEER = "#7a5ea8"
-_TEXT = "#1a1a1a"
+TEXT = "#1a1a1a"
 # A palette for kernels that stays apart in gray and for color-blind readers (Okabe and Ito).
-_KERNELS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#666666")
-_SMALL = 8
+KERNELS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#666666")
+SMALL = 8
 MOST_SHARES = 7
 SHARES = "share of the kernels' time, each alone (%)"
-_MOST_POINTS = 8
 COLORS = 64  # of a picture: enough for smooth edges of text and bars
-
-
-@dataclass(frozen=True)
-class RooflinePoint:
-    """A kernel as the roofline shows it.
-
-    Attributes:
-        name: The kernel's.
-        operations: Arithmetic operations of a launch.
-        bytes: Read and written by a launch.
-        seconds: A launch, alone.
-    """
-
-    name: str
-    operations: int
-    bytes: int
-    seconds: float
 
 
 def speed_figure(
@@ -85,7 +64,7 @@ def speed_figure(
     else:
         axes = figure.subplots()
     bars(axes, present, reference=eager)
-    axes.set_title(title, fontsize=_SMALL + 1, loc="left", color=_TEXT)
+    axes.set_title(title, fontsize=SMALL + 1, loc="left", color=TEXT)
     return figure
 
 
@@ -96,7 +75,7 @@ def edit_figure(verdict_times: Sequence[tuple[str, Timing | None]], *, title: st
     figure = blank(0.9 + 0.34 * len(present))
     axes = figure.subplots()
     bars(axes, present, reference=present[0][1] if present else None)
-    axes.set_title(title, fontsize=_SMALL + 1, loc="left", color=_TEXT)
+    axes.set_title(title, fontsize=SMALL + 1, loc="left", color=TEXT)
     return figure
 
 
@@ -145,10 +124,10 @@ def tuning_figure(run: TuningRun, *, title: str = "") -> Figure:
     axes.set_ylabel(f"time a call ({unit})")
     if axes.get_legend_handles_labels()[1]:
         axes.legend(
-            fontsize=_SMALL - 1, frameon=False, labelcolor=_TEXT, ncols=3, loc="lower left",
+            fontsize=SMALL - 1, frameon=False, labelcolor=TEXT, ncols=3, loc="lower left",
             bbox_to_anchor=(0.0, 1.0), borderpad=0.0, borderaxespad=0.3,
         )  # fmt: skip
-    axes.set_title(title or run.kernel, fontsize=_SMALL + 1, loc="left", color=_TEXT, pad=17, y=1.0)
+    axes.set_title(title or run.kernel, fontsize=SMALL + 1, loc="left", color=TEXT, pad=17, y=1.0)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
     plain(axes)
@@ -215,16 +194,16 @@ def heat_figure(run: TuningRun) -> Figure | None:
             if not math.isnan(value):
                 dark = value > (low + high) / 2
                 axes.text(
-                    x, y, digits(value), ha="center", va="center", fontsize=_SMALL,
-                    color="white" if dark else _TEXT,
+                    x, y, digits(value), ha="center", va="center", fontsize=SMALL,
+                    color="white" if dark else TEXT,
                 )  # fmt: skip
     axes.set_xticks(range(len(columns)), [str(value) for value in columns])
     axes.set_yticks(range(len(rows)), [str(value) for value in rows])
     axes.set_xlabel(names[0])
     axes.set_ylabel(names[1])
     bar = figure.colorbar(shown, ax=axes)
-    bar.set_label(f"best time a call ({unit})", fontsize=_SMALL, color=_TEXT)
-    bar.ax.tick_params(labelsize=_SMALL, colors=_TEXT)
+    bar.set_label(f"best time a call ({unit})", fontsize=SMALL, color=TEXT)
+    bar.ax.tick_params(labelsize=SMALL, colors=TEXT)
     plain(axes)
     return figure
 
@@ -253,111 +232,6 @@ def heat_spots(figure: Figure, run: TuningRun) -> list[tuple[float, float, int]]
         x, y = axes.transData.transform((columns.index(column), rows.index(row)))
         found.append((x / figure.bbox.width, 1 - y / figure.bbox.height, index))
     return found
-
-
-def roofline_figure(points: Sequence[RooflinePoint], machine: Machine) -> Figure:
-    """Draw kernels under what the machine reached: copies from memory and cache, a product.
-
-    Args:
-        points: The kernels, the most important first; those that move nothing are left out. One
-            without operations stands at the left edge, at its rate.
-        machine: What the device reached.
-    """
-    figure = blank(3.0)
-    axes = figure.subplots()
-    usable = [p for p in points if p.bytes > 0 and p.seconds > 0]
-    at = [p.operations / p.bytes for p in usable if p.operations > 0]
-    ridge = machine.operations / machine.memory
-    low = min([0.05, *(x / 2 for x in at)])
-    high = max([4 * ridge, *(2 * x for x in at)])
-    for rate, name, style in (
-        (machine.cache, "copy in cache", ":"),
-        (machine.memory, "copy through memory", "-"),
-    ):
-        bend = machine.operations / rate
-        axes.plot(
-            [low, bend], [low * rate / 1e9, machine.operations / 1e9],
-            style, color="#555555", linewidth=1.3,
-            label=f"{name}: {digits(rate / 1e9)} GB/s",
-        )  # fmt: skip
-    best = machine.operations / 1e9
-    axes.plot(
-        [machine.operations / max(machine.cache, machine.memory), high], [best, best],
-        "--", color="#555555", linewidth=1.3, label=f"product of matrices: {digits(best)} Gop/s",
-    )  # fmt: skip
-    for index, point in enumerate(usable):
-        rate = point.bytes / point.seconds
-        named = index < _MOST_POINTS
-        counted = point.operations > 0
-        x = point.operations / point.bytes if counted else low
-        axes.plot(
-            x, x * rate / 1e9, "o" if counted else "<", markersize=7 if named else 5,
-            color=_KERNELS[index % len(_KERNELS)] if named else "#b0b0b0", clip_on=False,
-            markeredgecolor="white", zorder=4 if named else 3,
-            label=f"{point.name}: {digits(rate / 1e9)} GB/s{'' if counted else ', only moves'}"
-            if named else None,
-        )  # fmt: skip
-    if len(usable) > _MOST_POINTS:
-        rest = f"{len(usable) - _MOST_POINTS} more, in the table"
-        axes.plot([], [], "o", color="#b0b0b0", markersize=5, label=rest)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(low, high)
-    axes.set_xlabel("operations a byte of memory traffic")
-    axes.set_ylabel("operations a second (Gop/s)")
-    axes.legend(
-        fontsize=_SMALL - 1, frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1.0),
-        labelcolor=_TEXT,
-    )  # fmt: skip
-    axes.grid(color="#e4e4e4", linewidth=0.6)
-    plain(axes)
-    return figure
-
-
-def sweep_figure(points: Sequence[SweepPoint], label: str) -> Figure:
-    """Draw eager and fused over a size, with quartiles, both axes logarithmic.
-
-    Args:
-        points: In any order; at least one.
-        label: Which size varies: ``x.size(0)``.
-    """
-    from matplotlib.ticker import NullFormatter, NullLocator
-
-    figure = blank(2.8)
-    axes = figure.subplots()
-    ordered = sorted(points, key=lambda point: point.size)
-    sizes = [point.size for point in ordered]
-    scale, unit = unit_of(max((p.eager.median for p in ordered), default=1e-3))
-    for name, color in (("eager", EAGER), ("fused", FUSED)):
-        times: list[Timing] = [getattr(point, name) for point in ordered]
-        medians = [t.median * scale for t in times]
-        axes.plot(sizes, medians, "o-", color=color, markersize=4, linewidth=1.3, label=name)
-        axes.fill_between(
-            sizes, [t.low * scale for t in times], [t.high * scale for t in times],
-            color=color, alpha=0.2, linewidth=0,
-        )  # fmt: skip
-    for point in ordered:
-        # Between the two curves at the end of the range there is room for the ratio.
-        text = against(point.fused.median, point.eager.median).replace(" faster", "")
-        axes.annotate(
-            text.replace(" slower", " slower"),
-            (point.size, max(point.eager.high, point.fused.high) * scale),
-            xytext=(0, 4), textcoords="offset points", ha="center",
-            fontsize=_SMALL - 1, color=_TEXT,
-        )  # fmt: skip
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.margins(x=0.08, y=0.18)
-    axes.set_xlabel(f"{label} (elements)")
-    axes.set_ylabel(f"time a call ({unit})")
-    axes.legend(fontsize=_SMALL, frameon=False, loc="best", labelcolor=_TEXT)
-    axes.grid(color="#e4e4e4", linewidth=0.6)
-    axes.set_axisbelow(True)
-    plain(axes)
-    return figure
 
 
 def figure_png(figure: Figure, dpi: int = 110) -> bytes:
@@ -447,8 +321,8 @@ def bars(
             xytext=(5, 0),
             textcoords="offset points",
             va="center",
-            fontsize=_SMALL,
-            color=_TEXT,
+            fontsize=SMALL,
+            color=TEXT,
         )
     axes.set_yticks(range(len(times)), [name for name, _, _ in times])
     axes.invert_yaxis()
@@ -485,7 +359,7 @@ def shares(axes: Axes, kernels: Mapping[str, Timing], label: str = SHARES) -> No
     left = 0.0
     for index, (name, value) in enumerate(shown):
         share = 100 * value / total
-        color = _KERNELS[index % len(_KERNELS)]
+        color = KERNELS[index % len(KERNELS)]
         text = f"{name}: {share:.0f}%"
         axes.barh(0, share, left=left, height=0.6, color=color, label=text, edgecolor="white")
         left += share
@@ -494,12 +368,12 @@ def shares(axes: Axes, kernels: Mapping[str, Timing], label: str = SHARES) -> No
     axes.set_xlim(0, 100)
     axes.set_xlabel(label)
     axes.legend(
-        fontsize=_SMALL - 1,
+        fontsize=SMALL - 1,
         frameon=False,
         ncols=_columns([name for name, _ in shown]),
         loc="lower left",
         bbox_to_anchor=(0.0, 0.95),
-        labelcolor=_TEXT,
+        labelcolor=TEXT,
     )
     plain(axes)
 
@@ -526,12 +400,12 @@ def plain(axes: Axes) -> None:
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color("#555555")
-    axes.tick_params(labelsize=_SMALL, colors=_TEXT)
+    axes.tick_params(labelsize=SMALL, colors=TEXT)
     for axis in (axes.xaxis, axes.yaxis):
         _plain_numbers(axis)
     for label in (axes.xaxis.label, axes.yaxis.label):
-        label.set_fontsize(_SMALL)
-        label.set_color(_TEXT)
+        label.set_fontsize(SMALL)
+        label.set_color(TEXT)
 
 
 def _plain_numbers(axis: Axis) -> None:

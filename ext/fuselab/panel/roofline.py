@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from fusec.tune.limits import Machine, machine
-from fuselab import plots
+from fuselab import plots, plots_machine
 from fuselab.views.limits import roofline_points, roofline_rows
 
 from . import markup, plain
@@ -45,7 +45,7 @@ class Roofline(LateTab):
                     cell.refresh()
                 cell.measure_limit()
                 points = roofline_points(cell)
-                png = plots.figure_png(plots.roofline_figure(points, found))
+                png = plots.figure_png(plots_machine.roofline_figure(points, found))
             with self._bench.state:
                 self.plot.show(png)
                 self._html = table(points, found)
@@ -59,7 +59,7 @@ class Roofline(LateTab):
         self.table.value = problem_or(self._bench, "") if busy else self._html
 
 
-def table(points: list[plots.RooflinePoint], found: Machine) -> str:
+def table(points: list[plots_machine.RooflinePoint], found: Machine) -> str:
     """Write the roofline as figures."""
     rows = [list(row) for row in roofline_rows(points, found)]
     head = ["Kernel", "Memory traffic", "Of a copy", "Operations", "Of a product"]

@@ -10,7 +10,7 @@ import ipywidgets as widgets
 
 from fusec.errors import FusecError
 from fusec.runtime.sweep import FixedSize, Size, SweepPoint, sizes_of, sweep
-from fuselab import plots, words
+from fuselab import plots, plots_machine, words
 
 from . import markup, plain
 from .bench import Bench
@@ -79,7 +79,7 @@ class Sweep(LateTab):
                     for point in sweep(graph, size, values, stop=stop):
                         points.append(point)
                         label = size.label.split(" =")[0]
-                        png = plots.figure_png(plots.sweep_figure(points, label))
+                        png = plots.figure_png(plots_machine.sweep_figure(points, label))
                         with bench.state:
                             self.points = list(points)
                             self.plot.show(png)

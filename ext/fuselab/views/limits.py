@@ -6,7 +6,7 @@ from typing import Any
 
 from fusec.tune.limits import Machine, machine
 from fuselab import words
-from fuselab.plots import RooflinePoint
+from fuselab.plots_machine import RooflinePoint
 from fuselab.views.page import Page, indented, static_table
 
 HEAD = ("kernel", "memory traffic", "of a copy", "operations", "of a product")

@@ -13,8 +13,9 @@ from cell_fake import FakeCompiler, output
 from fusec.report import SourceLine, Timing, Verdict
 from fuselab import render, words
 from fuselab.outcomes import Table, TuningOutcome, trial_line
-from fuselab.result import MIME, FusedCell, kernel_state
+from fuselab.result import MIME, FusedCell
 from fuselab.session import CellOptions, Frontend, Session
+from fuselab.states import kernel_state
 from panel_fake import CPP, FakeCell, timing
 
 

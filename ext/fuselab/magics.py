@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import re
-import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,18 +24,20 @@ from IPython.display import display
 from traitlets import Bool, Enum, Float, Unicode
 
 from fusec.errors import FusecError
+from fuselab.arguments import explained, identifier, is_number, names, pairs, seconds
 from fuselab.errors import UnknownName
 from fuselab.exporting import export
-from fuselab.outcomes import EditRefused, Table, trial_line
-from fuselab.result import FusedCell, kernel_state
+from fuselab.outcomes import EditRefused, Table
+from fuselab.progress import Progress
+from fuselab.result import FusedCell
 from fuselab.session import CellOptions, Frontend, Session
+from fuselab.states import kernel_state
+from fuselab.tracebacks import shorten_traceback
 from fuselab.views import subjects
 from fuselab.views.page import Page
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from fusec.report import TuningRun
+    pass
 
 DEFAULT = object()
 
@@ -50,39 +50,6 @@ SUBJECTS: dict[str, Callable[[FusedCell], Page]] = {
     "limits": subjects.limits_of,
     "timings": subjects.timings_of,
 }
-
-
-def seconds(text: str) -> float:
-    """Read a positive number of seconds."""
-    try:
-        value = float(text.removesuffix("s"))
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return value
-
-
-def identifier(text: str) -> str:
-    """Read a Python identifier."""
-    if not text.isidentifier():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a Python identifier")
-    return text
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Read names separated by commas."""
-    return tuple(identifier(part.strip()) for part in text.split(",") if part.strip())
-
-
-def pairs(text: str) -> tuple[str, ...]:
-    """Read pairs of computations separated by commas."""
-    from fusec.schedule.rules import read_rules  # imports the compiler
-
-    try:
-        return read_rules("pair", text)
-    except FusecError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 @magics_class
@@ -438,7 +405,7 @@ class FuseMagics(Magics):
         args = self._parse(self.fuse_compare, "%fuse_compare", line)
         if args.first in self.session.cells and args.second in self.session.cells:
             cells = self.session.cells[args.first], self.session.cells[args.second]
-            return compare_cells(*cells, seconds=self.measure_seconds)
+            return subjects.compare_cells(*cells, seconds=self.measure_seconds)
         try:
             (one, first), (other, second) = map(self.session.find, (args.first, args.second))
         except UnknownName as error:
@@ -482,7 +449,7 @@ class FuseMagics(Magics):
         try:
             return parse_argstring(magic, line)  # type: ignore[no-any-return]
         except UsageError as error:
-            raise UsageError(_explained(str(error), magic, name)) from None
+            raise UsageError(explained(str(error), magic, name)) from None
         except ValueError as error:  # a quotation mark without its partner
             raise UsageError(f"{name}: {str(error).lower()} in {line!r}") from None
 
@@ -504,7 +471,7 @@ class FuseMagics(Magics):
                 continue
             value = re.match(r"\s*(\S+)", rest)
             # An optional value is taken only where it can be nothing else.
-            takes = action.nargs != "?" or (value and _is_number(value[1]))
+            takes = action.nargs != "?" or (value and is_number(value[1]))
             if value and takes:
                 options.append(value[0])
                 rest = rest[value.end() :]
@@ -513,44 +480,8 @@ class FuseMagics(Magics):
         return " ".join(options), rest.strip() + "\n"
 
 
-def compare_cells(first: FusedCell, second: FusedCell, seconds: float) -> Page:
-    """Time two cells against each other and return the page about them."""
-    from fuselab.views import compare
-
-    times, why = {}, ""
-    try:
-        times = subjects.time_together({c.name: c for c in (first, second)}, seconds)
-    except FusecError as error:
-        why = str(error)
-    return compare.cells_page(first, second, times, why)
-
-
 def _own_name(cell: FusedCell, kernel: object) -> str:
     return next((name for name, each in cell.kernels.items() if each is kernel), "")
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"\d+(\.\d*)?s?", text) is not None
-
-
-def _explained(message: str, magic: Any, name: str) -> str:
-    """Say in one line what is wrong and what is allowed."""
-    known = [a.option_strings[-1] for a in magic.parser._actions if a.option_strings]
-    if match := re.match(r"unrecognized arguments: (\S+)", message):
-        wrong = match[1]
-        if wrong in {"-h", "--help"}:
-            return f"{name}? shows the options: {', '.join(known)}"
-        near = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return f"{name}: there is no option {wrong}{hint} (allowed: {', '.join(known)})"
-    if "required" in message and "name" in message:
-        return f"{name} takes a kernel's name ({name}? shows the options)"
-    text = message.replace("argument ", "", 1).replace("(choose from ", "(allowed: ")
-    option = text.partition(":")[0].split("/")[-1]
-    choices = [a.choices for a in magic.parser._actions if option in a.option_strings and a.choices]
-    if choices and "allowed" not in text:
-        text += f" (allowed: {', '.join(choices[0])})"
-    return f"{name}: {text}"
 
 
 def _ends_in_semicolon(body: str) -> bool:
@@ -558,102 +489,3 @@ def _ends_in_semicolon(body: str) -> bool:
         return bool(DisplayHook.semicolon_at_end_of_expression(body))
     except Exception:  # a cell with magics need not be Python
         return body.rstrip().endswith(";")
-
-
-class Progress:
-    """Tuning's progress: a line a configuration in a terminal, one changing line elsewhere.
-
-    Everything is shown from the caller's thread.
-    """
-
-    def __init__(self, shell: Any, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._terminal = not hasattr(shell, "kernel")
-        self._handle: Any = None
-        self._told = 0
-        self._kernel = ""
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def show(self, run: TuningRun) -> None:
-        """Show what is new in a run."""
-        if self._quiet:
-            return
-        if self._kernel != run.kernel:
-            self._kernel, self._told = run.kernel, 0
-        if self._terminal:
-            from dataclasses import replace
-
-            for count in range(self._told + 1, len(run.trials) + 1):
-                known = run.best if run.best is not None and run.best < count else None
-                print(trial_line(replace(run, trials=run.trials[:count], best=known)))
-            self._told = len(run.trials)
-            return
-        data = {"text/plain": trial_line(run)}
-        if self._handle is None:
-            self._handle = display(data, raw=True, display_id=True)
-        else:
-            self._handle.update(data, raw=True)
-
-    def __exit__(self, *_: object) -> None:
-        if self._handle is not None:
-            # The table and the plot that follow say all of it.
-            self._handle.update({"text/plain": ""}, raw=True)
-
-
-# --- tracebacks --------------------------------------------------------------------------------
-
-# TorchDynamo's name for the rest of a cell after a graph break, with its arguments and colors.
-_RESUMED = re.compile(r"torch_dynamo_resume_in_(\w+?)_at_\d+(?:_\d+)?(?:\x1b\[[\d;]*m)*\([^\n]*\)")
-_OURS = re.compile(r"[/\\](torch[/\\]_dynamo|fusec|fuselab)[/\\]")
-
-
-def shorten_traceback(shell: Any, error: BaseException) -> None:
-    """Let IPython show an error of a fused cell as it shows one of a plain cell.
-
-    The exception itself keeps its whole traceback; only what is drawn is shorter.
-    """
-    if isinstance(error, SyntaxError) or hasattr(error, "_render_traceback_"):
-        return
-    if isinstance(error, FusecError):
-        lines = [f"{type(error).__name__}: {error}"]
-        with contextlib.suppress(AttributeError, TypeError):
-            error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
-        return
-    frames = _user_frames(error.__traceback__)
-    if not frames:
-        return
-    short: TracebackType | None = None
-    for frame in reversed(frames):
-        short = types.TracebackType(short, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-
-    def render() -> Sequence[str]:
-        lines: Sequence[str] = shell.InteractiveTB.structured_traceback(
-            type(error), error, short, tb_offset=0
-        )
-        return [_RESUMED.sub(r"\1()", line) for line in lines]
-
-    with contextlib.suppress(AttributeError, TypeError):
-        error._render_traceback_ = render  # type: ignore[attr-defined]
-
-
-def _user_frames(traceback: TracebackType | None) -> list[TracebackType]:
-    """Return the frames from the cell's first one on, without the compiler's in between."""
-    frames: list[TracebackType] = []
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        in_cell = code.co_filename.startswith("<fuse ")
-        if in_cell and frames and _continues(frames[-1].tb_frame.f_code, code):
-            # A graph break runs the rest of the cell as another function, one frame deeper.
-            frames[-1] = traceback
-        elif in_cell or (frames and not _OURS.search(code.co_filename)):
-            frames.append(traceback)
-        traceback = traceback.tb_next
-    return frames
-
-
-def _continues(before: types.CodeType, after: types.CodeType) -> bool:
-    return before.co_filename == after.co_filename and after.co_name.startswith(
-        "torch_dynamo_resume_in_"
-    )

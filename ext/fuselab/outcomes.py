@@ -125,7 +125,7 @@ class EditOutcome:
         bundle: dict[str, Any] = {"text/plain": "\n".join(text)}
         if self.verdict.timing is not None and self.verdict.generated is not None:
             from fuselab import plots
-            from fuselab.result import picture
+            from fuselab.views.page import picture
 
             times = [("generated", self.verdict.generated), ("edited", self.verdict.timing)]
             png = plots.figure_png(plots.edit_figure(times, title=self.name))
@@ -212,7 +212,7 @@ class TuningOutcome:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         """Return the forms that a notebook and a terminal show."""
         from fuselab import plots
-        from fuselab.result import picture
+        from fuselab.views.page import picture
 
         rows = self.rows()
         table = [("", "configuration", "time", "quartiles", "")]

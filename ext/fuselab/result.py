@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fusec.errors import FusecError
 from fusec.report import (
     ExternCall,
     FusionDecision,
@@ -26,10 +23,13 @@ from fusec.report import (
     Verdict,
     seconds_by_stage,
 )
-from fusec.tunables import read_tunables, set_tunables
 from fuselab import render, words
 from fuselab.peers import TITLES, Peer
-from fuselab.render import KernelView, Summary
+from fuselab.render import Summary
+from fuselab.rescheduling import rule_notes
+from fuselab.states import kernel_view
+from fuselab.totals import joined, sum_of, total_of, unused_name
+from fuselab.views.page import picture
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
@@ -128,7 +128,7 @@ class FusedCell:
         found: dict[str, Kernel] = {}
         for function in self.functions:
             for name, kernel in dict(getattr(function, "kernels", {})).items():
-                found[_unused(name, found)] = kernel
+                found[unused_name(name, found)] = kernel
         return found
 
     @property
@@ -234,7 +234,7 @@ class FusedCell:
             for graph in self.graphs:
                 with self._reported(f"{graph.name} could not be checked"):
                     verdicts.append(graph.verify())
-            self.verdict = _join(verdicts)
+            self.verdict = joined(verdicts)
             self._checked = self._state()
             return self.verdict
 
@@ -280,7 +280,7 @@ class FusedCell:
     def _take(self, runs: Sequence[Mapping[str, Timing]]) -> None:
         """Take over what was measured, a run a graph; times of earlier runs do not compare."""
         names = set.intersection(*(set(run) for run in runs)) if runs else set()
-        total = {name: _sum([run[name] for run in runs]) for name in names}
+        total = {name: sum_of([run[name] for run in runs]) for name in names}
         self.eager, self.fused = total.pop("eager", None), total.pop("fused", None)
         self.others = {name: time for name, time in sorted(total.items()) if time is not None}
 
@@ -354,7 +354,7 @@ class FusedCell:
                         line = words.where(step.where, self.filename)
                         label = ", ".join(part for part in (step.name, line) if part)
                         calls.setdefault(label, []).append(step.timing)
-            self.extern_times = {label: _total(times) for label, times in calls.items()}
+            self.extern_times = {label: total_of(times) for label, times in calls.items()}
             self._stepped = tuple(map(id, self.graphs))
             return self.extern_times
 
@@ -388,7 +388,7 @@ class FusedCell:
             return Summary(
                 name=self.name,
                 filename=self.filename,
-                kernels=tuple(self._view(name, k) for name, k in self.kernels.items()),
+                kernels=tuple(kernel_view(self, name, k) for name, k in self.kernels.items()),
                 graphs=len(graphs),
                 eager=self.eager,
                 fused=self.fused,
@@ -414,38 +414,7 @@ class FusedCell:
         for graph in self.graphs:
             yield from getattr(graph, "notes", ())
 
-        yield from self._rule_notes()
-
-    def _rule_notes(self) -> Iterator[str]:
-        """Say which of the fusions that are asked for are about nothing here."""
-        from fusec.runtime.reschedule import check_rules
-        from fusec.schedule.rules import UnknownComputation
-
-        known = [graph for graph in self.graphs if getattr(graph, "parts", ())]
-        for option, rules in self.rules.items():
-            for rule in rules if known else ():
-                try:
-                    check_rules(known, [rule])
-                except UnknownComputation as error:
-                    yield f"--{option}: {error}"
-
-    def _view(self, name: str, kernel: Kernel) -> KernelView:
-        generated = kernel.generated
-        places = {place for lines in generated.origins.values() for place in lines}
-        known = generated.read_bytes >= 0 and generated.written_bytes >= 0
-        state = kernel_state(kernel)
-        return KernelView(
-            name=name,
-            target=kernel.target,
-            state=state,
-            summary=generated.summary,
-            lines=words.lines_of(places, self.filename),
-            moved=generated.read_bytes + generated.written_bytes if known else -1,
-            time=self.kernel_times.get(name),
-            source=kernel.source,
-            # A tuned text has other numbers in the same lines; an edited one has other lines.
-            origins=generated.origins if state != "edited" else {},
-        )
+        yield from rule_notes(self)
 
     def text(self) -> str:
         """The result for a terminal."""
@@ -515,137 +484,15 @@ class FusedCell:
             FusecError: A pair that the cell does not compute, or a schedule that is wrong;
                 everything is as it was.
         """
-        from fusec.runtime.reschedule import check_rules
-        from fusec.schedule.rules import read_rules
+        from fuselab.rescheduling import reschedule
 
-        wanted = {"apart": read_rules("apart", apart), "together": read_rules("together", together)}
-        with self.lock:
-            check_rules(self.graphs, (*wanted["apart"], *wanted["together"]))
-            before, lost = dict(self.rules), []
-            done: list[Any] = []
-            try:
-                for function in self.functions:
-                    done.append(function)
-                    lost += function.reschedule(**wanted, strict=False).lost
-            except BaseException:
-                for function in done[:-1]:  # the last one is as it was
-                    function.reschedule(**before, strict=False)
-                raise
-            self.rules.update(wanted)
-            return lost
+        return reschedule(self, apart, together)
 
     def save(self, folder: str | Path) -> Path:
-        """Write stages, kernels and report as files; return the folder.
+        """Write stages, kernels and report as files; return the folder: see ``fuselab.saving``."""
+        from fuselab.saving import save
 
-        The layout: ``report.txt``, ``report.html``, ``report.json``, ``speed.png``, the cell
-        itself, ``kernels/NAME.cpp`` or ``.py``, ``fusion.txt``, and, a graph each,
-        ``GRAPH/01-capture.txt`` ... and ``GRAPH/repro.py``, which runs it alone.
-        """
-        from fusec.export.repro import repro_text  # imports the compiler
-        from fusec.runtime.whatif import part_view
-        from fuselab.views.fusion import fusion_page, parts_of
-
-        root = Path(folder).expanduser() / _file_name(self.name)
-        with self.lock:
-            (root / "kernels").mkdir(parents=True, exist_ok=True)
-            (root / "cell.py").write_text(self.source, encoding="utf-8")
-            (root / "report.txt").write_text(self.text() + "\n", encoding="utf-8")
-            page = f"<!doctype html><meta charset='utf-8'><title>{_file_name(self.name)}</title>"
-            bundle = self._repr_mimebundle_()
-            (root / "report.html").write_text(page + bundle["text/html"], encoding="utf-8")
-            report = json.dumps(bundle[MIME], indent=2, ensure_ascii=False)
-            (root / "report.json").write_text(report + "\n", encoding="utf-8")
-            if "image/png" in bundle:
-                (root / "speed.png").write_bytes(base64.b64decode(bundle["image/png"]))
-            for name, kernel in self.kernels.items():
-                suffix = ".cpp" if kernel.target == "cpp" else ".py"
-                path = root / "kernels" / (_file_name(name) + suffix)
-                path.write_text(kernel.source, encoding="utf-8")
-            taken: dict[str, Any] = {}
-            for graph in self.graphs:
-                place = root / _unused(_file_name(graph.name), taken)
-                taken[place.name] = graph
-                place.mkdir(exist_ok=True)
-                for number, stage in enumerate(graph.stages, 1):
-                    path = place / f"{number:02d}-{_file_name(stage.name)}.txt"
-                    path.write_text(stage.text, encoding="utf-8")
-                with contextlib.suppress(FusecError):  # a graph with a module inside has no text
-                    (place / "repro.py").write_text(repro_text(graph), encoding="utf-8")
-            fusion = fusion_page(
-                [(n, part_view(part)) for n, _, part in parts_of(self)], self.rules
-            )
-            (root / "fusion.txt").write_text(fusion.text + "\n", encoding="utf-8")
-        return root
-
-
-def kernel_state(kernel: Kernel) -> str:
-    """Return ``generated``, ``tuned`` (other values of its tunables) or ``edited``."""
-    if not kernel.edited:
-        return "generated"
-    same = _without_values(kernel.source) == _without_values(kernel.generated.text)
-    return "tuned" if same else "edited"
-
-
-def picture(encoded: str, alt: str) -> str:
-    """Return an ``<img>`` with its data inside; JupyterLab keeps it in untrusted notebooks."""
-    look = "background:#ffffff;max-width:100%;width:640px;display:block;margin-top:6px"
-    return f'<img alt="{alt}" style="{look}" src="data:image/png;base64,{encoded}">'
-
-
-def _without_values(text: str) -> str:
-    return set_tunables(text, dict.fromkeys((t.name for t in read_tunables(text)), 0))
-
-
-def _sum(timings: Sequence[Timing]) -> Timing | None:
-    """Return the time of graphs that run one after another."""
-    if len(timings) <= 1:
-        return timings[0] if timings else None
-    return Timing(
-        median=sum(t.median for t in timings),
-        low=sum(t.low for t in timings),
-        high=sum(t.high for t in timings),
-        samples=min(t.samples for t in timings),
-        method=f"{timings[0].method}; sum over {len(timings)} graphs",
-    )
-
-
-def _total(timings: Sequence[Timing]) -> Timing:
-    """Return the time of calls that run one after another, each of which was timed alone."""
-    first = timings[0]
-    return Timing(
-        median=sum(t.median for t in timings),
-        low=sum(t.low for t in timings),
-        high=sum(t.high for t in timings),
-        samples=min(t.samples for t in timings),
-        method=first.method + (f"; sum of {len(timings)} calls" if len(timings) > 1 else ""),
-    )
-
-
-def _join(verdicts: Sequence[Verdict]) -> Verdict | None:
-    """Return one verdict for all graphs: the first that failed speaks for them."""
-    if not verdicts:
-        return None
-    first = next((verdict for verdict in verdicts if not verdict.ok), verdicts[0])
-    return Verdict(
-        ok=first.ok,
-        stage=first.stage,
-        reason=first.reason,
-        outputs=tuple(output for verdict in verdicts for output in verdict.outputs),
-        seconds=sum(verdict.seconds for verdict in verdicts),
-        details="\n".join(verdict.details for verdict in verdicts if verdict.details),
-    )
-
-
-def _unused(name: str, taken: Mapping[str, Any]) -> str:
-    candidate, number = name, 2
-    while candidate in taken:
-        candidate = f"{name}_{number}"
-        number += 1
-    return candidate
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "_", name).strip("._") or "unnamed"
+        return save(self, folder)
 
 
 def _device() -> str:

@@ -11,7 +11,7 @@ import contextlib
 import linecache
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ import torch
 
 from fusec.cache import Store, default_store
 from fusec.report import TuningRun, Verdict
+from fuselab.book import KernelBook
 from fuselab.cell import CellPlan, plan_cell
 from fuselab.errors import UnknownName
 from fuselab.history import (
@@ -32,7 +33,9 @@ from fuselab.history import (
 )
 from fuselab.outcomes import EditOutcome, TuningOutcome
 from fuselab.program import CellProgram, Compiled, Compiler
-from fuselab.result import FusedCell, kernel_state
+from fuselab.result import FusedCell
+from fuselab.states import kernel_state
+from fuselab.tuning_job import TuningJob
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
@@ -450,83 +453,6 @@ class Session:
         run = job.result()
         self._seen[id(kernel)] = kernel, kernel.source
         return TuningOutcome(kernel.name, run)
-
-
-class TuningJob:
-    """One tuning run on a thread of its own, which displays and prints nothing."""
-
-    def __init__(self, kernel: Kernel, budget: float, lock: threading.RLock) -> None:
-        self.stop = threading.Event()
-        self._kernel = kernel
-        self._budget = budget
-        self._lock = lock
-        self._done = threading.Event()
-        self._latest: TuningRun | None = None
-        self._run: TuningRun | None = None
-        self._error: BaseException | None = None
-        name = f"fuselab-tune-{kernel.name}"
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
-
-    def _work(self) -> None:
-        try:
-            with self._lock:
-                self._run = self._kernel.tune(self._budget, self._note, self.stop)
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._done.set()
-
-    def _note(self, run: TuningRun) -> None:
-        self._latest = run
-
-    def wait(self, progress: Callable[[TuningRun], None] | None) -> None:
-        """Wait for the end; hand each new state to ``progress`` on the caller's thread."""
-        shown: TuningRun | None = None
-        # Short waits, so that an interrupt arrives; long enough to leave the cores alone.
-        while not self._done.wait(0.1 if progress is None else 0.25):
-            if progress is not None and self._latest is not None and self._latest is not shown:
-                shown = self._latest
-                progress(shown)
-        if progress is not None and self._latest is not None and self._latest is not shown:
-            progress(self._latest)
-
-    def result(self) -> TuningRun:
-        """Return the finished run, or raise what went wrong in it."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        assert self._run is not None
-        return self._run
-
-
-class KernelBook(Mapping[str, "Kernel"]):
-    """A session's kernels by name, as they are when looked up."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def __getitem__(self, name: str) -> Kernel:
-        return self._session.find(name)[1]
-
-    def __iter__(self) -> Iterator[str]:
-        names: dict[str, None] = {}
-        for cell in self._session.cells.values():
-            names.update(dict.fromkeys(cell.kernels))
-        return iter(names)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __contains__(self, name: object) -> bool:
-        try:
-            self._session.find(str(name))
-        except UnknownName:
-            return False
-        return True
-
-    def __repr__(self) -> str:
-        return f"<kernels: {', '.join(self) or 'none'}>"
 
 
 def _unused_file(name: str, header: str | None, body: str) -> str:

@@ -11,7 +11,7 @@ from fusec.kernel import Kernel
 from fusec.report import Timing
 from fusec.tunables import set_tunables
 from fuselab.exporting import Form, export
-from fuselab.result import kernel_state
+from fuselab.states import kernel_state
 
 from . import markup, plain
 from .bench import Bench, Checked

@@ -9,7 +9,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from fuselab import words
-from fuselab.result import kernel_state
+from fuselab.states import kernel_state
 
 from . import markup, plain
 from .bench import Bench, Facts, PanelCell

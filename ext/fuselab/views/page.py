@@ -68,3 +68,9 @@ def static_table(head: Sequence[str], rows: Sequence[Sequence[str]], text: int =
 def indented(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lay out rows in columns, two spaces in."""
     return [f"  {line}" for line in columns(rows)] if rows else []
+
+
+def picture(encoded: str, alt: str) -> str:
+    """Return an ``<img>`` with its data inside; JupyterLab keeps it in untrusted notebooks."""
+    look = "background:#ffffff;max-width:100%;width:640px;display:block;margin-top:6px"
+    return f'<img alt="{alt}" style="{look}" src="data:image/png;base64,{encoded}">'

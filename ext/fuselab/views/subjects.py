@@ -100,3 +100,15 @@ def time_together(cells: Mapping[str, Any], seconds: float) -> dict[str, Timing]
             for kernel in graph.kernels:
                 device = next((a.device for a in kernel.signature.arguments), device)
     return interleave(calls, seconds=seconds, device=device, flush_l2=device == "cuda")
+
+
+def compare_cells(first: Any, second: Any, seconds: float) -> Page:
+    """Time two cells against each other and return the page about them."""
+    from fuselab.views import compare
+
+    times, why = {}, ""
+    try:
+        times = time_together({c.name: c for c in (first, second)}, seconds)
+    except FusecError as error:
+        why = str(error)
+    return compare.cells_page(first, second, times, why)

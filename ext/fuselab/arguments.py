@@ -1,0 +1,68 @@
+"""What the magics' options take, and what is said of those that are wrong."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from typing import Any
+
+from fusec.errors import FusecError
+
+
+def seconds(text: str) -> float:
+    """Read a positive number of seconds."""
+    try:
+        value = float(text.removesuffix("s"))
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def identifier(text: str) -> str:
+    """Read a Python identifier."""
+    if not text.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a Python identifier")
+    return text
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Read names separated by commas."""
+    return tuple(identifier(part.strip()) for part in text.split(",") if part.strip())
+
+
+def pairs(text: str) -> tuple[str, ...]:
+    """Read pairs of computations separated by commas."""
+    from fusec.schedule.rules import read_rules  # imports the compiler
+
+    try:
+        return read_rules("pair", text)
+    except FusecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def is_number(text: str) -> bool:
+    """Whether a word can only be a number of seconds."""
+    return re.fullmatch(r"\d+(\.\d*)?s?", text) is not None
+
+
+def explained(message: str, magic: Any, name: str) -> str:
+    """Say in one line what is wrong and what is allowed."""
+    known = [a.option_strings[-1] for a in magic.parser._actions if a.option_strings]
+    if match := re.match(r"unrecognized arguments: (\S+)", message):
+        wrong = match[1]
+        if wrong in {"-h", "--help"}:
+            return f"{name}? shows the options: {', '.join(known)}"
+        near = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"{name}: there is no option {wrong}{hint} (allowed: {', '.join(known)})"
+    if "required" in message and "name" in message:
+        return f"{name} takes a kernel's name ({name}? shows the options)"
+    text = message.replace("argument ", "", 1).replace("(choose from ", "(allowed: ")
+    option = text.partition(":")[0].split("/")[-1]
+    choices = [a.choices for a in magic.parser._actions if option in a.option_strings and a.choices]
+    if choices and "allowed" not in text:
+        text += f" (allowed: {', '.join(choices[0])})"
+    return f"{name}: {text}"

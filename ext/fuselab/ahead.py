@@ -107,6 +107,9 @@ def _import_panel() -> None:
     """Import the panel where there can be one: its libraries take longer than showing it."""
     if "ipykernel" in sys.modules:
         import fuselab.panel  # noqa: F401
+        from fuselab.panel.code import colored
+
+        colored("x = 1", "python")  # reads the rules by which stages are colored
 
 
 __all__ = ["Ahead", "display_steps"]

@@ -26,7 +26,7 @@ FAILED = "#c0392b"
 PEER = "#7a5ea8"
 TEXT = "#1a1a1a"
 # A palette for kernels that stays apart in gray and for color-blind readers (Okabe and Ito).
-KERNELS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#666666")
+KERNELS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a400", "#666666")
 SMALL = 8
 MOST_SHARES = 7
 SHARES = "share of the kernels' time, each alone (%)"

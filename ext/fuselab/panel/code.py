@@ -51,11 +51,10 @@ def listing(text: str, language: Language, links: Mapping[int, int], skip: int =
         links: Line, from 1, to the cell's line.
         skip: What the first line's number is more than 1: a cell's code begins below ``%%fuse``.
     """
-    shown = text if text.count("\n") < 4 * MOST_LINES else "\n".join(text.split("\n")[:MOST_LINES])
-    lines = colored(shown, language)
+    shown = "\n".join(text.split("\n", MOST_LINES)[:MOST_LINES])
     rows = [
         _line(number + skip, html, links.get(number))
-        for number, html in enumerate(lines[:MOST_LINES], 1)
+        for number, html in enumerate(colored(shown, language), 1)
     ]
     count = len(text.splitlines())
     if count > MOST_LINES:

@@ -200,8 +200,9 @@ class FusionTab(LateTab):
             for title, svg in zip(titles, svgs, strict=True)
         ]
         self.picture.html = (
-            "<div style='display:flex;flex-wrap:wrap;gap:8px 32px;overflow:auto;"
-            f"max-height:70em'>{''.join(boxes)}</div>"
+            # As tall as it is: of a large graph a part is drawn.
+            "<div style='display:flex;flex-wrap:wrap;gap:8px 32px;overflow:auto'>"
+            f"{''.join(boxes)}</div>"
         )
         self._show_reason()
         self._show_outcome()

@@ -89,7 +89,6 @@ class KernelsTab:
                     self._bench.state, self._typed, self._key_check, self._key_keep
                 )
                 self.place.children = [self.editor]
-                self.more.open()
             self.refresh()
 
     # --- what the user does; called on any thread, returns at once -------------------------

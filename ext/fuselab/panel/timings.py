@@ -53,8 +53,6 @@ class TimingsTab(LateTab):
         self.plot = Plot("Eager and fused, and each kernel's share; the table below says the same")
         self.table = plain.html(overflow="auto")
         self.method = plain.html(flex="1 1 20em", margin="2px 0 2px 8px")
-        self.roofline.open()
-        self.sweep.open()
         return [
             plain.row([self.again, self.peer, self.method]),
             self.plot.widget,
@@ -156,6 +154,9 @@ class TimingsTab(LateTab):
 
     def draw(self) -> None:
         """Draw the figure if the times are others than those drawn; a worker's job."""
+        # Made by the worker: the times are there first.
+        self.roofline.open()
+        self.sweep.open()
         self.sweep.draw()
         facts = self._bench.facts
         verdicts = [kernel.last_verdict for kernel in facts.kernels.values()]

@@ -68,6 +68,10 @@ class Workbench(widgets.VBox):
         self.add_class("fuselab-panel")
         self.bench.changed()
 
+    def __repr__(self) -> str:
+        # That of ipywidgets writes down everything inside, each time it is shown.
+        return f"<Workbench of {self.bench.cell.name}>"
+
     @property
     def closed(self) -> bool:
         """Whether ``close`` was called."""
@@ -134,6 +138,8 @@ class Workbench(widgets.VBox):
 
     def _draw_part(self, part: Any) -> None:
         if part is self.kernels:
+            # Below what a person looks at first, which need not wait for it.
+            self.kernels.more.open()
             self.kernels.more.draw()
         else:
             part.draw_if_made()

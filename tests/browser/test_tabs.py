@@ -133,8 +133,8 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     panel.button("Tune").click()
     panel.says(re.compile("best .* after"), timeout=90)
     expect(panel.button("Tune")).to_be_enabled(timeout=60 * SECOND)
-    spots = panel.root.locator(".fuselab-spot")
-    spots.nth(1).focus()
+    # On a busy machine a few seconds are enough for one configuration.
+    panel.root.locator(".fuselab-spot").last.focus()
     notebook.page.keyboard.press("Enter")
     panel.says(re.compile("is in use|was refused"), timeout=60)
     assert overflowing(panel.root) == []

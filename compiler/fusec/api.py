@@ -22,7 +22,7 @@ from fusec.capture.shortcut import Shortcut
 from fusec.errors import FusecError
 from fusec.kernel import Kernel
 from fusec.options import Options
-from fusec.report import GraphBreak, Guard, Recompile
+from fusec.report import GraphBreak, Guard, Recompile, counted
 from fusec.runtime.graph import CompiledGraph
 from fusec.runtime.native import call_by_route
 
@@ -203,7 +203,7 @@ class CompiledFunction:
 
     def __repr__(self) -> str:
         name = self._name()
-        return f"<fusec.CompiledFunction {name}: {len(self.graphs)} graphs>"
+        return f"<fusec.CompiledFunction {name}: {counted(len(self.graphs), 'graph')}>"
 
 
 @overload

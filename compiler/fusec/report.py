@@ -10,6 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 
+def counted(number: int, noun: str) -> str:
+    """Write ``1 kernel``, ``2 kernels``."""
+    return f"{number} {noun if number == 1 else noun + 's'}"
+
+
 @dataclass(frozen=True)
 class SourceLine:
     """A line of the user's own code.

@@ -13,6 +13,7 @@ from fusec.report import (
     SavedTensor,
     SourceLine,
     compile_line,
+    counted,
     seconds_by_stage,
 )
 from fusec.runtime.graph import CompiledGraph
@@ -44,8 +45,8 @@ class Explanation:
     def sections(self) -> Iterator[tuple[str, list[str]]]:
         """Yield headings with their lines."""
         kernels = sum(len(graph.kernels) for graph in self.graphs)
-        count = f"{_count(len(self.graphs), 'graph')}, {_count(kernels, 'kernel')}"
-        yield f"{self.name}: {count}, {_count(len(self.breaks), 'graph break')}", []
+        count = f"{counted(len(self.graphs), 'graph')}, {counted(kernels, 'kernel')}"
+        yield f"{self.name}: {count}, {counted(len(self.breaks), 'graph break')}", []
         for graph in self.graphs:
             yield graph.name, list(_graph_lines(graph))
         yield "graph breaks", list(_break_lines(self.breaks))
@@ -71,10 +72,6 @@ class Explanation:
                 rows = "".join(f"<li>{html.escape(item.strip())}</li>" for item in items)
                 parts.append(f"<div>{html.escape(heading)}</div><ul>{rows}</ul>")
         return f"<div>{''.join(parts)}</div>"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _located(text: str, where: SourceLine | None) -> str:
@@ -103,8 +100,8 @@ def _graph_lines(graph: CompiledGraph) -> Iterator[str]:
     if graph.saved:
         total = sum(each.bytes for each in new)
         size = "" if any(each.bytes < 0 for each in new) else f", {bytes_text(total)}"
-        inputs = _count(len(graph.saved) - len(new), "input")
-        yield f"kept for backward: {_count(len(new), 'tensor')}{size}, beside {inputs}"
+        inputs = counted(len(graph.saved) - len(new), "input")
+        yield f"kept for backward: {counted(len(new), 'tensor')}{size}, beside {inputs}"
         for each in new:
             yield _located(f"  {each}", each.where)
     if graph.recomputed:
@@ -125,7 +122,7 @@ def kept_text(graph: CompiledGraph, most: int = 6) -> str:
     total = sum(each.bytes for each in new)
     size = "" if any(each.bytes < 0 for each in new) else f"{bytes_text(total)} in "
     names = "; ".join(str(each) for each in new[:most]) + ("; ..." if len(new) > most else "")
-    text = f"{graph.name} keeps {size}{_count(len(new), 'tensor')} for backward"
+    text = f"{graph.name} keeps {size}{counted(len(new), 'tensor')} for backward"
     return f"{text}: {names}" if new else text
 
 

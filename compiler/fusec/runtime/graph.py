@@ -26,6 +26,7 @@ from fusec.report import (
     Timing,
     TuningRun,
     Verdict,
+    counted,
 )
 from fusec.runtime import cpp_build
 from fusec.runtime.part import CompiledPart, build_runnable
@@ -114,7 +115,9 @@ class CompiledGraph:
         return sum(stage.seconds for stage in self.stages)
 
     def __repr__(self) -> str:
-        what = f"{len(self.kernels)} kernels, {len(self.externs)} extern calls"
+        what = (
+            f"{counted(len(self.kernels), 'kernel')}, {counted(len(self.externs), 'extern call')}"
+        )
         return f"<CompiledGraph {self.name}: {self.fallback or what}>"
 
     # -- running ----------------------------------------------------------------------------

@@ -156,7 +156,9 @@ def praise(outputs: Sequence[OutputError], timing: Timing | None, base: Timing |
     if 0.98 < ratio < 1.02:
         return f"{error}, as fast as the generated kernel"
     word = "faster" if ratio > 1 else "slower"
-    return f"{error}, {max(ratio, 1 / ratio):.2f}x {word} than the generated kernel"
+    times = max(ratio, 1 / ratio)
+    digits = f"{times:.2f}" if times < 2 else f"{times:.1f}"
+    return f"{error}, {digits}× {word} than the generated kernel"
 
 
 def _dtype(tensor: torch.Tensor) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fusec.report import Timing, Verdict
+from fusec.report import Timing, Verdict, counted
 from fusec.tune.measure import PRECISION, interleave
 from fusec.verify.compare import compare_output, describe, mismatch, praise
 from fusec.verify.explain import same_bits
@@ -67,7 +67,7 @@ def check_graph(
         torch.set_rng_state(state)
     labels = list(names) if names is not None else [f"output {i}" for i in range(len(eager))]
     if len(fused) != len(eager):
-        reason = f"gives {len(fused)} outputs where eager gives {len(eager)}"
+        reason = f"gives {counted(len(fused), 'output')} where eager gives {len(eager)}"
         return Verdict(False, "wrong", reason, seconds=time.perf_counter() - started)
     for index, (mine, plain, original) in enumerate(
         zip(fused_inputs, eager_inputs, inputs, strict=True)

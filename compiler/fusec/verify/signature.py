@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from fusec.kernel import Target
+from fusec.report import counted
 
 # What a kernel file has a use for. This is no fence against malice: it catches the pasted line
 # that would make a kernel depend on something that the check does not see.
@@ -79,7 +80,7 @@ def _check_cpp(text: str, entry: str, generated: str) -> Mismatch | None:
             return Mismatch("signature", reason, found.line)
     if len(found.parameters) != len(wanted.parameters):
         reason = (
-            f"`{entry}` takes {len(found.parameters)} parameters; "
+            f"`{entry}` takes {counted(len(found.parameters), 'parameter')}; "
             f"it must keep its {len(wanted.parameters)}"
         )
         return Mismatch("signature", reason, found.line)

@@ -14,6 +14,7 @@ import fusec.tune.measure as measure
 import fuselab
 from fuselab import plots
 from fuselab.panel import workbench
+from fuselab.panel.tuning import Turns
 
 pytestmark = pytest.mark.serial
 
@@ -34,6 +35,8 @@ def test_nothing_is_drawn_or_sent_during_a_measurement(monkeypatch: pytest.Monke
         fused = fuselab.fuse(lambda x, rows=rows: function(x) * rows)
         fused(torch.randn(rows, 256))
         cells.append(fused.result)
+    # On a busy machine drawing takes seconds; a search gives up on a lock that does not come back.
+    monkeypatch.setattr(Turns, "PATIENCE", 60.0)
     searched, other = panels = [workbench(cell) for cell in cells]
     assert cells[0].lock is cells[1].lock, "the session has one lock"
     for panel in panels:

@@ -99,7 +99,7 @@ def test_export_copy_time_and_reschedule(open_notebook: OpenNotebook) -> None:
     panel.button("Measure again").click()
     panel.says(re.compile("aten.mm, line 4"), timeout=60)
     panel.says(re.compile("each timed alone"))
-    panel.says(re.compile("the edit$"))
+    panel.says(re.compile("the edit, checked$"))
     panel.button("Against the machine").click()
     panel.says("Of a copy", timeout=60)
     notebook.page.wait_for_timeout(2 * SECOND)  # drawn anew

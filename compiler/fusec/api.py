@@ -18,6 +18,7 @@ from fusec.capture.breaks import break_marker, breaks_since
 from fusec.capture.explain import Explanation
 from fusec.capture.guard_times import NoGuardTimes
 from fusec.capture.guards import describe_guards, describe_recompile, too_often
+from fusec.capture.quiet import no_profiler_remarks
 from fusec.capture.shortcut import Shortcut
 from fusec.errors import FusecError
 from fusec.kernel import Kernel
@@ -73,7 +74,7 @@ class CompiledFunction:
         backend.clock = time.perf_counter()
         marker, compiled = break_marker(), len(backend.graphs)
         try:
-            with NoGuardTimes():
+            with NoGuardTimes(), no_profiler_remarks():
                 result = self._optimized(*args, **kwargs)
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, FusecError):

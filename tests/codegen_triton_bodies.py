@@ -555,8 +555,8 @@ def scatter_add(rows: int, columns: int, count: int) -> Case:
     return case
 
 
-def random_kept(rows: int, columns: int) -> Case:
-    """Dropout."""
+def random_kept(rows: int, columns: int, *, quarters: bool = False) -> Case:
+    """Dropout; with ``quarters``, positions share Philox numbers."""
     buffers = {
         "x": buffer("x", (rows, columns), F32),
         "seed": buffer("seed", (), torch.int64),
@@ -568,7 +568,10 @@ def random_kept(rows: int, columns: int) -> Case:
             position = ops.index_value(Expr.of(i) * columns + j, torch.int64)
             stream = ops.const(3, torch.int64)
             seed = ops.load("seed", (), torch.int64)
-            bits = ops.random_bits(seed, position, stream, 0)
+            if quarters:
+                bits = ops.random_word(seed, position, stream)
+            else:
+                bits = ops.random_bits(seed, position, stream, 0)
             few = ops.binary("bitwise_and", bits, ops.const(0xFFFFFF, torch.int32))
             number = ops.binary("mul", ops.cast(few, F32), const(2.0**-24, F32))
             kept = ops.binary("lt", number, const(0.75, F32))

@@ -59,6 +59,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "gather": lambda: gather(10, 20, 33),
     "scatter_add": lambda: scatter_add(50, 700, 400),
     "random": lambda: random_kept(300, 333),
+    "random_words": lambda: random_kept(300, 333, quarters=True),
+    "random_word": lambda: random_kept(300, 33, quarters=True),
     "softmax": lambda: softmax(24, 200, F32),
     "softmax_narrow": lambda: softmax(601, 24, F32),
     "softmax_symbolic": symbolic_softmax,

@@ -150,6 +150,7 @@ CASES: dict[str, Callable[[], tuple[Case, str]]] = {
     "gather": lambda: (gather(10, 20, 33), ""),
     "scatter_add": lambda: (scatter_add(10, 20, 33), ""),
     "random": lambda: (random_kept(30, 33), ""),
+    "random_word": lambda: (random_kept(30, 33, quarters=True), ""),
     "softmax_persistent": lambda: (softmax(24, 200), ""),
     "softmax_looped": lambda: (softmax(5, 5000), "looped"),
     "softmax_split": lambda: (softmax(2, 70000), ""),

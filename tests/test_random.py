@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import fusec
-from fusec.random import SameNumbers, random_bits
+from fusec.random import SameNumbers, random_bits, random_word
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -39,6 +39,36 @@ def test_known_answers(seed: int, position: int, stream: int, words: tuple[int, 
     given = torch.tensor(seed), torch.tensor([position])
     found = [int(random_bits(*given, stream, word)) & 0xFFFFFFFF for word in range(4)]
     assert [hex(word) for word in found] == [hex(word) for word in words]
+
+
+def test_a_word_is_a_quarter_of_a_number() -> None:
+    seed, start = torch.tensor(-(2**60) + 12345), 2**38 - 128
+    found = random_word(seed, torch.arange(start, start + 256), 7)
+    words = []
+    for group in range(start // 64, start // 64 + 4):
+        numbers = torch.arange(16 * group, 16 * group + 16)
+        words += [random_bits(seed, numbers, 7, word) for word in range(4)]
+    assert torch.equal(found, torch.cat(words))
+
+
+@pytest.mark.parametrize("shape", [(5, 1000), (7, 33), (300,), (3, 4, 500), (1 << 20,), (0, 3)])
+def test_words_by_the_block_are_the_reference_numbers(shape: tuple[int, ...]) -> None:
+    """Rows that begin anywhere in a group of 64, rows too short for blocks, other layouts."""
+
+    def drawn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        turned = torch.rand_like(x.transpose(0, -1).contiguous()).transpose(0, -1)
+        dropped = F.dropout(x, 0.4)
+        return dropped, torch.rand_like(x), turned + 1, dropped.sum(-1), torch.randint_like(x, 99)
+
+    x = torch.randn(shape)
+    built = compiled(drawn)
+    torch.manual_seed(5)
+    got = built(x)
+    torch.manual_seed(5)
+    with SameNumbers():
+        wanted = drawn(x)
+    for mine, reference in zip(got, wanted, strict=True):
+        torch.testing.assert_close(mine, reference, rtol=1e-5, atol=1e-4)
 
 
 def everything(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

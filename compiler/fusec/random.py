@@ -36,6 +36,32 @@ def random_bits(
         stream: Which of the graph's random tensors.
         word: Which of the four words, 0 to 3.
     """
+    return _as_int32(_numbers(seed, position, stream)[word])
+
+
+def random_word(
+    seed: torch.Tensor, position: torch.Tensor, stream: int | torch.Tensor
+) -> torch.Tensor:
+    """Return 32 random bits for each position, as int32, a quarter of a Philox number each.
+
+    Positions go 64 by 64: the first words of 16 numbers, then their second ones, and so on.  So a
+    vector of 16 lanes computes 64 words without moving any from lane to lane.
+
+    Args:
+        seed: int64, of a shape that broadcasts with ``position``.
+        position: int64.
+        stream: Which of the graph's random tensors.
+    """
+    number = position >> 6 << 4 | position & 15
+    words = torch.stack(torch.broadcast_tensors(*_numbers(seed, number, stream)))
+    which = (position >> 4 & 3).expand(words.shape[1:])
+    return _as_int32(words.gather(0, which[None])[0])
+
+
+def _numbers(
+    seed: torch.Tensor, position: torch.Tensor, stream: int | torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Return the four words of the Philox number of each position, as non-negative int64."""
     c0, c1 = position & _WORD, (position >> 32) & _WORD
     c2, c3 = torch.zeros_like(c0) + stream, torch.zeros_like(c0)
     k0, k1 = seed & _WORD, (seed >> 32) & _WORD
@@ -44,7 +70,10 @@ def random_bits(
         high2, low2 = _product(c2, _MULTIPLIERS[1])
         c0, c1, c2, c3 = high2 ^ c1 ^ k0, low2, high0 ^ c3 ^ k1, low0
         k0, k1 = (k0 + _INCREMENTS[0]) & _WORD, (k1 + _INCREMENTS[1]) & _WORD
-    bits = (c0, c1, c2, c3)[word]
+    return c0, c1, c2, c3
+
+
+def _as_int32(bits: torch.Tensor) -> torch.Tensor:
     return torch.where(bits > 0x7FFFFFFF, bits - (1 << 32), bits).to(torch.int32)
 
 
@@ -70,12 +99,12 @@ def uniform(
     """
     position = _positions(seed, size)
     bits = MANTISSA[dtype]
-    words = random_bits(seed, position, stream, 0).to(torch.int64) & _WORD
     if dtype == torch.float64:
+        words = random_bits(seed, position, stream, 0).to(torch.int64) & _WORD
         second = random_bits(seed, position, stream, 1).to(torch.int64) & _WORD
         words = ((words & 0x1FFFFF) << 32) | second
     else:
-        words = words & ((1 << bits) - 1)
+        words = random_word(seed, position, stream).to(torch.int64) & ((1 << bits) - 1)
     real = torch.float64 if dtype == torch.float64 else torch.float32
     return (words.to(real) * 2.0**-bits).to(dtype)
 
@@ -104,9 +133,10 @@ def integers(
     Further arguments as for ``uniform``, with any dtype.
     """
     position = _positions(seed, size)
-    first = random_bits(seed, position, stream, 0).to(torch.int64) & _WORD
     if high - low <= 1 << 31:
+        first = random_word(seed, position, stream).to(torch.int64) & _WORD
         return (((first * (high - low)) >> 32) + low).to(dtype)
+    first = random_bits(seed, position, stream, 0).to(torch.int64) & _WORD
     second = random_bits(seed, position, stream, 1).to(torch.int64) & _WORD
     wide = ((first & 0x7FFFFFFF) << 32) | second
     return (wide % (high - low) + low).to(dtype)

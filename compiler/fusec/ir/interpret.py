@@ -15,8 +15,8 @@ import torch
 from fusec.ir.body import Body, Compute, Extern, Program, TensorRef
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, Op, Reduce, Scan
-from fusec.ir.ops import CHECK_PREFIX, RANDOM_BITS
-from fusec.random import random_bits
+from fusec.ir.ops import CHECK_PREFIX, RANDOM_BITS, RANDOM_WORD
+from fusec.random import random_bits, random_word
 
 _UNARY = {
     "neg": torch.neg,
@@ -114,6 +114,8 @@ class _Evaluator:
             return torch.where(args[0], args[1], args[2])
         if node.name == RANDOM_BITS:
             return random_bits(args[0], args[1], args[2], int(args[3].reshape(-1)[0]))
+        if node.name == RANDOM_WORD:
+            return random_word(*args)
         if len(args) == 1:
             function = _UNARY.get(node.name) or getattr(torch, node.name)
         else:

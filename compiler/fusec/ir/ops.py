@@ -49,6 +49,7 @@ FLOAT_BINARY = frozenset("truediv atan2 fmax fmin copysign hypot nextafter".spli
 INT_BINARY = frozenset("floordiv truncdiv bitwise_and bitwise_or bitwise_xor lshift rshift".split())
 COMPARISONS = frozenset("eq ne lt le gt ge".split())
 RANDOM_BITS = "random_bits"
+RANDOM_WORD = "random_word"
 BOOL_BINARY = frozenset("logical_and logical_or logical_xor".split())
 CHECK_PREFIX = "check:"
 
@@ -62,7 +63,7 @@ SCALAR_OPS = (
     | INT_BINARY
     | COMPARISONS
     | BOOL_BINARY
-    | {"logical_not", "where", RANDOM_BITS}
+    | {"logical_not", "where", RANDOM_BITS, RANDOM_WORD}
 )
 
 # What an operation costs beside an addition; used to decide what may be computed twice.
@@ -71,7 +72,7 @@ EXPENSIVE = dict.fromkeys(
     "acos atan asinh acosh atanh lgamma digamma erfinv pow atan2 hypot remainder fmod "
     "floordiv truncdiv one_plus_erf one_plus_tanh".split(),
     10,
-) | {"truediv": 4, "sqrt": 4, "rsqrt": 5, RANDOM_BITS: 40}
+) | {"truediv": 4, "sqrt": 4, "rsqrt": 5, RANDOM_BITS: 40, RANDOM_WORD: 40}
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -219,6 +220,14 @@ def random_bits(seed: Node, position: Node, stream: Node, word: int) -> Node:
     return op(RANDOM_BITS, (seed, position, stream, const(word, torch.int64)), torch.int32)
 
 
+def random_word(seed: Node, position: Node, stream: Node) -> Node:
+    """Return 32 random bits as an int32, a quarter of a number: see ``fusec.random``.
+
+    Arguments as for ``random_bits``.
+    """
+    return op(RANDOM_WORD, (seed, position, stream), torch.int32)
+
+
 def logical_not(x: Node) -> Node:
     """Return ``not x`` of a bool."""
     if isinstance(x, Const):
@@ -345,6 +354,7 @@ __all__ = [
     "masked",
     "op",
     "random_bits",
+    "random_word",
     "reduce",
     "scan",
     "source_line",

@@ -38,9 +38,14 @@ class _Numbers:
         """Return 32 random bits as an int32."""
         return ops.random_bits(self.seed, self.position, self.stream, number)
 
-    def unsigned(self, number: int) -> Node:
-        """Return 32 random bits as a non-negative int64."""
-        wide = ops.cast(self.word(number), torch.int64)
+    def only_word(self) -> Node:
+        """Return 32 random bits as an int32, for an element that needs no more."""
+        return ops.random_word(self.seed, self.position, self.stream)
+
+    def unsigned(self, number: int | None = None) -> Node:
+        """Return 32 random bits as a non-negative int64: a word, or the only one."""
+        word = self.only_word() if number is None else self.word(number)
+        wide = ops.cast(word, torch.int64)
         return ops.binary("bitwise_and", wide, ops.const(_WORD, torch.int64))
 
 
@@ -69,7 +74,7 @@ def uniform(
         numbers = _Numbers(lowering, seed, stream, index)
         if dtype != torch.float64:
             mask = ops.const((1 << MANTISSA[dtype]) - 1, torch.int32)
-            few = ops.binary("bitwise_and", numbers.word(0), mask)
+            few = ops.binary("bitwise_and", numbers.only_word(), mask)
             return _scaled(few, MANTISSA[dtype], real)
         high = ops.binary("bitwise_and", numbers.unsigned(0), ops.const(0x1FFFFF, torch.int64))
         high = ops.binary("mul", high, ops.const(1 << 32, torch.int64))
@@ -119,7 +124,7 @@ def integers(
     def value(index: Index) -> Node:
         numbers = _Numbers(lowering, seed, stream, index)
         if high - low <= 1 << 31:
-            scaled = ops.binary("mul", numbers.unsigned(0), count)
+            scaled = ops.binary("mul", numbers.unsigned(), count)
             number = ops.binary("rshift", scaled, ops.const(32, torch.int64))
         else:
             mask = ops.const(0x7FFFFFFF, torch.int64)

@@ -14,7 +14,7 @@ import torch
 from fusec.codegen.cpp.dtypes import C_TYPES, HALVES, SHORT, is_integer, literal
 from fusec.codegen.cpp.support import function_name, helper_name, own_name
 from fusec.ir.node import Cast, Const, Node, Op
-from fusec.ir.ops import RANDOM_BITS
+from fusec.ir.ops import RANDOM_BITS, RANDOM_WORD
 
 ATOM, UNARY, PRODUCT, SUM, COMPARE, EQUAL, BITS, CHOICE = range(8)
 
@@ -103,8 +103,9 @@ def op_expression(node: Op, args: tuple[Expression, ...], use: Use) -> Expressio
         name = _BOOL.get(name, name)
         if name in ("logical_not", "bitwise_not"):
             return Expression(f"!{args[0].within(UNARY)}", UNARY, reads)
-    if name == RANDOM_BITS:
+    if name in (RANDOM_BITS, RANDOM_WORD):
         use(RANDOM_BITS)
+        use(name)
         return Expression(f"{name}({', '.join(arg.text for arg in args)})", ATOM, reads)
     if name == "neg" and kind.is_floating_point:
         return Expression(f"-{args[0].within(ATOM)}", UNARY, reads)

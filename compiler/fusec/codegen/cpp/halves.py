@@ -1,8 +1,10 @@
-"""float16 in blocks: converted by the processor's instructions, a block at a time.
+"""What is computed a block at a time, into arrays: float16 conversions and random words.
 
-Inside of a vector loop the compiler has no instruction for it, and a dozen integer operations each
-way cost more than most kernels.  So what a block reads is converted into an array of float before
-its loop, and what it writes from one after it.  (bfloat16 is a shift, and stays in the loop.)
+Inside of a vector loop the compiler has no instruction for float16, and a dozen integer operations
+each way cost more than most kernels.  So what a block reads is converted into an array of float
+before its loop, and what it writes from one after it.  (bfloat16 is a shift, and stays in the
+loop.)  Random words come 64 from 16 Philox numbers, of which an element by itself would compute one
+for each word.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from fusec.codegen.cpp.scope import Kernel, Scope
 from fusec.codegen.cpp.writer import Writer
 from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Load, Node
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op
+from fusec.ir.ops import RANDOM_WORD
 
 LINE = "LINE"
+Arrays = dict[Load | Store | Op, str]
 
 
 @dataclass(frozen=True)
@@ -29,17 +33,19 @@ class Halves:
     Attributes:
         loads: Each load, and the casts to float that are all its uses.
         stores: Stores of values that are cast for them alone.
+        random: Random words of consecutive positions.
     """
 
     loads: tuple[tuple[Load, tuple[Cast, ...]], ...] = ()
     stores: tuple[Store, ...] = ()
+    random: tuple[Op, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.loads or self.stores)
+        return bool(self.loads or self.stores or self.random)
 
-    def named(self, scope: Scope) -> dict[Load | Store, str]:
+    def named(self, scope: Scope) -> Arrays:
         """Name the arrays."""
-        arrays: dict[Load | Store, str] = {}
+        arrays: Arrays = {node: scope.name("words") for node in self.random}
         items: list[Load | Store] = [*(load for load, _ in self.loads), *self.stores]
         for item in items:
             arrays[item] = scope.name(f"{scope.kernel.names[item.buffer]}_f32")
@@ -49,7 +55,7 @@ class Halves:
         self,
         scope: Scope,
         writer: Writer,
-        arrays: Mapping[Load | Store, str],
+        arrays: Mapping[Load | Store | Op, str],
         first: Mapping[Symbol, str],
         count: str,
     ) -> None:
@@ -69,8 +75,18 @@ class Halves:
             writer.line(f"fx_to_floats({arrays[load]}, &{place}, {count});", load.source)
         for store in self.stores:
             writer.line(f"alignas(64) float {arrays[store]}[{LINE}];", store.source)
+        for node in self.random:
+            for helper in ("random_group", "random_words"):
+                scope.kernel.use(helper)
+            corner = Scope(scope.kernel, scope)
+            corner.axes.update(first)
+            seed, position, stream = node.args
+            assert isinstance(position, IndexValue)
+            given = (scope.values[seed].text, corner.index(position.expr), _constant(stream))
+            writer.line(f"alignas(64) int32_t {arrays[node]}[{LINE}];", node.source)
+            writer.line(f"random_words({arrays[node]}, {', '.join(given)}, {count});", node.source)
 
-    def bind(self, scope: Scope, arrays: Mapping[Load | Store, str], place: str) -> None:
+    def bind(self, scope: Scope, arrays: Mapping[Load | Store | Op, str], place: str) -> None:
         """Make the elements at ``place`` of the arrays known inside of the loop over a block."""
         for load, casts in self.loads:
             for cast in casts:
@@ -78,12 +94,14 @@ class Halves:
         for store in self.stores:
             scope.values[store.value] = Expression(f"{arrays[store]}[{place}]")
             scope.staged[store] = f"{arrays[store]}[{place}]"
+        for node in self.random:
+            scope.values[node] = Expression(f"{arrays[node]}[{place}]")
 
     def after(
         self,
         scope: Scope,
         writer: Writer,
-        arrays: Mapping[Load | Store, str],
+        arrays: Mapping[Load | Store | Op, str],
         first: Mapping[Symbol, str],
         count: str,
     ) -> None:
@@ -97,9 +115,11 @@ class Halves:
 def converted(
     kernel: Kernel, axis: Symbol, nodes: Iterable[Node], stores: Sequence[Store]
 ) -> Halves:
-    """Return what a loop along ``axis`` over ``nodes`` and ``stores`` may convert by the block."""
-    loads = []
+    """Return what a loop along ``axis`` over ``nodes`` and ``stores`` may have by the block."""
+    loads, random = [], []
     for node in nodes:
+        if isinstance(node, Op) and node.name == RANDOM_WORD and _is_stream(kernel, node, axis):
+            random.append(node)
         if not isinstance(node, Load) or node.mask is not None or node.buffer in kernel.updated:
             continue
         users = kernel.users.get(node, [])
@@ -118,7 +138,25 @@ def converted(
         and not kernel.users.get(store.value)
         and _runs_along(kernel, store.buffer, store.index, axis)
     ]
-    return Halves(tuple(loads), tuple(written))
+    return Halves(tuple(loads), tuple(written), tuple(random))
+
+
+def _is_stream(kernel: Kernel, node: Op, axis: Symbol) -> bool:
+    """Whether the random words of a loop along ``axis`` are those of consecutive positions."""
+    seed, position, stream = node.args
+    return (
+        isinstance(position, IndexValue)
+        and isinstance(stream, Const)
+        and axis not in kernel.free[seed]
+        and not any(s.kind == "indirect" for s in position.expr.symbols())
+        and position.expr.is_affine_in(axis)
+        and position.expr.coefficient(axis) == 1
+    )
+
+
+def _constant(node: Node) -> str:
+    assert isinstance(node, Const)
+    return str(int(node.value))
 
 
 def _runs_along(kernel: Kernel, name: str, index: tuple[Expr, ...], axis: Symbol) -> bool:

@@ -58,6 +58,14 @@ _OWN = {
     return (int32_t)(word == 0 ? c0 : word == 1 ? c1 : word == 2 ? c2 : c3);
 }}
 """,
+    "random_word": """\
+// Returns 32 random bits: 64 positions share the words of 16 numbers.
+{inline} int32_t random_word(int64_t seed, int64_t position, int64_t stream)
+{{
+    const int64_t number = position >> 6 << 4 | (position & 15);
+    return random_bits(seed, number, stream, position >> 4 & 3);
+}}
+""",
     "ahead": """\
 // Asks the memory for `count` elements from x on, so that they are there when their turn comes.
 template <int64_t count, typename T>
@@ -78,6 +86,14 @@ template <int64_t count, typename T>
     for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 1);
 }}
 """,
+    "together": """\
+// Has a loop's marks written: with a byte an element, four vectors of float go side by side.
+template <typename T>
+{inline} void together(const T& marks)
+{{
+    asm volatile("" : : "m"(marks));
+}}
+""",
     "at_most": """\
 {inline} int64_t at_most(int64_t x, int64_t limit)
 {{
@@ -88,6 +104,7 @@ template <int64_t count, typename T>
 _EXTREME = {"nan_max": (">", "greater"), "nan_min": ("<", "lesser")}
 _C = {"f32": "float", "f64": "double"}
 _INLINE = "static inline"
+_TEMPLATES = {"turn_over", "random_group", "random_words"}
 
 
 def own_name(operation: str, bits: int) -> str:
@@ -111,9 +128,9 @@ def _own_text(name: str) -> str:
             f"{_INLINE} {signed} {name}({signed} x, {signed} y)\n{{\n"
             f"    return ({signed})(({unsigned})x {_WRAPPING[stem]} ({unsigned})y);\n}}\n"
         )
-    if stem == "turn_over":
-        text = files(__package__).joinpath("templates", "turn_over.h").read_text("utf-8")
-        return text.replace("BITS", str(int(kind) * 8))
+    if stem in _TEMPLATES:
+        text = files(__package__).joinpath("templates", f"{stem}.h").read_text("utf-8")
+        return text.replace("BITS", str(int(kind) * 8)) if kind else text
     if stem in _EXTREME:
         sign, word = _EXTREME[stem]
         real = _C[kind]

@@ -18,7 +18,7 @@ import torch
 
 from fusec.codegen.triton.helpers import HELPERS, USES
 from fusec.ir.node import Number
-from fusec.ir.ops import RANDOM_BITS
+from fusec.ir.ops import RANDOM_BITS, RANDOM_WORD
 
 # Python's binding strengths, weakest first
 COMPARE, OR, XOR, AND, SHIFT, SUM, PRODUCT, UNARY, ATOM = range(9)
@@ -367,6 +367,12 @@ def _random_bits(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
     )
 
 
+def _random_word(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    seed, position, stream = args
+    numbers = (_solid(seed, torch.int64), _solid(position, torch.int64))
+    return call(needs.helper("random_word"), *numbers, stream)
+
+
 _SPECIAL: dict[str, Rule] = {
     "neg": _neg,
     "truediv": _truediv,
@@ -387,6 +393,7 @@ _SPECIAL: dict[str, Rule] = {
     "isinf": _isinf,
     "isnan": _isnan,
     RANDOM_BITS: _random_bits,
+    RANDOM_WORD: _random_word,
     "bitwise_not": _bitwise_not,
     "logical_not": _bitwise_not,
 }

@@ -41,6 +41,23 @@ def random_bits(seed, position, stream, word: tl.constexpr):
     bits = c0 if word == 0 else c1 if word == 1 else c2 if word == 2 else c3
     return bits.to(tl.int32, bitcast=True)
 ''',
+    "random_word": '''
+@triton.jit
+def random_word(seed, position, stream):
+    """Return 32 random bits: 64 positions share the words of 16 numbers of Philox 4x32-7."""
+    number = (position >> 6 << 4) | (position & 15)
+    c0, c1 = number.to(tl.uint32), (number >> 32).to(tl.uint32)
+    c2, c3 = (number * 0 + stream).to(tl.uint32), c1 * 0
+    k0, k1 = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
+    for _ in tl.static_range(7):
+        high0, low0 = tl.umulhi(c0, 0xD2511F53), c0 * 0xD2511F53
+        high2, low2 = tl.umulhi(c2, 0xCD9E8D57), c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = high2 ^ c1 ^ k0, low2, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + 0x9E3779B9, k1 + 0xBB67AE85
+    bits = tl.where((position & 16) == 0, c0, c1)
+    bits = tl.where((position & 32) == 0, bits, tl.where((position & 16) == 0, c2, c3))
+    return bits.to(tl.int32, bitcast=True)
+''',
     "multiply": '''
 @triton.jit
 def multiply(a, b):

@@ -26,6 +26,8 @@ struct fx_f16 {
 FX_INLINE fx_f16 fx_to_f16(float x);
 FX_INLINE float fx_to_float(fx_f16 x);
 FX_INLINE void fx_to_floats(float* to, const fx_f16* from, int64_t count);
+template <typename T>
+static inline void together(const T& marks);
 
 constexpr int64_t LINE = 64; // elements asked for at a time
 
@@ -71,21 +73,25 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
         float row_sum = 0.0f;
         alignas(64) float row_sum_lanes[LINE] = {};
         {
-            const auto block = [&](int64_t r0_line, int64_t count) __attribute__((always_inline)) {
+            const auto block = [&](int64_t r0_line, int64_t count, auto mark)
+                __attribute__((always_inline)) {
                 alignas(64) float x_f32[LINE];
                 fx_to_floats(x_f32, &x[i0 * 300 + r0_line], count);
+                alignas(64) decltype(mark) marks[LINE];
                 #pragma GCC ivdep
                 for (int64_t lane = 0; lane < count; ++lane) {
+                    marks[lane] = 0;
                     const int64_t r0 = r0_line + lane;
                     // line 2: scores = x.masked_fill(~keep, -float("inf"))
                     const float scores_val = keep[i0 * 300 + r0] != 0 ? x_f32[lane] : -INFINITY;
                     // line 3: y = scores.logsumexp(-1)
                     row_sum_lanes[lane] += fx_exp(scores_val - chosen);
                 }
+                together(marks);
             };
             int64_t r0_at = 0;
-            for (; r0_at + LINE <= 300; r0_at += LINE) block(r0_at, LINE);
-            if (r0_at < 300) block(r0_at, 300 - r0_at);
+            for (; r0_at + LINE <= 300; r0_at += LINE) block(r0_at, LINE, uint8_t());
+            if (r0_at < 300) block(r0_at, 300 - r0_at, float());
         }
         #pragma omp simd reduction(+ : row_sum)
         for (int64_t lane = 0; lane < LINE; ++lane) {
@@ -238,4 +244,11 @@ FX_INLINE void fx_to_floats(float* to, const fx_f16* from, int64_t count)
     }
 #endif
     for (; k < count; ++k) to[k] = fx_to_float(from[k]);
+}
+
+// Has a loop's marks written: with a byte an element, four vectors of float go side by side.
+template <typename T>
+static inline void together(const T& marks)
+{
+    asm volatile("" : : "m"(marks));
 }

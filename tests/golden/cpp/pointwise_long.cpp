@@ -15,8 +15,9 @@ template <int64_t count, typename T>
 static inline void ahead(const T* x);
 template <int64_t count, typename T>
 static inline void ahead_to_write(T* x);
-static inline int64_t at_most(int64_t x, int64_t limit);
 static inline float nan_max(float a, float b);
+template <typename T>
+static inline void together(const T& marks);
 
 constexpr int64_t LINE = 64; // elements asked for at a time
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
@@ -26,19 +27,27 @@ extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restr
 {
     #pragma omp parallel for num_threads(threads)
     for (int64_t i0 = 0; i0 < 300; ++i0) {
-        for (int64_t i1_line = 0; i1_line < 333; i1_line += LINE) {
-            ahead<LINE>(&a[i0 * 333 + i1_line + 666]);
-            ahead<LINE>(&b[i0 * 333 + i1_line + 666]);
-            ahead_to_write<LINE>(&out[i0 * 333 + i1_line + 666]);
-            const int64_t i1_stop = at_most(i1_line + LINE, 333);
-            #pragma GCC unroll UNROLL
-            #pragma GCC ivdep
-            for (int64_t i1 = i1_line; i1 < i1_stop; ++i1) {
-                // line 2: h = torch.relu(a + b)
-                const float h_val = nan_max(a[i0 * 333 + i1] + b[i0 * 333 + i1], 0.0f);
-                // line 3: y = torch.tanh(h) * h + 2
-                out[i0 * 333 + i1] = fx_tanh(h_val) * h_val + 2.0f;
-            }
+        {
+            const auto block = [&](int64_t i1_line, int64_t count, auto mark)
+                __attribute__((always_inline)) {
+                ahead<LINE>(&a[i0 * 333 + i1_line + 666]);
+                ahead<LINE>(&b[i0 * 333 + i1_line + 666]);
+                ahead_to_write<LINE>(&out[i0 * 333 + i1_line + 666]);
+                alignas(64) decltype(mark) marks[LINE];
+                #pragma GCC unroll UNROLL
+                #pragma GCC ivdep
+                for (int64_t i1 = i1_line; i1 < i1_line + count; ++i1) {
+                    marks[i1 - i1_line] = 0;
+                    // line 2: h = torch.relu(a + b)
+                    const float h_val = nan_max(a[i0 * 333 + i1] + b[i0 * 333 + i1], 0.0f);
+                    // line 3: y = torch.tanh(h) * h + 2
+                    out[i0 * 333 + i1] = fx_tanh(h_val) * h_val + 2.0f;
+                }
+                together(marks);
+            };
+            int64_t i1_at = 0;
+            for (; i1_at + LINE <= 333; i1_at += LINE) block(i1_at, LINE, uint8_t());
+            if (i1_at < 333) block(i1_at, 333 - i1_at, float());
         }
     }
     return 0;
@@ -93,14 +102,16 @@ static inline void ahead_to_write(T* x)
     for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 1);
 }
 
-static inline int64_t at_most(int64_t x, int64_t limit)
-{
-    return x < limit ? x : limit;
-}
-
 // The greater of two numbers; NaN if either is.
 static inline float nan_max(float a, float b)
 {
     const float greater = a > b ? a : b;
     return a != a ? a : greater;
+}
+
+// Has a loop's marks written: with a byte an element, four vectors of float go side by side.
+template <typename T>
+static inline void together(const T& marks)
+{
+    asm volatile("" : : "m"(marks));
 }

@@ -18,6 +18,8 @@ static inline void ahead(const T* x);
 template <int64_t count, typename T>
 static inline void ahead_to_write(T* x);
 static inline int64_t at_most(int64_t x, int64_t limit);
+template <typename T>
+static inline void together(const T& marks);
 
 constexpr int64_t GRAIN = 32768; // tunable: 4096 8192 16384 32768 65536 (elements worth threads)
 constexpr int64_t LINE = 64; // elements asked for at a time
@@ -65,19 +67,22 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
             float chunk_sum = 0.0f;
             alignas(64) float chunk_sum_lanes[LINE] = {};
             {
-                const auto block = [&](int64_t r0_line, int64_t count)
+                const auto block = [&](int64_t r0_line, int64_t count, auto mark)
                     __attribute__((always_inline)) {
                     ahead<LINE>(&x[s1 * i0 + r0_line + 512]);
+                    alignas(64) decltype(mark) marks[LINE];
                     #pragma GCC ivdep
                     for (int64_t lane = 0; lane < count; ++lane) {
+                        marks[lane] = 0;
                         const int64_t r0 = r0_line + lane;
                         // line 4: y = torch.softmax(x, -1)
                         chunk_sum_lanes[lane] += fx_exp(x[s1 * i0 + r0] - row_max);
                     }
+                    together(marks);
                 };
                 int64_t r0_at = r0_chunk;
-                for (; r0_at + LINE <= r0_end; r0_at += LINE) block(r0_at, LINE);
-                if (r0_at < r0_end) block(r0_at, r0_end - r0_at);
+                for (; r0_at + LINE <= r0_end; r0_at += LINE) block(r0_at, LINE, uint8_t());
+                if (r0_at < r0_end) block(r0_at, r0_end - r0_at, float());
             }
             #pragma omp simd reduction(+ : chunk_sum)
             for (int64_t lane = 0; lane < LINE; ++lane) {
@@ -88,20 +93,24 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         }
         const float row_sum = (float)row_total;
         {
-            const auto block = [&](int64_t r0_line, int64_t count) __attribute__((always_inline)) {
+            const auto block = [&](int64_t r0_line, int64_t count, auto mark)
+                __attribute__((always_inline)) {
                 ahead<LINE>(&x[s1 * i0 + r0_line + 512]);
                 ahead_to_write<LINE>(&out[s1 * i0 + r0_line + 512]);
+                alignas(64) decltype(mark) marks[LINE];
                 #pragma GCC ivdep
                 for (int64_t lane = 0; lane < count; ++lane) {
+                    marks[lane] = 0;
                     const int64_t r0 = r0_line + lane;
                     // line 4: y = torch.softmax(x, -1)
                     const float y_val = fx_exp(x[s1 * i0 + r0] - row_max) / row_sum;
                     out[s1 * i0 + r0] = y_val;
                 }
+                together(marks);
             };
             int64_t r0_at = 0;
-            for (; r0_at + LINE <= s1; r0_at += LINE) block(r0_at, LINE);
-            if (r0_at < s1) block(r0_at, s1 - r0_at);
+            for (; r0_at + LINE <= s1; r0_at += LINE) block(r0_at, LINE, uint8_t());
+            if (r0_at < s1) block(r0_at, s1 - r0_at, float());
         }
     }
     return 0;
@@ -168,4 +177,11 @@ static inline void ahead_to_write(T* x)
 static inline int64_t at_most(int64_t x, int64_t limit)
 {
     return x < limit ? x : limit;
+}
+
+// Has a loop's marks written: with a byte an element, four vectors of float go side by side.
+template <typename T>
+static inline void together(const T& marks)
+{
+    asm volatile("" : : "m"(marks));
 }

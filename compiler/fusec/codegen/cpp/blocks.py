@@ -26,9 +26,11 @@ from fusec.codegen.cpp.reductions import (
     take_number,
 )
 from fusec.codegen.cpp.scope import Scope
+from fusec.codegen.cpp.together import Marks
 from fusec.codegen.cpp.writer import Writer
+from fusec.ir.body import Store
 from fusec.ir.index import Symbol
-from fusec.ir.node import Node, Op
+from fusec.ir.node import Load, Node, Op
 from fusec.ir.ops import CHECK_PREFIX
 
 # Writes what one element does to the accumulators of its lane; with them their flags for NaN.
@@ -68,11 +70,12 @@ def blocks(
     halves: Halves,
     *,
     even: bool,
-) -> Iterator[tuple[str, str, Callable[[Scope], None]]]:
+    marks: str = "",
+) -> Iterator[tuple[str, str, Callable[[Scope], None], str]]:
     """Open a loop over blocks; yields the first and the last + 1 position of a block.
 
     Third comes a function that makes what was converted for the block known in the scope of the
-    loop over its elements.
+    loop over its elements; fourth the type of the block's marks.
 
     Args:
         scope: Where it goes.
@@ -82,10 +85,27 @@ def blocks(
         requests: What each block asks for.
         halves: What it converts.
         even: Whether all blocks are full.
+        marks: The type of the marks of a full block; empty if it has none.
     """
     kernel = scope.kernel
     (begin, end), line = span, declare_line(kernel)
     first = scope.name(f"{axis.name}_line")
+
+    def halves_of(count: str) -> tuple[Scope, dict[Load | Store | Op, str]]:
+        inner = Scope(kernel, scope)
+        arrays = halves.named(inner)
+        halves.before(inner, writer, arrays, {axis: first}, count)
+        return inner, arrays
+
+    if marks and not even:
+        with _twice(scope, writer, axis, first, span, marks):
+            write_requests(scope, writer, requests, {axis: first}, line)
+            inner, arrays = halves_of("count")
+            bound = lambda at: halves.bind(at, arrays, f"{at.axes[axis]} - {first}")  # noqa: E731
+            scope.taken |= inner.taken
+            yield first, f"{first} + count", bound, "decltype(mark)"
+            halves.after(inner, writer, arrays, {axis: first}, "count")
+        return
     with writer.block(f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {line})"):
         write_requests(scope, writer, requests, {axis: first}, line)
         last = f"{first} + {line}"
@@ -93,13 +113,34 @@ def blocks(
             stop = scope.name(f"{axis.name}_stop")
             writer.line(f"const int64_t {stop} = {kernel.at_most(last, end)};")
             last = stop
-        inner = Scope(kernel, scope)
-        arrays = halves.named(inner)
         count = line if even else f"{last} - {first}"
-        halves.before(inner, writer, arrays, {axis: first}, count)
+        inner, arrays = halves_of(count)
         scope.taken |= inner.taken
-        yield first, last, lambda at: halves.bind(at, arrays, f"{at.axes[axis]} - {first}")
+        yield first, last, lambda at: halves.bind(at, arrays, f"{at.axes[axis]} - {first}"), marks
         halves.after(inner, writer, arrays, {axis: first}, count)
+
+
+@contextmanager
+def _twice(
+    scope: Scope, writer: Writer, axis: Symbol, first: str, span: tuple[str, str], marks: str = ""
+) -> Iterator[None]:
+    """Open what is written once for blocks with a known number of lanes, and what is left over.
+
+    Inside, ``count`` is how many lanes there are.  Full blocks have marks of type ``marks``; the
+    rest has none to speak of: those of float leave its vectors as they are.
+    """
+    (begin, end), line = span, declare_line(scope.kernel)
+    name, at = scope.name("block"), scope.name(f"{axis.name}_at")
+    given = f"int64_t {first}, int64_t count" + (", auto mark" if marks else "")
+    full, rest = (f", {marks}()", ", float()") if marks else ("", "")
+    with writer.block(""):
+        lambda_ = f"const auto {name} = [&]({given})"
+        with writer.block(f"{lambda_} __attribute__((always_inline))", end="};"):
+            yield
+        writer.line(f"int64_t {at} = {begin};")
+        loop = f"for (; {at} + {line} <= {end}; {at} += {line})"
+        writer.line(f"{loop} {name}({at}, {line}{full});")
+        writer.line(f"if ({at} < {end}) {name}({at}, {end} - {at}{rest});")
 
 
 def write_lanes(
@@ -113,6 +154,7 @@ def write_lanes(
     element: Element,
     *,
     even: bool,
+    marks: str = "",
 ) -> None:
     """Write a loop in blocks that feeds ``items``, which are declared.
 
@@ -126,6 +168,7 @@ def write_lanes(
         halves: What it converts.
         element: Writes the body for one element.
         even: Whether all blocks are full.
+        marks: The type of the marks of a full block; empty if it has none.
     """
     kernel = scope.kernel
     begin, end = span
@@ -138,19 +181,13 @@ def write_lanes(
     if even:
         loop = f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {line})"
         with writer.block(loop):
-            _write_block(scope, writer, axis, first, line, lanes, requests, halves, element)
+            own = Marks(scope, marks, line)
+            _write_block(scope, writer, axis, first, line, lanes, requests, halves, element, own)
     else:
-        # Twice from one text: with a known number of lanes, which stay in registers, and with
-        # what is left over.
-        with writer.block(""):
-            name, at = scope.name("block"), scope.name(f"{axis.name}_at")
-            lambda_ = f"const auto {name} = [&](int64_t {first}, int64_t count)"
-            with writer.block(f"{lambda_} __attribute__((always_inline))", end="};"):
-                _write_block(scope, writer, axis, first, "count", lanes, requests, halves, element)
-            writer.line(f"int64_t {at} = {begin};")
-            full = f"for (; {at} + {line} <= {end}; {at} += {line})"
-            writer.line(f"{full} {name}({at}, {line});")
-            writer.line(f"if ({at} < {end}) {name}({at}, {end} - {at});")
+        # A known number of lanes stays in registers.
+        own = Marks(scope, "decltype(mark)" if marks else "", line)
+        with _twice(scope, writer, axis, first, span, marks):
+            _write_block(scope, writer, axis, first, "count", lanes, requests, halves, element, own)
     if not lanes:
         return
     clauses = " ".join(clause(each.item, each.nan) for each in lanes)
@@ -172,18 +209,22 @@ def _write_block(
     requests: Sequence[Request],
     halves: Halves,
     element: Element,
+    marks: Marks,
 ) -> None:
     write_requests(scope, writer, requests, {axis: first}, LINE)
     inner = Scope(scope.kernel, scope)
     arrays = halves.named(inner)
     halves.before(inner, writer, arrays, {axis: first}, count)
+    marks.declare(writer)
     writer.directive("GCC ivdep")
     with writer.block(f"for (int64_t lane = 0; lane < {count}; ++lane)"):
+        marks.set(writer, "lane")
         position = inner.bind(axis)
         writer.line(f"const int64_t {position} = {first} + lane;")
         halves.bind(inner, arrays, "lane")
         parts = [each.part for each in lanes]
         element(inner, parts, {each.part.place: each.part_nan for each in lanes if each.nan})
+    marks.end(writer)
     halves.after(Scope(scope.kernel, scope), writer, arrays, {axis: first}, count)
 
 

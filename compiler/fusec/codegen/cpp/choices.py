@@ -193,6 +193,10 @@ GATHER_COST = 4
 # Additions an argument of a sine may take where it is computed twice, first to see whether it is
 # moderate: the quick form saves about forty.
 ANGLE_COST = 8
+# What an operation of a loop must cost, in additions, for four vectors of it to go side by side:
+# an exponential. Sums of sines and powers took two thirds of the time so, softmax of half precision
+# three quarters, gelu nine tenths; what only adds and multiplies waits for the memory.
+TOGETHER_COST = 10
 # A tile that is turned over is as high as a cache line is long, so that every line that is read
 # is used up at once, and long enough for what is written to be a stream: 16 x 512 floats.
 LINE_BYTES = 64

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from fusec.codegen.cpp import choices
-from fusec.codegen.cpp.ahead import Request, column_requests, write_requests
+from fusec.codegen.cpp.ahead import LINE, Request, column_requests, write_requests
 from fusec.codegen.cpp.blocks import blocks, in_blocks, is_even
 from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import Expression, from_memory
@@ -32,6 +32,7 @@ from fusec.codegen.cpp.rows import Span
 from fusec.codegen.cpp.scans import Running, declarations, running_values
 from fusec.codegen.cpp.scope import Kernel, Scope
 from fusec.codegen.cpp.steps import plan_steps
+from fusec.codegen.cpp.together import Marks, mark_type
 from fusec.codegen.cpp.writer import Writer
 from fusec.ir.body import Store, axis_sizes
 from fusec.ir.index import Symbol, product
@@ -193,28 +194,43 @@ class Columns:
 
     @contextmanager
     def vector_loop(
-        self, outer: Scope, requests: Sequence[Request] = ()
+        self, outer: Scope, requests: Sequence[Request] = (), nodes: Sequence[Node] = ()
     ) -> Iterator[tuple[Scope, str]]:
-        """Open a vector loop over the tile's columns; yields its scope and the column's place."""
+        """Open a vector loop over the tile's columns; yields its scope and the column's place.
+
+        Args:
+            outer: Around the loop.
+            requests: What it asks the memory for.
+            nodes: What it computes.
+        """
         kernel, writer, column = self.kernel, self.writer, self.column
         span = (self.begin, self.end)
+        full = self.whole or self.even
+        kind = mark_type(nodes) if full and not kernel.checked and may_thread(kernel) else ""
+        marks, count = kind, self.width
         with ExitStack() as stack:
             inside = [node for node in kernel.nodes if column in kernel.free[node]]
             if requests and in_blocks(column, inside):
                 even = (self.whole or self.even) and is_even(column)
-                loop = blocks(outer, writer, column, span, requests, Halves(), even=even)
-                first, last, _ = stack.enter_context(loop)
-                span = (first, last)
+                loop = blocks(
+                    outer, writer, column, span, requests, Halves(), even=even, marks=kind
+                )
+                first, last, _, marks = stack.enter_context(loop)
+                span, count = (first, last), LINE
             elif requests and self.whole:
                 write_requests(outer, writer, requests, {column: self.begin}, self.width)
+            own = Marks(outer, marks, count)
             scope = Scope(kernel, outer)
             text = head(scope, column, *span)
             name = scope.axes[column]
+            own.declare(writer)
             if may_thread(kernel):
                 clause = " reduction(max : failed)" if kernel.checked else ""
                 writer.directive(f"omp simd{clause}")
             with writer.block(text):
+                own.set(writer, f"{name} - {span[0]}")
                 yield scope, name if self.whole else f"{name} - {self.begin}"
+            own.end(writer)
 
     # -- a pass -------------------------------------------------------------------------------
 
@@ -346,7 +362,7 @@ class Columns:
         wanted = [n.args[0] for n in step.reductions] + [s.value for s in step.stores]
         nodes = kernel.closure(wanted, known)
         if not axes:
-            with self.vector_loop(scope, self.requests(number)) as (inner, place):
+            with self.vector_loop(scope, self.requests(number), nodes) as (inner, place):
                 self.bind(inner, place)
                 self.bind_elements(inner, place, number)
                 self.elements(inner, place, number, items)

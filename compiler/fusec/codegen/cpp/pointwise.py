@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.ahead import (
+    LINE,
     Request,
     pointwise_requests,
     tile_requests,
@@ -24,6 +25,7 @@ from fusec.codegen.cpp.reductions import simd
 from fusec.codegen.cpp.repeated import declare_repeated, fill_repeated, repeated_rows
 from fusec.codegen.cpp.scope import Kernel, Scope
 from fusec.codegen.cpp.tables import Tables, bind_tables, tabled_nodes, write_tables
+from fusec.codegen.cpp.together import Marks, mark_type
 from fusec.codegen.cpp.transpose import Turned, turned_loads
 from fusec.codegen.cpp.writer import Writer
 from fusec.ir.body import axis_sizes
@@ -122,27 +124,34 @@ def _vector_loop(
     size = axis.size.constant if axis.size is not None else 1
     span = (span[0], span[1] or kernel.extent(axis))
     inside = [n for n in _wanted(kernel, scope, tables) if axis in kernel.free[n]]
-    halves, arguments = Halves(), []
+    halves, arguments, marks = Halves(), [], ""
+    gathers = _mostly_gathers(kernel, axis, inside)
     if may_thread(kernel) and in_blocks(axis, inside):
         halves = converted(kernel, axis, inside, kernel.body.stores)
         arguments = [] if tables else angles(kernel, scope, axis, inside)
+        marks = "" if gathers else mark_type(inside)
     with ExitStack() as stack:
         bind: Callable[[Scope], None] = lambda at: None  # noqa: E731
-        if (requests or halves or arguments) and in_blocks(axis, inside):
-            loop = blocks(scope, writer, axis, span, requests, halves, even=is_even(axis))
-            first, end, bind = stack.enter_context(loop)
+        if (requests or halves or arguments or marks) and in_blocks(axis, inside):
+            even = is_even(axis)
+            loop = blocks(scope, writer, axis, span, requests, halves, even=even, marks=marks)
+            first, end, bind, marks = stack.enter_context(loop)
             span = (first, end)
         elif requests and size is not None and size < choices.MIN_BLOCKED:
             write_requests(scope, writer, requests, {axis: span[0]}, str(size))
         if arguments:
             scope = stack.enter_context(both_forms(scope, writer, axis, span, arguments, bind))
+        own = Marks(scope, marks, LINE)
         inner = Scope(kernel, scope)
+        own.declare(writer)
         if may_thread(kernel):
-            simd(kernel, (), writer, scalar=_mostly_gathers(kernel, axis, inside))
+            simd(kernel, (), writer, scalar=gathers)
         with writer.block(head(inner, axis, *span)):
+            own.set(writer, f"{inner.axes[axis]} - {span[0]}")
             bind_tables(inner, axis, tables)
             bind(inner)
             _write_elements(kernel, inner, writer)
+        own.end(writer)
 
 
 def _write_elements(kernel: Kernel, scope: Scope, writer: Writer) -> None:

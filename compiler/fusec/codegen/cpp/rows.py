@@ -35,6 +35,7 @@ from fusec.codegen.cpp.reductions import (
 from fusec.codegen.cpp.scans import declarations, running_values
 from fusec.codegen.cpp.scope import Kernel, Scope
 from fusec.codegen.cpp.steps import Steps, plan_steps
+from fusec.codegen.cpp.together import mark_type
 from fusec.codegen.cpp.writer import Writer
 from fusec.codegen.passes import Pass
 from fusec.ir.body import Store, axis_sizes
@@ -224,11 +225,21 @@ class Rows:
             kept = {n for n in self.scratch if self.steps.first[n] < number}
             fresh = [n for n in step.inside if n not in kept]
             halves = converted(self.kernel, axis, fresh, step.stores)
-            if requests or halves:
+            marks = mark_type(fresh)
+            if requests or halves or marks:
                 even = is_even(axis) and not self.cut
                 span = (begin, end)
                 write_lanes(
-                    outer, self.writer, axis, span, items, requests, halves, element, even=even
+                    outer,
+                    self.writer,
+                    axis,
+                    span,
+                    items,
+                    requests,
+                    halves,
+                    element,
+                    even=even,
+                    marks=marks,
                 )
                 return
         size = axis.size.constant if axis.size is not None else 1

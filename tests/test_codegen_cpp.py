@@ -71,6 +71,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "sum_all": lambda: sum_all(300, 400, dtype=F32),
     "argmax": lambda: reduce_rows("argmax", 9, 100),
     "scan": lambda: scans(("sum", "max", "argmax"), 9, 100),
+    "scan_running": lambda: scans(("sum",), 40, 1000),
     "scan_columns": lambda: scans(("sum", "logsumexp"), 100, 40, down=True),
     "scan_blocks": lambda: scans(("sum",), 9, 3000, torch.bfloat16),
 }

@@ -166,8 +166,10 @@ def _largest(
         for t in numbers[1:]:
             condition, value = element(t)
             better = _is_better(value, best, condition)
-            best = ops.where(better, value, best)
             place = ops.where(better, offset(t), place)
+            # Where nobody asks for the place, a maximum is one instruction, and NaN another.
+            larger = ops.binary("maximum", value, best)
+            best = larger if condition is None else ops.where(condition, larger, best)
     start = ops.index_value(begin, torch.int64)
     flat = ops.binary("add", start, ops.cast(place, torch.int64))
     return emit_rows(lowering, loop, [(best, False), (flat, False)])

@@ -14,7 +14,10 @@ FX_INLINE float fx_from_bits(uint32_t x);
 FX_INLINE fx_bf16 fx_to_bf16(float x);
 FX_INLINE float fx_to_float(fx_bf16 x);
 static inline int64_t at_most(int64_t x, int64_t limit);
+template <typename T>
+static inline double running_sums(double* to, const T* from, int64_t count, double before);
 
+constexpr int64_t LINE = 64; // elements asked for at a time
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
 
 extern "C" int scans(const fx_bf16* __restrict__ x, fx_bf16* __restrict__ sum_out, int64_t threads)
@@ -22,29 +25,26 @@ extern "C" int scans(const fx_bf16* __restrict__ x, fx_bf16* __restrict__ sum_ou
     for (int64_t i0 = 0; i0 < 9; ++i0) {
         // line 2: y = running(x)
         double running_sum = 0.0;
-        for (int64_t r0_block = 0; r0_block < 3000; r0_block += 512) {
-            const int64_t r0_end = at_most(r0_block + 512, 3000);
+        for (int64_t r0_line = 0; r0_line < 3000; r0_line += LINE) {
+            const int64_t r0_stop = at_most(r0_line + LINE, 3000);
             // line 2: y = running(x)
-            float product_block[512];
-            float sum_so_far_block[512];
+            alignas(64) float product_block[LINE];
+            alignas(64) double sum_so_far_block[LINE];
             #pragma GCC unroll UNROLL
             #pragma GCC ivdep
-            for (int64_t r0 = r0_block; r0 < r0_end; ++r0) {
+            for (int64_t r0 = r0_line; r0 < r0_stop; ++r0) {
                 // line 2: y = running(x)
                 const float product = fx_to_float(x[i0 * 3000 + r0]) * 0.5f;
-                product_block[r0 - r0_block] = product;
+                product_block[r0 - r0_line] = product;
             }
-            for (int64_t r0 = r0_block; r0 < r0_end; ++r0) {
-                // line 2: y = running(x)
-                running_sum += (double)product_block[r0 - r0_block];
-                const float sum_so_far = (float)running_sum;
-                sum_so_far_block[r0 - r0_block] = sum_so_far;
-            }
+            running_sum = running_sums(sum_so_far_block, product_block, r0_stop - r0_line,
+                running_sum);
             #pragma GCC unroll UNROLL
             #pragma GCC ivdep
-            for (int64_t r0 = r0_block; r0 < r0_end; ++r0) {
+            for (int64_t r0 = r0_line; r0 < r0_stop; ++r0) {
                 // line 2: y = running(x)
-                const float total = sum_so_far_block[r0 - r0_block] + product_block[r0 - r0_block];
+                const float total = (float)sum_so_far_block[r0 - r0_line] + product_block[r0 -
+                    r0_line];
                 sum_out[i0 * 3000 + r0] = fx_to_bf16(total);
             }
         }
@@ -69,4 +69,45 @@ FX_INLINE float fx_to_float(fx_bf16 x) { return fx_from_bits((uint32_t)x.bits <<
 static inline int64_t at_most(int64_t x, int64_t limit)
 {
     return x < limit ? x : limit;
+}
+
+// Writes the sums of `before` and the first values so far, for `count` values; returns the last.
+// A vector's own sums take three steps; from vector to vector only the last one is added.
+template <typename T>
+static inline double running_sums(double* to, const T* from, int64_t count, double before)
+{
+#if defined(__AVX512F__)
+    constexpr int lanes = 8;
+#else
+    constexpr int lanes = 4;
+#endif
+    typedef double sums __attribute__((vector_size(8 * lanes)));
+    typedef T values __attribute__((vector_size(sizeof(T) * lanes)));
+    const sums zeros = {};
+    sums carry = zeros + before;
+    int64_t k = 0;
+    for (; k + lanes <= count; k += lanes) {
+        values given;
+        __builtin_memcpy(&given, from + k, sizeof given);
+        sums x = __builtin_convertvector(given, sums);
+#if defined(__AVX512F__)
+        x += __builtin_shufflevector(x, zeros, 8, 0, 1, 2, 3, 4, 5, 6);
+        x += __builtin_shufflevector(x, zeros, 8, 8, 0, 1, 2, 3, 4, 5);
+        x += __builtin_shufflevector(x, zeros, 8, 8, 8, 8, 0, 1, 2, 3);
+        const sums last = __builtin_shufflevector(x, x, 7, 7, 7, 7, 7, 7, 7, 7);
+#else
+        x += __builtin_shufflevector(x, zeros, 4, 0, 1, 2);
+        x += __builtin_shufflevector(x, zeros, 4, 4, 0, 1);
+        const sums last = __builtin_shufflevector(x, x, 3, 3, 3, 3);
+#endif
+        x += carry;
+        carry += last;
+        __builtin_memcpy(to + k, &x, sizeof x);
+    }
+    double sum = carry[0];
+    for (; k < count; ++k) {
+        sum += from[k];
+        to[k] = sum;
+    }
+    return sum;
 }

@@ -13,6 +13,8 @@ FX_INLINE float fx_scale(float x, float shifted);
 FX_INLINE float fx_exp_poly(float r);
 FX_INLINE float fx_exp(float x);
 template <int64_t count, typename T>
+static inline void ahead(const T* x);
+template <int64_t count, typename T>
 static inline void ahead_to_write(T* x);
 static inline int64_t at_most(int64_t x, int64_t limit);
 static inline float nan_max(float a, float b);
@@ -29,9 +31,6 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         // line 4: y = torch.softmax(x, -1)
         alignas(64) float x_turned[24][COLUMNS];
         turn_over_32(&x_turned[0][0], COLUMNS, &x[i0_tile * 24], 24, 24, i0_end - i0_tile);
-        alignas(64) float exponential_kept[24][COLUMNS];
-        alignas(64) float out_turned[24][COLUMNS];
-        ahead_to_write<24 * COLUMNS>(&out[i0_tile * 24]);
         float column_max[COLUMNS];
         for (int64_t c = 0; c < COLUMNS; ++c) {
             // line 4: y = torch.softmax(x, -1)
@@ -47,24 +46,27 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         }
         float column_sum[COLUMNS] = {};
         for (int64_t r0 = 0; r0 < 24; ++r0) {
+            // line 4: y = torch.softmax(x, -1)
+            ahead<COLUMNS>(&x[i0_tile * 24] + (24 + r0) * COLUMNS);
+            ahead_to_write<COLUMNS>(&out[i0_tile * 24] + r0 * COLUMNS);
             #pragma omp simd
             for (int64_t i0 = i0_tile; i0 < i0_end; ++i0) {
                 // line 4: y = torch.softmax(x, -1)
-                const float difference = x_turned[r0][i0 - i0_tile] - column_max[i0 - i0_tile];
-                const float exponential = fx_exp(difference);
+                const float x_val = x_turned[r0][i0 - i0_tile];
+                const float exponential = fx_exp(x_val - column_max[i0 - i0_tile]);
                 column_sum[i0 - i0_tile] += exponential;
-                exponential_kept[r0][i0 - i0_tile] = exponential;
+                x_turned[r0][i0 - i0_tile] = exponential;
             }
         }
         for (int64_t r0 = 0; r0 < 24; ++r0) {
             #pragma omp simd
             for (int64_t i0 = i0_tile; i0 < i0_end; ++i0) {
                 // line 4: y = torch.softmax(x, -1)
-                const float y_val = exponential_kept[r0][i0 - i0_tile] / column_sum[i0 - i0_tile];
-                out_turned[r0][i0 - i0_tile] = y_val;
+                const float exponential = x_turned[r0][i0 - i0_tile];
+                x_turned[r0][i0 - i0_tile] = exponential / column_sum[i0 - i0_tile];
             }
         }
-        turn_over_32(&out[i0_tile * 24], 24, &out_turned[0][0], COLUMNS, i0_end - i0_tile, 24);
+        turn_over_32(&out[i0_tile * 24], 24, &x_turned[0][0], COLUMNS, i0_end - i0_tile, 24);
     }
     return 0;
 }
@@ -107,6 +109,15 @@ FX_INLINE float fx_exp(float x)
     float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
     r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
     return fx_scale(fx_exp_poly(r), shifted);
+}
+
+// Asks the memory for `count` elements from x on, so that they are there when their turn comes.
+template <int64_t count, typename T>
+static inline void ahead(const T* x)
+{
+    constexpr int64_t line = 64 / sizeof(T);
+    #pragma GCC unroll 16
+    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 0);
 }
 
 // The same for elements that are going to be written.

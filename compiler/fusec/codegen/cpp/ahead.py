@@ -122,7 +122,7 @@ def row_requests(kernel: Kernel, steps: Steps) -> dict[int, tuple[Request, ...]]
             )
             for number in passes
         }
-    busiest = max(passes, key=lambda number: cost(steps.passes[number].inside))
+    busiest = max(passes, key=lambda number: cost(steps.fresh(number)))
     stores = [s for step in steps.passes for s in step.stores]
     streams = _streams(kernel, _loads(steps, passes), stores, last)
     done = {s.buffer for number in passes if number <= busiest for s in steps.passes[number].stores}

@@ -124,6 +124,9 @@ class Columns:
     def begin_tile(self, tile: Scope) -> None:
         """Write what comes first in a tile."""
 
+    def begin_row(self, scope: Scope, number: int) -> None:
+        """Write what comes first in each turn of a loop of pass ``number`` over the rows."""
+
     def end_pass(self, tile: Scope, stores: Sequence[Store]) -> None:
         """Write what follows the loops of a pass that has ``stores``."""
 
@@ -372,6 +375,7 @@ class Columns:
         axis, *rest = axes
         inner = Scope(kernel, scope)
         with writer.block(head(inner, axis, *spans.get(axis, ()))):
+            self.begin_row(inner, number)
             below = [n for n in nodes if not kernel.free[n] & {*rest, self.column}]
             inner.compute(below, writer, later=set(kernel.nodes) - set(below))
             self.rows(inner, number, items, rest, spans)

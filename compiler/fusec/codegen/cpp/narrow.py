@@ -14,8 +14,8 @@ import torch
 
 from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.columns import Columns
-from fusec.codegen.cpp.dtypes import ELEMENT_TYPES
-from fusec.codegen.cpp.expressions import from_memory
+from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
+from fusec.codegen.cpp.expressions import Expression, from_memory
 from fusec.codegen.cpp.loops import cost, may_thread
 from fusec.codegen.cpp.scope import Kernel, Scope
 from fusec.codegen.cpp.steps import plan_steps
@@ -77,9 +77,16 @@ class NarrowRows(Columns):
         self.loads: dict[Load, str] = {}
         self.written: dict[Store, str] = {}
         self.arrays: dict[Node, str] = {}
+        self.overwritten: set[tuple[int, str]] = set()
+        self.tile = scope
+        loops = [number for number, step in enumerate(self.steps.passes) if step.loops]
+        # Where the memory would be idle, the pass asks for the tile to come.
+        self.busiest = max(loops, key=lambda number: cost(self.steps.fresh(number)), default=0)
 
     def begin_tile(self, tile: Scope) -> None:
         """Write the arrays, and turn over what is read."""
+        self.tile = tile
+        free: dict[str, tuple[str, int]] = {}  # array to its type and the last pass that reads it
         for load in _turned(self.kernel, self.column):
             same = [a for a in self.loads if (a.buffer, a.index) == (load.buffer, load.index)]
             if same:
@@ -90,24 +97,70 @@ class NarrowRows(Columns):
             self.loads[load] = self.array(tile, load.buffer, dtype, load)
             corner, step = self.corner(tile, load.buffer, load.index)
             self.turn(dtype, (self.loads[load], self.width), (corner, step), load)
+        for load, name in self.loads.items():
+            kind, last = ELEMENT_TYPES[self.kernel.buffers[load.buffer].dtype], self.last_use(load)
+            free[name] = (kind, max(last, free[name][1] if name in free else 0))
         for node in self.steps.kept:
             if isinstance(node, Load):
                 continue  # in an array already
-            name = tile.name(f"{tile.word(node).removesuffix('_val')}_kept")
-            sides = f"[{self.points}][{self.width}]"
             kind = ELEMENT_TYPES[node.dtype]
-            self.writer.line(f"alignas(64) {kind} {name}{sides};", node.source)
+            name = self.reuse(free, kind, self.steps.first[node])
+            if not name:
+                name = tile.name(f"{tile.word(node).removesuffix('_val')}_kept")
+                sides = f"[{self.points}][{self.width}]"
+                self.writer.line(f"alignas(64) {kind} {name}{sides};", node.source)
             self.arrays[node] = name
+            free[name] = (kind, self.last_use(node))
         for store in self.kernel.body.stores:
             if _is_of_both(_axes(store), self.column, self.point):
                 dtype = self.kernel.buffers[store.buffer].dtype
                 tile.use_type(dtype)
-                self.written[store] = self.array(tile, store.buffer, dtype, store.value)
-                corner, step = self.corner(tile, store.buffer, store.index)
-                if step == str(self.points) and not self.whole:  # the tile is one stretch
-                    self.kernel.use("ahead_to_write")
-                    count = f"{self.points} * {self.width}"
-                    self.writer.line(f"ahead_to_write<{count}>({corner});", store.source)
+                name = self.reuse(free, ELEMENT_TYPES[dtype], self.pass_of(store))
+                self.written[store] = name or self.array(tile, store.buffer, dtype, store.value)
+
+    def last_use(self, node: Node) -> int:
+        """Return the last pass that reads what an array has of ``node``."""
+        passes = enumerate(self.steps.passes)
+        return max((number for number, step in passes if node in step.inside), default=0)
+
+    def pass_of(self, store: Store) -> int:
+        """Return the pass that writes ``store``."""
+        passes = enumerate(self.steps.passes)
+        return next(number for number, step in passes if store in step.stores)
+
+    def reuse(self, free: dict[str, tuple[str, int]], kind: str, number: int) -> str:
+        """Return an array, taken out of ``free``, that pass ``number`` may write over.
+
+        An element is read before it is written, by no later pass, and by no other turn of a loop;
+        with fewer arrays, a tile and its neighbors stay in the first-level cache.
+        """
+        for name, (type_, last) in free.items():
+            if type_ == kind and last <= number:
+                del free[name]
+                self.overwritten.add((number, name))
+                return name
+        return ""
+
+    def begin_row(self, scope: Scope, number: int) -> None:
+        """Ask for a part of the next tile, and of what this tile is going to write."""
+        if number != self.busiest or self.whole:
+            return
+        turn, asked = scope.axes[self.point], set()
+        for load in self.loads:
+            corner, step = self.corner(self.tile, load.buffer, load.index)
+            if step == str(self.points) and corner not in asked:  # the tile is one stretch
+                asked.add(corner)
+                self.kernel.use("ahead")
+                place = f"{corner} + ({self.points} + {turn}) * {self.width}"
+                self.writer.line(f"ahead<{self.width}>({place});", load.source)
+        for store in self.written:
+            corner, step = self.corner(self.tile, store.buffer, store.index)
+            if step == str(self.points):
+                self.kernel.use("ahead_to_write")
+                soon = self.pass_of(store) > number  # else this tile's turn came already
+                place = turn if soon else f"({self.points} + {turn})"
+                place = f"{corner} + {place} * {self.width}"
+                self.writer.line(f"ahead_to_write<{self.width}>({place});", store.source)
 
     def array(self, tile: Scope, buffer: str, dtype: torch.dtype, node: Node) -> str:
         """Declare an array; return its name."""
@@ -166,7 +219,12 @@ class NarrowRows(Columns):
         """Make what is in the arrays known inside the loops of a pass."""
         for node in self.there(number):
             name = self.loads[node] if isinstance(node, Load) else self.arrays[node]
-            scope.values[node] = from_memory(self.element(scope, name, place), node.dtype)
+            value = from_memory(self.element(scope, name, place), node.dtype)
+            if (number, name) in self.overwritten and node in self.steps.passes[number].inside:
+                own = scope.name(scope.word(node))  # read before anything is written there
+                self.writer.line(f"const {C_TYPES[node.dtype]} {own} = {value.text};", node.source)
+                value = Expression(own)
+            scope.values[node] = value
 
     def keep(self, scope: Scope, node: Node, place: str) -> None:
         """Write one element of what is kept."""

@@ -46,6 +46,8 @@ def plan_stretches(
     stores: Sequence[Store],
     items: Sequence[Accumulator],
     known: Collection[Node],
+    *,
+    apart: bool = False,
 ) -> list[Stretch]:
     """Return the loops of a pass, in order; one without vectors where nothing would be gained.
 
@@ -55,6 +57,7 @@ def plan_stretches(
         stores: Its stores.
         items: What its reductions add to.
         known: The values that are there already.
+        apart: Whether nothing else is done in the loops of the scans in any case.
     """
     depth = _depths([node for node in nodes if node not in known])
     last = max(depth.values(), default=0)
@@ -79,7 +82,7 @@ def plan_stretches(
         scans = [n for n in scans if everything or depth[n] == level + 1]
         work = sum(_cost(node) for node in here if not isinstance(node, Scan))
         ordered = everything or any(item.is_index for item in own_items)
-        vector = work >= choices.SCAN_BLOCK_COST and not ordered
+        vector = (apart or work >= choices.SCAN_BLOCK_COST) and not ordered
         if vector or not stretches or stretches[-1].vector:
             stretches.append(Stretch(vector))
         current = stretches[-1]

@@ -6,7 +6,7 @@ chunks as double, so that rounding errors do not grow with the length.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.ahead import row_requests, write_requests
@@ -32,6 +32,7 @@ from fusec.codegen.cpp.reductions import (
     take_number,
     take_position,
 )
+from fusec.codegen.cpp.running import running_stretches, write_running
 from fusec.codegen.cpp.scans import declarations, running_values
 from fusec.codegen.cpp.scope import Kernel, Scope
 from fusec.codegen.cpp.steps import Steps, plan_steps
@@ -275,6 +276,24 @@ class Rows:
         step = self.steps.passes[number]
         earlier = {n for n in self.scratch if self.steps.first[n] < number}
         known = {*scope.values, *earlier}
+        if not self.scratch:
+            running = scope.running
+            stretches = running_stretches(self.kernel, step, items, running, axis, known)
+            if stretches:
+                requests, span = self.requests.get(number, ()), (begin, end)
+
+                def write(
+                    inner: Scope,
+                    stretch: Stretch,
+                    arrays: Mapping[Node, str],
+                    first: str,
+                    last: str,
+                    bind: Callable[[Scope, str], None],
+                ) -> None:
+                    self._stretch(inner, number, stretch, arrays, axis, first, last, bind)
+
+                write_running(scope, self.writer, step, stretches, axis, span, requests, write)
+                return
         stretches = plan_stretches(self.kernel, step.inside, step.stores, items, known)
         if len(stretches) == 1:
             self._stretch(scope, number, stretches[0], {}, axis, begin, end)
@@ -306,6 +325,7 @@ class Rows:
         axis: Symbol,
         begin: str,
         end: str,
+        bind: Callable[[Scope, str], None] = lambda scope, place: None,
     ) -> None:
         """Write one loop over a block of a row, or over all of it."""
         kernel, writer = self.kernel, self.writer
@@ -319,6 +339,7 @@ class Rows:
             for node, name in arrays.items():
                 if node not in stretch.nodes:
                     scope.values[node] = from_memory(f"{name}[{place}]", node.dtype)
+            bind(scope, place)
             kept = [node for node in stretch.kept if node in arrays]
             self._elements(scope, stretch.nodes, number, stretch.items, stretch.stores, named=kept)
             for node in kept:

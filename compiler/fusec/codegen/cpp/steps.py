@@ -31,6 +31,11 @@ class Steps:
     kept: tuple[Node, ...] = ()
     first: dict[Node, int] = field(default_factory=dict)
 
+    def fresh(self, number: int) -> list[Node]:
+        """Return what a pass computes, without what an earlier one kept for it."""
+        inside = self.passes[number].inside
+        return [n for n in inside if n not in self.kept or self.first[n] == number]
+
 
 def plan_steps(kernel: Kernel, *, keep: bool = True) -> Steps:
     """Return the passes of ``kernel``'s body.

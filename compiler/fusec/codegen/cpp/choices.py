@@ -175,9 +175,9 @@ UPDATE_STEP = 16
 UPDATE_BLOCKS = (32, 64, 128, 256, 512, 1024)
 # A loop of updates that is shorter than this leaves most threads without a share.
 UPDATE_SHARES = 4
-# Additions that a row's values must be worth to be kept in a table for all rows (a square root and a
-# division are), how many rows
-# there must be, and how long a row may be for the table to stay in the first-level cache.
+# Additions that a row's values must be worth to be kept in a table for all rows (a square root and
+# a division are), how many rows there must be, and how long a row may be for the table to stay in
+# the first-level cache.
 TABLE_COST = 8
 TABLE_ROWS = 16
 TABLE_LENGTH = 4096

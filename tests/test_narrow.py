@@ -149,3 +149,25 @@ def test_gradients() -> None:
     (x.softmax(-1) * normalized(x)).square().sum().backward()
     fusec.compile(lambda x: (x.softmax(-1) * normalized(x)).square().sum())(again).backward()
     torch.testing.assert_close(again.grad, x.grad)
+
+
+def overwriting(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    shifted = (x - x.amax(-1, keepdim=True)).exp()
+    total = shifted.sum(-1, keepdim=True)
+    return shifted / total, x * 2, shifted + x, x.sum(-1), total.squeeze(-1)
+
+
+def two_inputs(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    centered, power = x - x.mean(-1, keepdim=True), y.exp()
+    spread = (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    return centered / spread * power, power / power.sum(-1, keepdim=True), centered
+
+
+@pytest.mark.parametrize("shape", [(200, 24), (129, 7), (3, 100, 31)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_results_that_take_the_place_of_what_was_read(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    x, y = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
+    agree(overwriting, x)
+    agree(two_inputs, x, y)

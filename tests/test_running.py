@@ -40,6 +40,8 @@ CASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor]] = 
     "bfloat16": (lambda x: x.cumsum(-1), torch.randn(5, 777).bfloat16()),
     "computed": (lambda x: x.exp().cumsum(-1) * x, torch.randn(5, 300)),
     "read twice": (lambda x: x.cumsum(-1) - x, torch.randn(5, 300)),
+    "the same value": (lambda x: x[:, :1].expand(-1, 300).cumsum(-1), torch.randn(5, 300)),
+    "computed once": (lambda x: (x[:, :1].exp() + 0 * x).cumsum(-1), torch.randn(5, 300)),
     "two": (lambda x: (x + 1).cumsum(-1) / x.abs().cumsum(-1), torch.rand(5, 300) + 1),
     "one after the other": (lambda x: x.cumsum(-1).cumsum(-1), torch.rand(5, 300)),
     "strided": (lambda x: x[:, ::2].cumsum(-1), torch.randn(4, 1000)),

@@ -58,6 +58,9 @@ def running_stretches(
         return []
     stretches = plan_stretches(kernel, step.inside, step.stores, items, known, apart=True)
     alone = all(s.vector or all(isinstance(n, Scan) for n in s.nodes) for s in stretches)
+    kept = {node for stretch in stretches for node in stretch.kept}
+    # what is the same all along a row is in no array
+    alone = alone and all(n in kept or _is_direct(kernel, n, axis) for n in given)
     return stretches if alone and len(stretches) > 1 else []
 
 

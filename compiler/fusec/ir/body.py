@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from fusec.ir.index import Expr, Symbol, product
+from fusec.ir.index import Expr, FloorDiv, Symbol, product
 from fusec.ir.node import (
     Const,
     Dot,
@@ -74,10 +74,12 @@ class Store:
         buffer: The buffer's name.
         index: One expression a dimension, over the body's axes.
         value: The node written; its dtype is the buffer's.
-        mode: ``set`` writes every element of the buffer exactly once. The others are *updates*:
-            they touch some elements, perhaps several times, of a buffer that another step has
-            filled. ``put`` overwrites (which of several values stays is not defined); ``add``,
-            ``mul``, ``max`` and ``min`` combine with what is there, in any order.
+        mode: ``set`` writes every element of the buffer exactly once; ``sum`` writes every element
+            as well, each the sum of the values of all points of the loops that have its index (see
+            ``Body.sums``). The others are *updates*: they touch some elements, perhaps several
+            times, of a buffer that another step has filled. ``put`` overwrites (which of several
+            values stays is not defined); ``add``, ``mul``, ``max`` and ``min`` combine with what
+            is there, in any order.
         asked: The user's line that was lowered when the store was recorded.
     """
 
@@ -99,7 +101,7 @@ class Store:
     @property
     def updates(self) -> bool:
         """Whether it leaves elements of the buffer as they were."""
-        return self.mode != "set"
+        return self.mode not in ("set", "sum")
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,25 @@ class Body:
         """Every product of matrices, each once."""
         return tuple(node for node in self._nodes if isinstance(node, Dot))
 
+    @property
+    def sums(self) -> tuple[Store, ...]:
+        """The stores that add up over rows: ``parts[row // count, column] sums value``.
+
+        Such a body has one outer axis, the row. Its rows are cut into pieces of ``rows_of_piece``,
+        each with a sum of its own for every point of the ``reduce_axes`` (a *column*); another
+        step adds up the pieces. So one kernel reduces rows and columns, and no two pieces write
+        the same memory.
+        """
+        return tuple(store for store in self.stores if store.mode == "sum")
+
+    @property
+    def rows_of_piece(self) -> int:
+        """How many rows go into one sum of ``sums``, of which there is at least one."""
+        (row,) = self.axes
+        counts = {_piece_of(store.index[0], row) for store in self.sums}
+        (count,) = counts  # one for all: the pieces are those of the loop over the rows
+        return count
+
     def scans(self) -> list[Scan]:
         """Return every scan, each once."""
         return [node for node in self.nodes() if isinstance(node, Scan)]
@@ -235,6 +256,17 @@ def is_shared(node: Node) -> bool:
     the same node of them, with the line of the first one that asked.
     """
     return isinstance(node, Const) or (isinstance(node, Load) and not node.index)
+
+
+def _piece_of(expr: Expr, row: Symbol) -> int:
+    """Return the constant in ``row // constant``."""
+    (monomial,) = expr.terms
+    (atom,) = monomial
+    assert isinstance(atom, FloorDiv)
+    assert atom.numerator == Expr.of(row)
+    count = atom.divisor.constant
+    assert count is not None
+    return count
 
 
 def axis_sizes(axes: tuple[Symbol, ...]) -> tuple[Expr, ...]:

@@ -240,6 +240,8 @@ def run_body(
         index = [evaluator.index(e) for e in store.index]
         value = evaluator.values[id(store.value)]
         shape = torch.broadcast_shapes(value.shape, *(i.shape for i in index))
+        if store.mode == "sum":  # every point counts, also where nothing depends on its row
+            shape = torch.Size(evaluator.extents)
         results.append((store, [i.expand(shape) for i in index], value.expand(shape)))
     for store, index, value in results:  # all values are read before anything is written
         if value.numel():
@@ -314,11 +316,13 @@ def extern_results(
     return (result,)
 
 
-_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+_REDUCTIONS = {"sum": "sum", "add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
 def _write(target: torch.Tensor, index: list[torch.Tensor], value: torch.Tensor, mode: str) -> None:
     value = value.to(target.dtype)
+    if mode == "sum":
+        target.zero_()
     if mode in _REDUCTIONS:
         places = torch.zeros_like(value, dtype=torch.int64)
         for position, size in zip(index, target.shape, strict=True):

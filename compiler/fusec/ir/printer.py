@@ -17,7 +17,15 @@ def format_index(index: tuple[Expr, ...]) -> str:
     return "[" + ", ".join(str(e) for e in index) + "]"
 
 
-_SIGNS = {"set": "=", "put": ":=", "add": "+=", "mul": "*=", "max": "max=", "min": "min="}
+_SIGNS = {
+    "set": "=",
+    "sum": "= the sum of",
+    "put": ":=",
+    "add": "+=",
+    "mul": "*=",
+    "max": "max=",
+    "min": "min=",
+}
 
 
 def format_body(body: Body, indent: str = "") -> str:

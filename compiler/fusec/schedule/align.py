@@ -308,7 +308,7 @@ def _join(
 
 def _value_at(store: Store, load: Load) -> Node | Refusal:
     """Return the value that ``load`` of a stored buffer yields, without going through memory."""
-    if store.updates:
+    if store.updates or store.mode == "sum":
         return Refusal("its elements have their values only when all updates are done")
     value: Node | None = None
     if _same_place(store.index, load.index):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import torch
+
 from fusec.ir.body import Body, Buffer, Compute
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Node, Op, Reduce, Scan, walk
@@ -177,6 +179,78 @@ def too_large(body: Body) -> str | None:
         return f"the kernel would hold {reductions} reductions or scans, more than {MAX_REDUCTIONS}"
     return None
 
+
+# -- sums of columns beside the rows ----------------------------------------------------------
+
+# Shorter rows are reduced several at a time, side by side; a sum a column is of no use there.
+CROSSED_COLUMNS = 64
+# With fewer rows there is little to save, and few pieces to share among threads.
+CROSSED_ROWS = 64
+# Pieces of the rows: for threads to share on a CPU; on a GPU two programs an SM, each with its
+# sums in registers (an H200 has 132 SMs).
+CROSSED_PIECES = {"cpu": 64, "cuda": 264}
+# Rows of a piece. What a piece adds up in float32 is then as exact as eager's cascade; a piece
+# of few rows writes nearly as much as it reads.
+PIECE_ROWS = (8, 512)
+# Rows of a piece where the number of rows is not known: few pieces for a few hundred rows are
+# better than the many for a hundred thousand are bad.
+SYMBOLIC_PIECE_ROWS = 64
+# Bytes that the sums of a piece may take on a CPU: a part of the second-level cache, where the
+# row is as well.
+CROSSED_BYTES = 256 * 1024
+# Values that a program on a GPU may hold a row of, its sums included: what half of an SM's
+# registers hold.
+CROSSED_VALUES = 32768
+
+
+def rows_of_piece(
+    rows: Expr,
+    columns: int | None,
+    itemsizes: Sequence[int],
+    saved: int,
+    device: torch.device,
+    *,
+    wanted: bool = False,
+) -> int | str:
+    """Return how many rows share a sum a column, or why the sums are left to another kernel.
+
+    It depends on nothing but sizes and the kind of device, so that sums are equal in every run.
+
+    Args:
+        rows: How many there are.
+        columns: How long they are; None where that is not known.
+        itemsizes: Bytes of an element of each sum.
+        saved: Bytes that need not be read again.
+        device: Where it runs.
+        wanted: Whether somebody asked for it, whatever it costs.
+    """
+    if columns is None:
+        return "rows of a length that may change have no room for a sum of each column"
+    count = rows.constant
+    least, most = PIECE_ROWS
+    if count is None:
+        piece = SYMBOLIC_PIECE_ROWS
+    else:
+        piece = -(-count // CROSSED_PIECES.get(device.type, CROSSED_PIECES["cpu"]))
+        step = max(least, 1 << max(piece // 8, 1).bit_length() - 1)
+        piece = min(-(-piece // step) * step, most)
+        if count < CROSSED_ROWS:
+            return f"{count} rows are too few to share out among sums of the columns"
+    if columns < CROSSED_COLUMNS:
+        return f"rows of {columns} are too short to keep a sum of each column"
+    if device.type == "cuda":
+        width = 1 << (columns - 1).bit_length()
+        if width * (1 + len(itemsizes)) > CROSSED_VALUES:
+            return f"rows of {columns} leave no registers for sums of the columns"
+    elif columns * sum(itemsizes) > CROSSED_BYTES:
+        return f"sums of {columns} columns do not stay in the cache"
+    parts = -(-estimate(rows) // piece) * columns * sum(itemsizes)
+    if 2 * 2 * parts > saved and not wanted:
+        return "the sums of all pieces of the rows would take more memory traffic than they save"
+    return piece
+
+
+# -- products ---------------------------------------------------------------------------------
 
 # A tile holds whole rows of a product up to this many columns, its sums in registers.
 PRODUCT_COLUMNS = 256

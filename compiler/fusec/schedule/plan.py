@@ -9,7 +9,8 @@ from fusec.ir.body import Compute, Extern, Program
 from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
 from fusec.schedule.copies import take_over
-from fusec.schedule.fuse import fuse, has_effects
+from fusec.schedule.fuse import fuse
+from fusec.schedule.groups import has_effects
 from fusec.schedule.in_place import update_in_place
 from fusec.schedule.inline import inline_pointwise, inlined_members
 from fusec.schedule.loops import arrange_loops
@@ -91,12 +92,13 @@ def schedule_program(
     program = drop_dead(with_products(program, products))
     steps, inlined = inline_pointwise(program, wishes)
     steps, taken = take_over(program, steps)
-    steps, fused = fuse(program, steps, inlined_members(inlined), wishes)
+    fused = fuse(program, steps, inlined_members(inlined), wishes)
+    program = replace(program, steps=fused.steps, buffers=fused.buffers)
     arranged = tuple(
         replace(step, body=arrange_loops(settle(settle_one_hots(step.body)), program.buffers))
         if isinstance(step, Compute) and not step.body.products
         else step
-        for step in steps
+        for step in program.steps
     )
     used = set(program.inputs) | program.output_buffers()
     for step in arranged:
@@ -104,4 +106,4 @@ def schedule_program(
     buffers = {name: buffer for name, buffer in program.buffers.items() if name in used}
     scheduled = replace(program, steps=arranged, buffers=buffers)
     scheduled, placed = update_in_place(scheduled, updated)
-    return Schedule(scheduled, (*inlined, *taken, *fused, *placed))
+    return Schedule(scheduled, (*inlined, *taken, *fused.decisions, *placed))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from fusec.codegen.cpp.columns import column_axis, write_columns
+from fusec.codegen.cpp.crossed import write_crossed
 from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.codegen.cpp.loops import cost
 from fusec.codegen.cpp.narrow import narrow_axis, write_narrow
@@ -56,7 +57,9 @@ def emit_cpp(
     code = Writer(1)
     if kernel.checked:
         code.line("int failed = 0; // the number of a check that failed")
-    if body.has_reduction or body.reduce_axes:
+    if body.sums:
+        write_crossed(kernel, scope, code)
+    elif body.has_reduction or body.reduce_axes:
         column, narrow = column_axis(kernel), narrow_axis(kernel)
         if column is not None:
             write_columns(kernel, scope, code, column)

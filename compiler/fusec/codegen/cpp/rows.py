@@ -48,18 +48,23 @@ Span = tuple[str, str]
 
 def write_rows(kernel: Kernel, scope: Scope, writer: Writer) -> None:
     """Write a body with reductions, a row at a time; threads share the rows."""
+    with outer_loops(kernel, scope, writer, kernel.body.axes) as row:
+        write_row(kernel, row, writer)
+
+
+def write_row(kernel: Kernel, row: Scope, writer: Writer) -> None:
+    """Write all that is done for one row."""
     steps = plan_steps(kernel)
     everything = set(kernel.body.nodes())
-    with outer_loops(kernel, scope, writer, kernel.body.axes) as row:
-        rows = Rows(kernel, writer, steps)
-        rows.declare_scratch(row)
-        for number, step in enumerate(steps.passes):
-            later = everything - set(step.before)
-            row.compute(step.before, writer, stores=step.row_stores, later=later)
-            for store in step.row_stores:
-                row.store(store, writer)
-            if step.loops:
-                rows.write_pass(row, number)
+    rows = Rows(kernel, writer, steps)
+    rows.declare_scratch(row)
+    for number, step in enumerate(steps.passes):
+        later = everything - set(step.before)
+        row.compute(step.before, writer, stores=step.row_stores, later=later)
+        for store in step.row_stores:
+            row.store(store, writer)
+        if step.loops:
+            rows.write_pass(row, number)
 
 
 class Rows:
@@ -429,4 +434,4 @@ class Rows:
             writer.line(f"{item.index} = {found};")
 
 
-__all__ = ["Rows", "Span", "write_rows"]
+__all__ = ["Rows", "Span", "write_row", "write_rows"]

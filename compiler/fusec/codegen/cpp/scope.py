@@ -398,7 +398,7 @@ class Scope:
         if store.mode in ("set", "put"):
             writer.line(f"{guard}{target} = {value.text};", source)
             return
-        if store.mode == "add" and dtype.is_floating_point and dtype not in HALVES:
+        if store.mode in ("add", "sum") and dtype.is_floating_point and dtype not in HALVES:
             writer.line(f"{guard}{target} += {value.text};", source)
             return
         total = op_expression(

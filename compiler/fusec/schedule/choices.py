@@ -184,13 +184,14 @@ def too_large(body: Body) -> str | None:
 
 # Shorter rows are reduced several at a time, side by side; a sum a column is of no use there.
 CROSSED_COLUMNS = 64
-# With fewer rows there is little to save, and few pieces to share among threads.
+# With fewer rows there is little to save, and few pieces to share among threads: so many at least.
 CROSSED_ROWS = 64
+CROSSED_LEAST = 4
 # Pieces of the rows: for threads to share on a CPU; on a GPU two programs an SM, each with its
 # sums in registers (an H200 has 132 SMs).
 CROSSED_PIECES = {"cpu": 64, "cuda": 264}
-# Rows of a piece. What a piece adds up in float32 is then as exact as eager's cascade; a piece
-# of few rows writes nearly as much as it reads.
+# Rows of a piece, at least and at most. A piece of few rows writes nearly as much as it reads; what
+# a piece of many adds up in float32 should be as exact as eager's cascade.
 PIECE_ROWS = (8, 512)
 # Rows of a piece where the number of rows is not known: few pieces for a few hundred rows are
 # better than the many for a hundred thousand are bad.
@@ -210,6 +211,7 @@ def rows_of_piece(
     saved: int,
     device: torch.device,
     *,
+    given: int = 0,
     wanted: bool = False,
 ) -> int | str:
     """Return how many rows share a sum a column, or why the sums are left to another kernel.
@@ -222,20 +224,14 @@ def rows_of_piece(
         itemsizes: Bytes of an element of each sum.
         saved: Bytes that need not be read again.
         device: Where it runs.
+        given: How many share other sums of the same kernel; 0 where it has none yet.
         wanted: Whether somebody asked for it, whatever it costs.
     """
     if columns is None:
         return "rows of a length that may change have no room for a sum of each column"
     count = rows.constant
-    least, most = PIECE_ROWS
-    if count is None:
-        piece = SYMBOLIC_PIECE_ROWS
-    else:
-        piece = -(-count // CROSSED_PIECES.get(device.type, CROSSED_PIECES["cpu"]))
-        step = max(least, 1 << max(piece // 8, 1).bit_length() - 1)
-        piece = min(-(-piece // step) * step, most)
-        if count < CROSSED_ROWS:
-            return f"{count} rows are too few to share out among sums of the columns"
+    if count is not None and count < CROSSED_ROWS:
+        return f"{count} rows are too few to share out among sums of the columns"
     if columns < CROSSED_COLUMNS:
         return f"rows of {columns} are too short to keep a sum of each column"
     if device.type == "cuda":
@@ -244,10 +240,28 @@ def rows_of_piece(
             return f"rows of {columns} leave no registers for sums of the columns"
     elif columns * sum(itemsizes) > CROSSED_BYTES:
         return f"sums of {columns} columns do not stay in the cache"
-    parts = -(-estimate(rows) // piece) * columns * sum(itemsizes)
-    if 2 * 2 * parts > saved and not wanted:
+
+    def pays(piece: int) -> bool:
+        """Whether writing and reading the sums takes less than half of what is saved."""
+        return 4 * -(-estimate(rows) // piece) * columns * sum(itemsizes) <= saved
+
+    piece = given or piece_rows(count, device)
+    if not given and not pays(piece):
+        more = (n for n in (2 * piece, 4 * piece) if estimate(rows) >= CROSSED_LEAST * n)
+        piece = next((n for n in more if n <= SYMBOLIC_PIECE_ROWS and pays(n)), piece)
+    if not pays(piece) and not wanted:
         return "the sums of all pieces of the rows would take more memory traffic than they save"
     return piece
+
+
+def piece_rows(count: int | None, device: torch.device) -> int:
+    """Return how many of ``count`` rows share a sum where memory traffic is of no account."""
+    if count is None:
+        return SYMBOLIC_PIECE_ROWS
+    least, most = PIECE_ROWS
+    piece = -(-count // CROSSED_PIECES.get(device.type, CROSSED_PIECES["cpu"]))
+    step = max(least, 1 << max(piece // 8, 1).bit_length() - 1)  # tiles of rows should fit in
+    return min(-(-piece // step) * step, most)
 
 
 # -- products ---------------------------------------------------------------------------------

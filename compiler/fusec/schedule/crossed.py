@@ -65,6 +65,7 @@ def cross_all(groups: Groups, wishes: Wishes, mutated: set[str]) -> list[FusionD
                 ages = (groups.version[rows], groups.version[columns])
                 heapq.heappush(heap, (-saved, rows, columns, *ages))
 
+    rests: dict[int, int] = {}  # row kernel to what adds up the sums of its pieces
     pairs = {pair for n in sums for pair in groups.pairs_of(n)}
     push(pairs | {(b, a) for a, b in pairs})
     while heap:
@@ -94,8 +95,28 @@ def cross_all(groups: Groups, wishes: Wishes, mutated: set[str]) -> list[FusionD
         decisions.append(FusionDecision(first.name, second.name, True, reason, saved))
         groups.cross(rows, columns, kernel, rest, crossed.parts)
         sums -= {rows, columns}
+        joined = _join_rests(groups, rests.get(rows), columns)
+        if joined is not None:
+            decisions.append(joined)
+        else:
+            rests[rows] = columns
         push({(rows, b if a == rows else a) for a, b in groups.pairs_of(rows)})
     return decisions
+
+
+def _join_rests(groups: Groups, first: int | None, second: int) -> FusionDecision | None:
+    """Let one kernel add up all sums of the same pieces: both are small, so a launch counts."""
+    if first is None or (groups.before[first] | groups.after[first]) >> second & 1:
+        return None  # one needs the other's result
+    one, other = groups.compute(first), groups.compute(second)
+    assert one is not None
+    assert other is not None
+    merged = merge(one.body, other.body)
+    if isinstance(merged, Refusal) or choices.too_large(merged) is not None:
+        return None
+    groups.replace(first, second, merged)
+    reason = "both add up sums of the same pieces of rows"
+    return FusionDecision(one.name, other.name, True, reason, 0)
 
 
 def _adds_columns(step: object) -> bool:
@@ -183,7 +204,10 @@ def _cross(
     width = product(axis_sizes(across)).constant
     device = buffers[first.writes()[0]].device
     itemsizes = [node.dtype.itemsize for node in sums]
-    piece = choices.rows_of_piece(count, width, itemsizes, saved, device, wanted=wanted)
+    given = first.body.rows_of_piece if first.body.sums else 0
+    piece = choices.rows_of_piece(
+        count, width, itemsizes, saved, device, given=given, wanted=wanted
+    )
     too_large = None if wanted else choices.too_large(arranged)
     if too_large is not None or isinstance(piece, str):
         return Refusal(too_large or str(piece))
@@ -191,9 +215,8 @@ def _cross(
     made = (pieces, Expr.of(width or 0))
     parts = {}
     for n, (name, node) in enumerate(terms.items()):
-        hint = f"{_hint(second.body, node, groups.buffers)}_parts"
         own = _free_name(f"{second.name}_part{n}", groups.buffers)
-        parts[name] = Buffer(own, made, contiguous_strides(made), node.dtype, device, hint)
+        parts[name] = Buffer(own, made, contiguous_strides(made), node.dtype, device, "column_sums")
     (row,) = arranged.axes
     stores = tuple(
         store
@@ -259,14 +282,6 @@ def _rest(body: Body, parts: Mapping[Node, Buffer], pieces: Expr) -> Body:
         sums[node] = reduce("sum", value, (axis,), part.dtype)
     _, single = _stores(body)
     return replace(body, stores=tuple(single)).moved(body.axes, (axis,), {}, sums.get)
-
-
-def _hint(body: Body, node: Node, buffers: Mapping[str, Buffer]) -> str:
-    """Return what to call the parts of a sum: after what it is stored in."""
-    for store in body.stores:
-        if node in walk((store.value,)):
-            return buffers[store.buffer].hint or "sum"
-    return "sum"
 
 
 def _free_name(name: str, buffers: Mapping[str, Buffer]) -> str:

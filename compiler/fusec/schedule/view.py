@@ -130,7 +130,8 @@ def kernels_of(steps: Iterable[Step], scheduled: Program) -> dict[str, tuple[str
     """Return, for each computation before fusion, the kernels that compute it.
 
     What is written to memory belongs to the kernel that writes it; what is not, to the kernels
-    of those who read it.
+    of those who read it.  A kernel that leaves sums of pieces for another to add up has a share in
+    what the other writes.
     """
     writer = {b: s.name for s in scheduled.steps if isinstance(s, Compute) for b in s.writes()}
     steps = tuple(steps)
@@ -138,11 +139,23 @@ def kernels_of(steps: Iterable[Step], scheduled: Program) -> dict[str, tuple[str
     for step in steps:
         for buffer in step.reads():
             readers.setdefault(buffer, []).append(step.name)
+    leaves = {
+        store.buffer: kernel.name
+        for kernel in scheduled.steps
+        if isinstance(kernel, Compute)
+        for store in kernel.body.sums
+    }
+    begun = {
+        kernel.name: [leaves[b] for b in kernel.reads() if b in leaves]
+        for kernel in scheduled.steps
+        if isinstance(kernel, Compute)
+    }
     found: dict[str, tuple[str, ...]] = {}
     for step in reversed(steps):
         if not isinstance(step, Compute):
             continue
         own = [writer[b] for b in step.writes() if b in writer]
+        own = [each for kernel in own for each in (*begun[kernel], kernel)]
         if not own:
             own = [k for b in step.writes() for r in readers.get(b, ()) for k in found.get(r, ())]
         found[step.name] = tuple(dict.fromkeys(own))

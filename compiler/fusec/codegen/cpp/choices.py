@@ -147,13 +147,36 @@ def turned_rows(points: int) -> int:
     return max(TURNED_ROWS_LEAST, min(TURNED_ROWS, fitting))
 
 
-def split_rows(units: int | None, work: int | None) -> bool:
+# Rows that are not worth cutting into pieces: threads share narrower tiles of columns instead, as
+# narrow as this.
+UNCUT_ROWS = 4 * PIECES
+NARROW_COLUMNS = 256
+
+
+def tile_columns(columns: int | None, rows: int | None) -> int:
+    """Return how many columns are reduced side by side.
+
+    Args:
+        columns: How many there are in a line, None where it is not known.
+        rows: What each reduces, likewise.
+    """
+    width = COLUMNS
+    if columns is not None and rows is not None and rows <= UNCUT_ROWS:
+        while width > NARROW_COLUMNS and columns < UNITS * width:
+            width //= 2
+    return width
+
+
+def split_rows(units: int | None, work: int | None, rows: int | None = None) -> bool:
     """Whether threads should share the rows of a reduction rather than its outer points.
 
     Args:
         units: Outer points (or tiles of them), None where it is not known.
         work: Elements in all, likewise.
+        rows: What each result reduces, likewise.
     """
+    if rows is not None and rows <= UNCUT_ROWS:
+        return False
     return units is not None and units < UNITS and (work is None or work >= 2 * GRAIN)
 
 

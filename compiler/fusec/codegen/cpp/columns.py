@@ -71,9 +71,11 @@ class Columns:
         self.running: dict[Scan, Running] = {}
         self.rows_name = ""
         self.others = [axis for axis in kernel.body.axes if axis is not column]
-        if not width:
-            width = choices.SCAN_COLUMNS if kernel.body.scans() else choices.COLUMNS
         extent = column.size.constant if column.size is not None else 1
+        rows = product(axis_sizes(kernel.body.reduce_axes)).constant
+        if not width:
+            scans = kernel.body.scans()
+            width = choices.SCAN_COLUMNS if scans else choices.tile_columns(extent, rows)
         self.whole = extent is not None and extent <= width
         self.even = extent is not None and extent % width == 0
         if self.whole:
@@ -92,7 +94,7 @@ class Columns:
         work = product(axis_sizes(kernel.body.axes + kernel.body.reduce_axes)).constant
         ordered = all(not n.kind.startswith("arg") for s in self.steps.passes for n in s.reductions)
         ordered = ordered and not kernel.body.scans()
-        self.split = may_thread(kernel) and ordered and choices.split_rows(units, work)
+        self.split = may_thread(kernel) and ordered and choices.split_rows(units, work, rows)
 
     def write(self) -> None:
         """Write the loops over the tiles and all that is in them."""

@@ -138,7 +138,8 @@ def summarize(body: Body) -> str:
     )
     what = ", ".join(kinds) or "row stores"
     where = f" for each of {sizes(body.axes, outer)}" if body.axes else ""
-    return f"{what} over {sizes(body.reduce_axes, inner)}{where}"
+    columns = ", and sums of the columns" if body.sums else ""
+    return f"{what} over {sizes(body.reduce_axes, inner)}{where}{columns}"
 
 
 def _write_head(file: Writer, kernel: Kernel, label: str, summary: str) -> None:

@@ -23,6 +23,8 @@ UNKNOWN_SIZE = 8192  # what a symbolic size is taken for
 PERSISTENT_LIMIT = 16384  # elements of a row in registers, with two programs an SM
 ONCE_LIMIT = 8192  # the same for rows that a loop, too, would read only once
 SHORT_COLUMN = 64  # elements that one thread goes through by itself
+FEW_PARTS = 512  # elements that a program of a few columns takes in one or two steps
+SMALL_PARTS = 1 << 22  # elements in all that lie in the L2, being a kernel's latest results
 KEPT_IN_L2 = 24 << 20  # bytes that surely stay in the L2 between two passes of a kernel
 TILE_SIDE = 32
 
@@ -42,7 +44,8 @@ class Choice:
     """How a body becomes kernels.
 
     Attributes:
-        kind: ``scalar``, ``flat``, ``tiled``, ``persistent``, ``looped`` or ``split``.
+        kind: ``scalar``, ``flat``, ``tiled``, ``persistent``, ``looped``, ``split``, or
+            ``crossed``: rows and columns at once.
         groups: The independent axes of each outer dimension, slowest first.
         reduced: The reduced axes, slowest first.
         inner_last: Whether the reduced dimension is the contiguous one, the tile's last.
@@ -96,6 +99,8 @@ def choose(body: Body, buffers: Mapping[str, Buffer], strategy: str = "") -> Cho
         strategy: ``persistent``, ``looped`` or ``split`` where the caller knows better than the
             rules (a measurement, a test); it is taken where it is possible.
     """
+    if body.sums:
+        return choose_crossed(body)
     if body.reduce_axes:
         choice = choose_reduction(body, buffers, strategy)
         # A scan's next element needs the one before, so programs do not share a row.
@@ -363,6 +368,26 @@ def choose_persistent(
     return Choice("persistent", groups, reduced, knobs=(blocks, knob), row_block=width)
 
 
+def choose_crossed(body: Body) -> Choice:
+    """Rows in registers beside a sum for each column: 16 elements a thread, of each of them.
+
+    How many programs there are is settled: each leaves sums that another kernel adds up.
+    """
+    (row,), reduced = body.axes, tuple(body.reduce_axes)
+    width = power_of_two(known(product(a.size for a in reduced if a.size is not None)))
+    count = body.rows_of_piece
+    together = max(4096 // width, 1)
+    while count % together:
+        together //= 2
+    blocks = tuple(n for n in (1, 2, 4, 8, 16, 32, 64) if count % n == 0)
+    knobs = (
+        Knob("XBLOCK", together, blocks, "rows a program takes at a time"),
+        warps(min(max(width * together // 512, 1), 32)),
+        stages(),
+    )
+    return Choice("crossed", ((row,),), reduced, knobs=knobs, row_block=width)
+
+
 def row_bytes(body: Body, buffers: Mapping[str, Buffer], reduced: tuple[Symbol, ...]) -> int:
     """Return the bytes that are loaded for one element of a row."""
     along = set(reduced)
@@ -414,7 +439,8 @@ def choose_columns(
     run side by side.  (256 columns and 16 elements were 10 % slower throughout.)  With ``one``
     running value an element there are registers for 64 elements a thread, all on their way at
     once (47 us instead of 51).  Short columns, of which there are many, are each one thread's
-    own: no lane has to wait for another.
+    own: no lane has to wait for another.  Where there are only ``parts`` to add up, one kernel of
+    narrow tiles is over before two would have started.
 
     ``rows`` counts the results, ``columns`` what each one reduces.
     """
@@ -426,6 +452,14 @@ def choose_columns(
             stages(),
         )
         return Choice("looped", groups, reduced, inner_last=False, knobs=short)
+    if columns <= FEW_PARTS and rows * columns <= SMALL_PARTS and not strategy:
+        few = (
+            Knob("XBLOCK", 32, (8, 16, 32, 64, 128), "columns a program computes"),
+            Knob("RBLOCK", min(power_of_two(columns), 256), (32, 64, 128, 256), "rows at a time"),
+            warps(8),
+            stages(),
+        )
+        return Choice("looped", groups, reduced, inner_last=False, knobs=few)
     block = 128
     while block > 8 and block >= 2 * rows:
         block //= 2

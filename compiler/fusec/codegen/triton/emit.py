@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fusec.codegen.naming import body_sizes, identifier, make_signature
 from fusec.codegen.passes import plan_passes
-from fusec.codegen.triton import matmul, split
+from fusec.codegen.triton import crossed, matmul, split
 from fusec.codegen.triton.block import Block
 from fusec.codegen.triton.choices import choose
 from fusec.codegen.triton.choices_matmul import choose_product, take_apart
@@ -87,6 +87,8 @@ def emit_triton(
         )
         if product is not None:
             matmul.write(file, take_apart(moved, buffers))
+        elif choice.kind == "crossed":
+            crossed.write(file)
         elif choice.kind == "split":
             split.write(file)
         else:

@@ -98,7 +98,7 @@ class File:
         """Return a kernel to write; the arguments' names are taken in it."""
         taken = {f"{p}_ptr" for p in self.parameters.values()} | set(self.sizes.values())
         taken |= {name, self.name, "INDEX", "start", "float", "range", "libdevice"}
-        taken |= {"program", "split", "CHUNK", "PARTS", "PADDED"}
+        taken |= {"piece", "program", "split", "CHUNK", "PARTS", "PADDED"}
         taken |= {k.name for k in self.choice.knobs} | set(HELPERS)
         for dim in tile.dims:
             taken |= {dim.index, dim.mask, dim.line, dim.line_mask}

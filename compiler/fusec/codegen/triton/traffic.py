@@ -95,4 +95,6 @@ def summarize(body: Body, kind: str) -> str:
         what = "reduction and scan" if any(isinstance(n, Reduce) for n in body.nodes()) else "scan"
     if words(outer) == "1":
         return f"{kind} {what} of all {words(inner)}"
+    if body.sums:
+        return f"reduction of {words(outer)} rows over {words(inner)}, and sums of its columns"
     return f"{kind} {what} of {words(outer)} rows over {words(inner)}"

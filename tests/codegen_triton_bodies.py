@@ -332,6 +332,41 @@ def normalize(
     return Case("normalize", body, buffers, "norm")
 
 
+def norm_gradient(
+    rows: IntLike, columns: int, piece: int, dtype: torch.dtype = torch.float16
+) -> Case:
+    """The gradients of a norm: of its input along the rows, of weight and bias down the columns."""
+    pieces = (Expr.of(rows) + piece - 1) // piece
+    wide = torch.float64 if dtype == torch.float64 else F32
+    buffers = {name: buffer(name, (rows, columns), dtype) for name in ("dy", "x", "dx")}
+    buffers |= {"w": buffer("w", (columns,), dtype), "scale": buffer("scale", (rows, 1), F32)}
+    buffers |= {name: buffer(name, (pieces, columns), wide) for name in ("dw_parts", "db_parts")}
+    with recording():
+        (i,), (r,) = axes(rows), axes(columns, prefix="r")
+        row = Expr.of(i)
+        with source_line(line(1, "n = x * scale")):
+            x, dy = (read(name, at(i, r), dtype) for name in ("x", "dy"))
+            scale = ops.cast(ops.load("scale", (row, Expr.of(0)), F32), x.dtype)
+            n = ops.binary("mul", x, scale)
+        with source_line(line(2, "dn = dy * w")):
+            dn = ops.binary("mul", dy, read("w", at(r), dtype))
+        with source_line(line(3, "dx = (dn - n * (dn * n).mean(-1)) * scale")):
+            total = ops.reduce("sum", ops.binary("mul", dn, n), (r,), x.dtype)
+            mean = ops.binary("truediv", total, const(float(columns), x.dtype))
+            inner = ops.binary("sub", dn, ops.binary("mul", n, mean))
+            dx = to_memory(ops.binary("mul", inner, scale), dtype)
+        with source_line(line(4, "dw, db = (dy * n).sum(0), dy.sum(0)")):
+            place = (row // piece, Expr.of(r))
+            stores = (
+                Store("dx", at(i, r), dx),
+                Store("dw_parts", place, ops.binary("mul", dy, n), "sum"),
+                Store("db_parts", place, dy, "sum"),
+            )
+    case = Case("norm_gradient", Body((i,), (r,), stores), buffers, "norm backward")
+    case.fill["scale"] = lambda values: values.sigmoid() + 0.5  # as those of a norm's rows are
+    return case
+
+
 def group_norm(
     batch: int, groups: int, each: int, place: int, dtype: torch.dtype = torch.float16
 ) -> Case:

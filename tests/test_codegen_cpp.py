@@ -20,6 +20,7 @@ from codegen_triton_bodies import (
     gather,
     gelu_layer_norm,
     logsumexp,
+    norm_gradient,
     pointwise_chain,
     random_kept,
     reduce_rows,
@@ -45,6 +46,13 @@ def symbolic_softmax() -> Case:
     rows, columns = Symbol("s0", "size", low=0), Symbol("s1", "size", low=0)
     case = softmax(Expr.of(rows), Expr.of(columns), F32)
     case.sizes = {rows: 40, columns: 33}
+    return case
+
+
+def symbolic_norm_gradient() -> Case:
+    rows = Symbol("s0", "size", low=0)
+    case = norm_gradient(Expr.of(rows), 200, 64, F32)
+    case.sizes = {rows: 333}
     return case
 
 
@@ -74,11 +82,16 @@ CASES: dict[str, Callable[[], Case]] = {
     "scan_running": lambda: scans(("sum",), 40, 1000),
     "scan_columns": lambda: scans(("sum", "logsumexp"), 100, 40, down=True),
     "scan_blocks": lambda: scans(("sum",), 9, 3000, torch.bfloat16),
+    "norm_gradient": lambda: norm_gradient(600, 200, 64, F32),
+    "norm_gradient_half": lambda: norm_gradient(512, 320, 64, BF16),
+    "norm_gradient_symbolic": symbolic_norm_gradient,
 }
 
 
 # Terms of random sums cancel, so errors go by the size of the terms: sqrt(3000) of twice a normal.
 TERMS = {"sum_columns": 110.0, "sum_all": 700.0, "layer_norm": 1.0}
+# The same for the means of 200 products in a gradient, and for the sums of 64 down its columns.
+TERMS |= dict.fromkeys(("norm_gradient", "norm_gradient_symbolic"), 14.0)
 
 
 def bench_of(case: Case) -> Bench:

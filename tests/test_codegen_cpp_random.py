@@ -19,6 +19,8 @@ SHRUNK = {
     "SCAN_COLUMNS": 16,
     "ROW_CHUNK": 4,
     "PIECES": 4,
+    "UNCUT_ROWS": 6,
+    "NARROW_COLUMNS": 8,
     "KEEP_COST": 1,
     "SCAN_BLOCK": 16,
     "SCAN_BLOCK_COST": 1,

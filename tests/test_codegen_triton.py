@@ -27,6 +27,7 @@ from codegen_triton_bodies import (
     group_norm,
     line,
     logsumexp,
+    norm_gradient,
     pointwise_chain,
     random_kept,
     read,
@@ -143,6 +144,13 @@ def symbolic(make: Callable[[Expr, Expr], Case], rows: int, columns: int) -> Cas
     return case
 
 
+def symbolic_rows(rows: int) -> Case:
+    (n,) = sizes("s0")
+    case = norm_gradient(Expr.of(n), 200, 8, F32)
+    case.sizes = {n: rows}
+    return case
+
+
 CASES: dict[str, Callable[[], tuple[Case, str]]] = {
     "pointwise": lambda: (pointwise_chain(20, 33), ""),
     "broadcast": lambda: (broadcast_add(50, 33), ""),
@@ -171,6 +179,9 @@ CASES: dict[str, Callable[[], tuple[Case, str]]] = {
         symbolic(lambda n, m: softmax(n, m, F32), 4, 2000),
         "",
     ),
+    "norm_gradient": lambda: (norm_gradient(70, 200, 16), ""),
+    "norm_gradient_even": lambda: (norm_gradient(64, 128, 16, BF16), ""),
+    "norm_gradient_symbolic": lambda: (symbolic_rows(41), ""),
 }
 
 

@@ -94,7 +94,7 @@ class Store:
     @property
     def source(self) -> SourceLine | None:
         """The user's line whose value it writes."""
-        if self.asked is not None and is_shared(self.value):
+        if self.asked is not None and (self.mode == "sum" or is_shared(self.value)):
             return self.asked
         return self.value.source
 

@@ -17,7 +17,7 @@ import torch
 
 from fusec.ir.body import Body, Buffer, Compute, Store, axis_sizes
 from fusec.ir.index import Expr, Symbol, contiguous_strides, flatten, product, unflatten
-from fusec.ir.node import Load, Node, Reduce, free_axes, load, reduce, walk
+from fusec.ir.node import Node, Reduce, free_axes, load, reduce, walk
 from fusec.report import FusionDecision
 from fusec.schedule import choices
 from fusec.schedule.align import Refusal, merge
@@ -145,7 +145,8 @@ def column_sums(body: Body) -> tuple[Reduce, ...] | None:
 def _stores(body: Body) -> tuple[list[Store], list[Store]]:
     """Return the stores of whole rows, and those of one value a column."""
     free, reduced = free_axes(body.computed), set(body.reduce_axes)
-    whole, single = [], []
+    whole: list[Store] = []
+    single: list[Store] = []
     for store in body.stores:
         symbols = {s for e in store.index for s in e.symbols()}
         for symbol in list(symbols):

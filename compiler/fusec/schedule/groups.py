@@ -1,4 +1,4 @@
-"""The steps of a program under fusion: who depends on whom, and what joining two of them changes."""
+"""The steps of a program under fusion: who depends on whom, and what joining two changes."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ class Groups:
                 self.after[k] |= 1 << n
 
     def compute(self, n: int) -> Compute | None:
+        """Return the computation at a position; None for a call, and where it has been joined."""
         step = self.steps[n]
         return step if isinstance(step, Compute) else None
 

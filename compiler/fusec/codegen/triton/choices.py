@@ -16,7 +16,7 @@ from fusec.codegen.triton.online import carry_online
 from fusec.codegen.triton.tiling import by_stride, strides_of
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol, product
-from fusec.ir.node import Load, Reduce, free_axes, indirect_nodes
+from fusec.ir.node import Load, Reduce, Scan, free_axes, indirect_nodes
 
 SMS = 132
 UNKNOWN_SIZE = 8192  # what a symbolic size is taken for
@@ -239,7 +239,10 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -
     if not single and not reduces_contiguous(body, buffers, outer, reduced):
         bulk = bulk_loads(body, buffers, reduced)
         one = sum(isinstance(n, Reduce) for n in body.nodes()) == 1 and reads_once(body)
-        return choose_columns((outer,), reduced, rows, columns, bulk, one, strategy)
+        parts = adds_parts(body, rows, columns)
+        return choose_columns(
+            (outer,), reduced, rows, columns, bulk, one, strategy, parts=parts
+        )
     width = power_of_two(columns)
     limit = ONCE_LIMIT if reads_once(body) else PERSISTENT_LIMIT
     fits = size.constant is not None and width <= (1 << 20 if strategy else limit)
@@ -431,6 +434,8 @@ def choose_columns(
     bulk: int,
     one: bool,
     strategy: str = "",
+    *,
+    parts: bool = False,
 ) -> Choice:
     """Reduce down columns: neighboring lanes take neighboring columns.
 
@@ -452,7 +457,7 @@ def choose_columns(
             stages(),
         )
         return Choice("looped", groups, reduced, inner_last=False, knobs=short)
-    if columns <= FEW_PARTS and rows * columns <= SMALL_PARTS and not strategy:
+    if parts and not strategy:
         few = (
             Knob("XBLOCK", 32, (8, 16, 32, 64, 128), "columns a program computes"),
             Knob("RBLOCK", min(power_of_two(columns), 256), (32, 64, 128, 256), "rows at a time"),
@@ -484,6 +489,19 @@ def choose_columns(
         knobs.insert(2, sharing)
         return Choice("split", groups, reduced, inner_last=False, knobs=tuple(knobs))
     return Choice("looped", groups, reduced, inner_last=False, knobs=tuple(knobs))
+
+
+def adds_parts(body: Body, rows: int, columns: int) -> bool:
+    """Whether a body adds up what the pieces of ``crossed`` left, or what looks the same."""
+    terms = [n.args[0] for n in body.nodes() if isinstance(n, Reduce) and n.kind == "sum"]
+    plain = all(isinstance(term, Load) and term.mask is None for term in terms)
+    if not (terms and plain) or sum(isinstance(n, Reduce | Scan) for n in body.nodes()) > len(
+        terms
+    ):
+        return False
+    free, reduced = free_axes(body.computed), set(body.reduce_axes)
+    single = all(not reduced & free[store.value] for store in body.stores)
+    return single and columns <= FEW_PARTS and rows * columns <= SMALL_PARTS
 
 
 def splits_for(rows: int, columns: int) -> int:

@@ -24,13 +24,12 @@ def write(file: File) -> None:
     body, choice = file.body, file.choice
     count = body.rows_of_piece
     (axis,) = body.axes
-    whole = axis.size is not None and axis.size.constant is not None
     tile = make_tile(choice, body)
-    (row,) = tile.outer
-    assert tile.inner is not None
-    if whole and axis.size is not None and (axis.size.constant or 0) % count == 0:
-        tile = tile.with_dims(row=replace(row, mask=""))
-        (row,) = tile.outer
+    (row,), inner = tile.outer, tile.inner
+    assert inner is not None
+    if row.size.constant is not None and row.size.constant % count == 0:
+        row = replace(row, mask="")
+        tile = tile.with_dims(row=row)
     kernel = file.new_kernel(file.name, body, tile)
     piece = Symbol("piece", "axis")
     kernel.size_names = {**kernel.size_names, piece: "piece"}
@@ -38,11 +37,11 @@ def write(file: File) -> None:
     wide = "" if file.index == "tl.int32" else f".to({file.index})"
     writer.line(f"tl.static_assert({count} % XBLOCK == 0)")
     writer.line(f"piece = tl.program_id(0){wide}")
-    write_row_index(file, kernel, tile.inner)
+    write_row_index(file, kernel, inner)
     before = _of_no_row(kernel, body.nodes(), axis)
     block.must_name.update(before)
     block.write(before)
-    full = f"[{row.block}, {tile.inner.block}]"
+    full = f"[{row.block}, {inner.block}]"
     totals: dict[Store, str] = {}
     for store in body.sums:
         totals[store] = kernel.name("column_sum")
@@ -64,7 +63,7 @@ def write(file: File) -> None:
     for store, name in totals.items():
         index = (Expr.of(piece), *store.index[1:])
         address, _ = block.pointer(store.buffer, index)
-        mask = f", {tile.inner.mask}" if tile.inner.mask else ""
+        mask = f", {inner.mask}" if inner.mask else ""
         value = f"tl.sum({name}, 0, keep_dims=True)"
         writer.line(f"tl.store({address}, {value}{mask})", (store.source,))
     pieces = file.host(file.buffers[body.sums[0].buffer].shape[0])

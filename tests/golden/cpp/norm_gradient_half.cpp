@@ -1,0 +1,88 @@
+// norm backward: sum over 320 for each of 512, and sums of the columns.
+//   reads dy: 512 x 320 bfloat16
+//   reads w: 320 bfloat16
+//   reads x: 512 x 320 bfloat16
+//   reads scale: 512 x 1 float32
+//   writes dx: 512 x 320 bfloat16
+//   writes dw_parts: 8 x 320 float32
+//   writes db_parts: 8 x 320 float32
+// line 1: n = x * scale
+// line 2: dn = dy * w
+// line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
+// line 4: dw, db = (dy * n).sum(0), dy.sum(0)
+#include <stdint.h>
+
+// Defined below the kernel.
+#define FX_INLINE static inline __attribute__((always_inline))
+struct fx_bf16 {
+    uint16_t bits;
+};
+FX_INLINE uint32_t fx_bits(float x);
+FX_INLINE float fx_from_bits(uint32_t x);
+FX_INLINE fx_bf16 fx_to_bf16(float x);
+FX_INLINE float fx_to_float(fx_bf16 x);
+
+constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
+
+extern "C" int norm_gradient(const fx_bf16* __restrict__ dy, const fx_bf16* __restrict__ w, const
+    fx_bf16* __restrict__ x, const float* __restrict__ scale, fx_bf16* __restrict__ dx, float*
+    __restrict__ dw_parts, float* __restrict__ db_parts, int64_t threads)
+{
+    #pragma omp parallel for num_threads(threads)
+    for (int64_t piece = 0; piece < 8; ++piece) {
+        for (int64_t c = 0; c < 320; ++c) {
+            // line 4: dw, db = (dy * n).sum(0), dy.sum(0)
+            dw_parts[piece * 320 + c] = 0.0f;
+            db_parts[piece * 320 + c] = 0.0f;
+        }
+        const int64_t i0_begin = piece * 64;
+        const int64_t i0_end = i0_begin + 64;
+        for (int64_t i0 = i0_begin; i0 < i0_end; ++i0) {
+            // line 1: n = x * scale
+            const float scale_val = scale[i0];
+            // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
+            float row_sum = 0.0f;
+            #pragma omp simd reduction(+ : row_sum)
+            for (int64_t r0 = 0; r0 < 320; ++r0) {
+                // line 1: n = x * scale
+                const float n_val = fx_to_float(dy[i0 * 320 + r0]);
+                // line 2: dn = dy * w
+                const float dn_val = n_val * fx_to_float(w[r0]);
+                // line 1: n = x * scale
+                const float n_val2 = fx_to_float(x[i0 * 320 + r0]) * scale_val;
+                // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
+                row_sum += dn_val * n_val2;
+                // line 4: dw, db = (dy * n).sum(0), dy.sum(0)
+                dw_parts[r0 + piece * 320] += n_val * n_val2;
+                db_parts[r0 + piece * 320] += n_val;
+            }
+            const float quotient = row_sum / 320.0f;
+            #pragma GCC unroll UNROLL
+            #pragma GCC ivdep
+            for (int64_t r0 = 0; r0 < 320; ++r0) {
+                // line 2: dn = dy * w
+                const float dn_val = fx_to_float(dy[i0 * 320 + r0]) * fx_to_float(w[r0]);
+                // line 1: n = x * scale
+                const float n_val = fx_to_float(x[i0 * 320 + r0]) * scale_val;
+                // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
+                const fx_bf16 dx_val = fx_to_bf16((dn_val - n_val * quotient) * scale_val);
+                dx[i0 * 320 + r0] = dx_val;
+            }
+        }
+    }
+    return 0;
+}
+
+FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+// to_bf16.f32: to nearest, ties to even; one quiet NaN for all; exact rounding
+FX_INLINE fx_bf16 fx_to_bf16(float x)
+{
+    uint32_t bits = fx_bits(x);
+    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    return fx_bf16{(uint16_t)(x != x ? 0x7fc0u : rounded)};
+}
+
+// to_float.bf16: exact
+FX_INLINE float fx_to_float(fx_bf16 x) { return fx_from_bits((uint32_t)x.bits << 16); }

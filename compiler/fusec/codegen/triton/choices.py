@@ -240,9 +240,7 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -
         bulk = bulk_loads(body, buffers, reduced)
         one = sum(isinstance(n, Reduce) for n in body.nodes()) == 1 and reads_once(body)
         parts = adds_parts(body, rows, columns)
-        return choose_columns(
-            (outer,), reduced, rows, columns, bulk, one, strategy, parts=parts
-        )
+        return choose_columns((outer,), reduced, rows, columns, bulk, one, strategy, parts=parts)
     width = power_of_two(columns)
     limit = ONCE_LIMIT if reads_once(body) else PERSISTENT_LIMIT
     fits = size.constant is not None and width <= (1 << 20 if strategy else limit)

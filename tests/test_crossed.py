@@ -20,8 +20,11 @@ from fusec.ir.index import Expr, contiguous_strides, flatten, product
 from fusec.ir.node import Reduce, free_axes, recording
 from fusec.ir.printer import format_body
 from fusec.runtime.triton_build import artifacts
+from fusec.runtime.whatif import part_view, what_if
 from fusec.schedule import choices
-from fusec.schedule.crossed import _one_row_axis, column_sums
+from fusec.schedule.crossed import column_sums, one_row_axis
+from fusec.schedule.view import why
+from fusec.schedule.wishes import Wishes, pair
 from support.interpreted import Interpreted
 from test_codegen_triton import emit as emit_triton_case
 from test_codegen_triton import run as run_triton
@@ -201,6 +204,19 @@ def test_a_transformer_block_adds_up_all_sums_of_a_kernel_in_one() -> None:
     assert max(len(step.body.sums) for step in found) == 3, "weight, bias, and the bias below"
 
 
+def test_pointwise_work_and_the_sums_of_its_columns_are_one_kernel_as_ever() -> None:
+    """The gradient of a bias beside that of gelu: nothing goes along the rows."""
+
+    def gelu(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.linear(x, w, b))
+
+    backend = schedule_of(gelu, make((128, 64), (96, 64), (96,)))
+    (kernel,) = kernels(backend)
+    assert {len(store.index) for store in kernel.body.stores} == {2}
+    assert kernel.body.has_reduction
+    assert not kernel.body.sums
+
+
 def test_numbers_of_rows_that_change() -> None:
     compiled = fusec.compile(layer_norm)
     weights = make((256,), (256,))
@@ -269,6 +285,30 @@ def test_who_asks_has_them_apart() -> None:
     assert not any("column_sums" in k.source for k in compiled.kernels.values())
 
 
+def softmax_and_sum(x: torch.Tensor) -> Tensors:
+    return x.softmax(-1), x.sum(0)
+
+
+def test_the_drawing_shows_who_has_a_share_in_a_sum() -> None:
+    compiled = fusec.compile(softmax_and_sum, keep_inputs=True)
+    x = make((256, 128))[0]
+    for mine, eager in zip(compiled(x), softmax_and_sum(x), strict=True):
+        torch.testing.assert_close(mine, eager, rtol=1e-5, atol=1e-5)
+    graph = compiled.graphs[0]
+    view = part_view(graph.parts[0])
+    softmax, total = (
+        next(n for n in view.before.nodes if n.label == label) for label in ("softmax", "sum")
+    )
+    assert len(total.kernels) == 2
+    assert total.kernels[0] in softmax.kernels
+    assert "share the kernel" in why(view, softmax.name, total.name)
+    assert "sums of columns" in why(view, softmax.name, total.name)
+    apart = Wishes(apart=frozenset([pair(softmax.name, total.name)]))
+    found = what_if(graph, graph.parts[0], apart, seconds=0.02)
+    assert found.same
+    assert "you asked for them apart" in why(found.view, softmax.name, total.name)
+
+
 def test_pieces_depend_on_sizes_alone() -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     for count, width in ((4096, 1024), (8192, 4096), (100_000, 768), (65, 64)):
@@ -332,7 +372,7 @@ def with_sums(
         return None
     if rows is None or rows < 3 or not width or any(b in body.reads() for b in body.writes()):
         return None
-    body = _one_row_axis(body)
+    body = one_row_axis(body)
     free = free_axes(body.computed)
     values = [n for n in body.nodes() if n.dtype in (F32, F64) and free[n]]
     if not values:
@@ -354,7 +394,7 @@ def with_sums(
 @pytest.mark.parametrize("block", range(4))
 def test_random_bodies_in_cpp(block: int) -> None:
     checked = 0
-    for seed in range(2000 + 40 * block, 2040 + 40 * block):
+    for seed in range(2000 + 500 * block, 2500 + 500 * block):
         bench = random_bench(seed)
         with recording():
             found = with_sums(bench.body, bench.buffers, random.Random(seed))
@@ -371,7 +411,9 @@ def test_random_bodies_in_cpp(block: int) -> None:
         )
         check_cpp(crossed, seed=seed, terms=16.0, context=f"seed {seed}")
         checked += 1
-    assert checked >= 3
+        if checked == 4:
+            return
+    pytest.fail("too few bodies have rows to cut")
 
 
 @pytest.mark.parametrize("seed", range(9000, 9024))

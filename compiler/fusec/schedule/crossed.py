@@ -198,7 +198,7 @@ def _cross(
         return None
     gone = groups.unread(rows, columns)
     merged = replace(merged, stores=tuple(s for s in merged.stores if s.buffer not in gone))
-    arranged = _one_row_axis(arrange_loops(settle_one_hots(merged), buffers))
+    arranged = one_row_axis(arrange_loops(settle_one_hots(merged), buffers))
     if not _is_across(arranged, terms, len(downward)) or not _along_rows(arranged, buffers):
         return None
     count = product(axis_sizes(arranged.axes))
@@ -248,7 +248,7 @@ def _is_across(body: Body, terms: Mapping[str, Node], rows: int) -> bool:
     return bool(inner)
 
 
-def _one_row_axis(body: Body) -> Body:
+def one_row_axis(body: Body) -> Body:
     """Return the body with one outer loop, whose positions count the rows."""
     if len(body.axes) == 1:
         return body
@@ -291,4 +291,4 @@ def _free_name(name: str, buffers: Mapping[str, Buffer]) -> str:
     return name
 
 
-__all__ = ["Crossed", "column_sums", "cross_all"]
+__all__ = ["Crossed", "column_sums", "cross_all", "one_row_axis"]

@@ -154,14 +154,13 @@ class TimingsTab(LateTab):
 
     def draw(self) -> None:
         """Draw the figure if the times are others than those drawn; a worker's job."""
+        facts = self._bench.facts
+        verdicts = [kernel.last_verdict for kernel in facts.kernels.values()]
+        if (facts, verdicts) != self._drawn and facts.eager and facts.fused:
+            self._drawn = facts, verdicts
+            with self._bench.cell.lock:
+                self.plot.show(speed_png(facts))
         # Made by the worker: the times are there first.
         self.roofline.open()
         self.sweep.open()
         self.sweep.draw()
-        facts = self._bench.facts
-        verdicts = [kernel.last_verdict for kernel in facts.kernels.values()]
-        if (facts, verdicts) == self._drawn or not (facts.eager and facts.fused):
-            return
-        self._drawn = facts, verdicts
-        with self._bench.cell.lock:
-            self.plot.show(speed_png(facts))

@@ -141,6 +141,9 @@ class Workbench(widgets.VBox):
             # Below what a person looks at first, which need not wait for it.
             self.kernels.more.open()
             self.kernels.more.draw()
+            # Nobody waits for these two either, now; the tab that is opened next is there at once.
+            self.timings.open()
+            self.tuning.open()
         else:
             part.draw_if_made()
 

@@ -416,8 +416,18 @@ def test_random_bodies_in_cpp(block: int) -> None:
     pytest.fail("too few bodies have rows to cut")
 
 
-@pytest.mark.parametrize("seed", range(9000, 9024))
+@pytest.mark.parametrize("seed", range(9000, 9009))
 def test_random_bodies_in_triton(seed: int) -> None:
+    check_triton(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(9012, 9036))
+def test_more_random_bodies_in_triton(seed: int) -> None:
+    check_triton(seed)
+
+
+def check_triton(seed: int) -> None:
     with recording():
         case = Maker(seed, reduces=True).case()
         found = with_sums(case.body, case.buffers, random.Random(seed))

@@ -439,3 +439,26 @@ def check_triton(seed: int) -> None:
         if not settled(crossed):
             pytest.skip("a comparison or a cancellation on the edge: no result is the right one")
     run_triton(crossed)
+
+
+def test_a_square_is_not_read_along_its_rows_and_its_columns_at_once() -> None:
+    """Loops over a square fit either way round; a kernel of both steps from line to line."""
+
+    def loss(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(F.gelu(x), (x.shape[-1],), w, b).square().mean()
+
+    given = [torch.randn(64, 64), torch.randn(64), torch.randn(64)]
+    inputs = [x.clone().requires_grad_() for x in given]
+    compiled = fusec.compile(loss)
+    compiled(*inputs).backward()
+    eager = [x.clone().requires_grad_() for x in given]
+    loss(*eager).backward()
+    for a, b in zip(inputs, eager, strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-6)
+    for kernel in compiled.kernels.values():
+        orders: dict[str, set[tuple[object, ...]]] = {}
+        for load in kernel.body.loads():
+            order = tuple(frozenset(e.symbols()) for e in load.index)
+            if sum(map(bool, order)) > 1:
+                orders.setdefault(load.buffer, set()).add(order)
+        assert all(len(each) == 1 for each in orders.values()), (kernel.name, orders)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusec.ir.body import Body, Buffer, Extern, Program, Step
+from fusec.ir.index import Symbol
 from fusec.report import FusionDecision
 from fusec.schedule import choices
 from fusec.schedule.align import Refusal, merge
@@ -123,8 +124,37 @@ def _try(groups: Groups, a: int, b: int, mutated: set[str], wishes: Wishes) -> B
         return merged
     if wishes.wants(groups.members[a], groups.members[b]):
         return merged
+    turned = _turned(first.body, second.body, merged)
+    if turned is not None:
+        return Refusal(f"one kernel would go through {turned} along its rows and its columns")
     too_large = choices.too_large(merged)
     return Refusal(too_large) if too_large is not None else merged
+
+
+def _turned(first: Body, second: Body, merged: Body) -> str | None:
+    """Return a buffer that is read both ways round if two reductions share their loops, or None.
+
+    Loops over a square fit either way: sums of its rows and of its columns would be one kernel
+    that steps from line to line of memory at every element.  Sums of columns are taken as the rows
+    pass instead; see ``crossed``.
+    """
+    if not (first.has_reduction and second.has_reduction):
+        return None
+    before = [_orders(body) for body in (first, second)]
+    for name, orders in _orders(merged).items():
+        if len(orders) > max(len(each.get(name, ())) for each in before):
+            return name
+    return None
+
+
+def _orders(body: Body) -> dict[str, set[tuple[frozenset[Symbol], ...]]]:
+    """Return the loops along the dimensions of each buffer that has more than one, for each way."""
+    found: dict[str, set[tuple[frozenset[Symbol], ...]]] = {}
+    for load in body.loads():
+        order = tuple(frozenset(e.symbols()) for e in load.index)
+        if sum(map(bool, order)) > 1:
+            found.setdefault(load.buffer, set()).add(order)
+    return found
 
 
 def _product_refusal(first: Body, second: Body) -> Refusal | None:

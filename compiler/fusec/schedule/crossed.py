@@ -163,6 +163,8 @@ def _may_cross(groups: Groups, rows: int, columns: int, mutated: set[str]) -> bo
     if first is None or second is None or groups.before[rows] >> columns & 1:
         return False  # it needs the sums
     body = first.body
+    if not body.reduce_axes or not _turned_sizes(body, second.body):
+        return False
     if body.updated() or body.products or body.scans() or not body.has_reduction:
         return False
     touched = set(first.reads() + first.writes() + second.reads() + second.writes())
@@ -172,6 +174,13 @@ def _may_cross(groups: Groups, rows: int, columns: int, mutated: set[str]) -> bo
         return False
     loops = [*body.axes, *body.reduce_axes, *second.body.axes, *second.body.reduce_axes]
     return not any(axis.size == 0 for axis in loops) and column_sums(second.body) is not None
+
+
+def _turned_sizes(first: Body, second: Body) -> bool:
+    """Whether what is a row of one is a column of the other: the sizes say so, at least."""
+    rows, columns = (product(axis_sizes(axes)) for axes in (first.axes, first.reduce_axes))
+    down, across = (product(axis_sizes(axes)) for axes in (second.reduce_axes, second.axes))
+    return rows == down and columns == across
 
 
 def _cross(

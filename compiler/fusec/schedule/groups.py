@@ -210,14 +210,12 @@ class Groups:
             for name in step.writes():
                 self.writer[name] = n
         self.members[rows] |= self.members[columns]
-        for n in _bits(self.before[columns] & ~(1 << rows)):
-            self._run_before(n, rows)
-        self._run_before(rows, columns)
+        earlier = self.before[columns] & ~(self.before[rows] | 1 << rows)
+        self._run_before(earlier, self.after[rows] | 1 << rows)
+        self._run_before(self.before[rows] | 1 << rows, self.after[columns] | 1 << columns)
 
-    def _run_before(self, early: int, late: int) -> None:
-        """Add a dependency, with all that follows from it."""
-        sources = self.before[early] | 1 << early
-        targets = self.after[late] | 1 << late
+    def _run_before(self, sources: int, targets: int) -> None:
+        """Let all steps of one set run before those of another; each set has all that follows."""
         for n in _bits(targets):
             self.before[n] |= sources
         for n in _bits(sources):

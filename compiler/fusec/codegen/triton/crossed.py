@@ -62,7 +62,9 @@ def write(file: File) -> None:
             inside.store(store)
     for store, name in totals.items():
         index = (Expr.of(piece), *store.index[1:])
-        address, _ = block.pointer(store.buffer, index)
+        address, along = block.pointer(store.buffer, index)
+        if inner not in along:  # a single column: Triton wants as many addresses as values
+            address = f"tl.broadcast_to({address}, [1, {inner.block}])"
         mask = f", {inner.mask}" if inner.mask else ""
         value = f"tl.sum({name}, 0, keep_dims=True)"
         writer.line(f"tl.store({address}, {value}{mask})", (store.source,))

@@ -36,7 +36,7 @@ def _plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("FUSEC_STRICT", "1")
     monkeypatch.setattr(part, "device_program", device_program)
     monkeypatch.setattr(part, "native_program", lambda *_, **__: None)
-    monkeypatch.setattr(part, "wanted", lambda graphs: True)
+    monkeypatch.setattr(part, "wanted", lambda: True)
     torch.manual_seed(0)
     yield
     torch._dynamo.reset()

@@ -42,7 +42,7 @@ def test_dtype_shape_and_count():
     verdict = check_graph(lambda i: [eager(i)[0][:1], eager(i)[1]], eager, None, inputs())
     assert "has shape (1, 30)" in verdict.reason
     verdict = check_graph(lambda i: eager(i)[:1], eager, None, inputs())
-    assert "gives 1 outputs where eager gives 2" in verdict.reason
+    assert "gives 1 output where eager gives 2" in verdict.reason
 
 
 def test_random_numbers_are_the_same_for_both():

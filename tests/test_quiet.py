@@ -1,16 +1,18 @@
-"""Compiling an optimizer's step is not accompanied by TorchDynamo's remark about the profiler."""
+"""TorchDynamo times no guards and remarks on no marks while fusec compiles; for others it does."""
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch._logging._internal import warning_once
 
 import fusec
-from fusec.capture.quiet import no_profiler_remarks
+from fusec.capture import quiet
 
 LOGGER = logging.getLogger("torch._dynamo.variables.ctx_manager")
 
@@ -51,8 +53,71 @@ def test_a_step_is_compiled_quietly(heard: list[str]) -> None:
 
 
 def test_everything_else_is_heard(heard: list[str]) -> None:
-    with no_profiler_remarks():
+    quiet.install()
+    with quiet.Quiet():
         LOGGER.warning("Profiler record function %s will be ignored", "step")
         LOGGER.warning("something else")
     LOGGER.warning("Profiler record function %s will be ignored", "later")
     assert heard == ["something else", "Profiler record function later will be ignored"]
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The guards that TorchDynamo times."""
+    guards: Any = torch._dynamo.guards
+    calls: list[Any] = []
+    monkeypatch.setattr(guards, "profile_guard_manager", lambda *args: calls.append(args) or 0.5)
+    monkeypatch.setattr(guards.guards_log, "isEnabledFor", lambda level: False)
+    quiet.install.cache_clear()  # hook into the stand-in
+    quiet.install()
+    yield calls
+    torch._dynamo.reset()
+
+
+def test_compiling_is_not_held_up(timed: list[Any]) -> None:
+    x = torch.randn(8)
+    torch.testing.assert_close(fusec.compile(lambda x: x.sin() + 1)(x), x.sin() + 1)
+    assert timed == []
+    torch.testing.assert_close(
+        torch.compile(lambda x: x.cos() + 1, backend="eager")(x), x.cos() + 1
+    )
+    assert len(timed) == 1
+
+
+def test_each_thread_for_itself_and_one_within_another(timed: list[Any]) -> None:
+    guards: Any = torch._dynamo.guards
+    entered, leave = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with quiet.Quiet():
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert entered.wait(10)
+    assert guards.profile_guard_manager() == 0.5, "another thread's"
+    with quiet.Quiet():
+        with quiet.Quiet():
+            assert guards.profile_guard_manager() == 0.0
+        assert guards.profile_guard_manager() == 0.0
+    assert guards.profile_guard_manager() == 0.5
+    with pytest.raises(ValueError, match="mine"), quiet.Quiet():
+        raise ValueError("mine")
+    assert guards.profile_guard_manager() == 0.5
+    leave.set()
+    thread.join()
+
+
+def test_where_somebody_wants_to_know(monkeypatch: pytest.MonkeyPatch, timed: list[Any]) -> None:
+    guards: Any = torch._dynamo.guards
+    monkeypatch.setattr(guards.guards_log, "isEnabledFor", lambda level: level >= logging.DEBUG)
+    with quiet.Quiet():
+        assert guards.profile_guard_manager() == 0.5
+
+
+def test_another_release(monkeypatch: pytest.MonkeyPatch, timed: list[Any]) -> None:
+    monkeypatch.delattr(torch._dynamo.guards, "profile_guard_manager")
+    quiet.install.cache_clear()
+    quiet.install()
+    assert not hasattr(torch._dynamo.guards, "profile_guard_manager")

@@ -13,12 +13,11 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.compiler import is_dynamo_compiling
 
+from fusec.capture import quiet
 from fusec.capture.backend import Backend
 from fusec.capture.breaks import break_marker, breaks_since
 from fusec.capture.explain import Explanation
-from fusec.capture.guard_times import NoGuardTimes
 from fusec.capture.guards import describe_guards, describe_recompile, too_often
-from fusec.capture.quiet import no_profiler_remarks
 from fusec.capture.shortcut import Shortcut
 from fusec.errors import FusecError
 from fusec.kernel import Kernel
@@ -53,6 +52,7 @@ class CompiledFunction:
             guard_export_fn=self._export_guards,
             guard_fail_fn=self._guard_failed,
         )
+        quiet.install()
         self._optimized = optimize(function)
         # What a call goes to: the ordinary path until there is a shorter one.
         self._route: Callable[..., Any] = self._run
@@ -74,7 +74,7 @@ class CompiledFunction:
         backend.clock = time.perf_counter()
         marker, compiled = break_marker(), len(backend.graphs)
         try:
-            with NoGuardTimes(), no_profiler_remarks():
+            with quiet.Quiet():
                 result = self._optimized(*args, **kwargs)
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, FusecError):

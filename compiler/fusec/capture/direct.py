@@ -29,9 +29,8 @@ _GENERATED = frozenset(
     "torch _C is_grad_enabled _set_grad_enabled isinstance tuple list len AssertionError "
     "_apply_mutations_ _replay_aliases_ _mark_dynamic_".split()
 )
-_UNKNOWN = (AttributeError, LookupError, StopIteration, TypeError, ValueError)
+_UNKNOWN = (AttributeError, LookupError, TypeError, ValueError)
 
-_KEEPS_UPDATES = "keep_input_mutations"
 # Before torch 2.12 the wrapper is one function for all graphs, which looks up in AOTAutograd's
 # record what there is to do. It may know this much.
 _LOOKS_UP = frozenset(
@@ -110,8 +109,8 @@ def wraps_no_more(compiled: Callable[..., Any]) -> bool:
         if "_codegen_runtime_wrapper" in wrapper.__code__.co_freevars:
             return names_only(cell(wrapper, "_codegen_runtime_wrapper"), _GENERATED)
         # The record said that there is nothing to do; see ``epilogue_instead_of_wrappers``.
-        known = _LOOKS_UP.issuperset(wrapper.__code__.co_freevars)
-        return known and not cell(wrapper, "trace_joint") and not cell(wrapper, _KEEPS_UPDATES)
+        switches = [cell(wrapper, name) for name in ("trace_joint", "keep_input_mutations")]
+        return _LOOKS_UP.issuperset(wrapper.__code__.co_freevars) and not any(switches)
     except _UNKNOWN:
         return False
 
@@ -150,14 +149,14 @@ def _name_of_marks() -> str:
 
     Raises:
         LookupError: The wrapper of this release is not known.
-        StopIteration: Likewise.
     """
     from torch._functorch._aot_autograd import runtime_wrappers
 
     marked: Any = SimpleNamespace()
+    known = vars(runtime_wrappers)
     names = ("mark_dynamo_propagated_dynamic_indices", "maybe_mark_dynamic_helper")
-    mark = next(getattr(runtime_wrappers, n) for n in names if hasattr(runtime_wrappers, n))
-    mark(marked, {0})
+    (name,) = (name for name in names if name in known)
+    known[name](marked, {0})
     ((name, dims),) = vars(marked).items()
     if dims != {0}:
         raise LookupError(name)

@@ -18,10 +18,10 @@ import torch
 
 from fusec.ir.index import lower_bound, upper_bound
 from fusec.ir.node import (
+    CHECK_PREFIX,
     Cast,
     Const,
     IndexValue,
-    Load,
     Node,
     Op,
     Reduce,
@@ -30,7 +30,6 @@ from fusec.ir.node import (
 
 Interval = tuple[float, float]
 
-CHECK_PREFIX = "check:"
 _DEPTH = 40  # operations that are looked through
 _EXACT = 1 << 53  # integers beyond this are not exact here
 _SLACK = {torch.float64: 2.0**-50, torch.float32: 2.0**-21}  # four units in the last place
@@ -68,7 +67,7 @@ def bounds(node: Node, depth: int = _DEPTH) -> Interval | None:
 def decide(name: str, x: Node, y: Node) -> bool | None:
     """Return the outcome of a comparison where it is the same for all values; else None."""
     outcome = _ORDERED.get(name)
-    if outcome is None or (isinstance(x, Load) and isinstance(y, Load)):
+    if outcome is None:
         return None
     a = bounds(x)
     b = bounds(y) if a is not None else None
@@ -106,9 +105,8 @@ def _bounds(node: Node, depth: int) -> Interval | None:
     if isinstance(node, Cast):
         return _of_cast(node, depth)
     if isinstance(node, Reduce):
-        if node.kind in ("max", "min"):
-            return bounds(node.args[0], depth)
-        return None
+        some = all(axis.size is not None and axis.size != 0 for axis in node.axes)
+        return bounds(node.args[0], depth) if some and node.kind in ("max", "min") else None
     if isinstance(node, Op):
         return _of_operation(node, depth)
     return None

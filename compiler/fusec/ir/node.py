@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 Number = int | float | bool
 
+# An ``Op`` whose name begins so yields its second argument where the first one, a bool, holds; the
+# kernel fails with the rest of the name elsewhere.
+CHECK_PREFIX = "check:"
+
 
 class Node:
     """A value for one element of the iteration space.

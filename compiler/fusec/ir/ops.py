@@ -18,6 +18,7 @@ import torch
 from fusec.ir.bounds import decide
 from fusec.ir.index import Expr
 from fusec.ir.node import (
+    CHECK_PREFIX,
     Cast,
     Const,
     IndexValue,
@@ -51,7 +52,6 @@ COMPARISONS = frozenset("eq ne lt le gt ge".split())
 RANDOM_BITS = "random_bits"
 RANDOM_WORD = "random_word"
 BOOL_BINARY = frozenset("logical_and logical_or logical_xor".split())
-CHECK_PREFIX = "check:"
 
 SCALAR_OPS = (
     FLOAT_UNARY
@@ -333,6 +333,7 @@ def checked_index(index: Node, size: Expr, *, wrap: bool = True, what: str = "in
 
 
 __all__ = [
+    "CHECK_PREFIX",
     "Cast",
     "Const",
     "IndexValue",

@@ -394,7 +394,7 @@ class CompiledGraph:
         if len(forward) != 1 or forward[0].last_inputs is None:
             return None
         backward = [part for part in self.parts if part.kind == "backward" and part.last_inputs]
-        counted = forward + (backward if self.ran_backward else [])
+        timed = forward + (backward if self.ran_backward else [])
         whole = with_backward if self.ran_backward else _forward
         with self.lock, torch.set_grad_enabled(self.ran_backward):
             inputs = self.copies()
@@ -403,7 +403,7 @@ class CompiledGraph:
             with counter:
                 whole(self.eager, inputs)()
         moved = 0
-        for part in counted:
+        for part in timed:
             assert part.last_inputs is not None
             program = part.state.scheduled
             moved += least_bytes(program, size_values(program, part.last_inputs))

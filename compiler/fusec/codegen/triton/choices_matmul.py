@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fusec.codegen.triton.choices import SMS, Choice, Knob, known, power_of_two
+from fusec.codegen.triton.choice import SMS, Choice, Knob, known, power_of_two
 from fusec.codegen.triton.tiling import LIMIT
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fusec.codegen.passes import PassPlan
-from fusec.codegen.triton.choices import KEPT_IN_L2, known
+from fusec.codegen.triton.choice import KEPT_IN_L2, known
 from fusec.ir.body import Body, Buffer
 from fusec.ir.node import Load
 

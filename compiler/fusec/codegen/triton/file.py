@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusec.codegen.triton.block import Kernel
-from fusec.codegen.triton.choices import Choice, Knob
+from fusec.codegen.triton.choice import Choice, Knob
 from fusec.codegen.triton.expressions import Needs
 from fusec.codegen.triton.helpers import HELPERS
 from fusec.codegen.triton.names import favorite_names

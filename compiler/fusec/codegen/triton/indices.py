@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusec.codegen.triton.block import Block, Kernel
-from fusec.codegen.triton.choices import Choice
+from fusec.codegen.triton.choice import Choice
 from fusec.codegen.triton.file import File
 from fusec.codegen.triton.tiling import Dim, Tile
 from fusec.ir.body import Body

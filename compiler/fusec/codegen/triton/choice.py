@@ -1,0 +1,72 @@
+"""What a choice is: the shape of the kernels of a body, and their tunable constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusec.ir.index import Expr, Symbol
+
+SMS = 132
+KEPT_IN_L2 = 24 << 20  # bytes that surely stay in the L2 between two passes of a kernel
+UNKNOWN_SIZE = 8192  # what a symbolic size is taken for
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A tunable constant of the text: its value, what is worth trying, what it means."""
+
+    name: str
+    value: int
+    choices: tuple[int, ...]
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a body becomes kernels.
+
+    Attributes:
+        kind: ``scalar``, ``flat``, ``tiled``, ``persistent``, ``looped``, ``split``, or
+            ``crossed``: rows and columns at once.
+        groups: The independent axes of each outer dimension, slowest first.
+        reduced: The reduced axes, slowest first.
+        inner_last: Whether the reduced dimension is the contiguous one, the tile's last.
+        scalar_rows: Whether a program takes one row, so that the row is a scalar.
+        knobs: The tunables.
+        row_block: The fixed width of a persistent row; 0 otherwise.
+        walked: Reduced axes, not among ``reduced``, whose positions a loop takes one by one.
+    """
+
+    kind: str
+    groups: tuple[tuple[Symbol, ...], ...]
+    reduced: tuple[Symbol, ...] = ()
+    inner_last: bool = True
+    scalar_rows: bool = False
+    knobs: tuple[Knob, ...] = ()
+    row_block: int = 0
+    walked: tuple[Symbol, ...] = ()
+
+
+def known(size: Expr) -> int:
+    """Return a size, or a guess where it is symbolic."""
+    value = size.constant
+    if value is not None:
+        return value
+    guess = size.evaluate(lambda s: UNKNOWN_SIZE)
+    assert isinstance(guess, int)
+    return max(guess, 1)
+
+
+def power_of_two(value: int) -> int:
+    """Return the smallest power of two that is not below ``value``."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def warps(value: int) -> Knob:
+    """Return the tunable for the threads of a program."""
+    return Knob("NUM_WARPS", value, (1, 2, 4, 8, 16, 32), "warps a program, 32 threads each")
+
+
+def stages() -> Knob:
+    """Return the tunable for the steps whose loads are under way at once."""
+    return Knob("NUM_STAGES", 1, (1, 2, 3, 4), "steps of the loop that are loaded ahead")

@@ -1,0 +1,357 @@
+"""How reductions become kernels: rows in registers, walked in steps, or shared by programs.
+
+For comparison, TorchInductor keeps rows of up to 1024 elements in registers and loops over longer
+ones; a row of 32 K still fits, and reading it once instead of two or three times is what the
+reductions' speed is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fusec.codegen.passes import plan_passes
+from fusec.codegen.triton.choice import (
+    KEPT_IN_L2,
+    SMS,
+    Choice,
+    Knob,
+    known,
+    power_of_two,
+    stages,
+    warps,
+)
+from fusec.codegen.triton.online import carry_online
+from fusec.codegen.triton.tiling import by_stride
+from fusec.ir.body import Body, Buffer
+from fusec.ir.index import Symbol, product
+from fusec.ir.node import Load, Reduce, Scan, free_axes
+
+PERSISTENT_LIMIT = 16384  # elements of a row in registers, with two programs an SM
+ONCE_LIMIT = 8192  # the same for rows that a loop, too, would read only once
+SHORT_COLUMN = 64  # elements that one thread goes through by itself
+FEW_PARTS = 512  # elements that a program of a few columns takes in one or two steps
+SMALL_PARTS = 1 << 22  # elements in all that lie in the L2, being a kernel's latest results
+
+
+def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -> Choice:
+    """Persistent where a row fits into registers, split where rows are few, else looped."""
+    reduced = tuple(body.reduce_axes)
+    if not any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in body.nodes()):
+        reduced = tuple(by_stride(body, buffers, reduced))
+    outer = tuple(by_stride(body, buffers, body.axes))
+    results = product(a.size for a in outer if a.size is not None)
+    size = product(a.size for a in reduced if a.size is not None)
+    rows, columns = known(results), known(size)
+    if size.constant is None and results == 1:
+        columns = 1 << 20  # a reduction of everything, of unknown size: assume much
+    single = results.constant in (0, 1)
+    if not single and not reduces_contiguous(body, buffers, outer, reduced):
+        bulk = bulk_loads(body, buffers, reduced)
+        one = sum(isinstance(n, Reduce) for n in body.nodes()) == 1 and reads_once(body)
+        parts = adds_parts(body, rows, columns)
+        return choose_columns((outer,), reduced, rows, columns, bulk, one, strategy, parts=parts)
+    width = power_of_two(columns)
+    limit = ONCE_LIMIT if reads_once(body) else PERSISTENT_LIMIT
+    fits = size.constant is not None and width <= (1 << 20 if strategy else limit)
+    walked, reduced = walked_axes(body, reduced)
+    splits = splits_for(rows, columns)
+    kind = strategy or ("split" if splits > 1 else "persistent" if fits else "looped")
+    if kind == "persistent" and fits:
+        return choose_persistent((outer,), walked + reduced, rows, width, single)
+    if walked:
+        return choose_walked((outer,), walked, reduced, rows, strategy)
+    if kind == "split":
+        return choose_split((outer,), reduced, max(splits, 2))
+    again = columns * row_bytes(body, buffers, reduced) if not reads_once(body) else 0
+    places = any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in body.nodes())
+    return choose_looped((outer,), reduced, columns, again, places)
+
+
+def walked_axes(
+    body: Body, reduced: tuple[Symbol, ...]
+) -> tuple[tuple[Symbol, ...], tuple[Symbol, ...]]:
+    """Divide reduced axes into those that a loop takes one by one and those of a tile.
+
+    Several axes that were not joined are not one stretch of memory, or something depends on the
+    outer ones alone (the weight of a channel).  With the outer ones as numbers of the loop, what
+    depends on them is loaded once, and what lies along the inner one in whole cache lines.
+    """
+    wide = [a for a in reduced if a.size != 1]
+    inner = wide[-1].size.constant if wide and wide[-1].size is not None else None
+    if len(wide) < 2 or inner is None or inner < 256 or body.scans():
+        return (), reduced
+    if inner > 8192 and inner % 1024:
+        return (), reduced
+    if any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in body.nodes()):
+        return (), reduced  # their positions are counted over all of a row
+    return tuple(wide[:-1]), (wide[-1],)
+
+
+def choose_walked(
+    groups: tuple[tuple[Symbol, ...], ...],
+    walked: tuple[Symbol, ...],
+    reduced: tuple[Symbol, ...],
+    rows: int,
+    strategy: str,
+) -> Choice:
+    """A row of several parts: a step is one of them or an equal share of one, 8 elements a thread.
+
+    Programs enough to fill the GPU with threads share the rows.
+    """
+    parts = product(a.size for a in walked if a.size is not None)
+    size = known(reduced[0].size) if reduced[0].size is not None else 1
+    block = power_of_two(size)
+    if block > 8192 or size % 1024 == 0:
+        block = next(b for b in (8192, 4096, 2048, 1024) if size % b == 0)
+    steps = known(parts) * -(-size // block)
+    count = max(block // 256, 1)
+    splits = min(64 * SMS // (rows * count), steps // 4)
+    whole = [b for b in (256, 512, 1024, 2048, 4096, 8192) if size % b == 0 or b >= size]
+    knobs = [
+        Knob("RBLOCK", block, tuple(whole), "elements a program takes at a time"),
+        warps(count),
+        stages(),
+    ]
+    if strategy == "split" or (splits > 1 and not strategy):
+        counts = (2, 4, 8, 16, 32, 64, 128)
+        knobs.insert(1, Knob("SPLITS", max(splits, 2), counts, "programs that share a row"))
+        kind = "split"
+    else:
+        kind = "looped"
+    return Choice(kind, groups, reduced, scalar_rows=True, knobs=tuple(knobs), walked=walked)
+
+
+def bulk_loads(body: Body, buffers: Mapping[str, Buffer], reduced: tuple[Symbol, ...]) -> int:
+    """Return how many tensors as large as the largest a row has elements of."""
+    along = set(reduced)
+    names = {
+        load.buffer for load in body.loads() if along & {s for e in load.index for s in e.symbols()}
+    }
+    sizes = [known(buffers[name].elements) for name in names]
+    return sum(size * 2 > max(sizes) for size in sizes)
+
+
+def overwrites_row_values(body: Body) -> bool:
+    """Whether one program of a shared row might overwrite what another still has to read."""
+    free, writes = free_axes(body.computed), set(body.writes())
+    reduced = frozenset(body.reduce_axes)
+    return any(load.buffer in writes and not free[load] & reduced for load in body.loads())
+
+
+def reads_once(body: Body) -> bool:
+    """Whether a loop over the row would do with one pass: then registers save nothing.
+
+    A program that holds a whole row computes nothing while it loads and loads nothing while it
+    computes; a loop of several programs an SM overlaps both.
+    """
+    passes = plan_passes(carry_online(body)).passes
+    return sum(each.loops for each in passes) == 1
+
+
+def choose_persistent(
+    groups: tuple[tuple[Symbol, ...], ...],
+    reduced: tuple[Symbol, ...],
+    rows: int,
+    width: int,
+    single: bool,
+) -> Choice:
+    """Rows in registers: 32 elements a thread, programs of 4096.
+
+    Short rows share a program; long ones get more warps.  With 64 elements a thread there are
+    fewer programs to compute while others wait for memory: a layer norm of gelu took 36 us
+    instead of 28.  Of rows of 1024 two are enough.
+    """
+    tile = 2048 if width == 1024 else 4096
+    together = max(tile // width, 1)
+    while together > 1 and rows // together < 2 * SMS:
+        together //= 2  # rather more programs than fuller ones
+    elements = width * together
+    count = min(max(elements // 1024, 1), 32)
+    if single:
+        count = min(max(elements // 256, 1), 32)  # there is no other program to wait beside it
+    knob = warps(power_of_two(count))
+    if width >= 16384 or single:
+        return Choice(
+            "persistent", groups, reduced, True, scalar_rows=True, knobs=(knob,), row_block=width
+        )
+    blocks = Knob("XBLOCK", together, (1, 2, 4, 8, 16, 32), "rows a program computes")
+    return Choice("persistent", groups, reduced, knobs=(blocks, knob), row_block=width)
+
+
+def choose_crossed(body: Body) -> Choice:
+    """Rows in registers beside a sum for each column: 16 elements a thread, of each of them.
+
+    How many programs there are is settled: each leaves sums that another kernel adds up.
+    """
+    (row,), reduced = body.axes, tuple(body.reduce_axes)
+    width = power_of_two(known(product(a.size for a in reduced if a.size is not None)))
+    count = body.rows_of_piece
+    together = max(4096 // width, 1)
+    while count % together:
+        together //= 2
+    blocks = tuple(n for n in (1, 2, 4, 8, 16, 32, 64) if count % n == 0)
+    knobs = (
+        Knob("XBLOCK", together, blocks, "rows a program takes at a time"),
+        warps(min(max(width * together // 512, 1), 32)),
+        stages(),
+    )
+    return Choice("crossed", ((row,),), reduced, knobs=knobs, row_block=width)
+
+
+def row_bytes(body: Body, buffers: Mapping[str, Buffer], reduced: tuple[Symbol, ...]) -> int:
+    """Return the bytes that are loaded for one element of a row."""
+    along = set(reduced)
+    found = {
+        load.buffer for load in body.loads() if along & {s for e in load.index for s in e.symbols()}
+    }
+    return sum(buffers[name].dtype.itemsize for name in found)
+
+
+def choose_looped(
+    groups: tuple[tuple[Symbol, ...], ...],
+    reduced: tuple[Symbol, ...],
+    columns: int,
+    again: int = 0,
+    places: bool = False,
+) -> Choice:
+    """A long row a program: 16 elements a thread and step, so that many loads are under way.
+
+    Where a second pass reads the ``again`` bytes of a row once more, they should come from the
+    L2: the larger the rows, the fewer may be under way at a time, each with more threads.  An
+    extreme's ``places`` take as many registers again.
+    """
+    long = columns >= 4096
+    block, count = (2048, 4) if long and places else (4096, 8) if long else (1024, 4)
+    while count < 32 and 2048 // (32 * count) * SMS * again > KEPT_IN_L2:
+        block, count = 2 * block, 2 * count
+    what = "elements a program takes at a time"
+    knobs = (
+        Knob("RBLOCK", block, (512, 1024, 2048, 4096, 8192, 16384), what),
+        warps(count),
+        stages(),
+    )
+    return Choice("looped", groups, reduced, True, scalar_rows=True, knobs=knobs)
+
+
+def choose_columns(
+    groups: tuple[tuple[Symbol, ...], ...],
+    reduced: tuple[Symbol, ...],
+    rows: int,
+    columns: int,
+    bulk: int,
+    one: bool,
+    strategy: str = "",
+    *,
+    parts: bool = False,
+) -> Choice:
+    """Reduce down columns: neighboring lanes take neighboring columns.
+
+    A row of 128 columns is a stretch of memory that is long enough to be read at full speed, in
+    16-byte accesses; 8 elements a thread and step leave registers for 8 programs an SM, which all
+    run side by side.  (256 columns and 16 elements were 10 % slower throughout.)  With ``one``
+    running value an element there are registers for 64 elements a thread, all on their way at
+    once (47 us instead of 51).  Short columns, of which there are many, are each one thread's
+    own: no lane has to wait for another.  Where there are only ``parts`` to add up, one kernel of
+    narrow tiles is over before two would have started.
+
+    ``rows`` counts the results, ``columns`` what each one reduces.
+    """
+    if columns <= SHORT_COLUMN and rows >= 1024 * SMS:
+        short = (
+            Knob("XBLOCK", 1024, (256, 512, 1024, 2048), "columns a program computes"),
+            Knob("RBLOCK", 2, (1, 2, 4), "rows it takes at a time"),
+            warps(4),
+            stages(),
+        )
+        return Choice("looped", groups, reduced, inner_last=False, knobs=short)
+    if parts and not strategy:
+        few = (
+            Knob("XBLOCK", 32, (8, 16, 32, 64, 128), "columns a program computes"),
+            Knob("RBLOCK", min(power_of_two(columns), 256), (32, 64, 128, 256), "rows at a time"),
+            warps(8),
+            stages(),
+        )
+        return Choice("looped", groups, reduced, inner_last=False, knobs=few)
+    block = 128
+    while block > 8 and block >= 2 * rows:
+        block //= 2
+    programs = max(-(-rows // block), 1)
+    # 8 elements a thread and step; of few columns 16: more lanes share a sum, which is more exact
+    wide = block == 128
+    each = 4096 if wide and one else 1024 if wide else 2048
+    step = min(power_of_two(columns), each // block)
+    knobs = [
+        Knob("XBLOCK", block, (16, 32, 64, 128, 256), "columns a program computes"),
+        Knob("RBLOCK", step, (4, 8, 16, 32, 64, 128), "rows it takes at a time"),
+        warps(2 if wide and one else 4),
+        stages(),
+    ]
+    # programs that run side by side
+    resident = (16 if wide and one else 8 if bulk <= 2 else 5) * SMS
+    splits = min(resident // programs, columns // (4 * step)) if programs < 4 * SMS else 1
+    if strategy == "split" or (splits > 1 and not strategy):
+        splits = min(max(splits, 2), 1024)
+        counts = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+        sharing = Knob("SPLITS", splits, counts, "programs that share a column")
+        knobs.insert(2, sharing)
+        return Choice("split", groups, reduced, inner_last=False, knobs=tuple(knobs))
+    return Choice("looped", groups, reduced, inner_last=False, knobs=tuple(knobs))
+
+
+def adds_parts(body: Body, rows: int, columns: int) -> bool:
+    """Whether a body adds up what the pieces of ``crossed`` left, or what looks the same."""
+    terms = [n.args[0] for n in body.nodes() if isinstance(n, Reduce) and n.kind == "sum"]
+    plain = all(isinstance(term, Load) and term.mask is None for term in terms)
+    if not (terms and plain) or sum(isinstance(n, Reduce | Scan) for n in body.nodes()) > len(
+        terms
+    ):
+        return False
+    free, reduced = free_axes(body.computed), set(body.reduce_axes)
+    single = all(not reduced & free[store.value] for store in body.stores)
+    return single and columns <= FEW_PARTS and rows * columns <= SMALL_PARTS
+
+
+def splits_for(rows: int, columns: int) -> int:
+    """Return how many programs share a row: 1 where there are rows enough to fill the GPU.
+
+    Six programs an SM with 8 warps each run side by side with up to 40 registers a thread: a
+    second, partly filled wave of programs would take as long as the first.
+    """
+    if rows >= SMS * 6 // 7 or columns < 16384:
+        return 1
+    return max(min(6 * SMS // max(rows, 1), columns // 4096), 1)
+
+
+def choose_split(
+    groups: tuple[tuple[Symbol, ...], ...], reduced: tuple[Symbol, ...], splits: int
+) -> Choice:
+    """Few long rows: programs enough to fill the GPU share them, 16 elements a thread and step."""
+    counts = (8, 16, 32, 64, 128, 256, 512, 1024)
+    knobs = (
+        Knob("RBLOCK", 4096, (512, 1024, 2048, 4096, 8192), "elements a program takes at a time"),
+        Knob("SPLITS", splits, counts, "programs that share a row"),
+        warps(8),
+        stages(),
+    )
+    return Choice("split", groups, reduced, True, scalar_rows=True, knobs=knobs)
+
+
+def reduces_contiguous(
+    body: Body,
+    buffers: Mapping[str, Buffer],
+    outer: tuple[Symbol, ...],
+    reduced: tuple[Symbol, ...],
+) -> bool:
+    """Whether memory runs along the reduced axes: the loads of most bytes decide."""
+    along: dict[bool, int] = {True: 0, False: 0}
+    for node in body.nodes():
+        if not isinstance(node, Load):
+            continue
+        buffer = buffers[node.buffer]
+        offset = buffer.offset(node.index)
+        weight = known(buffer.elements) * buffer.dtype.itemsize
+        for axes, key in ((reduced, True), (outer, False)):
+            steps = [offset.coefficient(a).constant for a in axes if a in offset.symbols()]
+            if any(step is not None and abs(step) == 1 for step in steps):
+                along[key] += weight
+    return along[False] <= along[True]

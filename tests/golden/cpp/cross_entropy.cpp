@@ -40,12 +40,31 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
         const float logits_val = logits[i0 * 5000 + checked];
         float row_max = -INFINITY;
         int row_max_nan = row_max != row_max;
-        #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan) reduction(max : failed)
-        for (int64_t r0 = 0; r0 < 5000; ++r0) {
+        alignas(64) float row_max_lanes[LINE];
+        for (float& lane : row_max_lanes) lane = -INFINITY;
+        alignas(64) int row_max_nan_lanes[LINE] = {};
+        {
+            const auto block = [&](int64_t r0_line, int64_t count) __attribute__((always_inline)) {
+                #pragma GCC ivdep
+                for (int64_t lane = 0; lane < count; ++lane) {
+                    const int64_t r0 = r0_line + lane;
+                    // line 5: loss = cross_entropy(logits, target, reduction="none")
+                    const float value = logits[i0 * 5000 + r0];
+                    row_max_nan_lanes[lane] |= value != value;
+                    row_max_lanes[lane] = row_max_lanes[lane] > value ? row_max_lanes[lane] : value;
+                }
+            };
+            int64_t r0_at = 0;
+            for (; r0_at + LINE <= 5000; r0_at += LINE) block(r0_at, LINE);
+            if (r0_at < 5000) block(r0_at, 5000 - r0_at);
+        }
+        #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
+        for (int64_t lane = 0; lane < LINE; ++lane) {
             // line 5: loss = cross_entropy(logits, target, reduction="none")
-            const float value = logits[i0 * 5000 + r0];
+            const float value = row_max_lanes[lane];
             row_max_nan |= value != value;
             row_max = row_max > value ? row_max : value;
+            row_max_nan |= row_max_nan_lanes[lane];
         }
         if (row_max_nan) row_max = NAN;
         const float difference = logits_val - row_max;

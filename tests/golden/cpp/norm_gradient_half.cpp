@@ -22,6 +22,7 @@ FX_INLINE float fx_from_bits(uint32_t x);
 FX_INLINE fx_bf16 fx_to_bf16(float x);
 FX_INLINE float fx_to_float(fx_bf16 x);
 
+constexpr int64_t LINE = 64; // elements asked for at a time
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
 
 extern "C" int norm_gradient(const fx_bf16* __restrict__ dy, const fx_bf16* __restrict__ w, const
@@ -42,19 +43,28 @@ extern "C" int norm_gradient(const fx_bf16* __restrict__ dy, const fx_bf16* __re
             const float scale_val = scale[i0];
             // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
             float row_sum = 0.0f;
+            alignas(64) float row_sum_lanes[LINE] = {};
+            for (int64_t r0_line = 0; r0_line < 320; r0_line += LINE) {
+                #pragma GCC ivdep
+                for (int64_t lane = 0; lane < LINE; ++lane) {
+                    const int64_t r0 = r0_line + lane;
+                    // line 1: n = x * scale
+                    const float n_val = fx_to_float(dy[i0 * 320 + r0]);
+                    // line 2: dn = dy * w
+                    const float dn_val = n_val * fx_to_float(w[r0]);
+                    // line 1: n = x * scale
+                    const float n_val2 = fx_to_float(x[i0 * 320 + r0]) * scale_val;
+                    // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
+                    row_sum_lanes[lane] += dn_val * n_val2;
+                    // line 4: dw, db = (dy * n).sum(0), dy.sum(0)
+                    dw_parts[r0 + piece * 320] += n_val * n_val2;
+                    db_parts[r0 + piece * 320] += n_val;
+                }
+            }
             #pragma omp simd reduction(+ : row_sum)
-            for (int64_t r0 = 0; r0 < 320; ++r0) {
-                // line 1: n = x * scale
-                const float n_val = fx_to_float(dy[i0 * 320 + r0]);
-                // line 2: dn = dy * w
-                const float dn_val = n_val * fx_to_float(w[r0]);
-                // line 1: n = x * scale
-                const float n_val2 = fx_to_float(x[i0 * 320 + r0]) * scale_val;
+            for (int64_t lane = 0; lane < LINE; ++lane) {
                 // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
-                row_sum += dn_val * n_val2;
-                // line 4: dw, db = (dy * n).sum(0), dy.sum(0)
-                dw_parts[r0 + piece * 320] += n_val * n_val2;
-                db_parts[r0 + piece * 320] += n_val;
+                row_sum += row_sum_lanes[lane];
             }
             const float quotient = row_sum / 320.0f;
             #pragma GCC unroll UNROLL

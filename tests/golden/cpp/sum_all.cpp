@@ -8,6 +8,7 @@
 static inline int64_t at_most(int64_t x, int64_t limit);
 
 constexpr int64_t PIECES = 32; // tunable: 8 16 32 64 128 (parts of a row for threads to share)
+constexpr int64_t LINE = 64; // elements asked for at a time
 
 extern "C" int sum_all(const float* __restrict__ x, float* __restrict__ out, int64_t threads)
 {
@@ -23,10 +24,25 @@ extern "C" int sum_all(const float* __restrict__ x, float* __restrict__ out, int
         for (int64_t r0 = r0_begin; r0 < r0_stop; ++r0) {
             // line 1: total = x.sum()
             float chunk_sum = 0.0f;
+            alignas(64) float chunk_sum_lanes[LINE] = {};
+            {
+                const auto block = [&](int64_t r1_line, int64_t count)
+                    __attribute__((always_inline)) {
+                    #pragma GCC ivdep
+                    for (int64_t lane = 0; lane < count; ++lane) {
+                        const int64_t r1 = r1_line + lane;
+                        // line 1: total = x.sum()
+                        chunk_sum_lanes[lane] += x[r0 * 400 + r1];
+                    }
+                };
+                int64_t r1_at = 0;
+                for (; r1_at + LINE <= 400; r1_at += LINE) block(r1_at, LINE);
+                if (r1_at < 400) block(r1_at, 400 - r1_at);
+            }
             #pragma omp simd reduction(+ : chunk_sum)
-            for (int64_t r1 = 0; r1 < 400; ++r1) {
+            for (int64_t lane = 0; lane < LINE; ++lane) {
                 // line 1: total = x.sum()
-                chunk_sum += x[r0 * 400 + r1];
+                chunk_sum += chunk_sum_lanes[lane];
             }
             row_total += chunk_sum;
         }

@@ -19,7 +19,7 @@ from fusec.codegen.cpp.steps import Steps
 from fusec.codegen.cpp.writer import Writer
 from fusec.ir.body import Store, axis_sizes
 from fusec.ir.index import Expr, Symbol, product
-from fusec.ir.node import Load
+from fusec.ir.node import Load, Reduce, Scan, indirect_nodes
 
 LINE = "LINE"
 
@@ -34,6 +34,7 @@ class Request:
         writes: Whether it is going to be written.
         axis: The loop of which a later turn is meant; None for the current one.
         turns: How many turns later.
+        place: Where the indices are known, if that is not where the request is written.
     """
 
     buffer: str
@@ -41,6 +42,7 @@ class Request:
     writes: bool
     axis: Symbol | None = None
     turns: int = 0
+    place: Scope | None = None
 
 
 def declare_line(kernel: Kernel) -> str:
@@ -68,7 +70,7 @@ def write_requests(
         count: Elements of the block.
     """
     for request in requests:
-        place = Scope(scope.kernel, scope)
+        place = Scope(scope.kernel, request.place or scope)
         place.axes.update(first)
         moved = {axis: Expr.of(0) for axis, text in first.items() if text == "0"}
         if request.axis is not None:
@@ -122,7 +124,7 @@ def row_requests(kernel: Kernel, steps: Steps) -> dict[int, tuple[Request, ...]]
             )
             for number in passes
         }
-    busiest = max(passes, key=lambda number: cost(steps.fresh(number)))
+    busiest = busiest_pass(steps)
     stores = [s for step in steps.passes for s in step.stores]
     streams = _streams(kernel, _loads(steps, passes), stores, last)
     done = {s.buffer for number in passes if number <= busiest for s in steps.passes[number].stores}
@@ -132,6 +134,74 @@ def row_requests(kernel: Kernel, steps: Steps) -> dict[int, tuple[Request, ...]]
     own = [s for s in streams if s not in later]
     turns = -(-choices.AHEAD // points)
     return {busiest: (*_later(kernel, later, body.axes[-1], turns), *own)}
+
+
+def busiest_pass(steps: Steps) -> int:
+    """Return the number of the pass over a row that computes most."""
+    passes = [n for n, step in enumerate(steps.passes) if step.loops]
+    return max(passes, key=lambda number: cost(steps.fresh(number)))
+
+
+def gathered_requests(
+    kernel: Kernel, scope: Scope, row: Scope, writer: Writer, steps: Steps
+) -> dict[int, tuple[Request, ...]]:
+    """Write what finds out where the next row is, and return the requests for it.
+
+    Rows at computed places, as an embedding's, are where no hardware expects them.
+
+    Args:
+        kernel: One whose rows are reduced one after the other.
+        scope: Around the loops over the rows.
+        row: Inside of them.
+        writer: Where to.
+        steps: The passes over a row.
+    """
+    *_, axis = kernel.body.axes
+    loads = _gathered(kernel, steps, axis)
+    if not loads:
+        return {}
+    kernel.use("at_most")
+    later = Scope(kernel, scope)
+    later.taken, later.axes = row.taken, dict(row.axes)
+    now, extent = later.axes[axis], kernel.extent(axis)
+    name = later.bind(axis, later.name(f"{axis.name}_next"))
+    limit = str(int(extent) - 1) if extent.isdigit() else f"{extent} - 1"
+    writer.line(f"const int64_t {name} = at_most({now} + 1, {limit});")
+    payloads = indirect_nodes(tuple(expr for load in loads for expr in load.index))
+    later.compute(kernel.closure(payloads, later.values), writer, named=payloads)
+    return {
+        busiest_pass(steps): tuple(
+            Request(load.buffer, load.index, writes=False, place=later) for load in loads
+        )
+    }
+
+
+def _gathered(kernel: Kernel, steps: Steps, axis: Symbol) -> list[Load]:
+    """Return the loads of a whole row at a place that is computed from the row's number."""
+    body = kernel.body
+    points = product(axis_sizes(body.reduce_axes)).constant
+    if points is None or not choices.MIN_BLOCKED <= points <= choices.ROW_IN_CACHE:
+        return []
+    last = body.reduce_axes[-1]
+    found: dict[tuple[str, Expr], Load] = {}
+    for load in _loads(steps, [n for n, step in enumerate(steps.passes) if step.loops]):
+        buffer = kernel.buffers[load.buffer]
+        size = buffer.elements.constant
+        offset, nodes = buffer.offset(load.index), indirect_nodes(load.index)
+        free = {symbol for node in nodes for symbol in kernel.free[node]}
+        wanted = kernel.closure(nodes, ())
+        if (
+            load.mask is None
+            and (size is None or size * buffer.dtype.itemsize >= choices.WORTH_ASKING)
+            and axis in free
+            and free.isdisjoint(body.reduce_axes)
+            and offset.is_affine_in(last)
+            and offset.coefficient(last) == 1
+            and not any(isinstance(node, Reduce | Scan) for node in wanted)
+            and cost(wanted) <= choices.NEXT_ROW_COST
+        ):
+            found.setdefault((load.buffer, offset), load)
+    return list(found.values())[: choices.MOST_STREAMS]
 
 
 def column_requests(
@@ -192,8 +262,10 @@ def _later(
 
 __all__ = [
     "Request",
+    "busiest_pass",
     "column_requests",
     "declare_line",
+    "gathered_requests",
     "pointwise_requests",
     "row_requests",
     "tile_requests",

@@ -3,12 +3,14 @@
 Enlarging an image reads each of its rows for several of the result, and interpolates along it each
 time: what a row of the result needs depends on its own position only by way of the source row.
 Such values go into an array with the source row's number beside it; the next row of the result
-finds them there, unless its source row is another one.
+finds them there, unless its source row is another one.  Where the lower of two source rows becomes
+the upper one further down, its values are copied from one array into the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +26,7 @@ from fusec.codegen.cpp.writer import Writer
 from fusec.ir.body import Body, Store, axis_sizes
 from fusec.ir.index import Expr, Symbol, product
 from fusec.ir.interpret import run_body
-from fusec.ir.node import Load, Node, Op
+from fusec.ir.node import Load, Node, Op, recording, rewrite
 from fusec.ir.ops import CHECK_PREFIX
 
 
@@ -112,19 +114,39 @@ def fill_repeated(
         tables: What is known of all rows.
     """
     kernel, last = scope.kernel, scope.kernel.body.axes[-1]
-    for each in rows:
+    for number, each in enumerate(rows):
         name, key = names[each.key], scope.values[each.key].text
+        other = next((row for row in rows[number + 1 :] if are_equal(each, row)), None)
         with writer.block(f"if ({name} != {key})"):
             writer.line(f"{name} = {key};", each.key.source)
-            simd(kernel, (), writer, scalar=True)
-            inner = Scope(kernel, scope)
-            with writer.block(head(inner, last)):
-                bind_tables(inner, last, tables)
-                needed = kernel.closure(each.nodes, {*inner.values})
-                inner.compute(needed, writer, named=each.nodes)
-                for node in each.nodes:
-                    text = inner.values[node].text
-                    writer.line(f"{names[node]}[{inner.axes[last]}] = {text};", node.source)
+            with ExitStack() as stack:
+                if other is not None:
+                    with writer.block(f"if ({names[other.key]} == {key})"):
+                        simd(kernel, (), writer)
+                        copied = Scope(kernel, scope)
+                        with writer.block(head(copied, last)):
+                            place = f"[{copied.axes[last]}]"
+                            for node, same in zip(each.nodes, other.nodes, strict=True):
+                                text = f"{names[node]}{place} = {names[same]}{place};"
+                                writer.line(text, node.source)
+                    stack.enter_context(writer.block("else"))
+                simd(kernel, (), writer, scalar=True)
+                inner = Scope(kernel, scope)
+                with writer.block(head(inner, last)):
+                    bind_tables(inner, last, tables)
+                    needed = kernel.closure(each.nodes, {*inner.values})
+                    inner.compute(needed, writer, named=each.nodes)
+                    for node in each.nodes:
+                        text = inner.values[node].text
+                        writer.line(f"{names[node]}[{inner.axes[last]}] = {text};", node.source)
+
+
+def are_equal(one: Repeated, other: Repeated) -> bool:
+    """Whether the values of both are the same wherever their keys are."""
+    with recording():  # interns nodes, so that what is equal is the same
+        (key,), (instead,) = rewrite((one.key,), {}), rewrite((other.key,), {})
+        moved = rewrite(one.nodes, {}, lambda node: instead if node is key else None)
+        return moved == rewrite(other.nodes, {})
 
 
 def _indices(kernel: Kernel) -> list[Node]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from fusec.codegen.cpp import choices
-from fusec.codegen.cpp.ahead import row_requests, write_requests
+from fusec.codegen.cpp.ahead import gathered_requests, row_requests, write_requests
 from fusec.codegen.cpp.blocks import in_blocks, is_even, write_lanes
 from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import from_memory
@@ -49,11 +49,11 @@ Span = tuple[str, str]
 def write_rows(kernel: Kernel, scope: Scope, writer: Writer) -> None:
     """Write a body with reductions, a row at a time; threads share the rows."""
     with outer_loops(kernel, scope, writer, kernel.body.axes) as row:
-        write_row(kernel, row, writer)
+        write_row(kernel, row, writer, scope)
 
 
-def write_row(kernel: Kernel, row: Scope, writer: Writer) -> None:
-    """Write all that is done for one row."""
+def write_row(kernel: Kernel, row: Scope, writer: Writer, around: Scope | None = None) -> None:
+    """Write all that is done for one row; ``around`` is the scope of the loop over the rows."""
     steps = plan_steps(kernel)
     everything = set(kernel.body.nodes())
     rows = Rows(kernel, writer, steps)
@@ -63,6 +63,8 @@ def write_row(kernel: Kernel, row: Scope, writer: Writer) -> None:
         row.compute(step.before, writer, stores=step.row_stores, later=later)
         for store in step.row_stores:
             row.store(store, writer)
+        if number == 0 and around is not None and kernel.body.axes and may_thread(kernel):
+            rows.ask_for_next(row, around)
         if step.loops:
             rows.write_pass(row, number)
 
@@ -93,6 +95,12 @@ class Rows:
             kind = ELEMENT_TYPES[node.dtype]
             self.writer.line(f"alignas(64) {kind} {name}[{size}];", node.source)
             self.scratch[node] = name
+
+    def ask_for_next(self, row: Scope, around: Scope) -> None:
+        """Have the passes ask for the next row where its place is computed."""
+        found = gathered_requests(self.kernel, around, row, self.writer, self.steps)
+        for number, requests in found.items():
+            self.requests[number] = (*self.requests.get(number, ()), *requests)
 
     def write_pass(self, row: Scope, number: int) -> None:
         """Write one pass, and bind the results of its reductions."""
@@ -232,7 +240,8 @@ class Rows:
             fresh = [n for n in step.inside if n not in kept]
             halves = converted(self.kernel, axis, fresh, step.stores)
             marks = mark_type(fresh)
-            if requests or halves or marks:
+            # one vector of sums would wait for each addition before the next
+            if requests or halves or marks or items:
                 even = is_even(axis) and not self.cut
                 span = (begin, end)
                 write_lanes(

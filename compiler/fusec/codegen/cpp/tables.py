@@ -17,6 +17,7 @@ from fusec.codegen.cpp.loops import cost, head
 from fusec.codegen.cpp.scope import Kernel, Scope, may_be_empty
 from fusec.codegen.cpp.writer import Writer
 from fusec.ir.body import axis_sizes
+from fusec.ir.bounds import bounds
 from fusec.ir.index import Symbol, product
 from fusec.ir.node import Const, IndexValue, Load, Node, Op
 from fusec.ir.ops import CHECK_PREFIX
@@ -69,19 +70,29 @@ def write_tables(kernel: Kernel, scope: Scope, writer: Writer, kept: list[Node])
 
 
 def short_indices(kernel: Kernel) -> frozenset[Node]:
-    """Return the checked indices that 32 bits hold: twice as many of them are a vector."""
+    """Return the computed indices that 32 bits hold: twice as many of them are a vector."""
     symbols = {
         symbol
         for node in kernel.nodes
         if isinstance(node, Load)
         for expr in node.index
         for symbol in expr.symbols()
-        if isinstance(symbol.payload, Op) and symbol.payload.name.startswith(CHECK_PREFIX)
+        if isinstance(symbol.payload, Node) and symbol.payload.dtype == torch.int64
     }
-    sizes = {s: s.size.constant if s.size is not None else None for s in symbols}
-    wide = {s.payload for s in symbols if (sizes[s] or 1 << 31) >= 1 << 31}
-    found = {s.payload for s in symbols} - wide
-    return frozenset(n for n in found if isinstance(n, Node) and n.dtype == torch.int64)
+    wide = {symbol.payload for symbol in symbols if not _is_short(symbol)}
+    found = {symbol.payload for symbol in symbols} - wide
+    return frozenset(node for node in found if isinstance(node, Node))
+
+
+def _is_short(symbol: Symbol) -> bool:
+    """Whether the value of a computed index is one of 32 bits: by its check, or by its bounds."""
+    node = symbol.payload
+    assert isinstance(node, Node)
+    if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX):
+        size = symbol.size.constant if symbol.size is not None else None
+        return size is not None and size < 1 << 31
+    known = bounds(node)
+    return known is not None and known[0] >= -(1 << 31) and known[1] < 1 << 31
 
 
 def _word(scope: Scope, node: Node) -> str:

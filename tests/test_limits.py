@@ -16,7 +16,7 @@ from fusec.report import Timing, Trial, TuningRun
 from fusec.runtime.graph import NoInputs
 from fusec.runtime.sweep import FixedSize, SweepPoint, sizes_of, sweep
 from fusec.tune.limits import copy_time, machine
-from fuselab import plots
+from fuselab import plots, plots_search
 from fuselab.outcomes import trial_line
 from fuselab.plots_machine import RooflinePoint, roofline_figure, sweep_figure
 from fuselab.plots_tuning import outcome_figure
@@ -237,9 +237,9 @@ def run_of(configs: list[dict[str, int]], times: list[float | None]) -> TuningRu
 
 def test_spots_lie_on_the_points() -> None:
     run = run_of([{"A": 1}, {"A": 2}, {"A": 4}], [2.0, None, 1.0])
-    figure = plots.tuning_figure(run)
+    figure = plots_search.tuning_figure(run)
     plots.figure_png(figure)
-    spots = plots.tuning_spots(figure, run)
+    spots = plots_search.tuning_spots(figure, run)
     assert [index for _, _, index in spots] == [0, 2], "what failed cannot be picked"
     (x0, y0, _), (x1, y1, _) = spots
     assert 0 < x0 < x1 < 1

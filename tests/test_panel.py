@@ -395,7 +395,7 @@ def test_tuning_redraws_at_most_four_times_a_second(cell, monkeypatch):
 
     drawn: list[float] = []
 
-    def draw(run: TuningRun) -> tuple[bytes, list[Any]]:
+    def draw(_run: TuningRun, _picture: object) -> tuple[bytes, list[Any]]:
         drawn.append(time.monotonic())
         return b"png", []
 

@@ -385,6 +385,7 @@ def test_a_cell_is_shown_as_its_gutter_has_it() -> None:
 
 def test_history_has_every_text_with_its_time(fake: Workbench) -> None:
     tab, more = fake.kernels, fake.kernels.more
+    more.open()
     assert more.history.disabled
     tab.tunables._controls["GRAIN"].value = 8
     settle(fake)

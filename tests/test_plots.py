@@ -1,14 +1,18 @@
 """The plots: what they show, that their axes say their units, and that pyplot stays out."""
 
+import io
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from fusec.report import Timing, Trial, TuningRun
-from fuselab.plots import config_text, edit_figure, figure_png, speed_figure, tuning_figure
+from fuselab.plots import config_text, edit_figure, figure_png, speed_figure
+from fuselab.plots_search import SearchPicture, tuning_figure, tuning_spots
 from panel_fake import FakeCell, timing
 
 
@@ -150,3 +154,46 @@ def test_the_line_of_a_part_says_that_eager_ran_the_whole_cell() -> None:
 def test_configurations_are_counted_in_whole_numbers() -> None:
     axes = tuning_figure(tuned(*(2.0 + i for i in range(4)))).axes[0]
     assert all(tick == int(tick) for tick in axes.get_xticks())
+
+
+def pixels(png: bytes) -> Any:
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(png)).convert("L")).astype(int)
+
+
+def test_a_picture_drawn_again_is_the_one_drawn_afresh() -> None:
+    """A live search redraws its points alone; nothing of what was there before may stay."""
+    picture = SearchPicture()
+    runs = [
+        tuned(3.0, 2.0, eager=4.0),
+        tuned(3.0, 2.0, None, 1.0, eager=4.0),  # another is the best, one has failed
+        tuned(3.0, 2.0, None, 1.0, 2.5, eager=4.0),
+        tuned(3.0, 30.0, eager=4.0),  # other axes
+        tuned(3.0, 300.0, eager=4.0),  # logarithmic ones
+        tuned(),
+        tuned(3.0, 2.0, eager=4.0),
+    ]
+    before: bytes = b""
+    for run in runs:
+        png, spots = picture.draw(run)
+        fresh, fresh_spots = SearchPicture().draw(run)
+        assert np.array_equal(pixels(png), pixels(fresh))
+        assert spots == fresh_spots
+        assert png != before
+        before = png
+        figure = tuning_figure(run)
+        whole = pixels(figure_png(figure))
+        assert tuning_spots(figure, run) == spots
+        # Lines that cross a point lie above it in one and below it in the other.
+        assert (np.abs(whole - pixels(png)) > 64).mean() < 0.002
+
+
+def test_axes_stay_while_the_times_do() -> None:
+    picture = SearchPicture()
+    picture.draw(tuned(3.0, 2.0, eager=4.0))
+    axes = picture._figure.axes[0]
+    picture.draw(tuned(3.0, 2.0, 3.1, eager=4.0))
+    assert picture._figure.axes[0] is axes
+    picture.draw(tuned(3.0, 9.0, eager=4.0))
+    assert picture._figure.axes[0] is not axes

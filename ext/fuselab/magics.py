@@ -190,9 +190,12 @@ class FuseMagics(Magics):
             out=args.out,
         )
         fused, program = self._prepare(body, options, header)
+        begun = self._begin_panel(fused) if args.panel else None
         try:
             value = self.session.run(fused, program)
         except BaseException as error:
+            if begun is not None:
+                begun.close()
             shorten_traceback(self._shell, error)
             raise
         self._after(fused, args)
@@ -225,6 +228,12 @@ class FuseMagics(Magics):
             self._edit_next(fused, args.edit)
         if args.panel:
             self._show_panel(fused, below=not args.quiet)
+
+    def _begin_panel(self, cell: FusedCell) -> Any:
+        """Let the page make its part of the workbench while the cell is compiled."""
+        from fuselab.panel import prepare  # imports ipywidgets
+
+        return prepare(cell)
 
     def _show_panel(self, cell: FusedCell, *, below: bool) -> None:
         """Show the live workbench, perhaps below the cell's result."""

@@ -211,7 +211,7 @@ class TuningOutcome:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         """Return the forms that a notebook and a terminal show."""
-        from fuselab import plots
+        from fuselab import plots, plots_search
         from fuselab.views.page import picture
 
         rows = self.rows()
@@ -227,7 +227,7 @@ class TuningOutcome:
         html += static_table(("tunable", "best time with each value", "range"), effects, 2)
         bundle: dict[str, Any] = {"text/plain": "\n".join(lines)}
         if self.run.best is not None:
-            png = plots.figure_png(plots.tuning_figure(self.run, title=self.name))
+            png = plots.figure_png(plots_search.tuning_figure(self.run, title=self.name))
             bundle["image/png"] = base64.b64encode(png).decode()
             html += picture(bundle["image/png"], f"{self.name}: every configuration's time")
         return bundle | {"text/html": html}

@@ -11,11 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from fusec.report import Timing, TuningRun
-from fuselab.words import against, digits, duration
+from fuselab.words import against, digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
 
@@ -77,82 +78,6 @@ def edit_figure(verdict_times: Sequence[tuple[str, Timing | None]], *, title: st
     bars(axes, present, reference=present[0][1] if present else None)
     axes.set_title(title, fontsize=SMALL + 1, loc="left", color=TEXT)
     return figure
-
-
-def tuning_figure(run: TuningRun, *, title: str = "") -> Figure:
-    """Draw every configuration's median and quartiles, eager's line, and the best so far."""
-    from matplotlib.ticker import MaxNLocator
-
-    # Drawn again and again while a search runs: margins that are known, a legend with a place of
-    # its own and one call for all points take a third of the time.
-    height = 2.7
-    figure = blank(height, layout=None)
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.1, right=0.985, bottom=0.45 / height, top=1 - 0.5 / height)
-    done = [(i, t.timing) for i, t in enumerate(run.trials, 1) if t.timing is not None]
-    failed = [i for i, t in enumerate(run.trials, 1) if t.timing is None]
-    highest = max((timing.high for _, timing in done), default=0.0)
-    lowest = min((timing.low for _, timing in done), default=0.0)
-    scale, unit = unit_of(highest)
-    winner = run.best + 1 if run.best is not None else 0
-    _points(axes, [each for each in done if each[0] != winner], scale, color=FUSED, best=False)
-    _points(axes, [each for each in done if each[0] == winner], scale, color=EDITED, best=True)
-    if run.best is not None and run.trials[run.best].timing is not None:
-        best_timing = run.trials[run.best].timing
-        assert best_timing is not None
-        label = f"best: {config_text(run.trials[run.best].values)}"
-        label += f", {digits(best_timing.median * scale)} {unit}"
-        axes.plot([], [], "o", color=EDITED, markersize=6, label=label)
-    if failed:
-        top = highest * scale if highest else 1.0
-        axes.plot(failed, [top] * len(failed), "x", color=FAILED, markersize=5, label="failed")
-    if run.eager is not None:
-        # Far above every configuration, eager's line would press them all into one.
-        if not done or run.eager.median < 8 * highest:
-            axes.axhline(run.eager.median * scale, color=EAGER, linestyle="--", linewidth=1.2)
-            axes.plot([], [], "--", color=EAGER, label=_eager_label(run))
-        else:
-            axes.plot([], [], " ", label=_eager_label(run) + ", off the top")
-    if lowest > 0 and highest / lowest > 20:
-        axes.set_yscale("log")
-    else:
-        axes.set_ylim(bottom=0.0)
-    width = max(run.total, len(run.trials), 1)
-    axes.set_xlim(0.3, width + 0.7)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel(f"configuration, in the order tried ({len(run.trials)} of {run.total})")
-    axes.set_ylabel(f"time a call ({unit})")
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(
-            fontsize=SMALL - 1, frameon=False, labelcolor=TEXT, ncols=3, loc="lower left",
-            bbox_to_anchor=(0.0, 1.0), borderpad=0.0, borderaxespad=0.3,
-        )  # fmt: skip
-    axes.set_title(title or run.kernel, fontsize=SMALL + 1, loc="left", color=TEXT, pad=17, y=1.0)
-    axes.grid(axis="y", color="#e4e4e4", linewidth=0.6)
-    axes.set_axisbelow(True)
-    plain(axes)
-    return figure
-
-
-def tuning_spots(figure: Figure, run: TuningRun) -> list[tuple[float, float, int]]:
-    """Return where each configuration's point is on a drawn ``tuning_figure``.
-
-    Args:
-        figure: After it was written: only then is it laid out.
-        run: What it shows.
-
-    Returns:
-        x and y from 0 to 1, from the upper left, and the index into ``run.trials``.
-    """
-    axes = figure.axes[0]
-    highest = max((t.timing.high for t in run.trials if t.timing is not None), default=0.0)
-    scale, _ = unit_of(highest)
-    found = []
-    for index, trial in enumerate(run.trials):
-        if trial.timing is not None:
-            x, y = axes.transData.transform((index + 1, trial.timing.median * scale))
-            found.append((x / figure.bbox.width, 1 - y / figure.bbox.height, index))
-    return found
 
 
 def heat_axes(run: TuningRun) -> tuple[str, str] | None:
@@ -236,13 +161,19 @@ def heat_spots(figure: Figure, run: TuningRun) -> list[tuple[float, float, int]]
 
 def figure_png(figure: Figure, dpi: int = 110) -> bytes:
     """Write a figure as PNG with a palette, a third of its size: notebooks keep every picture."""
-    import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from PIL import Image  # matplotlib's own requirement
 
     figure.set_dpi(dpi)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
+    return encoded(canvas)
+
+
+def encoded(canvas: FigureCanvasAgg) -> bytes:
+    """Write what is drawn on a canvas as PNG with a palette."""
+    import numpy as np
+    from PIL import Image  # matplotlib's own requirement
+
     image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
     ground: Any = image.getpixel((0, 0))
     image = image.quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
@@ -280,12 +211,6 @@ def unit_of(seconds: float) -> tuple[float, str]:
     if seconds >= 1.0:
         return 1.0, "s"
     return (1e3, "ms") if seconds >= 1e-4 else (1e6, "µs")
-
-
-def _eager_label(run: TuningRun) -> str:
-    assert run.eager is not None
-    what = "the whole cell in eager" if run.eager_is_whole else "eager"
-    return f"{what}: {duration(run.eager.median)}"
 
 
 def bars(
@@ -376,20 +301,6 @@ def shares(axes: Axes, kernels: Mapping[str, Timing], label: str = SHARES) -> No
         labelcolor=TEXT,
     )
     plain(axes)
-
-
-def _points(
-    axes: Axes, done: Sequence[tuple[int, Timing]], scale: float, *, color: str, best: bool
-) -> None:
-    if not done:
-        return
-    medians = [timing.median * scale for _, timing in done]
-    low = [max(0.0, m - t.low * scale) for m, (_, t) in zip(medians, done, strict=True)]
-    high = [max(0.0, t.high * scale - m) for m, (_, t) in zip(medians, done, strict=True)]
-    axes.errorbar(
-        [x for x, _ in done], medians, yerr=[low, high], fmt="o", markersize=6 if best else 4,
-        color=color, elinewidth=1.0, capsize=2, zorder=3 if best else 2,
-    )  # fmt: skip
 
 
 def plain(axes: Axes) -> None:

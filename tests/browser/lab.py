@@ -40,6 +40,8 @@ CHROMIUM_ARGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+# Chromium itself reaches no other host.
+OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 
 
 class Lab:
@@ -178,7 +180,26 @@ class Notebook:
         errors: Uncaught errors of scripts.
     """
 
-    def __init__(self, browser: Browser, lab: Lab, width: int = 1280, height: int = 1000) -> None:
+    def __init__(
+        self,
+        browser: Browser,
+        lab: Lab,
+        width: int = 1280,
+        height: int = 1000,
+        *,
+        watched: bool = True,
+    ) -> None:
+        """Open an empty page.
+
+        Args:
+            browser: Chromium.
+            lab: What it shows.
+            width: Of the page, in pixels.
+            height: Likewise.
+            watched: Whether requests pass through Playwright, which blocks other hosts. To
+                measure times they must not: each request, and each message of the kernel, takes
+                the way through two more processes. ``OFFLINE`` blocks the hosts then.
+        """
         self.lab = lab
         self.name = ""
         self.strangers: list[str] = []
@@ -186,10 +207,11 @@ class Notebook:
         context = browser.new_context(
             viewport={"width": width, "height": height}, reduced_motion="reduce"
         )
-        context.route("**/*", self._route)
-        context.route_web_socket(
-            lambda url: not self._is_own(url), lambda ws: self.strangers.append(ws.url)
-        )
+        if watched:
+            context.route("**/*", self._route)
+            context.route_web_socket(
+                lambda url: not self._is_own(url), lambda ws: self.strangers.append(ws.url)
+            )
         self.page: Page = context.new_page()
         self.page.set_default_timeout(20 * SECOND)
         self.page.on("pageerror", self._note)

@@ -11,7 +11,7 @@ import weakref
 from .bench import PanelCell
 from .workbench import BelowResult, Workbench
 
-__all__ = ["BelowResult", "PanelCell", "Workbench", "workbench"]
+__all__ = ["BelowResult", "PanelCell", "Workbench", "prepare", "workbench"]
 
 _panels: weakref.WeakKeyDictionary[PanelCell, Workbench] = weakref.WeakKeyDictionary()
 
@@ -28,4 +28,19 @@ def workbench(cell: PanelCell) -> Workbench:
     panel = _panels.get(cell)
     if panel is None or panel.closed:
         panel = _panels[cell] = Workbench(cell)
+    return panel
+
+
+def prepare(cell: PanelCell) -> Workbench | None:
+    """Begin the panel of a cell that is about to run; None where it has one.
+
+    The page reads the scripts and makes its part of the widgets while the cell is compiled; what
+    is left for later are their values. Whoever runs the cell closes the panel if that fails.
+
+    Args:
+        cell: As for ``workbench``.
+    """
+    if cell in _panels and not _panels[cell].closed:
+        return None
+    panel = _panels[cell] = Workbench(cell, run=False)
     return panel

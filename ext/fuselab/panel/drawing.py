@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from fusec.report import TuningRun
 from fuselab import plots, words
 from fuselab.plots_cell import cell_figure
+from fuselab.plots_search import SearchPicture
 from fuselab.plots_tuning import outcome_figure
 from fuselab.views.timings import edits_of, peer_title, steps_of
 
@@ -75,13 +76,17 @@ def speed_png(facts: Facts) -> bytes:
     return plots.figure_png(figure)
 
 
-def tuning_png(run: TuningRun) -> tuple[bytes, list[Spot]]:
-    """Draw a search so far; return the picture and its points as places to pick."""
-    figure = plots.tuning_figure(run)
-    png = plots.figure_png(figure)
+def tuning_png(run: TuningRun, picture: SearchPicture) -> tuple[bytes, list[Spot]]:
+    """Draw a search so far; return the picture and its points as places to pick.
+
+    Args:
+        run: The search.
+        picture: Where it was drawn before.
+    """
+    png, spots = picture.draw(run)
     return png, [
         (round(x, 4), round(y, 4), f"trial:{index}", trial_words(run, index))
-        for x, y, index in plots.tuning_spots(figure, run)
+        for x, y, index in spots
     ]
 
 

@@ -59,6 +59,7 @@ class Editor(Scripted):
             on_keep: The same, for keeping.
         """
         super().__init__("editor")
+        self.on_shown: Callable[[], None] = lambda: None
         self._handlers = {"check": on_check, "keep": on_keep}
         self._state = state
         self._on_edit = on_edit
@@ -111,6 +112,7 @@ class Editor(Scripted):
         kind, document, text = message.get("kind"), message.get("document"), message.get("text")
         if kind == "ready":
             self._shown = True
+            self.on_shown()
         if not isinstance(document, str) or not isinstance(text, str):
             return
         seen = int(message.get("seen", 0))

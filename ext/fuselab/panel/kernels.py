@@ -24,6 +24,7 @@ from .tuning import TuningTab
 
 Work = Callable[[str, Kernel, str], None]  # a kernel's name, the kernel, its draft
 
+NO_KERNEL = "Every operator of this cell runs as ATen’s own kernel: nothing to edit."
 LANGUAGE = {"cpp": "C++", "triton": "Triton"}
 
 
@@ -37,6 +38,7 @@ class KernelsTab:
         self._tuning = tuning
         self._filling = False
         self.editor: Editor | None = None
+        self.on_shown: Callable[[], None] = lambda: None  # a page has drawn the editor
         self._label: tuple[object, ...] = ()
         self.choice = plain.choice("Kernel", "24em")
         self.choice.observe(self._choose, "value")
@@ -84,12 +86,23 @@ class KernelsTab:
     def show(self) -> None:
         """Make the editor, at the first time that somebody looks."""
         with self._bench.state:
-            if self.editor is None and self._bench.kernel is not None:
+            if self._bench.kernel is not None:
+                self.prepare()
+            elif self.editor is not None:
+                self.place.children = ()
+                self.editor.close()
+                self.editor = None
+            self.refresh()
+
+    def prepare(self) -> None:
+        """Make the editor before there is a kernel to show in it."""
+        with self._bench.state:
+            if self.editor is None:
                 self.editor = Editor(
                     self._bench.state, self._typed, self._key_check, self._key_keep
                 )
+                self.editor.on_shown = self.on_shown
                 self.place.children = [self.editor]
-            self.refresh()
 
     # --- what the user does; called on any thread, returns at once -------------------------
 
@@ -230,15 +243,16 @@ class KernelsTab:
             marks += [kernel_state(kernel)] if kernel.edited else []
             marks += ["unkept changes"] if name in self._bench.drafts else []
             options.append((" · ".join(mark for mark in marks if mark), name))
-        if tuple(options) != self.choice.options:
-            self.choice.options = tuple(options)
-        self.choice.value = self._bench.selected or None
+        with self.choice.hold_sync():
+            if tuple(options) != self.choice.options:
+                self.choice.options = tuple(options)
+            self.choice.value = self._bench.selected or None
         shown = self._bench.kernel
-        self.summary.value = (
-            escape(f"{LANGUAGE[shown.target]}, {shown.generated.summary}".rstrip(", "))
-            if shown
-            else "Every operator of this cell runs as ATen’s own kernel: nothing to edit."
-        )
+        if shown is None:
+            self.summary.value = NO_KERNEL
+        else:
+            said = f"{LANGUAGE[shown.target]}, {shown.generated.summary}"
+            self.summary.value = escape(said.rstrip(", "))
 
     def _show_source(self) -> None:
         kernel = self._bench.kernel
@@ -253,13 +267,15 @@ class KernelsTab:
         self.tunables.show(text)
         if self.editor is None:
             return
-        self.editor.cell = cell_lines(self._bench.cell, list(self._bench.facts.kernels.values()))
         file = str(getattr(self._bench.cell, "filename", "")) if self._is_cell else ""
-        self.editor.links = packed(links_of(kernel, text, file))
-        if self.editor.document != name:
-            self.editor.load(name, text, kernel.target, f"Source of kernel {name}")
-        elif self.editor.text != text:
-            self.editor.replace(text)
+        with self.editor.hold_sync():  # one message
+            kernels = list(self._bench.facts.kernels.values())
+            self.editor.cell = cell_lines(self._bench.cell, kernels)
+            self.editor.links = packed(links_of(kernel, text, file))
+            if self.editor.document != name:
+                self.editor.load(name, text, kernel.target, f"Source of kernel {name}")
+            elif self.editor.text != text:
+                self.editor.replace(text)
 
     def _show_verdict(self) -> None:
         bench = self._bench

@@ -30,8 +30,18 @@ export default { async render(at) {
 } };"""
 
 
-class Script(widgets.Widget):
+# Run when the shared scripts reach the page, before there is anything to show with them.
+_WARM = """\
+export default { async initialize({ model }) {
+  const url = URL.createObjectURL(new Blob([model.get("loader")], {type: "text/javascript"}));
+  (await (globalThis.fuselabLoader ??= import(url))).warm?.(model);
+} };"""
+
+
+class Script(anywidget.AnyWidget):
     """What the drawings and editors of all panels share; it is never shown itself.
+
+    The page loads and reads the scripts as soon as it has them.
 
     Attributes:
         editor: The editor's script.
@@ -40,6 +50,8 @@ class Script(widgets.Widget):
         loader: What loads these.
         css: The looks of both, and of the plain widgets round them.
     """
+
+    _esm = _WARM
 
     editor = t.Unicode("").tag(sync=True)
     picture = t.Unicode("").tag(sync=True)
@@ -63,6 +75,7 @@ def shared_script() -> Script:
                 copy=_text("copy.js"),
                 loader=_text("loader.js"),
                 css=_text("editor.css") + _text("picture.css"),
+                layout=plain.layout(),
             )
         return _shared
 

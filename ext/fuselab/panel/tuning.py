@@ -13,6 +13,7 @@ from fusec.kernel import Kernel
 from fusec.report import TuningRun
 from fuselab import words
 from fuselab.plots import config_text
+from fuselab.plots_search import SearchPicture
 from fuselab.views.tuning import effect_rows, left_words
 
 from . import markup, plain
@@ -41,6 +42,7 @@ class TuningTab(LateTab):
         self._stop = threading.Event()
         self._kernel = ""  # name of the kernel whose search is queued or runs
         self._drawn: TuningRun | None = None
+        self._picture = SearchPicture()
         self._picked = False  # whether the latest note is about a point that was picked
         self._next_draw = 0.0
         self.on_start: list[Any] = []
@@ -173,7 +175,7 @@ class TuningTab(LateTab):
 
     def _draw(self, run: TuningRun) -> None:
         self._drawn = run
-        self.plot.show(*tuning_png(run), self.pick)
+        self.plot.show(*tuning_png(run, self._picture), self.pick)
         # These need the whole search; while it runs one picture at a time is enough.
         heat, spots = heat_png(run) if run.stopped else (b"", [])
         outcome = outcome_png(run) if run.stopped else b""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import escape
 from typing import Any
 
@@ -13,6 +13,7 @@ from fuselab.states import kernel_state
 
 from . import markup, plain
 from .bench import Bench, Facts, PanelCell
+from .early import Early
 from .fusion import FusionTab
 from .guards import GuardsTab
 from .kernels import KernelsTab
@@ -34,7 +35,13 @@ class Workbench(widgets.VBox):
     click or a key does, and what those start runs on the panel's own worker.
     """
 
-    def __init__(self, cell: PanelCell) -> None:
+    def __init__(self, cell: PanelCell, *, run: bool = True) -> None:
+        """Make a panel.
+
+        Args:
+            cell: The fused cell.
+            run: Whether it has run; nothing is filled in before.
+        """
         self.bench = Bench(cell)
         self.head = plain.html()
         self.tuning = TuningTab(self.bench)
@@ -62,11 +69,21 @@ class Workbench(widgets.VBox):
         )
         self.tabs.observe(lambda _: self._opened(), "selected_index")
         self.tuning.on_start.append(lambda: self._open(self.tuning))
+        self.kernels.on_shown = self._seen
+        late = [part for part in self.parts if isinstance(part, LateTab)]
+        self._early = Early(
+            [self._draw_below, *(self._maker(part) for part in late)],
+            self.bench.worker.submit,
+            self._is_busy,
+        )
         self.bench.listen(self._show_head)
         self.bench.after_each = self._draw
         super().__init__([self.head, self.tabs], layout=plain.layout())
         self.add_class("fuselab-panel")
-        self.bench.changed()
+        if run:
+            self.bench.changed()
+        else:
+            self.kernels.prepare()
 
     def __repr__(self) -> str:
         # That of ipywidgets writes down everything inside, each time it is shown.
@@ -83,6 +100,7 @@ class Workbench(widgets.VBox):
 
     def close(self) -> None:
         """Stop what runs and let go of the cell; ipywidgets keeps a widget until it is closed."""
+        self._early.end()
         self.bench.worker.clear()
         self.timings.close()
         if self.tuning.running:
@@ -106,8 +124,38 @@ class Workbench(widgets.VBox):
         self.bench.look()
         self.bench.changed()
         self.kernels.show()
-        self._draw_later()
+        # What is made of a tab that was opened before is not up to date any more. The rest waits
+        # until the page has drawn this: see ``_seen``.
+        if self.parts[self.tabs.selected_index or 0] is not self.kernels or self.kernels.more.made:
+            self._draw_later()
         return dict(super()._repr_mimebundle_(**kwargs) or {})
+
+    def _seen(self) -> None:
+        """The page has drawn the first tab: whatever nobody waits for may be made now."""
+        self._early.begin()
+
+    def _is_busy(self) -> bool:
+        if self.bench.activity or self.tuning.running:
+            return True
+        lock = self.bench.cell.lock
+        if not lock.acquire(blocking=False):
+            return True
+        lock.release()
+        return False
+
+    def _maker(self, part: LateTab) -> Callable[[], None]:
+        def make() -> None:
+            part.open()
+            # Their figures take longer than all else, and come below what is read first.
+            if part in (self.timings, self.tuning):
+                return
+            if part is self.stages:  # takes the lock itself, where it needs it
+                part.draw()
+            else:
+                with self.bench.cell.lock:
+                    part.draw()
+
+        return make
 
     def _open(self, part: object) -> None:
         self.tabs.selected_index = [p is part for p in self.parts].index(True)
@@ -121,6 +169,7 @@ class Workbench(widgets.VBox):
         part = self.parts[self.tabs.selected_index or 0]
         if isinstance(part, LateTab):
             part.open()
+            self._early.begin()  # who opens one will open others
         self._draw_later()
 
     def _draw_later(self) -> None:
@@ -138,14 +187,15 @@ class Workbench(widgets.VBox):
 
     def _draw_part(self, part: Any) -> None:
         if part is self.kernels:
-            # Below what a person looks at first, which need not wait for it.
-            self.kernels.more.open()
-            self.kernels.more.draw()
-            # Nobody waits for these two either, now; the tab that is opened next is there at once.
-            self.timings.open()
-            self.tuning.open()
+            self._draw_below()
         else:
             part.draw_if_made()
+
+    def _draw_below(self) -> None:
+        """Make and draw what stands below the editor, which a person looks at first."""
+        with self.bench.cell.lock:
+            self.kernels.more.open()
+            self.kernels.more.draw()
 
     def _show_head(self) -> None:
         self.head.value = (

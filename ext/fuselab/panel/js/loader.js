@@ -16,6 +16,12 @@ const dress = (css) => {
   fetched.set(css, document.head.appendChild(style));
 };
 
+// shared: the model that has all scripts. Before anything can be shown: what a panel shows first.
+export const warm = (shared) => {
+  dress(shared.get("css"));
+  for (const part of ["editor", "copy"]) load(shared.get(part)).catch(() => {}); // render says why
+};
+
 // shared: the model that has all scripts; at: {model, el}, the widget to show.
 export default async (shared, at) => {
   dress(shared.get("css"));

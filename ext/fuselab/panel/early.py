@@ -1,0 +1,87 @@
+"""The tabs that nobody has opened yet, made while nothing else happens.
+
+Opening a tab costs a message to the kernel, one back for each of its widgets, and drawing them:
+two tenths of a second, of which nothing is left where the tab was made before. Each widget costs
+room in the saved notebook as well, so this is done for the panel that was shown last, and for one
+that somebody works with, and not for all.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable
+
+REST = 0.4  # seconds from one step to the next: a person may do something in between
+LONGER = 2.0  # seconds until the next look, where somebody else is busy
+
+_latest: Early | None = None
+
+
+class Early:
+    """Steps that are done one by one while nobody needs the kernel or the worker.
+
+    Args:
+        steps: What to do, in order; each is given to ``submit``.
+        submit: Puts a step on the panel's worker.
+        busy: Whether the panel, or another one, is at work.
+    """
+
+    def __init__(
+        self,
+        steps: Iterable[Callable[[], None]],
+        submit: Callable[[Callable[[], None]], None],
+        busy: Callable[[], bool],
+    ) -> None:
+        self._left = list(steps)
+        self._submit = submit
+        self._busy = busy
+        self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Go on from here, instead of the panel that did so before."""
+        global _latest
+        if _latest is not None and _latest is not self:
+            _latest.end()
+        _latest = self
+        self._wait(REST)
+
+    def end(self) -> None:
+        """Do nothing any more, until the next ``begin``."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def _wait(self, seconds: float) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = None
+            if self._left:
+                self._timer = threading.Timer(seconds, self._step)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _step(self) -> None:
+        if _latest is not self:
+            return
+        if cell_runs() or self._busy():
+            self._wait(LONGER)
+            return
+        with self._lock:
+            step = self._left.pop(0) if self._left else None
+        if step is not None:
+            self._submit(step)
+            self._wait(REST)
+
+
+def cell_runs() -> bool:
+    """Whether the main thread runs a cell at the moment."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_code.co_name == "run_cell_async":
+            return True
+        frame = frame.f_back
+    return False

@@ -301,3 +301,21 @@ def test_heat_map_keeps_the_best_of_what_it_does_not_show() -> None:
 def test_timing_keeps_its_quartiles_in_the_sweep() -> None:
     point = SweepPoint(8, Timing(1, 0.9, 1.2, 9, "m"), Timing(1, 0.9, 1.2, 9, "m"))
     assert plots.figure_png(sweep_figure([point, point], "x"))
+
+
+@pytest.mark.parametrize(
+    ("function", "operations"),
+    [
+        (lambda x: x.sum(1), 64 * 512),  # a roofline must not say that it only moves
+        (lambda x: x.amax(0), 64 * 512),
+        (lambda x: x.cumsum(1), 64 * 512),
+        (lambda x: (x * x).sum(), 2 * 64 * 512),
+        (lambda x: x.sum(1) + 1, 64 * 512 + 64),
+        (lambda x: x.t().contiguous(), 0),
+    ],
+)
+def test_sums_are_operations(function: Any, operations: int) -> None:
+    compiled = fusec.compile(function)
+    compiled(torch.randn(64, 512))
+    (graph,) = compiled.graphs
+    assert sum(kernel.generated.operations for kernel in graph.kernels) == operations

@@ -311,9 +311,22 @@ def _input_names(module: fx.GraphModule) -> dict[int, str]:
 
 
 def _plain_name(source: str) -> str:
-    """Return ``mlp_weight`` for ``L['self']._modules['mlp']._parameters['weight']``."""
-    words = [w for w in re.findall(r"[A-Za-z_]\w*", source) if w not in _PLUMBING]
-    return "_".join(words[-2:]) if words else "x"
+    """Return ``mlp_weight`` for ``L['self']._modules['mlp']._parameters['weight']``.
+
+    What is numbered in between is told apart by its number: ``mlp_2_weight`` of a Sequential.
+    """
+    found = re.findall(r"[A-Za-z_]\w*|(?<=')\d+(?=')", source)
+    words = [word for word in found if word not in _PLUMBING]
+    while words and words[-1].isdigit():
+        words.pop()
+    last = words[-1:]
+    for word in reversed(words[:-1]):
+        last.insert(0, word)
+        if not word.isdigit():
+            break
+    if last and last[0].isdigit():  # of a Sequential that is compiled itself
+        last = last[-1:] + last[:-1]
+    return "_".join(last) if last else "x"
 
 
 def _updated_inputs(module: fx.GraphModule) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 
-REST = 0.4  # seconds from one step to the next: a person may do something in between
+REST = 0.25  # seconds from one step to the next: a person may do something in between
 LONGER = 2.0  # seconds until the next look, where somebody else is busy
 
 _latest: Early | None = None

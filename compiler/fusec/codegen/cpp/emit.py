@@ -9,7 +9,6 @@ import torch
 from fusec.codegen.cpp.columns import column_axis, write_columns
 from fusec.codegen.cpp.crossed import write_crossed
 from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
-from fusec.codegen.cpp.loops import cost
 from fusec.codegen.cpp.narrow import narrow_axis, write_narrow
 from fusec.codegen.cpp.pieces import should_split, write_pieces
 from fusec.codegen.cpp.pointwise import write_pointwise
@@ -19,8 +18,9 @@ from fusec.codegen.cpp.support import helper_texts
 from fusec.codegen.cpp.updates import write_updates
 from fusec.codegen.cpp.writer import Writer
 from fusec.codegen.naming import body_sizes, identifier, make_signature
+from fusec.codegen.operations import count_operations
 from fusec.codegen.patterns import index_nodes, use_one_plus
-from fusec.ir.body import Body, Buffer, axis_sizes
+from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, product
 from fusec.ir.node import Reduce, Scan
 from fusec.kernel import Argument, KernelSource
@@ -110,7 +110,7 @@ def emit_cpp(
         origins=file.origins(),
         read_bytes=_bytes(a for a in signature.arguments if a.role != "out"),
         written_bytes=_bytes(a for a in signature.arguments if a.role != "in"),
-        operations=_operations(body),
+        operations=count_operations(body),
         summary=summary,
     )
 
@@ -175,11 +175,6 @@ def _bytes(arguments: object) -> int:
             return -1
         total += count * argument.dtype.itemsize
     return total
-
-
-def _operations(body: Body) -> int:
-    points = product(axis_sizes(body.axes + body.reduce_axes)).constant
-    return -1 if points is None else points * cost(body.nodes())
 
 
 __all__ = ["emit_cpp"]

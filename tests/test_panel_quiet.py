@@ -15,6 +15,7 @@ import fuselab
 from fuselab import plots
 from fuselab.panel import workbench
 from fuselab.panel.tuning import Turns
+from fuselab.plots_search import SearchPicture
 
 pytestmark = pytest.mark.serial
 
@@ -56,16 +57,21 @@ def test_nothing_is_drawn_or_sent_during_a_measurement(monkeypatch: pytest.Monke
 
         monkeypatch.setattr(kind, "block", timed)
     drawn: list[tuple[float, float]] = []
-    figure_png = plots.figure_png
 
-    def draw(*arguments: Any) -> bytes:
-        started = time.perf_counter()
-        try:
-            return figure_png(*arguments)
-        finally:
-            drawn.append((started, time.perf_counter()))
+    def watch(place: Any, name: str) -> None:
+        real = getattr(place, name)
 
-    monkeypatch.setattr(plots, "figure_png", draw)
+        def draw(*arguments: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return real(*arguments)
+            finally:
+                drawn.append((started, time.perf_counter()))
+
+        monkeypatch.setattr(place, name, draw)
+
+    watch(plots, "figure_png")
+    watch(SearchPicture, "draw")  # the search itself
     sent: list[tuple[float, float]] = []
     worker = f"fuselab-{searched.bench.cell.name}"
 

@@ -190,6 +190,7 @@ def _draw_run(axes: Axes, run: TuningRun, ground: Ground) -> list[Any]:
     marks = _points(axes, [each for each in done if each[0] != winner], scale, best=False)
     marks += _points(axes, [each for each in done if each[0] == winner], scale, best=True)
     told: list[Any] = []
+    look: dict[str, Any]
 
     def tell(label: str, **look: Any) -> None:
         told.append(Line2D([], [], label=label, **look))

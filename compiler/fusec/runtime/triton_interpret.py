@@ -254,6 +254,15 @@ def _patch_builder(interpreter: Any, tl: Any) -> None:
         bits = interpreter._get_np_dtype(dtype)
         return handle(np.invert(np.zeros(1, dtype=bits)), dtype.scalar)
 
+    spread = builder.create_splat
+
+    def splat(self: Any, wanted: Any, value: Any) -> Any:
+        # the outcome of comparing two numbers is called by their type
+        if value.data.dtype == bool:
+            value = handle(value.data, tl.int1)
+        return spread(self, wanted, value)
+
+    builder.create_splat = splat
     builder.get_all_ones_value = all_ones
     builder.create_dot = dot
     builder.cast_impl = cast_impl

@@ -11,6 +11,7 @@ RBLOCK = 512  # tunable: 512 1024 2048 4096 8192 (elements a program takes at a 
 SPLITS = 2  # tunable: 2 4 8 16 32 64 128 (programs that share a row)
 NUM_WARPS = 2  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
+UNROLL = 2  # tunable: 1 2 4 (steps of the loop that are written as one)
 
 
 @triton.jit
@@ -45,6 +46,7 @@ def normalize_part1(
     squares1_parts,
     RBLOCK: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     row = tl.program_id(0)
@@ -54,7 +56,7 @@ def normalize_part1(
     running_sum = tl.full([RBLOCK], 0.0, tl.float32)
     tl.static_assert(RBLOCK >= 300 or 300 % RBLOCK == 0)
     running_squares = tl.full([RBLOCK], 0.0, tl.float32)
-    for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         part = (split * CHUNK + start) // PADDED
         part_inside = part < 5
         col = tl.multiple_of((split * CHUNK + start) % PADDED, RBLOCK) + tl.arange(0, RBLOCK)
@@ -95,6 +97,7 @@ def normalize(
     RBLOCK: tl.constexpr,
     SPLITS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
     PARTS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
@@ -121,7 +124,7 @@ def normalize(
     w = tl.load(w_ptr + row)
     quotient = x_sum / 1500.0
     rsqrt = tl.rsqrt(x_squares / 1500.0 + 1e-05)
-    for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         part = (split * CHUNK + start) // PADDED
         part_inside = part < 5
         col = tl.multiple_of((split * CHUNK + start) % PADDED, RBLOCK) + tl.arange(0, RBLOCK)
@@ -149,6 +152,7 @@ def launch(x, w, out):
         squares1_parts,
         RBLOCK=RBLOCK,
         NUM_STAGES=NUM_STAGES,
+        UNROLL=UNROLL,
         CHUNK=chunk,
         num_warps=NUM_WARPS,
     )
@@ -161,6 +165,7 @@ def launch(x, w, out):
         RBLOCK=RBLOCK,
         SPLITS=SPLITS,
         NUM_STAGES=NUM_STAGES,
+        UNROLL=UNROLL,
         PARTS=triton.next_power_of_2(SPLITS),
         CHUNK=chunk,
         num_warps=NUM_WARPS,

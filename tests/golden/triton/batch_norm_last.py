@@ -12,6 +12,7 @@ RBLOCK = 256  # tunable: 4 8 16 32 64 128 256 (rows it takes at a time)
 SPLITS = 2  # tunable: 2 4 8 16 32 64 128 256 512 1024 (programs that share a column)
 NUM_WARPS = 4  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
+UNROLL = 1  # tunable: 1 2 4 (steps of the loop that are written as one)
 
 
 @triton.jit
@@ -47,6 +48,7 @@ def normalize_part1(
     XBLOCK: tl.constexpr,
     RBLOCK: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     col = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[None, :]
@@ -55,7 +57,7 @@ def normalize_part1(
     # line 1: y = norm(x) * w
     running_sum = tl.full([RBLOCK, XBLOCK], 0.0, tl.float32)
     running_squares = tl.full([RBLOCK, XBLOCK], 0.0, tl.float32)
-    for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         row = split * CHUNK + start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 300
         x = tl.load(x_ptr + col + row * 6, col_inside & row_inside, other=0.0).to(tl.float32)
@@ -131,6 +133,7 @@ def normalize(
     RBLOCK: tl.constexpr,
     SPLITS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     col = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[None, :]
@@ -142,7 +145,7 @@ def normalize(
     w = tl.load(w_ptr + col, col_inside)
     quotient = x_sum / 300.0
     rsqrt = tl.rsqrt(x_squares / 300.0 + 1e-05)
-    for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         row = split * CHUNK + start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 300
         x = tl.load(x_ptr + col + row * 6, col_inside & row_inside, other=0.0).to(tl.float32)
@@ -166,6 +169,7 @@ def launch(x, w, out):
         XBLOCK=XBLOCK,
         RBLOCK=RBLOCK,
         NUM_STAGES=NUM_STAGES,
+        UNROLL=UNROLL,
         CHUNK=chunk,
         num_warps=NUM_WARPS,
     )
@@ -190,6 +194,7 @@ def launch(x, w, out):
         RBLOCK=RBLOCK,
         SPLITS=SPLITS,
         NUM_STAGES=NUM_STAGES,
+        UNROLL=UNROLL,
         CHUNK=chunk,
         num_warps=NUM_WARPS,
     )

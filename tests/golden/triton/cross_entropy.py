@@ -10,6 +10,7 @@ from triton.language.extra import libdevice
 RBLOCK = 4096  # tunable: 512 1024 2048 4096 8192 16384 (elements a program takes at a time)
 NUM_WARPS = 8  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
+UNROLL = 1  # tunable: 1 2 4 (steps of the loop that are written as one)
 
 
 @triton.jit
@@ -39,6 +40,7 @@ def cross_entropy(
     loss_ptr,
     RBLOCK: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):
     row = tl.program_id(0)
     # line 5: loss = cross_entropy(logits, target, reduction="none")
@@ -48,7 +50,7 @@ def cross_entropy(
     tl.device_assert(in_range, "target out of range")
     running_total = tl.full([RBLOCK // 8], 0.0, tl.float32)
     running_max = tl.full([RBLOCK // 8], -float("inf"), tl.float32)
-    for start in tl.range(0, 5000, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, 5000, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         col = start + tl.arange(0, RBLOCK)
         col_inside = col < 5000
         logits = tl.load(
@@ -75,5 +77,6 @@ def launch(logits, target, loss):
         loss,
         RBLOCK=RBLOCK,
         NUM_STAGES=NUM_STAGES,
+        UNROLL=UNROLL,
         num_warps=NUM_WARPS,
     )

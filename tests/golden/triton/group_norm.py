@@ -9,6 +9,7 @@ import triton.language as tl
 RBLOCK = 512  # tunable: 512 1024 2048 4096 8192 (elements a program takes at a time)
 NUM_WARPS = 2  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
+UNROLL = 2  # tunable: 1 2 4 (steps of the loop that are written as one)
 
 
 @triton.jit
@@ -37,14 +38,27 @@ def around(mean, total, squares, count):
 
 
 @triton.jit
-def normalize(x_ptr, w_ptr, out_ptr, RBLOCK: tl.constexpr, NUM_STAGES: tl.constexpr):
+def normalize(
+    x_ptr,
+    w_ptr,
+    out_ptr,
+    RBLOCK: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
     row = tl.program_id(0)
     PADDED: tl.constexpr = (300 + RBLOCK - 1) // RBLOCK * RBLOCK
     # line 1: y = norm(x) * w
     running_sum = tl.full([RBLOCK], 0.0, tl.float32)
     tl.static_assert(RBLOCK >= 300 or 300 % RBLOCK == 0)
     running_squares = tl.full([RBLOCK], 0.0, tl.float32)
-    for start in tl.range(0, 4 * PADDED, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(
+        0,
+        4 * PADDED,
+        RBLOCK,
+        num_stages=NUM_STAGES,
+        loop_unroll_factor=UNROLL,
+    ):
         part = start // PADDED
         col = tl.multiple_of(start % PADDED, RBLOCK) + tl.arange(0, RBLOCK)
         col_inside = col < 300
@@ -66,7 +80,13 @@ def normalize(x_ptr, w_ptr, out_ptr, RBLOCK: tl.constexpr, NUM_STAGES: tl.conste
     x_squares = tl.sum(around(x_sum / 1200.0, running_sum, running_squares, count), 0)
     quotient = x_sum / 1200.0
     rsqrt = tl.rsqrt(x_squares / 1200.0 + 1e-05)
-    for start in tl.range(0, 4 * PADDED, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(
+        0,
+        4 * PADDED,
+        RBLOCK,
+        num_stages=NUM_STAGES,
+        loop_unroll_factor=UNROLL,
+    ):
         part = start // PADDED
         col = tl.multiple_of(start % PADDED, RBLOCK) + tl.arange(0, RBLOCK)
         col_inside = col < 300
@@ -83,4 +103,12 @@ def normalize(x_ptr, w_ptr, out_ptr, RBLOCK: tl.constexpr, NUM_STAGES: tl.conste
 
 def launch(x, w, out):
     """Run on the current device and stream; the tensors are as when it was made."""
-    normalize[(6,)](x, w, out, RBLOCK=RBLOCK, NUM_STAGES=NUM_STAGES, num_warps=NUM_WARPS)
+    normalize[(6,)](
+        x,
+        w,
+        out,
+        RBLOCK=RBLOCK,
+        NUM_STAGES=NUM_STAGES,
+        UNROLL=UNROLL,
+        num_warps=NUM_WARPS,
+    )

@@ -55,12 +55,12 @@ def norm_gradient(
         # line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
         tl.store(dx_ptr + row * 200 + col, dx, row_inside & col_inside)
     tl.store(
-        dw_parts_ptr + col + piece * 200,
+        dw_parts_ptr + piece * 200 + col,
         tl.sum(column_sum, 0, keep_dims=True),
         col_inside,
     )
     tl.store(
-        db_parts_ptr + col + piece * 200,
+        db_parts_ptr + piece * 200 + col,
         tl.sum(column_sum2, 0, keep_dims=True),
         col_inside,
     )

@@ -51,8 +51,8 @@ def norm_gradient(
         column_sum2 += dy
         # line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
         tl.store(dx_ptr + row * 128 + col, dx)
-    tl.store(dw_parts_ptr + col + piece * 128, tl.sum(column_sum, 0, keep_dims=True))
-    tl.store(db_parts_ptr + col + piece * 128, tl.sum(column_sum2, 0, keep_dims=True))
+    tl.store(dw_parts_ptr + piece * 128 + col, tl.sum(column_sum, 0, keep_dims=True))
+    tl.store(db_parts_ptr + piece * 128 + col, tl.sum(column_sum2, 0, keep_dims=True))
 
 
 def launch(dy, w, x, scale, dx, dw_parts, db_parts):

@@ -11,6 +11,7 @@ XBLOCK = 128  # tunable: 16 32 64 128 256 (columns a program computes)
 RBLOCK = 8  # tunable: 4 8 16 32 64 128 (rows it takes at a time)
 NUM_WARPS = 4  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
+UNROLL = 1  # tunable: 1 2 4 (steps of the loop that are written as one)
 
 
 @triton.jit
@@ -41,13 +42,14 @@ def scans(
     XBLOCK: tl.constexpr,
     RBLOCK: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):
     col = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[None, :]
     col_inside = col < 70
     # line 2: y = running(x)
     product_before = tl.full([1, XBLOCK], 1, tl.float32)
     logsumexp_before = tl.full([1, XBLOCK], -float("inf"), tl.float32)
-    for start in tl.range(0, 20, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, 20, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         row = start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 20
         x = tl.load(x_ptr + col + row * 70, col_inside & row_inside)
@@ -87,5 +89,6 @@ def launch(x, prod_out, logsumexp_out):
         XBLOCK=XBLOCK,
         RBLOCK=RBLOCK,
         NUM_STAGES=NUM_STAGES,
+        UNROLL=UNROLL,
         num_warps=NUM_WARPS,
     )

@@ -9,6 +9,7 @@ import triton.language as tl
 RBLOCK = 1024  # tunable: 512 1024 2048 4096 8192 16384 (elements a program takes at a time)
 NUM_WARPS = 4  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
+UNROLL = 1  # tunable: 1 2 4 (steps of the loop that are written as one)
 
 
 @triton.jit
@@ -32,13 +33,14 @@ def scans(
     argmax_out_ptr,
     RBLOCK: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):
     row = tl.program_id(0)
     # line 2: y = running(x)
     sum_before = tl.full([1], 0, tl.float32)
     max_before = tl.full([1], -float("inf"), tl.float32)
     argmax_before = tl.full([1], 0, tl.int32)
-    for start in tl.range(0, 1500, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, 1500, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         col = start + tl.arange(0, RBLOCK)
         col_inside = col < 1500
         x = tl.load(x_ptr + row * 1500 + col, col_inside)
@@ -77,5 +79,6 @@ def launch(x, sum_out, max_out, argmax_out):
         argmax_out,
         RBLOCK=RBLOCK,
         NUM_STAGES=NUM_STAGES,
+        UNROLL=UNROLL,
         num_warps=NUM_WARPS,
     )

@@ -11,6 +11,7 @@ XBLOCK = 1024  # tunable: 256 512 1024 2048 (columns a program computes)
 RBLOCK = 2  # tunable: 1 2 4 (rows it takes at a time)
 NUM_WARPS = 4  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
+UNROLL = 1  # tunable: 1 2 4 (steps of the loop that are written as one)
 
 
 @triton.jit
@@ -35,13 +36,14 @@ def softmax(
     XBLOCK: tl.constexpr,
     RBLOCK: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):
     col = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[None, :]
     col_inside = col < 140000
     # line 4: y = torch.softmax(x, 0)
     running_max = tl.full([RBLOCK, XBLOCK], -float("inf"), tl.float32)
     running_total = tl.full([RBLOCK, XBLOCK], 0.0, tl.float32)
-    for start in tl.range(0, 3, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, 3, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         row = start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 3
         x = tl.load(
@@ -53,7 +55,7 @@ def softmax(
         running_max, running_total = online_sum(running_max, running_total, x)
     x_max = tl.reduce(running_max, 0, maximum, keep_dims=True)
     exp_sum = tl.sum(running_total * tl.exp(running_max - x_max), 0, keep_dims=True)
-    for start in tl.range(0, 3, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, 3, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         row = start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 3
         x = tl.load(
@@ -74,5 +76,6 @@ def launch(x, out):
         XBLOCK=XBLOCK,
         RBLOCK=RBLOCK,
         NUM_STAGES=NUM_STAGES,
+        UNROLL=UNROLL,
         num_warps=NUM_WARPS,
     )

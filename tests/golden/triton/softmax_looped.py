@@ -10,6 +10,7 @@ from triton.language.extra import libdevice
 RBLOCK = 4096  # tunable: 512 1024 2048 4096 8192 16384 (elements a program takes at a time)
 NUM_WARPS = 8  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
+UNROLL = 1  # tunable: 1 2 4 (steps of the loop that are written as one)
 
 
 @triton.jit
@@ -33,12 +34,18 @@ def online_sum_grouped(largest, total, x, GROUP: tl.constexpr):
 
 
 @triton.jit
-def softmax(x_ptr, out_ptr, RBLOCK: tl.constexpr, NUM_STAGES: tl.constexpr):
+def softmax(
+    x_ptr,
+    out_ptr,
+    RBLOCK: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
     row = tl.program_id(0)
     # line 4: y = torch.softmax(x, -1)
     running_max = tl.full([RBLOCK // 8], -float("inf"), tl.float32)
     running_total = tl.full([RBLOCK // 8], 0.0, tl.float32)
-    for start in tl.range(0, 5000, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, 5000, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         col = start + tl.arange(0, RBLOCK)
         col_inside = col < 5000
         x = tl.load(
@@ -50,7 +57,7 @@ def softmax(x_ptr, out_ptr, RBLOCK: tl.constexpr, NUM_STAGES: tl.constexpr):
         running_max, running_total = online_sum_grouped(running_max, running_total, x, 8)
     x_max = tl.reduce(running_max, 0, maximum)
     exp_sum = tl.sum(running_total * tl.exp(running_max - x_max), 0)
-    for start in tl.range(0, 5000, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, 5000, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         col = start + tl.arange(0, RBLOCK)
         col_inside = col < 5000
         x = tl.load(
@@ -65,4 +72,11 @@ def softmax(x_ptr, out_ptr, RBLOCK: tl.constexpr, NUM_STAGES: tl.constexpr):
 
 def launch(x, out):
     """Run on the current device and stream; the tensors are as when it was made."""
-    softmax[(5,)](x, out, RBLOCK=RBLOCK, NUM_STAGES=NUM_STAGES, num_warps=NUM_WARPS)
+    softmax[(5,)](
+        x,
+        out,
+        RBLOCK=RBLOCK,
+        NUM_STAGES=NUM_STAGES,
+        UNROLL=UNROLL,
+        num_warps=NUM_WARPS,
+    )

@@ -12,6 +12,7 @@ RBLOCK = 4096  # tunable: 512 1024 2048 4096 8192 (elements a program takes at a
 SPLITS = 17  # tunable: 8 16 17 32 64 128 256 512 1024 (programs that share a row)
 NUM_WARPS = 8  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
+UNROLL = 4  # tunable: 1 2 4 (steps of the loop that are written as one)
 
 
 @triton.jit
@@ -47,6 +48,7 @@ def softmax_part1(
     online_sum1_parts,
     RBLOCK: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     row = tl.program_id(0)
@@ -54,7 +56,7 @@ def softmax_part1(
     # line 4: y = torch.softmax(x, -1)
     running_max = tl.full([RBLOCK // 8], -float("inf"), tl.float32)
     running_total = tl.full([RBLOCK // 8], 0.0, tl.float32)
-    for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         col = split * CHUNK + start + tl.arange(0, RBLOCK)
         col_inside = col < 70000
         x = tl.load(x_ptr + row * 70000 + col, col_inside, other=-float("inf")).to(tl.float32)
@@ -74,6 +76,7 @@ def softmax(
     RBLOCK: tl.constexpr,
     SPLITS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
     PARTS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
@@ -85,7 +88,7 @@ def softmax(
     x_max = tl.reduce(max_part, 0, maximum)
     online_sum1_part = tl.load(online_sum1_parts + part * 2 + row, part < SPLITS, 0.0)
     exp_sum = tl.sum(online_sum1_part * tl.exp(max_part - x_max), 0)
-    for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         col = split * CHUNK + start + tl.arange(0, RBLOCK)
         col_inside = col < 70000
         x = tl.load(x_ptr + row * 70000 + col, col_inside, other=-float("inf")).to(tl.float32)
@@ -104,6 +107,7 @@ def launch(x, out):
         online_sum1_parts,
         RBLOCK=RBLOCK,
         NUM_STAGES=NUM_STAGES,
+        UNROLL=UNROLL,
         CHUNK=chunk,
         num_warps=NUM_WARPS,
     )
@@ -115,6 +119,7 @@ def launch(x, out):
         RBLOCK=RBLOCK,
         SPLITS=SPLITS,
         NUM_STAGES=NUM_STAGES,
+        UNROLL=UNROLL,
         PARTS=triton.next_power_of_2(SPLITS),
         CHUNK=chunk,
         num_warps=NUM_WARPS,

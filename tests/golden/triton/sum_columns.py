@@ -12,6 +12,7 @@ RBLOCK = 32  # tunable: 4 8 16 32 64 128 (rows it takes at a time)
 SPLITS = 23  # tunable: 4 8 16 23 32 64 128 256 512 1024 (programs that share a column)
 NUM_WARPS = 4  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
+UNROLL = 1  # tunable: 1 2 4 (steps of the loop that are written as one)
 
 
 @triton.jit
@@ -21,6 +22,7 @@ def sum_columns_part1(
     XBLOCK: tl.constexpr,
     RBLOCK: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     col = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[None, :]
@@ -28,7 +30,7 @@ def sum_columns_part1(
     split = tl.program_id(1)
     # line 1: total = x.sum(0)
     running_sum = tl.full([RBLOCK, XBLOCK], 0.0, tl.float32)
-    for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         row = split * CHUNK + start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 3000
         running_sum = running_sum + tl.load(
@@ -69,6 +71,7 @@ def launch(x, out):
         XBLOCK=XBLOCK,
         RBLOCK=RBLOCK,
         NUM_STAGES=NUM_STAGES,
+        UNROLL=UNROLL,
         CHUNK=chunk,
         num_warps=NUM_WARPS,
     )

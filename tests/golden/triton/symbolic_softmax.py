@@ -10,6 +10,7 @@ from triton.language.extra import libdevice
 RBLOCK = 8192  # tunable: 512 1024 2048 4096 8192 16384 (elements a program takes at a time)
 NUM_WARPS = 16  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
+UNROLL = 1  # tunable: 1 2 4 (steps of the loop that are written as one)
 
 
 @triton.jit
@@ -40,12 +41,13 @@ def softmax(
     INDEX: tl.constexpr,
     RBLOCK: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):
     row = tl.program_id(0).to(INDEX)
     # line 4: y = torch.softmax(x, -1)
     running_max = tl.full([RBLOCK // 4], -float("inf"), tl.float32)
     running_total = tl.full([RBLOCK // 4], 0.0, tl.float32)
-    for start in tl.range(0, s1, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, s1, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         col = start + tl.arange(0, RBLOCK).to(INDEX)
         col_inside = col < s1
         x = tl.load(
@@ -57,7 +59,7 @@ def softmax(
         running_max, running_total = online_sum_grouped(running_max, running_total, x, 4)
     x_max = tl.reduce(running_max, 0, maximum)
     exp_sum = tl.sum(running_total * tl.exp(running_max - x_max), 0)
-    for start in tl.range(0, s1, RBLOCK, num_stages=NUM_STAGES):
+    for start in tl.range(0, s1, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         col = start + tl.arange(0, RBLOCK).to(INDEX)
         col_inside = col < s1
         x = tl.load(
@@ -81,5 +83,6 @@ def launch(x, out, s0, s1):
         INDEX=tl.int64 if wide else tl.int32,
         RBLOCK=RBLOCK,
         NUM_STAGES=NUM_STAGES,
+        UNROLL=UNROLL,
         num_warps=NUM_WARPS,
     )

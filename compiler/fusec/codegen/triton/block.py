@@ -18,13 +18,23 @@ from fusec.codegen.triton import expressions as ex
 from fusec.codegen.triton.expressions import Needs, Text
 from fusec.codegen.triton.names import is_check, rounds_for_memory, wish_for
 from fusec.codegen.triton.padding import Padding
+from fusec.codegen.triton.pairs import TWICE, Pair
 from fusec.codegen.triton.relaxed import is_softmax_total, is_softmax_weight
 from fusec.codegen.triton.scans import write_scan
 from fusec.codegen.triton.tiling import LIMIT, Dim, Tile, payloads
 from fusec.codegen.triton.writer import Writer
 from fusec.ir.body import Buffer, Store
 from fusec.ir.bounds import bounds
-from fusec.ir.index import Expr, FloorDiv, Mod, Symbol, is_nonnegative, lower_bound, upper_bound
+from fusec.ir.index import (
+    Expr,
+    FloorDiv,
+    Mod,
+    Monomial,
+    Symbol,
+    is_nonnegative,
+    lower_bound,
+    upper_bound,
+)
 from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
 from fusec.ir.ops import CHECK_PREFIX, COMPARISONS
 from fusec.report import SourceLine
@@ -53,6 +63,7 @@ class Kernel:
         names: Node to the name it got in this kernel.
         wishes: Reduction to the name it should get in every kernel of the file.
         lined: The dimensions whose index the text has as a vector, too.
+        pairs: Load to the pair that it is loaded as a part of.
     """
 
     tile: Tile
@@ -71,6 +82,7 @@ class Kernel:
     names: dict[Node, str] = field(default_factory=dict)
     wishes: dict[Node, str] = field(default_factory=dict)
     lined: set[Dim] = field(default_factory=set)
+    pairs: Mapping[Load, Pair] = field(default_factory=dict)
 
     def dims(self, symbols: Iterable[Symbol]) -> frozenset[Dim]:
         """Return the tile dimensions of loop axes."""
@@ -142,6 +154,9 @@ class Block:
             if is_check(node):
                 self._check(node)
                 continue
+            if isinstance(node, Load) and node in self.kernel.pairs:
+                self._load_pair(self.kernel.pairs[node])
+                continue
             text = self.text(node)
             sources = self._sources(node)
             if self._inline(node, text, todo[position + 1 :]):
@@ -194,7 +209,7 @@ class Block:
         if isinstance(user, Reduce) and isinstance(node, Cast):
             return not isinstance(node.args[0], Load) and len(text.source) <= LINE_LIMIT
         if isinstance(node, Cast) and isinstance(node.args[0], Load):
-            return False
+            return node.args[0] in self.kernel.pairs
         if user is None or isinstance(user, Reduce | Scan):
             return len(text.source) <= LINE_LIMIT // 2
         if user.source != node.source and node.source is not None:
@@ -298,10 +313,22 @@ class Block:
         name = f"{self.kernel.parameters[buffer]}_ptr"
         if offset.constant == 0:
             return name, frozenset()
-        text = self.index(offset)
-        if len(offset.terms) == 1 and text.startswith("(") and text.endswith(")"):
-            text = text[1:-1]  # one quotient or remainder: it binds more tightly than the sum
-        return f"{name} + {text}", self.kernel.expr_dims(offset)
+        # What is a number to the program goes first, so that it is added to the address once.
+        scalar = {m: c for m, c in offset.terms.items() if m and not self._varies(m)}
+        parts = [Expr(scalar), offset - Expr(scalar)]
+        texts = []
+        for part in parts:
+            text = self.index(part)
+            if len(part.terms) == 1 and text.startswith("(") and text.endswith(")"):
+                text = text[1:-1]  # one quotient or remainder: it binds more tightly than the sum
+            texts.append(text)
+        shown = [t for t, part in zip(texts, parts, strict=True) if part.constant != 0]
+        whole = " + ".join([name, *shown]).replace("+ -", "- ")
+        return whole, self.kernel.expr_dims(offset)
+
+    def _varies(self, monomial: Monomial) -> bool:
+        """Whether a term of an index differs within the tile."""
+        return any(d.place >= 0 for d in self.kernel.expr_dims(Expr({monomial: 1})))
 
     def _load(self, node: Load) -> Text:
         line = self.kernel.tile.line_of(node)
@@ -336,6 +363,41 @@ class Block:
         if policy is not None and any(d.place >= 0 for d in dims):
             args.append(f'eviction_policy="{policy}"')
         return ex.call("tl.load", *[Text(a) for a in args])
+
+    def _load_pair(self, pair: Pair) -> None:
+        """Write the load of two neighbors, unless they are there already."""
+        kernel, both = self.kernel, (pair.first, pair.second)
+        if pair.first in self.known:
+            return
+        (col,) = (d for d in kernel.tile.dims if d.place == kernel.tile.rank - 1)
+        dims = kernel.expr_dims(pair.rest) | {col}
+        base = f"{kernel.parameters[pair.first.buffer]}_ptr"
+        if pair.rest.constant != 0:
+            base = f"{base} + {self.index(pair.rest)}"
+        conditions = [d.mask for d in self._ordered(dims - {col}) if d.mask]
+        conditions.append(f"{TWICE}_inside")
+        guards = _index_guards(pair.first.index)
+        masks = [pair.first.mask] if pair.first.mask is not None else []
+        for condition in masks + guards:
+            conditions.append(self.value(condition).within(ex.AND + 1))
+            dims = dims | kernel.node_dims(condition)
+        address = f"{base} + {TWICE}"
+        shape = kernel.tile.shape(dims)
+        if any(d.place >= 0 for d in dims - kernel.expr_dims(pair.rest) - {col}):
+            address = f"tl.broadcast_to({address}, {shape.replace(col.block, f'2 * {col.block}')})"
+        other = f", other={ex.number(pair.first.other, pair.first.dtype).source}" if masks else ""
+        where = " & ".join(dict.fromkeys(conditions))
+        names = []
+        for load in both:
+            wish = wish_for(load, kernel.favorite, kernel.parameters)
+            names.append(kernel.names.get(load) or kernel.name(wish))
+            kernel.names[load], self.known[load] = names[-1], Text(names[-1])
+        whole = kernel.name(f"{TWICE}_{names[0]}")
+        sources = tuple(load.source for load in both)
+        kernel.writer.mark(pair.first.source)
+        kernel.writer.line(f"{whole} = tl.load({address}, {where}{other})", sources)
+        split = f"tl.split(tl.reshape({whole}, {shape[:-1]}, 2]))"
+        kernel.writer.line(f"{', '.join(names)} = {split}", sources)
 
     def _padded(self, node: Load) -> str:
         assert self.kernel.padding is not None

@@ -26,8 +26,8 @@ class Choice:
     """How a body becomes kernels.
 
     Attributes:
-        kind: ``scalar``, ``flat``, ``tiled``, ``persistent``, ``looped``, ``split``, or
-            ``crossed``: rows and columns at once.
+        kind: ``scalar``, ``flat``, ``tiled``, ``rows``: tiles of which a loop takes a row at a
+            time, ``persistent``, ``looped``, ``split``, or ``crossed``: rows and columns at once.
         groups: The independent axes of each outer dimension, slowest first.
         reduced: The reduced axes, slowest first.
         inner_last: Whether the reduced dimension is the contiguous one, the tile's last.
@@ -67,6 +67,14 @@ def warps(value: int) -> Knob:
     return Knob("NUM_WARPS", value, (1, 2, 4, 8, 16, 32), "warps a program, 32 threads each")
 
 
-def stages() -> Knob:
+def stages(value: int = 1) -> Knob:
     """Return the tunable for the steps whose loads are under way at once."""
-    return Knob("NUM_STAGES", 1, (1, 2, 3, 4), "steps of the loop that are loaded ahead")
+    return Knob("NUM_STAGES", value, (1, 2, 3, 4), "steps of the loop that are loaded ahead")
+
+
+def unroll(value: int = 1) -> Knob:
+    """Return the tunable for the steps that are one: their loads begin together."""
+    return Knob("UNROLL", value, (1, 2, 4), "steps of the loop that are written as one")
+
+
+LOOP = "for start in tl.range(0, {}, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):"

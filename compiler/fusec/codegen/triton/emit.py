@@ -9,6 +9,7 @@ from fusec.codegen.naming import body_sizes, identifier, make_signature
 from fusec.codegen.passes import plan_passes
 from fusec.codegen.triton import crossed, matmul, split
 from fusec.codegen.triton.block import Block
+from fusec.codegen.triton.choice import LOOP
 from fusec.codegen.triton.choices import choose
 from fusec.codegen.triton.choices_matmul import choose_product, take_apart
 from fusec.codegen.triton.eviction import for_one_reading
@@ -22,7 +23,7 @@ from fusec.codegen.triton.indices import (
 )
 from fusec.codegen.triton.online import carry_online
 from fusec.codegen.triton.patterns import use_patterns
-from fusec.codegen.triton.pointwise import write_pointwise
+from fusec.codegen.triton.pointwise import write_pointwise, write_rows
 from fusec.codegen.triton.reductions import write_looped, write_persistent
 from fusec.codegen.triton.tiling import LIMIT, extents, move, without_empty_rows
 from fusec.codegen.triton.traffic import count_operations, read_bytes, summarize, written_bytes
@@ -52,8 +53,8 @@ def emit_triton(
         body: What to compute; possibly several fused bodies.
         buffers: Its buffers by name.
         label: A few words about what it is: ``gelu, layer_norm``.
-        strategy: ``persistent``, ``looped`` or ``split`` in place of the rules' choice; for a
-            matrix product one of ``choices_matmul.STRATEGIES``.
+        strategy: ``persistent``, ``looped`` or ``split``, or ``rows`` or ``tiled``, in place of the
+            rules' choice; for a matrix product one of ``choices_matmul.STRATEGIES``.
         settings: Values of a matrix product's tunables in place of the rules' own.
         device_properties: Reserved for the GPU that the text is meant for.
     """
@@ -150,6 +151,8 @@ def write_single(file: File) -> None:
     kernel.evict = for_one_reading(body, kernel.buffers)
     if choice.kind in ("scalar", "flat", "tiled"):
         write_pointwise(kernel, block)
+    elif choice.kind == "rows":
+        write_rows(kernel, block)
     elif choice.kind == "persistent":
         assert tile.inner is not None
         write_row_index(file, kernel, tile.inner)
@@ -159,7 +162,7 @@ def write_single(file: File) -> None:
         size = block.index(tile.inner.size)
         if tile.walk is not None:
             size = f"{block.index(tile.walk.size)} * {write_padded(kernel, tile)}"
-        loop = f"for start in tl.range(0, {size}, RBLOCK, num_stages=NUM_STAGES):"
+        loop = LOOP.format(size)
         write_looped(kernel, block, plan_passes(body), loop)
     constants = [(k.name, k.name) for k in file.knobs]
     if choice.row_block:

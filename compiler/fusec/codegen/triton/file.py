@@ -12,6 +12,7 @@ from fusec.codegen.triton.expressions import Needs
 from fusec.codegen.triton.helpers import HELPERS
 from fusec.codegen.triton.names import favorite_names
 from fusec.codegen.triton.padding import Padding
+from fusec.codegen.triton.pairs import TWICE, Pair, pairs_along
 from fusec.codegen.triton.relaxed import relaxed_nodes
 from fusec.codegen.triton.tiling import Tile, extents
 from fusec.codegen.triton.writer import Writer
@@ -25,6 +26,7 @@ RESERVED = frozenset(
 ) | {
     "NUM_WARPS",
     "NUM_STAGES",
+    "UNROLL",
     "wide",
     "min",
     "max",
@@ -98,12 +100,15 @@ class File:
         """Return a kernel to write; the arguments' names are taken in it."""
         taken = {f"{p}_ptr" for p in self.parameters.values()} | set(self.sizes.values())
         taken |= {name, self.name, "INDEX", "start", "float", "range", "libdevice"}
-        taken |= {"piece", "program", "split", "CHUNK", "PARTS", "PADDED"}
+        taken |= {"piece", "program", "split", "CHUNK", "PARTS", "PADDED", "first", TWICE}
         taken |= {k.name for k in self.choice.knobs} | set(HELPERS)
         for dim in tile.dims:
             taken |= {dim.index, dim.mask, dim.line, dim.line_mask}
         free = free_axes(body.computed)
         padding = None
+        pairs: tuple[Pair, ...] = ()
+        if self.choice.kind in ("flat", "tiled"):
+            pairs = pairs_along(body, self.buffers, tile.outer[-1].symbol, free)
         if tile.inner is not None and tile.inner.mask:
             padding = Padding(body.nodes(), tile.inner.symbol, free)
         return Kernel(
@@ -120,6 +125,7 @@ class File:
             padding=padding,
             size_names=self.sizes,
             wishes=self.wishes,
+            pairs={load: pair for pair in pairs for load in (pair.first, pair.second)},
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fusec.codegen.triton.block import Block, Kernel
 from fusec.codegen.triton.choice import Choice
 from fusec.codegen.triton.file import File
+from fusec.codegen.triton.pairs import TWICE
 from fusec.codegen.triton.tiling import Dim, Tile
 from fusec.ir.body import Body
 from fusec.ir.index import Expr
@@ -17,6 +18,13 @@ def make_tile(choice: Choice, body: Body) -> Tile:
     if choice.kind == "flat":
         size = body.axes[0].size or Expr.of(1)
         return Tile(body, (Dim(body.axes[0], size, "i", "XBLOCK", "inside", 0),), None, 1)
+    if choice.kind == "rows":
+        y, x = body.axes
+        dims = (
+            Dim(y, y.size or Expr.of(1), "row", "", "", -1),
+            Dim(x, x.size or Expr.of(1), "col", "XBLOCK", "col_inside", 0),
+        )
+        return Tile(body, dims, None, 1)
     if choice.kind == "tiled":
         y, x = body.axes
         dims = (
@@ -57,10 +65,13 @@ def write_outer_indices(file: File, kernel: Kernel, tile: Tile) -> list[str]:
         columns = f"tl.cdiv({block.index(col.size)}, XBLOCK)"
         writer.line(f"across = {columns}")
         writer.line(f"program = tl.program_id(0){wide}")
-        for dim, position in ((row, "program // across"), (col, "program % across")):
-            write_index(kernel, dim, f"{position} * {dim.block} + ", "")
-        down, wide_tiles = (f"triton.cdiv({file.host(d.size)}, {d.block})" for d in (row, col))
-        return [f"{down} * {wide_tiles}"]
+        if row.place < 0:
+            writer.line("first = program // across * YBLOCK")
+        else:
+            write_index(kernel, row, "program // across * YBLOCK + ", "")
+        write_index(kernel, col, "program % across * XBLOCK + ", "")
+        down = f"triton.cdiv({file.host(row.size)}, YBLOCK)"
+        return [f"{down} * triton.cdiv({file.host(col.size)}, XBLOCK)"]
     (dim,) = tile.outer
     if dim.place < 0:
         if dim.size != 1:
@@ -99,6 +110,10 @@ def write_index(kernel: Kernel, dim: Dim, start: str, wide: str) -> None:
     writer.line(f"{dim.index} = {along}{spread}{wide}")
     if dim.mask:
         writer.line(f"{dim.mask} = {dim.index} < {size}")
+    if kernel.pairs and dim.place == kernel.tile.rank - 1:
+        first = start.removesuffix(" + ")
+        writer.line(f"{TWICE} = 2 * ({first}) + tl.arange(0, 2 * {dim.block}){spread}")
+        writer.line(f"{TWICE}_inside = {TWICE} < {Block(kernel).index(2 * dim.size)}")
 
 
 def write_padded(kernel: Kernel, tile: Tile) -> str:

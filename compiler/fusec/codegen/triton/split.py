@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from fusec.codegen.passes import PassPlan, plan_passes
 from fusec.codegen.triton.block import Block, Kernel
+from fusec.codegen.triton.choice import LOOP
 from fusec.codegen.triton.eviction import for_passes
 from fusec.codegen.triton.expressions import Text, triton_type
 from fusec.codegen.triton.file import File, add_function, mentions
@@ -89,7 +90,7 @@ def write(file: File) -> None:
             block.must_name.update(loop_uses(plan, number))
         block.write(before, roots=later_uses(plan, number), stores=row_stores.get(number, []))
         if loops:
-            loop = "for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES):"
+            loop = LOOP.format("CHUNK")
             origin = "split * CHUNK + start"
             write_pass(kernel, reducer, number, plan.passes[number], stores[number], loop, origin)
             for node in reductions:

@@ -9,7 +9,12 @@ from fusec.ir.index import Expr, Symbol, product
 from fusec.ir.node import Dot, Node, Op, Reduce, Scan, free_axes
 from fusec.ir.ops import CHECK_PREFIX, EXPENSIVE
 
-_KINDS = {"flat": "pointwise", "scalar": "one value", "tiled": "pointwise in tiles"}
+_KINDS = {
+    "flat": "pointwise",
+    "scalar": "one value",
+    "tiled": "pointwise in tiles",
+    "rows": "pointwise row by row",
+}
 
 
 def read_bytes(body: Body, buffers: Mapping[str, Buffer]) -> int:

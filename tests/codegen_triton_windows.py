@@ -1,0 +1,94 @@
+"""Bodies whose loads step over elements: windows, neighbors in turns, places that are computed."""
+
+from __future__ import annotations
+
+import torch
+
+from codegen_triton_bodies import F32, Case, at, axes, buffer, line, read, to_memory
+from fusec.ir import ops
+from fusec.ir.body import Body, Store
+from fusec.ir.index import Expr, IntLike
+from fusec.ir.node import Node, cast, const, index_value, load, recording, source_line
+
+
+def neighbors(
+    rows: IntLike, columns: int, dtype: torch.dtype = F32, *, masked: bool = False
+) -> Case:
+    """Return ``x[:, 1::2] - x[:, ::2] * scale``; of masked rows nothing is read."""
+    buffers = {
+        "x": buffer("x", (rows, 2 * columns), dtype),
+        "scale": buffer("scale", (rows,), F32),
+        "out": buffer("out", (rows, columns), dtype),
+    }
+    with recording():
+        i, j = axes(rows, columns)
+        r, c = Expr.of(i), Expr.of(j)
+        scale = ops.load("scale", at(i), F32)
+        with source_line(line(1, "y = x[:, 1::2] - x[:, ::2] * scale")):
+            inside = ops.binary("gt", scale, const(0.0, F32)) if masked else None
+            odd, even = (cast(load("x", (r, 2 * c + k), dtype, inside, 3.0), F32) for k in (1, 0))
+            y = ops.binary("sub", odd, ops.binary("mul", even, scale))
+        body = Body((i, j), (), (Store("out", at(i, j), to_memory(y, dtype)),))
+    return Case("neighbors", body, buffers, "turns")
+
+
+def windows(images: int, height: int, width: int, dtype: torch.dtype = F32) -> Case:
+    """Return the largest of each 3 x 3 window, two apart, with a border of one."""
+    buffers = {
+        "x": buffer("x", (images, 2 * height, 2 * width), dtype),
+        "out": buffer("out", (images, height, width), dtype),
+    }
+    zero = const(0, torch.int64)
+    with recording():
+        n, i, j = axes(images, height, width)
+        with source_line(line(1, "y = F.max_pool2d(x, 3, 2, 1)")):
+            largest: Node | None = None
+            for dy in (-1, 0, 1):
+                for dx in (-1, 0, 1):
+                    y, x = 2 * Expr.of(i) + dy, 2 * Expr.of(j) + dx
+                    inside = ops.logical_and(
+                        *(
+                            ops.binary("ge", index_value(place, torch.int64), zero)
+                            for place, step in ((y, dy), (x, dx))
+                            if step < 0
+                        )
+                    )
+                    value = load("x", (Expr.of(n), y, x), dtype, inside, float("-inf"))
+                    value = cast(value, F32)
+                    largest = value if largest is None else ops.binary("maximum", largest, value)
+            assert largest is not None
+        body = Body((n, i, j), (), (Store("out", at(n, i, j), to_memory(largest, dtype)),))
+    return Case("windows", body, buffers, "max_pool2d")
+
+
+def blended(rows: IntLike, columns: int, dtype: torch.dtype = F32) -> Case:
+    """Return rows of twice the length, every element between its two neighbors."""
+    buffers = {
+        "x": buffer("x", (rows, columns), dtype),
+        "shift": buffer("shift", (rows,), F32),
+        "weight": buffer("weight", (2 * columns,), F32),
+        "out": buffer("out", (rows, 2 * columns), dtype),
+    }
+    with recording():
+        i, j = axes(rows, 2 * columns)
+        with source_line(line(1, 'y = F.interpolate(x, scale_factor=2, mode="linear")')):
+            position = cast(index_value(Expr.of(j), torch.int64), F32)
+            half = const(0.5, F32)
+            position = ops.binary("add", position, half)
+            position = ops.binary("sub", ops.binary("mul", position, half), half)
+            position = ops.binary("maximum", position, const(0.0, F32))
+            left = cast(position, torch.int64)
+            last = const(columns - 1, torch.int64)
+            right = ops.binary("minimum", ops.binary("add", left, const(1, torch.int64)), last)
+            share = ops.binary("sub", position, cast(left, F32))
+            ends = [
+                read("x", (Expr.of(i), ops.checked_index(place, Expr.of(columns))), dtype)
+                for place in (left, right)
+            ]
+            apart = ops.binary("sub", ends[1], ends[0])
+            y = ops.binary("add", ends[0], ops.binary("mul", apart, share))
+        with source_line(line(2, "y = y * weight + shift")):
+            weight, shift = ops.load("weight", at(j), F32), ops.load("shift", at(i), F32)
+            y = ops.binary("add", ops.binary("mul", y, weight), ops.unary("exp", shift))
+        body = Body((i, j), (), (Store("out", at(i, j), to_memory(y, dtype)),))
+    return Case("blended", body, buffers, "interpolate")

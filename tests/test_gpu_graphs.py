@@ -13,6 +13,7 @@ from torch import nn
 import fusec
 from fusec.runtime import native
 from fusec.runtime.device_program import DeviceProgram
+from fusec.runtime.device_steps import Start
 from fusec.runtime.graph_policy import MOST_GRAPHS
 
 pytestmark = [
@@ -231,6 +232,30 @@ def test_two_forwards_before_their_backwards() -> None:
         expected = torch.autograd.grad([F.gelu(layer(F.gelu(x))).sum() for x in xs], xs)
         close(grads, expected)
     assert captured(compiled), compiled.explain()
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_starts_of_one_kernel_are_one(graphs: bool) -> None:
+    shapes = [(64, 32)] * 7 + [(1000,)] * 40 + [(3,)]
+
+    def step(values: list[torch.Tensor], gradients: list[torch.Tensor]) -> torch.Tensor:
+        torch._foreach_mul_(values, 0.9)
+        torch._foreach_addcmul_(values, gradients, gradients, value=0.1)
+        return (values[-1] + values[0][0, :3]) * 2
+
+    compiled = fusec.compile(step, cuda_graphs=graphs)
+    values, gradients = ([torch.randn(s, device="cuda") for s in shapes] for _ in range(2))
+    copies = [v.clone() for v in values]
+    with torch.no_grad():
+        for _ in range(CALLS):
+            close(compiled(values, gradients), step(copies, gradients))
+            close(values, copies)
+            for g in gradients:
+                g.normal_()
+    (program,) = programs(compiled)
+    starts = [s for steps in program._steps.values() for s in steps.steps if isinstance(s, Start)]
+    assert len(starts) <= 4, [s.grid for s in starts]
+    assert max(s.grid[1] for s in starts) == 40
 
 
 def test_reduce_overhead_is_cuda_graphs() -> None:

@@ -22,7 +22,7 @@ from fusec.ir.body import Buffer, Compute, Extern, Program
 from fusec.ir.index import Symbol
 from fusec.runtime import native
 from fusec.runtime.cuda_capture import capture
-from fusec.runtime.device_steps import Numbered, Steps, device_steps, numbered
+from fusec.runtime.device_steps import Join, Numbered, Steps, device_steps, numbered
 from fusec.runtime.graph_policy import MOST_GRAPHS, Policy
 from fusec.runtime.graph_steps import (
     baked_inputs,
@@ -33,13 +33,13 @@ from fusec.runtime.graph_steps import (
 )
 from fusec.runtime.launch import expect
 from fusec.runtime.launch_records import LaunchRecord, only_launches, record_of, recording
+from fusec.runtime.packed_kernel import pack
+from fusec.runtime.packing import pack_starts
 from fusec.runtime.plan_check import agree, may_repeat
 
 MOST_PLANS = 16
 _SEEN = 64  # combinations of symbolic sizes remembered: one that returns gets a plan
 _DRIVER = "libcuda.so.1"
-# Plans without graphs are off until they have been run on a GPU: they have been tested over a
-# stand-in of the driver only (tests/test_gpu_graphs.py is there to be run on one).
 _PLANS = "FUSEC_GPU_PLANS"
 _WRONG = "its results were not those of the host program"
 # A single start, or a single operator, costs less than the replay of a graph.
@@ -58,6 +58,7 @@ class Machine:
         capture: As ``cuda_capture.capture``.
         is_capturing: Whether the current stream is being captured.
         hooks: Lists that are empty unless somebody watches launches.
+        join: As ``device_steps`` takes it.
     """
 
     driver: Any
@@ -67,6 +68,7 @@ class Machine:
     capture: Callable[..., None]
     is_capturing: Callable[[], bool]
     hooks: tuple[Sequence[object], ...]
+    join: Join | None = None
 
 
 @functools.cache
@@ -93,6 +95,7 @@ def machine() -> Machine | None:
         capture,
         torch.cuda.is_current_stream_capturing,
         calls,
+        functools.partial(pack_starts, build=pack),
     )
 
 
@@ -364,7 +367,8 @@ class DeviceProgram:
             records[name] = record_of(launches, tensors) if plain else None
 
         outputs = self._trace(inputs, launch)
-        return outputs, device_steps(self.program, sizes, records, functions)
+        steps = device_steps(self.program, sizes, records, functions, self.machine.join)
+        return outputs, steps
 
 
 # -- which programs ---------------------------------------------------------------------------

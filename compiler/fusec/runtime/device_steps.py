@@ -7,7 +7,7 @@ The steps name their memory. ``runtime/graph_steps.py`` rearranges them for a CU
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -65,13 +65,25 @@ class Place:
 
 @dataclass(frozen=True)
 class Start:
-    """A kernel started by the driver."""
+    """A kernel started by the driver.
+
+    Attributes:
+        function: The driver's handle.
+        grid: Programs in each direction.
+        threads: A program's.
+        shared: Bytes of shared memory of a program.
+        places: Its parameters.
+        writes: The tensors that it writes.
+        kernel: What Triton compiled; None where that is not known.
+    """
 
     function: int
     grid: tuple[int, int, int]
     threads: int
     shared: int
     places: tuple[Place, ...]
+    writes: tuple[str, ...] = ()
+    kernel: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -121,6 +133,7 @@ class Free:
 
 
 Step = Memory | Start | Copy | Call | Free
+Join = Callable[[Sequence[Step]], tuple[list[Step], tuple[object, ...]]]
 
 
 @dataclass(frozen=True)
@@ -164,6 +177,7 @@ def device_steps(
     sizes: Mapping[Symbol, int],
     records: Mapping[str, LaunchRecord | None],
     functions: Mapping[str, Callable[..., Any]],
+    join: Join | None = None,
 ) -> Steps:
     """Return a program as steps.
 
@@ -172,8 +186,9 @@ def device_steps(
         sizes: The value of every symbolic size.
         records: What each kernel's ``launch`` does at these sizes; None to call it by Python.
         functions: The kernels as Python functions of tensors and sizes.
+        join: Returns steps with several starts as one, and what has to stay alive.
     """
-    return _Builder(program, sizes, records, functions).build()
+    return _Builder(program, sizes, records, functions).build(join)
 
 
 class _Builder:
@@ -207,7 +222,7 @@ class _Builder:
         shape, strides = self.numbers(buffer.shape), self.numbers(buffer.strides)
         return Memory(name, shape, strides, buffer.dtype)
 
-    def build(self) -> Steps:
+    def build(self, join: Join | None) -> Steps:
         for step in self.program.steps:
             if isinstance(step, Compute):
                 self.compute(step)
@@ -217,6 +232,9 @@ class _Builder:
         tensors = {n: self.memory(n) for n in self.program.inputs if n in self.program.buffers}
         returned = {each.name for each in outputs if each.name is not None}
         made = tuple(self.memory(name) for name in sorted(returned - set(tensors)))
+        if join is not None:
+            self.steps, kept = join(self.steps)
+            self.kept.extend(kept)
         steps = with_frees(share_memory(self.steps, returned), returned)
         return Steps(self.program.inputs, tuple(steps), outputs, tensors, made, tuple(self.kept))
 
@@ -241,13 +259,22 @@ class _Builder:
         for i, each in enumerate(record.temporaries):
             given.append(f"{step.name}/{i}")
             self.steps.append(Memory(given[-1], each.shape, each.strides, each.dtype))
-        for start in record.starts:
+        written = (*step.writes(), *given[len(names) :])
+        for start, kernel in zip(record.starts, record.kernels, strict=True):
             places = tuple(
                 Place(None, number) if i is None else Place(given[i])
                 for i, number in start.parameters
             )
             self.steps.append(
-                Start(start.function, start.grid, start.threads, start.shared, places)
+                Start(
+                    start.function,
+                    start.grid,
+                    start.threads,
+                    start.shared,
+                    places,
+                    written,
+                    kernel,
+                )
             )
 
     def extern(self, step: Extern) -> None:
@@ -493,6 +520,7 @@ __all__ = [
     "Call",
     "Copy",
     "Free",
+    "Join",
     "Memory",
     "Numbered",
     "Output",

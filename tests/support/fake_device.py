@@ -25,7 +25,7 @@ from fusec.runtime.device_steps import (
     share_memory,
     with_frees,
 )
-from fusec.runtime.launch import empty_cpu
+from fusec.runtime.large import empty_cpu
 
 STREAM = 7
 

@@ -4,50 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fusec.codegen.host import LARGE_BYTES
 from fusec.errors import FusecError
 from fusec.kernel import Signature
 from fusec.runtime.cpp_build import load
 
-empty_cpu: Callable[..., torch.Tensor] = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
 _empty_on_current: Callable[..., torch.Tensor] = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
-
-
-_PAGE = 4096
-_HUGE_PAGES = 14  # MADV_HUGEPAGE
-
-
-@functools.cache
-def _advise() -> Callable[[int, int, int], int] | None:
-    if sys.platform != "linux":
-        return None
-    advise: Any = ctypes.CDLL(None).madvise
-    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return advise  # type: ignore[no-any-return]
-
-
-def empty_large(
-    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
-) -> torch.Tensor:
-    """Return an uninitialized tensor on the CPU; for programs with large ones.
-
-    The memory of one of ``codegen.host.LARGE_BYTES`` or more is asked for in huge pages, where the
-    system gives them on request: one fault in place of five hundred. Where it does not, nothing
-    changes.
-    """
-    made = empty_cpu(shape, strides, dtype)
-    size, advise = made.untyped_storage().nbytes(), _advise()
-    if size >= LARGE_BYTES and advise is not None:
-        begin = -(-made.data_ptr() // _PAGE) * _PAGE
-        advise(begin, size - _PAGE, _HUGE_PAGES)
-    return made
 
 
 @torch.no_grad()  # a result that is given takes no part in gradients

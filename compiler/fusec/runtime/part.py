@@ -19,15 +19,8 @@ from fusec.runtime import cpp_build, native
 from fusec.runtime.build_queue import BuildQueue
 from fusec.runtime.device_program import DeviceProgram, device_program, wanted
 from fusec.runtime.epilogue import Epilogue
-from fusec.runtime.launch import (
-    CppRunnable,
-    empty_cpu,
-    empty_cuda,
-    empty_large,
-    expect,
-    multiply_into,
-    raise_check,
-)
+from fusec.runtime.large import empty_cpu, empty_large
+from fusec.runtime.launch import CppRunnable, empty_cuda, expect, multiply_into, raise_check
 from fusec.runtime.program import NativeProgram, native_group, native_program, python_group
 from fusec.runtime.simulate import SIMULATION_NOTE, Simulated
 

@@ -156,3 +156,25 @@ def test_who_watches_operations_sees_none_of_it() -> None:
     with Watch():
         make()
     assert torch.ops.aten.set_.source_Storage_storage_offset not in seen
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
+def test_transforms(transform: Any) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        make(), make()
+        return (x * x).sum()
+
+    make()
+    transform(function)(torch.ones(2, 3) if transform is torch.func.vmap else torch.ones(3))
+
+
+def test_inference_mode_and_what_follows_it() -> None:
+    with torch.inference_mode():
+        first = make()
+        place = first.data_ptr()
+        del first
+        assert make().data_ptr() == place
+    second = make()
+    assert second.data_ptr() == place
+    assert not second.is_inference()
+    second.requires_grad_().sum().backward()

@@ -43,10 +43,18 @@ def empty_large(
     changes. That of one of ``KEPT_BYTES`` or more is kept for the next.
     """
     size = _extent(shape, strides) * dtype.itemsize
-    # who watches every operation should not see that tensors are put together from kept memory
-    if size < KEPT_BYTES or torch._C._len_torch_dispatch_stack():
+    if size < KEPT_BYTES or _is_watched():
         return _asked_for(shape, strides, dtype)
     return _kept.take(shape, strides, dtype, size)
+
+
+def _is_watched() -> bool:
+    """Whether somebody would see, or forbid, that a tensor is put together from kept memory.
+
+    That is one operation of torch, where making a tensor is none.
+    """
+    transforms = torch._C._functorch.peek_interpreter_stack()
+    return bool(torch._C._len_torch_dispatch_stack()) or transforms is not None
 
 
 def release_large() -> None:

@@ -50,7 +50,6 @@ _ADDED = (
     aten._native_batch_norm_legit,
     aten._native_batch_norm_legit_functional,
     aten._native_batch_norm_legit_no_training,
-    aten.embedding_dense_backward,
     aten.std.correction,
     aten.std_mean.correction,
     aten.mse_loss,
@@ -95,6 +94,17 @@ def _bucketize(
     return found
 
 
+def _embedding_dense_backward(
+    grad: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, scale_by_frequency: bool
+) -> object:
+    """Torch's own where gradients are divided by how often an index occurs; else as it is."""
+    if not scale_by_frequency:
+        return NotImplemented
+    operator = aten.embedding_dense_backward.default
+    rule = get_decompositions([operator])[operator]
+    return rule(grad, indices, rows, padding, scale_by_frequency)
+
+
 def _hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Torch's own, with the factor that eager takes: a float32 whatever the dtype."""
     sixth = struct.unpack("f", struct.pack("f", 1 / 6))[0]
@@ -103,6 +113,7 @@ def _hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.bucketize.Tensor: _bucketize,
+    aten.embedding_dense_backward.default: _embedding_dense_backward,
     aten.hardsigmoid_backward.default: _hardsigmoid_backward,
 }
 

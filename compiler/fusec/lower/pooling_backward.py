@@ -26,7 +26,7 @@ from fusec.lower.pooling import (
 )
 from fusec.lower.reductions import emit_rows
 from fusec.lower.registry import Lowering, aten, register
-from fusec.lower.scatter import combining_dtype, fill, finished, update
+from fusec.lower.scatter_steps import combining_dtype, fill, finished, update
 from fusec.lower.values import Index, NotLowered, TensorValue
 from fusec.lower.windows import Sliding, Spread, Taps, at, compare, is_small
 

@@ -197,3 +197,15 @@ def test_axes_stay_while_the_times_do() -> None:
     assert picture._figure.axes[0] is axes
     picture.draw(tuned(3.0, 9.0, eager=4.0))
     assert picture._figure.axes[0] is not axes
+
+
+def test_one_disturbed_measurement_does_not_press_the_others_together() -> None:
+    run = tuned(0.08, 0.056, 0.057, eager=None)
+    noisy = replace(run.trials[1].timing, high=0.9e-3)
+    trials = (run.trials[0], replace(run.trials[1], timing=noisy), run.trials[2])
+    axes = tuning_figure(replace(run, trials=trials)).axes[0]
+    assert axes.get_ylim()[1] < 200
+    assert "(µs)" in axes.get_ylabel()
+    figure = speed_figure(timing(0.08), noisy)
+    assert "(ms)" in figure.axes[0].get_xlabel()
+    assert figure.axes[0].get_xlim()[1] < 0.3

@@ -60,9 +60,10 @@ class Ground:
 def ground_of(run: TuningRun, title: str = "") -> Ground:
     """Return the axes that a run needs."""
     timings = [trial.timing for trial in run.trials if trial.timing is not None]
-    slowest = max((timing.high for timing in timings), default=0.0)
+    slowest = _slowest(run)
     scale, unit = plots.unit_of(slowest)
-    shown = [value for timing in timings for value in (timing.low, timing.median, timing.high)]
+    shown = [value for timing in timings for value in (timing.low, timing.median)]
+    shown += [min(timing.high, plots.MOST_SPREAD * slowest) for timing in timings]
     if run.eager is not None and _near(run, slowest):
         shown.append(run.eager.median)
     highest = max(shown, default=0.0) or 1.0 / scale
@@ -201,14 +202,14 @@ def _draw_run(axes: Axes, run: TuningRun, ground: Ground) -> list[Any]:
         label += f", {digits(best.median * scale)} {unit}"
         tell(label, linestyle="", marker="o", color=EDITED, markersize=6)
     if failed:
-        top = max((timing.high for _, timing in done), default=0.0) * scale or 1.0
+        top = _slowest(run) * scale or 1.0
         look = {"linestyle": "", "marker": "x", "color": FAILED, "markersize": 5}
         marks += axes.plot(failed, [top] * len(failed), **look)
         tell("failed", **look)
     if run.eager is not None:
         what = "the whole cell in eager" if run.eager_is_whole else "eager"
         label = f"{what}: {duration(run.eager.median)}"
-        if _near(run, max((timing.high for _, timing in done), default=0.0)):
+        if _near(run, _slowest(run)):
             look = {"linestyle": "--", "color": EAGER, "linewidth": 1.2}
             marks.append(axes.axhline(run.eager.median * scale, **look))
             tell(label, **look)
@@ -222,6 +223,11 @@ def _draw_run(axes: Axes, run: TuningRun, ground: Ground) -> list[Any]:
         )  # fmt: skip
         marks.append(legend)
     return marks
+
+
+def _slowest(run: TuningRun) -> float:
+    """Return the longest median, in seconds."""
+    return max((t.timing.median for t in run.trials if t.timing is not None), default=0.0)
 
 
 def _near(run: TuningRun, slowest: float) -> bool:

@@ -120,7 +120,7 @@ def main() -> None:
             for name in options.only:
                 given, text = CELLS[name]
                 lab.write(f"{name}.ipynb", [SETUP + given, f"%%fuse --name {name} --panel\n{text}"])
-                notebook = Notebook(browser, lab, height=2200)
+                notebook = Notebook(browser, lab, height=2700)
                 notebook.open(f"{name}.ipynb")
                 notebook.run(0)
                 output = notebook.run(1)

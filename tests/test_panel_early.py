@@ -118,6 +118,19 @@ def test_only_the_latest_panel_is_made_early(quick: None, monkeypatch: pytest.Mo
     assert not first.parts[1].made
     first.tabs.selected_index = 3  # somebody works with it
     assert until(lambda: all(part.made for part in late(first)))
+    assert first.wait(20)
+    # The other one lets go of what nobody has looked at: ten panels would be a large notebook.
+    assert not any(part.made or part.widget.children for part in second.parts[3:])
+    second.tabs.selected_index = 4
+    assert until(lambda: all(part.made for part in late(second)))
+    assert second.wait(20)
+    assert second.stages.left.options
+    assert second.stages.picture.text
+    assert [part.made for part in first.parts[3:]] == [True, False, False, False]
+    drawing = first.fusion.picture
+    first.tabs.selected_index = 0
+    first.tabs.selected_index = 3
+    assert first.fusion.picture is drawing, "what was opened stays"
     for panel in (first, second):
         panel.close()
     assert first.wait(20)

@@ -2,8 +2,8 @@
 
 Opening a tab costs a message to the kernel, one back for each of its widgets, and drawing them:
 two tenths of a second, of which nothing is left where the tab was made before. Each widget costs
-room in the saved notebook as well, so this is done for the panel that was shown last, and for one
-that somebody works with, and not for all.
+room in the saved notebook as well, so one panel has them made, the one that was shown or worked
+with last; the panel before it lets go of those that nobody has opened.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Early:
         steps: What to do, in order; each is given to ``submit``.
         submit: Puts a step on the panel's worker.
         busy: Whether the panel, or another one, is at work.
+        undo: What to do once it is another panel's turn.
     """
 
     def __init__(
@@ -32,8 +33,11 @@ class Early:
         steps: Iterable[Callable[[], None]],
         submit: Callable[[Callable[[], None]], None],
         busy: Callable[[], bool],
+        undo: Callable[[], None],
     ) -> None:
-        self._left = list(steps)
+        self._steps = tuple(steps)
+        self._left = list(self._steps)
+        self._undo = undo
         self._submit = submit
         self._busy = busy
         self._timer: threading.Timer | None = None
@@ -43,7 +47,7 @@ class Early:
         """Go on from here, instead of the panel that did so before."""
         global _latest
         if _latest is not None and _latest is not self:
-            _latest.end()
+            _latest._give_up()
         _latest = self
         self._wait(REST)
 
@@ -53,6 +57,12 @@ class Early:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+
+    def _give_up(self) -> None:
+        self.end()
+        with self._lock:
+            self._left = list(self._steps)
+        self._submit(self._undo)
 
     def _wait(self, seconds: float) -> None:
         with self._lock:

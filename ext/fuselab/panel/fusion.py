@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from html import escape
 from typing import Any
@@ -45,6 +46,7 @@ class FusionTab(LateTab):
 
     def make(self) -> list[Any]:
         """Return the part's choice, the drawing, the reason and the what-if buttons."""
+        self._drawn, self.view, self.picked = None, None, []
         self.part = plain.choice("Graph", "14em")
         self.part.observe(self._choose, "value")
         self.head = plain.beside()
@@ -195,8 +197,8 @@ class FusionTab(LateTab):
         svgs = fusion.pair_svgs(view, LIVE, self.picked, PICK, center, CENTER)
         titles = fusion.captions(view, fusion.shown_graphs(view, center, self.picked))
         boxes = [
-            f"<figure style='margin:0'><figcaption style='opacity:0.75'>{title}</figcaption>{svg}"
-            "</figure>"
+            "<figure style='margin:0;max-width:100%'>"
+            f"<figcaption style='opacity:0.75'>{title}</figcaption>{_fitting(svg)}</figure>"
             for title, svg in zip(titles, svgs, strict=True)
         ]
         self.picture.html = (
@@ -259,6 +261,14 @@ class FusionTab(LateTab):
         said = fusion.rules_line(rules)
         self.rules.value = escape(said)
         self.back.disabled = busy or not said
+
+
+def _fitting(svg: str) -> str:
+    """Let a drawing that is a little too wide for the panel shrink, as far as it can be read."""
+    width = re.search(r'width="(\d+)"', svg)
+    least = 0.7 * int(width[1]) if width else 0
+    style = f"max-width:100%;min-width:{least:.0f}px;height:auto"
+    return svg.replace("<svg ", f'<svg style="{style}" ', 1)
 
 
 def decision_lists(view: FusionView) -> str:

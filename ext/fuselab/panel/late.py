@@ -24,6 +24,7 @@ class LateTab:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self.made = False
+        self.opened = False  # by a person
         self.widget = plain.column()
         bench.listen(self._refresh)
 
@@ -35,6 +36,17 @@ class LateTab:
                 self.made = True
                 self.refresh()
                 self.widget.children = made
+
+    def forget(self) -> None:
+        """Let go of widgets that nobody has opened; on the worker."""
+        with self._bench.state:
+            if not self.made or self.opened:
+                return
+            children, self.widget.children = self.widget.children, ()
+            self.made = False
+            for child in children:
+                for widget in plain.below(child):
+                    widget.close()
 
     def make(self) -> list[Any]:
         """Return the widgets of the tab."""

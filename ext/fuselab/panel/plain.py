@@ -8,7 +8,7 @@ object. It must therefore never be changed: another look is another layout, ``wi
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ipywidgets as widgets
@@ -70,6 +70,13 @@ def row(children: Sequence[Any] = (), **look: str) -> Any:
 def column(children: Sequence[Any] = ()) -> Any:
     """Return widgets one below the other."""
     return make(widgets.VBox, look={"width": "100%"}, children=tuple(children))
+
+
+def below(widget: Any) -> Iterator[Any]:
+    """Yield every widget in one, the innermost first, and then itself."""
+    for child in getattr(widget, "children", ()):
+        yield from below(child)
+    yield widget
 
 
 def box(*, shown: bool = True) -> Any:

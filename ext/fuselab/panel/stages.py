@@ -31,6 +31,7 @@ class StagesTab(LateTab):
 
     def make(self) -> list[Any]:
         """Return the choice of stages, the texts, and where to save all of it."""
+        self._views, self._shown = [], None
         self.left = plain.choice("Stage")
         self.right = plain.choice("beside")
         self.changes = plain.switch("only what changed")

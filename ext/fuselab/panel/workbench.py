@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -75,6 +75,7 @@ class Workbench(widgets.VBox):
             [self._draw_below, *(self._maker(part) for part in late)],
             self.bench.worker.submit,
             self._is_busy,
+            self._forget,
         )
         self.bench.listen(self._show_head)
         self.bench.after_each = self._draw
@@ -105,8 +106,9 @@ class Workbench(widgets.VBox):
         self.timings.close()
         if self.tuning.running:
             self.tuning.start_or_stop()
-        for widget in _below(self):
-            widget.close()
+        for child in self.children:
+            for widget in plain.below(child):
+                widget.close()
         super().close()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
@@ -143,6 +145,11 @@ class Workbench(widgets.VBox):
         lock.release()
         return False
 
+    def _forget(self) -> None:
+        """Let go of what was made early for nothing; the first tabs are short, and stay."""
+        for part in (self.fusion, self.stages, self.guards, self.numerics):
+            part.forget()
+
     def _maker(self, part: LateTab) -> Callable[[], None]:
         def make() -> None:
             part.open()
@@ -168,6 +175,7 @@ class Workbench(widgets.VBox):
                 self.bench.changed()
         part = self.parts[self.tabs.selected_index or 0]
         if isinstance(part, LateTab):
+            part.opened = True  # first: nothing may be let go of that is being opened
             part.open()
             self._early.begin()  # who opens one will open others
         self._draw_later()
@@ -218,13 +226,6 @@ class BelowResult:
         text = f"{name}: the workbench is live in a notebook whose kernel runs; the result is above"
         html = f"<div style='background:#fff;color:#5a5a5a;padding:2px 12px'>{escape(text)}</div>"
         return self.panel.live(**kwargs) | {"text/plain": text, "text/html": html}
-
-
-def _below(box: Any) -> Iterator[Any]:
-    """Yield every widget in a box, the innermost first."""
-    for child in getattr(box, "children", ()):
-        yield from _below(child)
-        yield child
 
 
 def head_line(name: str, facts: Facts) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fusec.codegen.naming import body_sizes, identifier, make_signature
+from fusec.codegen.operations import count_operations
 from fusec.codegen.passes import plan_passes
 from fusec.codegen.triton import crossed, matmul, split
 from fusec.codegen.triton.block import Block
@@ -26,7 +27,7 @@ from fusec.codegen.triton.patterns import use_patterns
 from fusec.codegen.triton.pointwise import write_pointwise, write_rows
 from fusec.codegen.triton.reductions import write_looped, write_persistent
 from fusec.codegen.triton.tiling import LIMIT, extents, move, without_empty_rows
-from fusec.codegen.triton.traffic import count_operations, read_bytes, summarize, written_bytes
+from fusec.codegen.triton.traffic import read_bytes, summarize, written_bytes
 from fusec.ir.body import Body, Buffer
 from fusec.ir.node import Reduce, recording
 from fusec.kernel import KernelSource, Signature

@@ -1,13 +1,12 @@
-"""What a kernel moves and computes, and a few words that say what it is."""
+"""What a kernel moves, and a few words that say what it is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from fusec.ir.body import Body, Buffer, axis_sizes
-from fusec.ir.index import Expr, Symbol, product
-from fusec.ir.node import Dot, Node, Op, Reduce, Scan, free_axes
-from fusec.ir.ops import CHECK_PREFIX, EXPENSIVE
+from fusec.ir.index import Expr, product
+from fusec.ir.node import Reduce
 
 _KINDS = {
     "flat": "pointwise",
@@ -41,40 +40,6 @@ def _touched(name: str, buffer: Buffer, body: Body) -> int:
         s.buffer == name for s in body.stores
     )
     return min(buffer.bytes, max(accesses, 1) * points * buffer.dtype.itemsize)
-
-
-def count_operations(body: Body) -> int:
-    """Return the arithmetic operations of an execution; -1 if symbolic.
-
-    An expensive function counts as several, as in ``ops.EXPENSIVE``.
-    """
-    free = free_axes(body.computed)
-    total = 0
-    for node in body.nodes():
-        cost = _cost(node)
-        if not cost:
-            continue
-        axes = free[node]
-        if isinstance(node, Reduce):
-            axes = frozenset[Symbol]().union(*(free[arg] for arg in node.args))
-        extent = [a.size for a in axes if a.size is not None]
-        if isinstance(node, Reduce):
-            extent += [a.size for a in node.axes if a.size is not None and a not in axes]
-        points = product(extent or [Expr.of(1)]).constant
-        if points is None:
-            return -1
-        total += cost * points
-    return total
-
-
-def _cost(node: Node) -> int:
-    if isinstance(node, Dot):
-        return 2
-    if isinstance(node, Reduce | Scan):
-        return 1
-    if isinstance(node, Op) and not node.name.startswith(CHECK_PREFIX):
-        return EXPENSIVE.get(node.name, 1)
-    return 0
 
 
 def summarize(body: Body, kind: str) -> str:

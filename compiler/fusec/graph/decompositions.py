@@ -97,8 +97,11 @@ def _bucketize(
 def _embedding_dense_backward(
     grad: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, scale_by_frequency: bool
 ) -> object:
-    """Torch's own where gradients are divided by how often an index occurs; else as it is."""
-    if not scale_by_frequency:
+    """Torch's own, but that in half precision it is lowered as a whole.
+
+    Not so where gradients are divided by how often an index occurs.
+    """
+    if grad.dtype in (torch.float16, torch.bfloat16) and not scale_by_frequency:
         return NotImplemented
     operator = aten.embedding_dense_backward.default
     rule = get_decompositions([operator])[operator]

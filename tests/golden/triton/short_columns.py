@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-XBLOCK = 1024  # tunable: 256 512 1024 2048 (columns a program computes)
-RBLOCK = 2  # tunable: 1 2 4 (rows it takes at a time)
+XBLOCK = 256  # tunable: 256 512 1024 2048 (columns a program computes)
+RBLOCK = 1  # tunable: 1 2 4 (rows it takes at a time)
 NUM_WARPS = 4  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
 UNROLL = 1  # tunable: 1 2 4 (steps of the loop that are written as one)

@@ -22,6 +22,7 @@ from fusec.ir.index import Symbol, product
 from fusec.ir.node import free_axes, indirect_nodes
 
 TILE_SIDE = 32
+LEAST_BYTES = 4096  # that a program moves; the next one takes as long to begin
 SHORT_ROW = 48  # elements; a loop over shorter rows has too little to do for a warp at a time
 
 
@@ -139,7 +140,9 @@ def flat_knobs(
     Buffers that hold next to nothing (an index a row, a scale) do not count.  Where most loads
     step ``irregular``ly, as those of a pooling window do, each element has an access of its own
     anyway: then a thread takes a few neighbors only, so that the accesses of neighboring threads
-    share cache lines, and small programs finish sooner (max pool 62 us instead of 92).
+    share cache lines, and small programs finish sooner (max pool 62 us instead of 92).  What
+    moves little, a sum of two vectors for each pair of theirs, must not be made of more programs
+    than can be started in the time (34 us instead of 45).
     """
     names = dict.fromkeys(body.reads() + body.writes())
     sizes = {name: known(buffers[name].elements) for name in names}
@@ -152,9 +155,13 @@ def flat_knobs(
         block //= 2
     # two 16-byte accesses of half precision are 16 elements, of single precision 8
     few = irregular or (itemsize <= 2 and block == 1024)
+    count = 4 if block >= 256 and not few else 2
+    moved = sum(buffers[name].dtype.itemsize for name in bulk)
+    while not irregular and block >= 1024 and block * moved < LEAST_BYTES:
+        block, count = 2 * block, 2 * count
     return (
         Knob("XBLOCK", block, (128, 256, 512, 1024, 2048, 4096), "elements a program computes"),
-        warps(4 if block >= 256 and not few else 2),
+        warps(count),
     )
 
 

@@ -33,6 +33,10 @@ def call(*names: str) -> Call:
     return Call(print, tuple(Place(n) for n in names), (), (), (), False, names, mutates=True)
 
 
+def view(of: str, name: str) -> Call:
+    return Call(print, (Place(of),), (), (name,), ((1,),), False, (of,), views=True)
+
+
 def memory(name: str) -> Memory:
     return Memory(name, (4,), (1,), torch.float32)
 
@@ -59,25 +63,32 @@ def history(*event: object) -> int:
 
 
 def simulate(steps: Sequence[Step]) -> dict[str, object]:
-    """Return what is in each tensor in the end, as the history of how it came about."""
+    """Return what is in all memory in the end, as the history of how it came about."""
     state: dict[str, object] = {}
+    viewed: dict[str, str] = {}
 
-    def launch(function: int, number: int, x: str, out: str) -> None:
-        state[out] = history(function, number, state.get(x, x), state.get(out, out))
+    def memory_of(name: str) -> str:
+        return viewed.get(name, name)
+
+    def there(name: str) -> object:
+        return state.get(memory_of(name), memory_of(name))
 
     for step in steps:
         if isinstance(step, Copy):
-            state[step.to] = state.get(step.source, step.source)
+            state[memory_of(step.to)] = there(step.source)
         elif isinstance(step, Call):
             names = [a.name for a in step.arguments if isinstance(a, Place) and a.name]
-            given = tuple(state.get(name, name) for name in names)
-            state.update({name: history("call", name, given) for name in names})
+            if step.views:
+                viewed[str(step.outputs[0])] = memory_of(names[0])
+                continue
+            given = tuple(there(name) for name in names)
+            state.update({memory_of(name): history("call", name, given) for name in names})
         elif isinstance(step, Start):
-            count = step.grid[1]
             named = [place.name for place in step.places if place.name]
-            numbers = [place.offset for place in step.places if place.name is None]
-            for i in range(count):
-                launch(step.function % 1000, numbers[0], named[2 * i], named[2 * i + 1])
+            (number, *_) = (place.offset for place in step.places if place.name is None)
+            for x, out in zip(named[::2], named[1::2], strict=True):
+                event = history(step.function % 1000, number, there(x), there(out))
+                state[memory_of(out)] = event
     return state
 
 
@@ -105,6 +116,9 @@ def test_independent_starts_become_one() -> None:
         ([start(0, "a", "b"), call("z"), start(0, "c", "d")], [2]),
         ([start(0, "a", "b"), Copy("a", "z", 16), start(0, "c", "d")], [1, 1]),
         ([start(0, "a", "b"), Copy("z", "a", 16), start(0, "c", "d")], [2]),
+        ([view("a", "v"), start(0, "v", "b"), start(1, "c", "a"), start(0, "e", "f")], [1, 1, 1]),
+        ([view("a", "v"), view("v", "w"), start(0, "a", "a"), start(0, "w", "b")], [1, 1]),
+        ([view("a", "v"), start(0, "v", "b"), start(0, "a", "c")], [2]),
         ([start(0, "a", "b"), start(0, "c", "d", grid=5)], [1, 1]),  # other programs
         ([start(0, "a", "b"), start(0, "c", "d", number=5)], [1, 1]),  # another integer
         ([start(0, "a", "b", grid=9000), start(0, "c", "d", grid=9000)], [1, 1]),  # long enough
@@ -127,8 +141,11 @@ def test_any_program_computes_the_same(seed: int) -> None:
             steps.append(start(draw.randrange(3), *draw.sample(names, 2), grid=draw.choice([4, 5])))
         elif kind < 0.87:
             steps.append(Copy(*draw.sample(names, 2), 16))
-        elif kind < 0.92:
+        elif kind < 0.9:
             steps.append(call(*draw.sample(names, 2)))
+        elif kind < 0.93:
+            steps.append(view(draw.choice(names), f"view{i}"))
+            names.append(f"view{i}")
         else:
             names.append(f"new{i}")
             steps.append(memory(names[-1]))

@@ -111,6 +111,7 @@ class Call:
             or taken by a view that may reach beyond them.
         random: Whether it takes numbers from torch's generators.
         mutates: Whether it writes to a tensor that it was given.
+        views: Whether its results may lie in the memory of what it was given.
     """
 
     function: Callable[..., Any]
@@ -123,6 +124,7 @@ class Call:
     fixed: tuple[str, ...] = ()
     random: bool = False
     mutates: bool = False
+    views: bool = False
 
 
 @dataclass(frozen=True)
@@ -314,6 +316,7 @@ class _Builder:
                 fixed,
                 is_random(step),
                 bool(step.mutates),
+                may_view(step.target),
             )
         )
 
@@ -353,6 +356,12 @@ def is_random(step: Extern) -> bool:
     """Whether an operator draws from torch's generators."""
     tags = getattr(step.target, "tags", ())
     return step.reason == RANDOM_SEED or torch.Tag.nondeterministic_seeded in tags
+
+
+def may_view(target: object) -> bool:
+    """Whether what an operator returns may be a view of what it is given, by its schema."""
+    schema = getattr(target, "_schema", None)
+    return schema is None or any(result.alias_info is not None for result in schema.returns)
 
 
 # -- memory ---------------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 A start is put off for as long as nothing needs what it writes and nothing writes what it reads.
 Those of the same kernel that are put off at the same time are independent, and become one start.
+What is a view of something else is the same memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,26 +33,42 @@ class _Group:
 
     Attributes:
         starts: In the program's order.
-        touched: All tensors that they read or write.
-        written: Those that they write.
+        touched: All memory that they read or write.
+        written: What they write.
     """
 
     starts: list[Start] = field(default_factory=list)
     touched: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
 
-    def add(self, start: Start) -> None:
-        self.starts.append(start)
-        self.touched.update(touched(start))
-        self.written.update(start.writes)
-
-    def waits_for(self, step: Step) -> bool:
+    def matters_to(self, step: Step, memory: _Places) -> bool:
         """Whether the order of these starts and a later ``step`` matters."""
         if isinstance(step, Memory):
             return False
-        return not self.written.isdisjoint(touched(step)) or not self.touched.isdisjoint(
-            _written(step)
+        return not (
+            self.written.isdisjoint(memory.of(touched(step)))
+            and self.touched.isdisjoint(memory.of(_written(step)))
         )
+
+
+class _Places:
+    """Which names are of the same memory: those of views, and what they are views of."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.root: dict[str, str] = {}
+        for step in steps:
+            if isinstance(step, Call) and step.views:
+                found = [self._find(name) for name in touched(step)]
+                self.root.update({name: found[0] for name in found if name != found[0]})
+
+    def _find(self, name: str) -> str:
+        while name in self.root:
+            name = self.root[name]
+        return name
+
+    def of(self, names: Iterable[str]) -> set[str]:
+        """Return one name for the memory of each of ``names``."""
+        return {self._find(name) for name in names}
 
 
 def pack_starts(steps: Sequence[Step], build: Build) -> tuple[list[Step], tuple[object, ...]]:
@@ -85,6 +102,7 @@ def pack_starts(steps: Sequence[Step], build: Build) -> tuple[list[Step], tuple[
 def _put_off(steps: Sequence[Step]) -> list[Step | list[Start]]:
     """Return the steps, with lists of starts that may be one."""
     times = Counter(_key(step) for step in steps if isinstance(step, Start) and _may_pack(step))
+    memory = _Places(steps)
     result: list[Step | list[Start]] = []
     waiting: dict[Key, _Group] = {}
 
@@ -92,14 +110,16 @@ def _put_off(steps: Sequence[Step]) -> list[Step | list[Start]]:
         result.append(waiting.pop(key).starts)
 
     for step in steps:
-        for key in [key for key, group in waiting.items() if group.waits_for(step)]:
+        for key in [key for key, group in waiting.items() if group.matters_to(step, memory)]:
             flush(key)
         if not isinstance(step, Start) or not _may_pack(step) or times[_key(step)] == 1:
             result.append(step)
             continue
         key = _key(step)
         group = waiting.setdefault(key, _Group())
-        group.add(step)
+        group.starts.append(step)
+        group.touched |= memory.of(touched(step))
+        group.written |= memory.of(step.writes)
         if (len(group.starts) + 1) * pointer_count(step.kernel) > MOST_POINTERS:
             flush(key)
     for key in list(waiting):

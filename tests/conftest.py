@@ -49,6 +49,14 @@ def private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield cache
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Let what a file draws while it is imported be the same in every run as well."""
+    if isinstance(collector, pytest.Module):
+        import torch
+
+        torch.manual_seed(0)
+
+
 @pytest.fixture(autouse=True)
 def seed() -> None:
     """Start every test from the same random numbers."""

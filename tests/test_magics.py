@@ -188,7 +188,8 @@ class TestTune:
         assert outcome.run.stopped == "finished"
         assert len(outcome.run.trials) == 30
         out = capsys.readouterr().out
-        assert "mine [1/30, less than 1\N{NO-BREAK SPACE}s left]" in out
+        # a busy machine takes longer than the first trial let expect
+        assert re.search(r"mine \[1/30, (less than 1|about \d+)\ss left\]", out)
         assert "mine [30/30, settling on the best]" in out
         assert "best so far" in out
         assert "failed: does not fit in registers" in out

@@ -68,7 +68,9 @@ def test_running_sums(name: str) -> None:
         mine = (((got.double() - wanted) / scale)[numbers]).abs()
         theirs = (((eager.double() - wanted) / scale)[numbers]).abs()
         if mine.numel():
-            assert mine.max() <= 1.5 * theirs.max() + torch.finfo(F64).eps * 8
+            # eager may have been lucky to a unit in the last place
+            unit = torch.finfo(x.dtype).eps
+            assert mine.max() <= max(1.5 * theirs.max().item(), unit)
 
 
 def test_double_is_as_near_as_eager() -> None:

@@ -209,48 +209,6 @@ def test_golden_case_computes_what_the_reference_does(name: str) -> None:
     run(*CASES[name]())
 
 
-@pytest.mark.parametrize("strategy", ["", "tiled", "rows"])
-@pytest.mark.parametrize(
-    "case",
-    [
-        neighbors(20, 64),
-        neighbors(7, 33, HALF, masked=True),
-        neighbors(1, 5, masked=True),
-        neighbors(300, 3),
-        symbolic_rows(9, lambda n: neighbors(n, 33)),
-        symbolic_rows(0, lambda n: neighbors(n, 64, masked=True)),
-        windows(2, 3, 300),
-        windows(1, 7, 3, HALF),
-        windows(2, 4, 64, torch.float64),
-        blended(5, 120),
-        blended(1, 24, torch.bfloat16),
-        symbolic_rows(11, lambda n: blended(n, 33)),
-    ],
-    ids=lambda c: f"{c.name}-{'x'.join(map(str, c.buffers['out'].shape))}",
-)
-def test_steps_over_elements(case: Case, strategy: str) -> None:
-    run(case, strategy)
-
-
-def test_neighbors_are_loaded_together() -> None:
-    text = emit(neighbors(20, 64)).text
-    assert text.count("tl.load(x_ptr") == 1
-    assert "tl.split" in text
-    # a third load two elements on would be a stretch of its own
-    assert "tl.split" not in emit(windows(2, 4, 64)).text
-    code = artifacts(text, emit(neighbors(20, 64)).signature, gpu="sm_90")
-    assert "ld.global.v4.b32" in code["ptx"], "16-byte loads"
-
-
-def test_what_a_row_loop_does_not_change_is_before_it() -> None:
-    text = emit(blended(21, 50), "rows").text
-    before, _, inside = text.partition("for row in")
-    assert "weight_ptr +" in before
-    assert "shift_ptr + row" in inside
-    assert "0.5" in before
-    assert "0.5" not in inside.partition("def launch")[0]
-
-
 @pytest.mark.parametrize("gpu", ["sm_90", "gfx942"])
 @pytest.mark.parametrize("name", ["softmax_split", "gather"])
 def test_golden_case_compiles_for_gpus(name: str, gpu: str) -> None:

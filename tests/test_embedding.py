@@ -29,15 +29,15 @@ def kernels_of(compiled: fusec.CompiledFunction) -> int:
 
 
 @pytest.mark.parametrize("target", ["cpp", "triton"])
-@pytest.mark.parametrize("padding", [-1, 3])
 @pytest.mark.parametrize("dtype", [F16, BF16, F32])
 @pytest.mark.parametrize(
     ("rows", "columns", "shape"),
-    [(60, 40, (40,)), (61, 33, (5, 7)), (20, 40, (30,)), (90, 8, (12,)), (50, 40, (1,))],
+    [(60, 40, (40,)), (61, 33, (5, 7)), (21, 40, (30,)), (90, 8, (12,)), (51, 40, (1,))],
 )
 def test_gradients(
-    rows: int, columns: int, shape: tuple[int, ...], dtype: torch.dtype, padding: int, target: str
+    rows: int, columns: int, shape: tuple[int, ...], dtype: torch.dtype, target: str
 ) -> None:
+    padding = 3 if rows % 2 else -1
     compiled = fusec.compile(gradient, target=target)
     for seed in range(2):
         torch.manual_seed(seed)

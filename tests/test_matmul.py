@@ -137,6 +137,7 @@ def test_odd_shapes(shape: tuple[int, int, int], strategy: str) -> None:
     run(product(*shape, quantized=True), strategy, WIDE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["tiles", "persistent", "split"])
 def test_tunables_change_in_the_finished_text(strategy: str) -> None:
     case = product(256, 256, 256)  # sizes that need no masks

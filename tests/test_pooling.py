@@ -315,6 +315,7 @@ def test_gradients_in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     check_gradients(in_triton, lambda x: [F.max_pool2d(x, 5, 1, 2)], x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradients_are_summed_in_float32(dtype: torch.dtype) -> None:
     """A constant input: one element of a window of many has all of their gradients."""

@@ -109,6 +109,7 @@ def test_scatter(dim: int, target: str) -> None:
     check(lambda x, i, s: x.scatter_add(dim, i, s), x, index, source, target=target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
 @pytest.mark.parametrize("include_self", [True, False])
 def test_scatter_reduce_and_index_reduce(reduce: str, include_self: bool) -> None:

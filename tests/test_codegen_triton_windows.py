@@ -1,0 +1,53 @@
+"""Triton kernels whose loads step over elements: neighbors in one load, rows in a loop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from codegen_triton_bodies import Case
+from codegen_triton_windows import blended, neighbors, windows
+from fusec.runtime.triton_build import artifacts
+from test_codegen_triton import HALF, emit, run, symbolic_rows
+
+
+@pytest.mark.parametrize("strategy", ["", "tiled", "rows"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        neighbors(20, 64),
+        neighbors(7, 33, HALF, masked=True),
+        neighbors(1, 5, masked=True),
+        neighbors(300, 3),
+        symbolic_rows(9, lambda n: neighbors(n, 33)),
+        symbolic_rows(0, lambda n: neighbors(n, 64, masked=True)),
+        windows(2, 3, 300),
+        windows(1, 7, 3, HALF),
+        windows(2, 4, 64, torch.float64),
+        blended(5, 120),
+        blended(1, 24, torch.bfloat16),
+        symbolic_rows(11, lambda n: blended(n, 33)),
+    ],
+    ids=lambda c: f"{c.name}-{'x'.join(map(str, c.buffers['out'].shape))}",
+)
+def test_steps_over_elements(case: Case, strategy: str) -> None:
+    run(case, strategy)
+
+
+def test_neighbors_are_loaded_together() -> None:
+    text = emit(neighbors(20, 64)).text
+    assert text.count("tl.load(x_ptr") == 1
+    assert "tl.split" in text
+    # a third load two elements on would be a stretch of its own
+    assert "tl.split" not in emit(windows(2, 4, 64)).text
+    code = artifacts(text, emit(neighbors(20, 64)).signature, gpu="sm_90")
+    assert "ld.global.v4.b32" in code["ptx"], "16-byte loads"
+
+
+def test_what_a_row_loop_does_not_change_is_before_it() -> None:
+    text = emit(blended(21, 50), "rows").text
+    before, _, inside = text.partition("for row in")
+    assert "weight_ptr +" in before
+    assert "shift_ptr + row" in inside
+    assert "0.5" in before
+    assert "0.5" not in inside.partition("def launch")[0]

@@ -8,7 +8,6 @@ of the packed kernel, not a table in memory, which each call would have to write
 
 from __future__ import annotations
 
-import functools
 import linecache
 import logging
 import math
@@ -47,6 +46,10 @@ class Packed:
     shared: int
 
 
+# By the kernel's hash, the device and the count; Triton keeps what it compiled as well.
+_packed: dict[tuple[str, int, int], Packed | None] = {}
+
+
 def pointer_count(kernel: Any) -> int:
     """Return how many tensors a compiled kernel takes."""
     return sum(str(kind).startswith("*") for kind in kernel.src.signature.values())
@@ -59,32 +62,21 @@ def pack(kernel: Any, count: int) -> Packed | None:
         kernel: What Triton compiled for one set.
         count: How many there are; the grid's second size.
     """
-    try:
-        return _pack(kernel.hash, torch.cuda.current_device(), _Kernel(kernel), count)
-    except Exception as error:  # whatever Triton says of it: the starts stay single
-        _log.debug("not packed: %s", error)
-        return None
+    key = (kernel.hash, torch.cuda.current_device(), count)
+    if key not in _packed:
+        try:
+            _packed[key] = _build(kernel, count)
+        except Exception as error:  # whatever Triton says of it: the starts stay single
+            _log.debug("not packed: %s", error)
+            _packed[key] = None
+    return _packed[key]
 
 
-class _Kernel:
-    """A compiled kernel as an argument that a cache takes no notice of."""
-
-    def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Kernel)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@functools.lru_cache(maxsize=512)
-def _pack(key: str, device: int, given: _Kernel, count: int) -> Packed | None:
-    source = packed_source(given.kernel.src, count)
+def _build(kernel: Any, count: int) -> Packed | None:
+    source = packed_source(kernel.src, count)
     if source is None:
         return None
-    compiled = compile_packed(source, given.kernel.metadata)
+    compiled = compile_packed(source, kernel.metadata)
     start = compiled.run  # has the driver load it
     assert start is not None
     metadata = compiled.metadata

@@ -18,10 +18,10 @@ from fusec.codegen.triton import expressions as ex
 from fusec.codegen.triton.expressions import Needs, Text
 from fusec.codegen.triton.names import is_check, rounds_for_memory, wish_for
 from fusec.codegen.triton.padding import Padding
-from fusec.codegen.triton.pairs import TWICE, Pair
+from fusec.codegen.triton.pairs import Pair, write_pair
 from fusec.codegen.triton.relaxed import is_softmax_total, is_softmax_weight
 from fusec.codegen.triton.scans import write_scan
-from fusec.codegen.triton.tiling import LIMIT, Dim, Tile, payloads
+from fusec.codegen.triton.tiling import LIMIT, Dim, Tile, index_guards, payloads
 from fusec.codegen.triton.writer import Writer
 from fusec.ir.body import Buffer, Store
 from fusec.ir.bounds import bounds
@@ -155,7 +155,7 @@ class Block:
                 self._check(node)
                 continue
             if isinstance(node, Load) and node in self.kernel.pairs:
-                self._load_pair(self.kernel.pairs[node])
+                write_pair(self, self.kernel.pairs[node])
                 continue
             text = self.text(node)
             sources = self._sources(node)
@@ -188,11 +188,11 @@ class Block:
         self.uses = Counter(roots)
         for node in todo:
             self.uses.update(node.args)
-            self.uses.update(_index_guards(node.exprs()))
+            self.uses.update(index_guards(node.exprs()))
             self.must_name.update(payloads(node.exprs()))
         for store in stores:
             self.uses[store.value] += 1
-            self.uses.update(_index_guards(store.index))
+            self.uses.update(index_guards(store.index))
             self.must_name.update(payloads(store.index))
         for node in reversed(todo):
             if is_check(node) and node in self.must_name:
@@ -228,7 +228,7 @@ class Block:
         self.known[node] = self.value(value)
         text = self.value(condition)
         message = node.name.removeprefix(CHECK_PREFIX)
-        masks = [d.mask for d in self._ordered(self.kernel.node_dims(condition)) if d.mask]
+        masks = [d.mask for d in self.ordered(self.kernel.node_dims(condition)) if d.mask]
         mask = f", mask={' & '.join(masks)}" if masks else ""
         self.kernel.writer.mark(node.source)
         self.kernel.writer.line(
@@ -332,7 +332,7 @@ class Block:
 
     def _load(self, node: Load) -> Text:
         line = self.kernel.tile.line_of(node)
-        if line in self.kernel.lined and line is not None and not _index_guards(node.index):
+        if line in self.kernel.lined and line is not None and not index_guards(node.index):
             self.line = line
             address, _ = self.pointer(node.buffer, node.index)
             self.line = None
@@ -341,9 +341,9 @@ class Block:
                 texts.append(f"other={self._padded(node)}")
             return Text(f"tl.load({', '.join(texts)}){line.spread(2)}")
         address, dims = self.pointer(node.buffer, node.index)
-        conditions = [d.mask for d in self._ordered(dims) if d.mask]
+        conditions = [d.mask for d in self.ordered(dims) if d.mask]
         spread = dims
-        for condition in ([node.mask] if node.mask is not None else []) + _index_guards(node.index):
+        for condition in ([node.mask] if node.mask is not None else []) + index_guards(node.index):
             conditions.append(self.value(condition).within(ex.AND + 1))
             spread = spread | self.kernel.node_dims(condition)
         if not any(d.place >= 0 for d in dims) and any(d.place >= 0 for d in spread):
@@ -363,41 +363,6 @@ class Block:
         if policy is not None and any(d.place >= 0 for d in dims):
             args.append(f'eviction_policy="{policy}"')
         return ex.call("tl.load", *[Text(a) for a in args])
-
-    def _load_pair(self, pair: Pair) -> None:
-        """Write the load of two neighbors, unless they are there already."""
-        kernel, both = self.kernel, (pair.first, pair.second)
-        if pair.first in self.known:
-            return
-        (col,) = (d for d in kernel.tile.dims if d.place == kernel.tile.rank - 1)
-        dims = kernel.expr_dims(pair.rest) | {col}
-        base = f"{kernel.parameters[pair.first.buffer]}_ptr"
-        if pair.rest.constant != 0:
-            base = f"{base} + {self.index(pair.rest)}"
-        conditions = [d.mask for d in self._ordered(dims - {col}) if d.mask]
-        conditions.append(f"{TWICE}_inside")
-        guards = _index_guards(pair.first.index)
-        masks = [pair.first.mask] if pair.first.mask is not None else []
-        for condition in masks + guards:
-            conditions.append(self.value(condition).within(ex.AND + 1))
-            dims = dims | kernel.node_dims(condition)
-        address = f"{base} + {TWICE}"
-        shape = kernel.tile.shape(dims)
-        if any(d.place >= 0 for d in dims - kernel.expr_dims(pair.rest) - {col}):
-            address = f"tl.broadcast_to({address}, {shape.replace(col.block, f'2 * {col.block}')})"
-        other = f", other={ex.number(pair.first.other, pair.first.dtype).source}" if masks else ""
-        where = " & ".join(dict.fromkeys(conditions))
-        names = []
-        for load in both:
-            wish = wish_for(load, kernel.favorite, kernel.parameters)
-            names.append(kernel.names.get(load) or kernel.name(wish))
-            kernel.names[load], self.known[load] = names[-1], Text(names[-1])
-        whole = kernel.name(f"{TWICE}_{names[0]}")
-        sources = tuple(load.source for load in both)
-        kernel.writer.mark(pair.first.source)
-        kernel.writer.line(f"{whole} = tl.load({address}, {where}{other})", sources)
-        split = f"tl.split(tl.reshape({whole}, {shape[:-1]}, 2]))"
-        kernel.writer.line(f"{', '.join(names)} = {split}", sources)
 
     def _padded(self, node: Load) -> str:
         assert self.kernel.padding is not None
@@ -421,9 +386,9 @@ class Block:
         kernel = self.kernel
         address, dims = self.pointer(store.buffer, store.index)
         value_dims = kernel.node_dims(store.value)
-        conditions = [d.mask for d in self._ordered(dims) if d.mask]
+        conditions = [d.mask for d in self.ordered(dims) if d.mask]
         spread = dims
-        for guard in _index_guards(store.index):
+        for guard in index_guards(store.index):
             conditions.append(self.value(guard).within(ex.AND + 1))
             spread = spread | kernel.node_dims(guard)
         if store.updates:
@@ -432,10 +397,10 @@ class Block:
                 | value_dims
                 | frozenset(d for d in kernel.tile.dims if self._iterated(d, store))
             )
-            conditions += [d.mask for d in self._ordered(spread) if d.mask]
+            conditions += [d.mask for d in self.ordered(spread) if d.mask]
         if along - dims:
             spread = spread | along
-            conditions += [d.mask for d in self._ordered(along - dims) if d.mask]
+            conditions += [d.mask for d in self.ordered(along - dims) if d.mask]
         if extra_mask:
             conditions.append(extra_mask)
         if any(d.place >= 0 for d in spread - dims):
@@ -459,7 +424,8 @@ class Block:
         """Whether an update happens for every index of ``dim``."""
         return dim in self.kernel.tile.outer or dim in self.kernel.node_dims(store.value)
 
-    def _ordered(self, dims: frozenset[Dim]) -> list[Dim]:
+    def ordered(self, dims: frozenset[Dim]) -> list[Dim]:
+        """Return ``dims`` in the order of the tile, so that the text is always the same."""
         return [d for d in self.kernel.tile.dims if d in dims]
 
 
@@ -493,19 +459,3 @@ def _has_negative_division(expr: Expr) -> bool:
             ):
                 return True
     return False
-
-
-def _index_guards(index: tuple[Expr, ...]) -> list[Node]:
-    """Return the conditions under which computed indices are in range: the checks of them."""
-    found: list[Node] = []
-    stack = payloads(index)
-    seen: set[Node] = set()
-    while stack:
-        node = stack.pop()
-        if node in seen or isinstance(node, Load):
-            continue
-        seen.add(node)
-        if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX):
-            found.append(node.args[0])
-        stack.extend(node.args)
-    return [n for n in found if not (isinstance(n, Const) and n.value)]

@@ -75,6 +75,3 @@ def stages(value: int = 1) -> Knob:
 def unroll(value: int = 1) -> Knob:
     """Return the tunable for the steps that are one: their loads begin together."""
     return Knob("UNROLL", value, (1, 2, 4), "steps of the loop that are written as one")
-
-
-LOOP = "for start in tl.range(0, {}, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):"

@@ -138,8 +138,8 @@ def flat_knobs(
     """16 bytes a thread and access, twice; smaller blocks where few points leave SMs idle.
 
     Buffers that hold next to nothing (an index a row, a scale) do not count.  Where most loads
-    step ``irregular``ly, as those of a pooling window do, each element has an access of its own
-    anyway: then a thread takes a few neighbors only, so that the accesses of neighboring threads
+    are ``irregular``, as those of a pooling window are, each element has an access of its own
+    anyway: a thread takes a few neighbors only, so that the accesses of neighboring threads
     share cache lines, and small programs finish sooner (max pool 62 us instead of 92).  What
     moves little, a sum of two vectors for each pair of theirs, must not be made of more programs
     than can be started in the time (34 us instead of 45).

@@ -10,7 +10,6 @@ from fusec.codegen.operations import count_operations
 from fusec.codegen.passes import plan_passes
 from fusec.codegen.triton import crossed, matmul, split
 from fusec.codegen.triton.block import Block
-from fusec.codegen.triton.choice import LOOP
 from fusec.codegen.triton.choices import choose
 from fusec.codegen.triton.choices_matmul import choose_product, take_apart
 from fusec.codegen.triton.eviction import for_one_reading
@@ -25,7 +24,7 @@ from fusec.codegen.triton.indices import (
 from fusec.codegen.triton.online import carry_online
 from fusec.codegen.triton.patterns import use_patterns
 from fusec.codegen.triton.pointwise import write_pointwise, write_rows
-from fusec.codegen.triton.reductions import write_looped, write_persistent
+from fusec.codegen.triton.reductions import LOOP, write_looped, write_persistent
 from fusec.codegen.triton.tiling import LIMIT, extents, move, without_empty_rows
 from fusec.codegen.triton.traffic import read_bytes, summarize, written_bytes
 from fusec.ir.body import Body, Buffer

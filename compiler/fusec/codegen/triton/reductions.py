@@ -23,6 +23,9 @@ from fusec.codegen.triton.tiling import Dim, payloads
 from fusec.ir.body import Store
 from fusec.ir.node import Load, Node, Reduce, Scan, walk
 
+# The head of a loop over a row; its end is to be filled in.
+LOOP = "for start in tl.range(0, {}, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):"
+
 
 class Reducer:
     """Writes the reductions of one kernel."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fusec.codegen.triton.names import is_check
 from fusec.codegen.triton.reduce_text import identity
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol, product, unflatten
-from fusec.ir.node import Load, Node, Reduce, cast, const, free_axes, reduce, rewrite
+from fusec.ir.node import Const, Load, Node, Reduce, cast, const, free_axes, reduce, rewrite
 
 LIMIT = 2**31 - 2**24  # positions in the last, partly filled tile must not overflow either
 
@@ -190,6 +191,22 @@ def payloads(index: tuple[Expr, ...]) -> list[Node]:
     found = {s for e in index for s in e.symbols() if isinstance(s.payload, Node)}
     ordered = sorted(found, key=lambda s: s.serial)
     return [s.payload for s in ordered if isinstance(s.payload, Node)]
+
+
+def index_guards(index: tuple[Expr, ...]) -> list[Node]:
+    """Return the conditions under which computed indices are in range: the checks of them."""
+    found: list[Node] = []
+    stack = payloads(index)
+    seen: set[Node] = set()
+    while stack:
+        node = stack.pop()
+        if node in seen or isinstance(node, Load):
+            continue
+        seen.add(node)
+        if is_check(node):
+            found.append(node.args[0])
+        stack.extend(node.args)
+    return [n for n in found if not (isinstance(n, Const) and n.value)]
 
 
 def strides_of(body: Body, buffers: Mapping[str, Buffer], axis: Symbol) -> list[int]:

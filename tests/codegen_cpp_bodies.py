@@ -186,6 +186,27 @@ def make_inputs(
     return tensors
 
 
+class Guarded:
+    """A copy of a tensor with bytes round it that nothing may write."""
+
+    ROUND = 4096
+    BYTE = 0xA5
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        pairs = zip(tensor.shape, tensor.stride(), strict=True)
+        length = 1 + sum((size - 1) * stride for size, stride in pairs) if tensor.numel() else 0
+        self.end = self.ROUND + length * tensor.itemsize
+        self.bytes = torch.full((self.end + self.ROUND,), self.BYTE, dtype=torch.uint8)
+        inside = self.bytes[self.ROUND : self.end].view(tensor.dtype)
+        self.tensor = inside.as_strided(tensor.shape, tensor.stride(), inside.storage_offset())
+        self.tensor.copy_(tensor)
+
+    def intact(self) -> bool:
+        """Whether nothing was written round it."""
+        around = self.bytes[: self.ROUND], self.bytes[self.end :]
+        return all(bool((each == self.BYTE).all()) for each in around)
+
+
 def run_reference(
     bench: Bench, tensors: Mapping[str, torch.Tensor], precision: torch.dtype | None = None
 ) -> dict[str, torch.Tensor] | str:
@@ -222,11 +243,11 @@ def check(
     reference = run_reference(bench, tensors)
     exact = run_reference(bench, tensors, F64) if not isinstance(reference, str) else ""
     for count in threads:
-        copies = {
-            n: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t)
-            for n, t in tensors.items()
-        }
+        guarded = {name: Guarded(tensor) for name, tensor in tensors.items()}
+        copies = {name: each.tensor for name, each in guarded.items()}
         code = built(copies, count)
+        for name, each in guarded.items():
+            assert each.intact(), f"{context}: writes outside of {name}"
         if isinstance(reference, str):
             assert code > 0, f"{context}: should fail with {reference}"
             assert built.source.signature.checks[code - 1] == reference, context

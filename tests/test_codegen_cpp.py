@@ -88,8 +88,22 @@ CASES: dict[str, Callable[[], Case]] = {
 }
 
 
+# Rows of full blocks, which some loops rely on, whatever the tunables say.
+FULL: dict[str, Callable[[], Case]] = {
+    "transpose_full": lambda: transpose_add(600, 512, F32),
+    "transpose_half_full": lambda: transpose_add(300, 256, BF16),
+    "pointwise_full": lambda: pointwise_chain(600, 512, dtype=BF16),
+    "softmax_full": lambda: softmax(64, 512, F32),
+    "layer_norm_full": lambda: gelu_layer_norm(600, 256, F32),
+    "sum_columns_full": lambda: sum_columns(3000, 320, F32),
+    "scan_columns_full": lambda: scans(("sum", "logsumexp"), 100, 320, down=True),
+    "norm_gradient_full": lambda: norm_gradient(512, 256, 64, F32),
+}
+
+
 # Terms of random sums cancel, so errors go by the size of the terms: sqrt(3000) of twice a normal.
 TERMS = {"sum_columns": 110.0, "sum_all": 700.0, "layer_norm": 1.0}
+TERMS |= {"sum_columns_full": 110.0, "layer_norm_full": 1.0, "norm_gradient_full": 14.0}
 # The same for the means of 200 products in a gradient, and for the sums of 64 down its columns.
 TERMS |= dict.fromkeys(("norm_gradient", "norm_gradient_symbolic"), 14.0)
 
@@ -137,9 +151,9 @@ def test_golden_case_computes_what_the_reference_does(name: str) -> None:
         check(bench, tensors, built=built, threads=(1, 2, 3), terms=terms, context=name)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *FULL])
 def test_every_value_of_a_tunable_computes_the_same(name: str) -> None:
-    case = CASES[name]()
+    case = (CASES | FULL)[name]()
     source, bench = emit(case), bench_of(case)
     tunables = read_tunables(source.text)
     texts = [

@@ -249,11 +249,14 @@ def _tile_sizes(kernel: Kernel, turned: Turned) -> dict[Symbol, str]:
     load = turned.steps[0][0]
     extent = last.size.constant if last.size is not None else 1
     rows, columns = choices.tile(kernel.buffers[load.buffer].dtype.itemsize, extent)
+    # Where every block of a row is taken to be full, those of a tile have to be so as well.
+    least = choices.LINE if is_even(last) else 1
+    widths = [width for width in choices.TILE_CHOICES if width >= least]
     return {
         turned.across: kernel.tunable(
             "TILE_ROWS", rows, choices.TILE_CHOICES, "rows of a turned tile"
         ),
-        last: kernel.tunable("TILE_COLUMNS", columns, choices.TILE_CHOICES, "elements of a row"),
+        last: kernel.tunable("TILE_COLUMNS", columns, widths, "elements of a row"),
     }
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import re
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,11 +14,12 @@ import torch.nn.functional as F
 
 import fuselab
 import fuselab.views.subjects
+from fusec.report import TuningRun
 from fuselab.panel import BelowResult, Workbench, workbench
 from fuselab.panel.attempts import attempt, bars, label_of
 from fuselab.panel.linking import cell_lines, links_of, packed
 from fuselab.panel.sweep import values_of
-from panel_fake import CPP, FakeCell, timing
+from panel_fake import CPP, FakeCell, FakeHost, timing
 
 
 def function(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -452,3 +454,56 @@ def test_a_point_of_a_search_is_put_in_use(fake: Workbench) -> None:
     fake.tuning.pick("trial:999")
     settle(fake)
     assert "GRAIN = 1;" in kernel.source
+
+
+def test_who_picks_while_something_runs_is_answered(fake: Workbench) -> None:
+    tab = open_tab(fake, fake.tuning)
+    tab.start_or_stop()
+    settle(fake)
+    bench = fake.bench
+    begun, release = threading.Event(), threading.Event()
+
+    def long() -> None:
+        begun.set()
+        assert release.wait(60)
+
+    bench.do("Measuring", long)
+    assert begun.wait(60)
+    tab.pick("trial:1")
+    assert tab.line.value.startswith("Measuring … (then: Using GRAIN=")
+    fake.kernels.start_check()
+    assert "then: Using GRAIN=1 UNROLL=1 STREAM=0, Checking gelu_norm" in fake.kernels.verdict.value
+    release.set()
+    settle(fake)
+    assert bench.doing == bench.waiting == ""
+
+    # While a search runs: its own points, and what would have to wait for its end.
+    cast(FakeHost, bench.facts.kernels["gelu_norm"].host).pause = 0.1
+    said: list[str] = []
+
+    def ask(run: TuningRun) -> None:
+        if len(run.trials) == 2:
+            tab.pick("trial:1")
+            said.append(tab.line.value)
+            fake.kernels.start_check()
+            tab._show(run)
+            said.append(tab.line.value)
+            tab.start_or_stop()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tab, "_progress", lambda run, _turns: ask(run))
+        tab.start_or_stop()
+        settle(fake)
+    assert said[0] == "gelu_norm: a point can be put in use once the search has ended"
+    assert said[1].endswith("once the search has ended; then: Checking gelu_norm")
+    assert "stopped" in tab.line.value
+    assert "then:" not in tab.line.value
+
+
+def test_what_did_not_work_is_shown_above_an_earlier_trace(fake: Any) -> None:
+    tab = open_tab(fake, fake.numerics)
+    tab.traces = [("cell_3", "an earlier trace")]
+    fake.bench.do("Comparing", lambda: 1 // 0)
+    settle(fake)
+    assert "division" in tab.found.value
+    assert "an earlier trace" in tab.found.value

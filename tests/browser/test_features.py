@@ -13,7 +13,7 @@ from test_tabs import open_tab
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.serial,
-    pytest.mark.slow,  # it waits for TorchInductor's compiler, and for a search of ten seconds
+    pytest.mark.slow,  # they wait for TorchInductor's compiler, and for a search of ten seconds
     pytest.mark.timeout(900),
 ]
 
@@ -128,19 +128,36 @@ def test_export_copy_time_and_reschedule(open_notebook: OpenNotebook) -> None:
     panel.says(re.compile("in use, checked against eager"), timeout=60)
     expect(notebook.run(2)).not_to_contain_text("gelu_kernel")
 
-    # Tuning: what is left of the time; a square of the map is put in use; runners-up.
+
+# Three tunables, far more configurations than there is time for, and a map of two of them.
+TURNED = [
+    "%load_ext fuselab\nimport torch\nx = torch.randn(1024, 768)",
+    "%%fuse --panel -q\ny = (torch.sigmoid(x) * 2).T.contiguous()",
+]
+
+
+def test_a_search_and_its_points(open_notebook: OpenNotebook) -> None:
+    notebook = open_notebook("tuned.ipynb", TURNED, height=1800)
+    notebook.run(0)
+    panel = Panel(notebook.run(1))
+    expect(panel.editor).to_be_visible(timeout=300 * SECOND)
     open_tab(panel, "Tuning")
     panel.root.get_by_role("combobox", name="Budget").select_option(label="10 s")
     panel.button("Tune").click()
     panel.says(re.compile(r"about \d+\ss left"), timeout=60)
+    pictures = panel.root.locator(".fuselab-picture").locator("visible=true")
+    # A point stays where it is while others come.
+    pictures.nth(0).locator(".fuselab-spot").first.click()
+    panel.says(re.compile("once the search has ended"))
     panel.says(re.compile("best .* after"), timeout=90)
     expect(panel.button("Tune")).to_be_enabled(timeout=60 * SECOND)
-    expect(panel.plot.first).to_be_visible()
-    pictures = panel.root.locator(".fuselab-picture").locator("visible=true")
-    square = pictures.nth(1).locator(".fuselab-spot").first
-    if square.count():  # with two tunables there is a map
-        square.click()
-        panel.says(re.compile("is in use|was refused"), timeout=60)
+    for n, what in enumerate(("a point of the search", "a square of the map")):
+        spot = pictures.nth(n).locator(".fuselab-spot").last
+        expect(spot, what).to_be_visible()
+        config = str(spot.get_attribute("aria-label")).partition(":")[0]
+        spot.click()
+        panel.says(re.compile(f"{config} (is in use|was refused)"), timeout=60)
+        expect(panel.button("Tune")).to_be_enabled(timeout=60 * SECOND)
     assert overflowing(panel.root) == []
     notebook.shoot("features-tuning", panel.root)
 

@@ -139,6 +139,7 @@ class Bench:
         self.note = ""
         self.after_each: Callable[[], None] = lambda: None
         self._listeners: list[Callable[[], None]] = []
+        self._waiting: dict[str, str] = {}  # activities of the jobs that have not begun
         self.look()
 
     def look(self) -> None:
@@ -203,6 +204,18 @@ class Bench:
             for listener in self._listeners:
                 listener()
 
+    @property
+    def waiting(self) -> str:
+        """What has been asked for and has not begun: ``then: Checking gelu``; or nothing."""
+        return f"then: {', '.join(self._waiting.values())}" if self._waiting else ""
+
+    @property
+    def doing(self) -> str:
+        """What the worker does now and what comes next, in words; empty when it rests."""
+        if not self.activity:
+            return ""
+        return f"{self.activity} …" + (f" ({self.waiting})" if self.waiting else "")
+
     def do(self, activity: str, job: Callable[[], None], replaces: str = "") -> None:
         """Queue a job for the worker and return at once.
 
@@ -211,9 +224,11 @@ class Bench:
             job: Takes ``cell.lock`` itself, for as long as it needs it.
             replaces: See ``Worker.submit``.
         """
+        ticket = replaces or activity
 
         def run() -> None:
             with self.state:
+                self._waiting.pop(ticket, None)
                 self.activity, self.problem, self.note = activity, None, ""
                 self.changed()
             try:
@@ -223,6 +238,10 @@ class Bench:
                 self.changed()
             self.after_each()
 
+        with self.state:
+            self._waiting[ticket] = activity
+            if self.activity:  # who asks beside a long job is told that it was heard
+                self.changed()
         self.worker.submit(run, replaces)
 
     def _busy(self, busy: bool) -> None:

@@ -303,8 +303,8 @@ class KernelsTab:
         else:
             value = markup.notice([bench.note], markup.QUIET) if bench.note else ""
             spoken = bench.note
-        if bench.activity and not self._tuning.running:
-            value = markup.notice([f"{bench.activity} …"], markup.QUIET) + (
+        if bench.activity and (bench.waiting or not self._tuning.running):
+            value = markup.notice([bench.doing], markup.QUIET) + (
                 f"<div style='opacity:0.6'>{value}</div>" if value else ""
             )
             spoken = bench.activity

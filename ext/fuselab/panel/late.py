@@ -71,7 +71,7 @@ class LateTab:
 def problem_or(bench: Bench, value: str) -> str:
     """Return the latest job's failure as a notice, or else ``value``."""
     if bench.activity:
-        return markup.notice([f"{bench.activity} …"], markup.QUIET)
+        return markup.notice([bench.doing], markup.QUIET)
     if bench.problem:
         message, details = bench.problem
         return markup.notice(["That did not work", message], markup.BAD, details)

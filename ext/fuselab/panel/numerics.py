@@ -64,9 +64,9 @@ class NumericsTab(LateTab):
             self.outputs.value = outputs_html(verdict)
 
     def refresh(self) -> None:
-        """Show what the trace found."""
+        """Show what is done now, or did not work, and what the trace found."""
         value = "".join(trace_html(name, trace) for name, trace in self.traces)
-        self.found.value = value or problem_or(self._bench, "")
+        self.found.value = problem_or(self._bench, "") + value
 
 
 def outputs_html(verdict: Verdict | None) -> str:

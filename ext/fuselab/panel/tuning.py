@@ -44,6 +44,7 @@ class TuningTab(LateTab):
         self._drawn: TuningRun | None = None
         self._picture = SearchPicture()
         self._picked = False  # whether the latest note is about a point that was picked
+        self._hint = ""  # what a person did that has to wait for the end of the search
         self._next_draw = 0.0
         self.on_start: list[Any] = []
 
@@ -93,7 +94,7 @@ class TuningTab(LateTab):
                 return
             self.open()
             name = self._kernel = self._bench.selected
-            self._picked = False
+            self._picked, self._hint = False, ""
             self._stop = threading.Event()
             budget, stop = float(self.budget.value), self._stop
             self.progress.value = 0
@@ -109,7 +110,12 @@ class TuningTab(LateTab):
             kernel, name = self._bench.kernel, self._bench.selected
             run = kernel.tuning if kernel is not None else None
             index = int(key.removeprefix("trial:"))
-            if self.running or kernel is None or run is None or index >= len(run.trials):
+            if self.running:
+                self._hint = "a point can be put in use once the search has ended"
+                self.line.value = escape(f"{name}: {self._hint}")
+                return
+            if kernel is None or run is None or index >= len(run.trials):
+                self.line.value = escape(f"{name}: that search is gone; Tune starts another")
                 return
         values = dict(run.trials[index].values)
         shown = config_text(run.trials[index].values)
@@ -201,8 +207,8 @@ class TuningTab(LateTab):
             return
         if kernel.tuning is not None:
             self._show(kernel.tuning)
-            if self._bench.activity.startswith("Using"):
-                self.line.value = escape(f"{self._bench.activity} …")
+            if "Using" in self._bench.doing:  # perhaps after what somebody else asked for
+                self.line.value = escape(self._bench.doing)
             elif self._picked and self._bench.note:
                 self.line.value = escape(self._bench.note)
             return
@@ -234,7 +240,8 @@ class TuningTab(LateTab):
             self.progress.max = max(run.total, len(run.trials), 1)
             self.progress.value = self.progress.max if run.stopped else len(run.trials)
             self.progress.bar_style = "success" if run.stopped else "info"
-            self.line.value = escape(progress_line(run))
+            later = [] if run.stopped else [self._hint, self._bench.waiting]
+            self.line.value = escape("; ".join(filter(None, [progress_line(run), *later])))
             self.ranking.value = ranking_table(run) + (effects_table(run) if run.stopped else "")
 
 

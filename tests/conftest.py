@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.sampling import left_out
+
 NO_CHROMIUM = "no Chromium found"
 NO_GPU = "no GPU found"
 
@@ -36,6 +38,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         skipped = sum(reason in text for text in reasons)
         if skipped:
             terminalreporter.write_line(f"{reason}: {kind} tests skipped ({skipped})")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked `slow`
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as `slow` what a test with the mark `sample(n)` has beyond n sets of parameters."""
+    groups: dict[tuple[object, str], list[pytest.Function]] = {}
+    for item in items:
+        sampled = item.get_closest_marker("sample") and not item.get_closest_marker("slow")
+        if sampled and isinstance(item, pytest.Function):
+            groups.setdefault((item.parent, item.originalname), []).append(item)
+    for group in groups.values():
+        mark = group[0].get_closest_marker("sample")
+        assert mark is not None
+        for item in left_out(group, *mark.args):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", autouse=True)

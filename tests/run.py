@@ -2,7 +2,8 @@
 
 A test marked `serial` (or `timing`) measures time, so nothing may run beside it. Both runs
 happen even if tests fail, and the last line counts them together, in the form pytest itself uses.
-Tests marked `slow` run with `--all` only; what each of them covers, a quicker one samples.
+Tests marked `slow` run with `--all` only, as do all but n sets of the parameters of a test marked
+`sample(n)`; what each of them covers, a quicker one samples.
 Other arguments go to pytest: `python tests/run.py -k softmax`.
 """
 

@@ -24,6 +24,7 @@ from fusec.tunables import set_tunables
 from test_codegen_triton import BF16, F64, emit, run
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("strategy", ["looped", "split"])
 @pytest.mark.parametrize("dtype", [F32, F64, BF16], ids=str)
 def test_norms_in_every_strategy(dtype: torch.dtype, strategy: str) -> None:

@@ -73,7 +73,7 @@ assert "fusec" not in sys.modules
 """
 
 
-@pytest.mark.parametrize("target", ["cpp", "triton"])
+@pytest.mark.parametrize("target", ["cpp", pytest.param("triton", marks=pytest.mark.slow)])
 def test_python_file_as_a_module(target, tmp_path):
     path = symbolic(target).export(tmp_path / "exported.py")
     assert path == tmp_path / "exported.py"
@@ -83,7 +83,7 @@ def test_python_file_as_a_module(target, tmp_path):
     assert "takes 1 tensors, not 2" in done.stdout
 
 
-@pytest.mark.parametrize("target", ["cpp", "triton"])
+@pytest.mark.parametrize("target", [pytest.param("cpp", marks=pytest.mark.slow), "triton"])
 def test_python_file_as_a_program(target, tmp_path):
     symbolic(target).export(tmp_path / "exported.py")
     done = python("import runpy; runpy.run_path('exported.py', run_name='__main__')", tmp_path)

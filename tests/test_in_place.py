@@ -39,6 +39,7 @@ def same(function: Callable[..., object], *inputs: torch.Tensor) -> int:
 SIZES = [(64,), (33, 7), (0, 5), (300, 1000)]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("shape", SIZES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int32])
 def test_elementwise_updates(shape: tuple[int, ...], dtype: torch.dtype) -> None:

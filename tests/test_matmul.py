@@ -61,6 +61,7 @@ def test_golden_text(name: str) -> None:
     assert max(len(each) for each in text.splitlines()) <= 100
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("gpu", ["sm_80", "sm_90", "gfx942"])
 @pytest.mark.parametrize("name", CASES)
 def test_compiles_for_gpus(name: str, gpu: str) -> None:
@@ -120,6 +121,7 @@ SMALL = {"BLOCK_M": 32, "BLOCK_N": 16, "BLOCK_K": 32, "GROUP_M": 2, "PROGRAMS": 
 WIDE = {"BLOCK_M": 16, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 4, "PROGRAMS": 2, "SPLITS": 1}
 
 
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("settings", [SMALL, WIDE], ids=["small", "wide"])
 @pytest.mark.parametrize("strategy", ["tiles", "persistent", "split"])
 @pytest.mark.parametrize("dtype", [HALF, BF16, F32], ids=str)
@@ -130,6 +132,7 @@ def test_computes_what_the_reference_does(
     run(product(72, 88, 104, dtype, turned=turned), strategy, settings)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("strategy", ["tiles", "split"])
 @pytest.mark.parametrize("shape", [(67, 89, 131), (1, 33, 70), (33, 1, 70), (3, 5, 2), (1, 1, 999)])
 def test_odd_shapes(shape: tuple[int, int, int], strategy: str) -> None:
@@ -382,6 +385,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], Tensors], int]] = {
 }
 
 
+@pytest.mark.sample(17)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name: str) -> None:
     function, make, kernels = FUNCTIONS[name]

@@ -69,6 +69,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_and_gradients(name: str) -> None:
     torch._dynamo.reset()

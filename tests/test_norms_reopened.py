@@ -44,6 +44,7 @@ def layer_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     return F.gelu(F.layer_norm(x, (x.shape[-1],), w, b))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("shape", [(2, 6, 5, 7), (1, 2, 33), (3, 4)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_group_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -57,6 +58,7 @@ def test_group_norm_without_weights_and_channels_last() -> None:
     assert saved(lambda x: F.silu(F.group_norm(x, 4)), x) < x.nbytes
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shape", [(8, 100), (2, 3, 17)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_layer_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:

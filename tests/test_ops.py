@@ -27,6 +27,7 @@ OPS = (
 )
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("name", OPS)
 def test_operators_equal_eager(name: str) -> None:
     op = unit.find(name)

@@ -10,6 +10,8 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -18,6 +20,7 @@ from packaging.utils import canonicalize_name
 import fusec
 import fuselab
 import run
+from support.sampling import left_out
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"fuselab": ROOT / "ext/fuselab", "fusec": ROOT / "compiler/fusec"}
@@ -256,3 +259,18 @@ def test_both_halves_of_the_tests_are_counted(tmp_path: Path) -> None:
 
 def test_what_is_run_by_name_is_executable() -> None:
     assert os.access(ROOT / ".ci/run", os.X_OK)
+
+
+def test_a_sample_has_every_value_of_every_parameter() -> None:
+    def item(name: int, dtype: int) -> Any:
+        parameters = SimpleNamespace(indices={"name": name, "dtype": dtype})
+        return SimpleNamespace(name=f"test[{name}-{dtype}]", callspec=parameters)
+
+    items = [item(name, dtype) for name in range(7) for dtype in range(3)]
+    left = left_out(items, 7)
+    kept = [each.callspec.indices for each in items if each not in left]
+    assert len(kept) == 7
+    assert {each["name"] for each in kept} == set(range(7))
+    assert {each["dtype"] for each in kept} == set(range(3))
+    assert left_out(items[::-1], 7) == left, "the same, in whatever order they come"
+    assert left_out(items, 99) == []

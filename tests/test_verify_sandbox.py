@@ -70,7 +70,8 @@ def test_prestart_returns_at_once_and_starts_one():
 
 def test_prestart_does_not_wait_for_a_run():
     run()
-    thread = threading.Thread(target=run, args=("volatile int on = 1; while (on) {}",))
+    endless, options = "volatile int on = 1; while (on) {}", {"timeout": 2.0}
+    thread = threading.Thread(target=run, args=(endless,), kwargs=options)
     thread.start()
     time.sleep(0.3)
     started = time.perf_counter()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fusec.report import Timing, TuningRun
 from fuselab.words import against, digits
+from fuselab.words import share as percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -252,6 +253,8 @@ def bars(
             va="center",
             fontsize=SMALL,
             color=TEXT,
+            # The line of a limit goes below the words.
+            bbox={"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 0.5},
         )
     axes.set_yticks(range(len(times)), [name for name, _, _ in times])
     axes.invert_yaxis()
@@ -289,7 +292,7 @@ def shares(axes: Axes, kernels: Mapping[str, Timing], label: str = SHARES) -> No
     for index, (name, value) in enumerate(shown):
         share = 100 * value / total
         color = KERNELS[index % len(KERNELS)]
-        text = f"{name}: {share:.0f}%"
+        text = f"{name}: {percent(share / 100)}"
         axes.barh(0, share, left=left, height=0.6, color=color, label=text, edgecolor="white")
         left += share
     axes.set_yticks([])

@@ -55,6 +55,11 @@ def ratio(value: float) -> str:
     return f"{value:.2f}" if value < 2 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
+def share(value: float) -> str:
+    """Write a share in percent: ``35%``; what is there and rounds to nothing is ``<1%``."""
+    return "<1%" if 0 < value < 0.005 else f"{value:.0%}"
+
+
 def against(time: float, reference: float) -> str:
     """Say how ``time`` compares with ``reference``: ``3.0× faster``."""
     if time <= 0 or reference <= 0:

@@ -54,6 +54,16 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "three-argument torch.where or a mask keeps the size; nonzero and x[mask] do not",
     ),
     (
+        r"Tensor\.backward\(\)",
+        "backward() runs between two compiled parts",
+        "nothing: the backward pass is compiled together with the forward one",
+    ),
+    (
+        r"function `(?P<what>\w*Optimizer\.zero_grad)",
+        "{what} drops the gradients, in Python",
+        "nothing: there is nothing in it to compile",
+    ),
+    (
         r"builtin operator `(?P<what>\w+)`",
         "{what}() runs in Python",
         "call {what}() outside of the compiled code",

@@ -91,6 +91,9 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (r"(.+ (?:<=|<|>=|>|!=) .+)", "{0} does not hold any more", _SIZES.format("x", "dim")),
 )
 
+# What a module holds, in the words of TorchDynamo.
+_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\['([\w.]+)'\]")
+
 
 def describe_failure(reason: str) -> Recompile:
     """Return what a failed guard means.
@@ -133,7 +136,8 @@ def describe_guards(guards: Any) -> tuple[Guard, ...]:
     found: dict[str, Guard] = {}
     for guard in guards:
         kind = guard.create_fn_name() if hasattr(guard, "create_fn_name") else ""
-        name = _readable(getattr(guard, "name", ""))
+        raw = _name_of(guard)
+        name = _readable(raw)
         if _is_plumbing(name, kind):
             continue
         where = user_frame(getattr(guard, "user_stack", None) or ())
@@ -143,6 +147,9 @@ def describe_guards(guards: Any) -> tuple[Guard, ...]:
             text = re.sub(
                 r"\b(?:fn|self)(?:\._modules\['[\w.]+'\])+", name.rpartition(".")[0], text
             )
+            text = _PARTS.sub(r".\1", text)
+            if raw.startswith(("L['fn'].", "L['self'].")):  # as its name has it
+                text = re.sub(r"\b(?:fn|self)\.(?=\w)", "", text)
             found.setdefault(text, Guard(text, name, where))
     return tuple(found.values())
 
@@ -169,19 +176,25 @@ def _describe_tensor(tensor: torch.Tensor) -> str:
     return f"{kind} of {shape}{layout} on {tensor.device}{gradient}"
 
 
-def _readable(name: object) -> str:
+def _name_of(guard: Any) -> str:
+    name = getattr(guard, "name", "")
+    return name() if callable(name) else str(name)
+
+
+def _readable(name: str) -> str:
     """Return ``0.weight`` for ``L['fn']._modules['0']._parameters['weight']``."""
-    text = name() if callable(name) else str(name)
-    text = re.sub(r"[LG]\['(\w+)'\]", r"\1", text)
-    text = re.sub(r"\._(?:modules|parameters|buffers)\['([\w.]+)'\]", r".\1", text)
+    text = re.sub(r"[LG]\['(\w+)'\]", r"\1", name)
+    text = _PARTS.sub(r".\1", text)
     return re.sub(r"^(?:fn|self)\.(?=.)", "", text)
 
 
 def _is_plumbing(name: str, kind: str) -> bool:
     """Whether a guard is about torch itself, or about how a call arrives."""
-    if name.startswith("__import_") or name in ("fn", "args", "kwargs"):
+    if name.startswith(("__import_", "__builtins_")) or name in ("fn", "args", "kwargs"):
         return True
     parts = name.split(".")
+    if parts[0] == "torch" and len(parts) > 1:
+        return True
     return kind == "TYPE_MATCH" and (parts[-1].startswith("_") or parts[-1].isdigit())
 
 

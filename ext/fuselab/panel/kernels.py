@@ -10,6 +10,7 @@ from typing import Any
 from fusec.kernel import Kernel
 from fusec.report import Timing
 from fusec.tunables import set_tunables
+from fuselab import words
 from fuselab.exporting import Form, export
 from fuselab.states import kernel_state
 
@@ -335,4 +336,8 @@ def shares_of(kernels: Mapping[str, Kernel], times: Mapping[str, Timing]) -> dic
             return {}
         values = {name: float(sum(pair)) for name, pair in pairs.items()}
     total = sum(values.values())
-    return {name: f"{value / total:.0%} {unit}" for name, value in values.items()} if total else {}
+    return (
+        {name: f"{words.share(value / total)} {unit}" for name, value in values.items()}
+        if total
+        else {}
+    )

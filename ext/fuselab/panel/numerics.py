@@ -86,7 +86,9 @@ def trace_html(name: str, trace: Trace | str) -> str:
         return f"{title}<div>{escape(trace)}</div>"
     html = [title, f"<div>{escape(numerics.growth_line(trace))}</div>"]
     for each in trace.anomalies:
-        html.append(markup.notice([numerics.anomaly_line(each)], markup.BAD))
+        # A mask of infinities is an input like any other.
+        color = markup.QUIET if each.step == "input" else markup.BAD
+        html.append(markup.notice([numerics.anomaly_line(each)], color))
     rows = [list(row) for row in numerics.line_rows(trace)]
     if rows:
         html.append("<div style='margin-top:6px'>Line by line, inside of the kernels</div>")

@@ -163,7 +163,7 @@ def times_html(rows: list[tuple[str, float, float]]) -> str:
     body = "".join(
         f"<tr><td style='padding:0 14px 0 0'>{escape(title)}</td>"
         f"<td style='text-align:right;padding:0 14px 0 0'>{words.duration(seconds)}</td>"
-        f"<td style='text-align:right;padding:0 8px 0 0'>{share:.0%}</td>"
+        f"<td style='text-align:right;padding:0 8px 0 0'>{escape(words.share(share))}</td>"
         "<td style='width:12em'><div style='height:0.7em;min-width:1px;"
         f"width:{100 * share:.1f}%;background:var(--jp-brand-color1,#2f6db5)'></div></td></tr>"
         for title, seconds, share in rows

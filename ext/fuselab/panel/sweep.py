@@ -79,10 +79,15 @@ class Sweep(LateTab):
                     for point in sweep(graph, size, values, stop=stop):
                         points.append(point)
                         label = size.label.split(" =")[0]
-                        png = plots.figure_png(plots_machine.sweep_figure(points, label))
+                        several = len(points) > 1  # one alone is no picture
+                        figure = plots_machine.sweep_figure(points, label) if several else None
+                        png = plots.figure_png(figure) if figure is not None else b""
                         with bench.state:
                             self.points = list(points)
-                            self.plot.show(png)
+                            if png:
+                                self.plot.show(png)
+                            else:
+                                self.plot.clear()
             except FixedSize as error:
                 self._failed = str(error)
 

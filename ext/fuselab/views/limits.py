@@ -34,9 +34,10 @@ def roofline_rows(points: list[RooflinePoint], found: Machine) -> list[tuple[str
             (
                 point.name,
                 f"{words.digits(rate / 1e9)} GB/s",
-                f"{rate / found.memory:.0%} of memory, {rate / found.cache:.0%} of cache",
+                f"{words.share(rate / found.memory)} of memory, "
+                f"{words.share(rate / found.cache)} of cache",
                 f"{words.digits(work / 1e9)} Gop/s",
-                f"{work / found.operations:.0%}",
+                words.share(work / found.operations),
             )
         )
     return rows

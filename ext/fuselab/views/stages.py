@@ -182,7 +182,7 @@ def side_by_side(left: str, right: str, around: int = 3) -> list[DiffRow | int]:
 def stages_page(cell: Any) -> Page:
     """Return the static page about the stages: their times, and what texts there are."""
     rows = [
-        (title, words.duration(seconds), f"{share:.0%}")
+        (title, words.duration(seconds), words.share(share))
         for title, seconds, share in time_rows(cell)
     ]
     total = sum(seconds for _, seconds, _ in time_rows(cell))

@@ -82,13 +82,13 @@ def step_rows(facts: Any) -> list[tuple[str, str, str]]:
     if not total:
         return []
     rows = [
-        (name, words.spread(timing), f"{timing.median / total:.0%}")
+        (name, words.spread(timing), words.share(timing.median / total))
         for name, timing in steps[:MOST_STEPS]
     ]
     rest = sum(timing.median for _, timing in steps[MOST_STEPS:])
     if rest:
         more = words.count(len(steps) - MOST_STEPS, "step")
-        rows.append((f"{more} more", words.duration(rest), f"{rest / total:.0%}"))
+        rows.append((f"{more} more", words.duration(rest), words.share(rest / total)))
     return rows
 
 

@@ -335,6 +335,7 @@ class TestWords:
         assert words.against(3.0, 1.0) == "3.0× slower"
         assert words.against(1.0, 1.01) == "the same"
         assert words.against(0.0, 1.0) == ""
+        assert [words.share(s) for s in (0, 1e-9, 0.005, 0.351, 1)] == "0% <1% <1% 35% 100%".split()
 
     def test_error(self):
         assert words.error(0.0) == "0"

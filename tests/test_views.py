@@ -221,6 +221,26 @@ def test_guards_of_the_compiler_itself_are_not_shown() -> None:
     assert "backend.py" not in text
 
 
+def test_breaks_and_guards_of_a_training_step() -> None:
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    fused = fuselab.fuse(step)
+    fused(torch.ones(2, 4))
+    text = guards.guards_page(fused.result).text
+    assert "drops the gradients" in text
+    assert "backward() runs between two compiled parts" in text
+    assert "model.1.approximate == 'none'" in text
+    assert re.search(r"^ *param_groups\[0\]\['lr'\] == 0.1", text, re.M)
+    assert not re.search(r"_modules|builtins|torch\._C|trace_autograd", text)
+
+
 def test_numerics_page(cell: Any) -> None:
     page = subjects.numerics_of(cell)
     assert "against float64" in page.text

@@ -57,7 +57,8 @@ def ratio(value: float) -> str:
 
 def share(value: float) -> str:
     """Write a share in percent: ``35%``; what is there and rounds to nothing is ``<1%``."""
-    return "<1%" if 0 < value < 0.005 else f"{value:.0%}"
+    text = f"{value:.0%}"
+    return "<1%" if value > 0 and text == "0%" else text
 
 
 def against(time: float, reference: float) -> str:

@@ -8,6 +8,7 @@ taken up again.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -29,11 +30,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("models", nargs="*", help=f"of {', '.join(zoo.names())}; all by default")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
-    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
-    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS[:2])
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS[:2])
     parser.add_argument("--size", choices=zoo.SIZES, default="small")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--jobs", type=int, default=1, help="cases at once; times need 1")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at once; times need 1 on a CPU")
     parser.add_argument("--threads", type=int, default=0, help="threads a case; 0: torch's own")
     parser.add_argument("--timeout", type=float, default=600, help="seconds a case")
     parser.add_argument("--report", type=Path, default=Path("build/models.json"))
@@ -63,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = {} if options.again else results.get(key, {})
     todo = [case for case in wanted if not set(options.backends) <= set(done.get(case, ()))]
     with ThreadPoolExecutor(options.jobs) as pool:
-        running = {pool.submit(_run_child, options, case): case for case in todo}
+        gpus = itertools.cycle(_gpus(options.device))
+        running = {pool.submit(_run_child, options, case, next(gpus)): case for case in todo}
         try:
             for number, future in enumerate(as_completed(running), 1):
                 case = running[future]
@@ -103,7 +105,17 @@ def _child(options: argparse.Namespace) -> dict[str, Any]:
     )
 
 
-def _run_child(options: argparse.Namespace, case: str) -> dict[str, Any]:
+def _gpus(device: str) -> list[str]:
+    """Return the GPUs that cases are spread over, as ``CUDA_VISIBLE_DEVICES`` has them."""
+    import torch
+
+    if device != "cuda":
+        return [""]
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return given.split(",") if given else [str(n) for n in range(torch.cuda.device_count())]
+
+
+def _run_child(options: argparse.Namespace, case: str, gpu: str) -> dict[str, Any]:
     """Run a case in a fresh process on a fresh compiler cache."""
     command = [sys.executable, "-m", "models", "--child", case, "--size", options.size]
     command += ["--device", options.device, "--threads", str(options.threads)]
@@ -116,6 +128,7 @@ def _run_child(options: argparse.Namespace, case: str) -> dict[str, Any]:
             "FUSEC_CACHE_DIR": f"{cache}/fusec",
             "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
             "HF_HUB_OFFLINE": "1",
+            "CUDA_VISIBLE_DEVICES": gpu,
         }
         try:
             ended = subprocess.run(

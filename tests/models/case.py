@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from torch import nn
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 from models import zoo
 
 Tensors = dict[str, torch.Tensor]
+Contender = tuple[Callable[..., Any], nn.Module]
 MODES = ("forward", "train")
-PRECISIONS = ("float32", "bfloat16")
-BACKENDS = ("fusec", "inductor")
+PRECISIONS = ("float32", "bfloat16", "float16")
+# With CUDA graphs: fusec's option of that name, TorchInductor's mode "reduce-overhead".
+BACKENDS = ("fusec", "inductor", "fusec-graphs", "inductor-graphs")
 # Beside three times eager's own error: half a unit in the last place of a few roundings.
-FLOOR = {"float32": 2e-5, "bfloat16": 8e-3}
+FLOOR = {"float32": 2e-5, "bfloat16": 8e-3, "float16": 1e-3}
 
 
 @dataclass
@@ -35,6 +43,8 @@ class Outcome:
         first: Seconds of the first call.
         milliseconds: Median time of a call.
         eager: Eager's, measured in turns with it.
+        busy: Milliseconds of a call in which the GPU's kernels run (CUDA only), else 0.
+        eager_busy: Eager's.
         memory: Peak bytes over eager's (CUDA only), else None.
         counts: Graphs, breaks, kernels, extern calls, graphs in eager.
     """
@@ -46,6 +56,8 @@ class Outcome:
     first: float = 0.0
     milliseconds: float = 0.0
     eager: float = 0.0
+    busy: float = 0.0
+    eager_busy: float = 0.0
     memory: float | None = None
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -56,7 +68,7 @@ class Case:
     Args:
         name: The model's.
         mode: ``forward`` or ``train``.
-        precision: ``float32``, or ``bfloat16`` for autocast.
+        precision: ``float32``, or ``bfloat16`` or ``float16`` for autocast.
         size: ``small`` or ``real``.
         device: Where to run.
     """
@@ -106,18 +118,34 @@ class Case:
 
     @contextlib.contextmanager
     def _context(self, double: bool = False) -> Iterator[None]:
-        enabled = self.precision == "bfloat16" and not double
+        enabled = self.precision != "float32" and not double
+        dtype = getattr(torch, self.precision) if enabled else torch.bfloat16
         with (
-            torch.autocast(self.device, torch.bfloat16, enabled=enabled),
+            torch.autocast(self.device, dtype, enabled=enabled),
             torch.set_grad_enabled(self.mode == "train"),
         ):
             yield
 
-    # -- a backend --------------------------------------------------------------------------
+    # -- the backends -----------------------------------------------------------------------
 
-    def outcome(self, backend: str, *, timed: bool, rounds: int = 15) -> Outcome:
-        """Compile with a backend, compare, and time it in turns with eager."""
+    def outcomes(
+        self, backends: Sequence[str], *, timed: bool, rounds: int = 15
+    ) -> dict[str, Outcome]:
+        """Compile with each backend, compare each, and time them all in turns with eager."""
         torch._dynamo.reset()
+        found: dict[str, Outcome] = {}
+        contenders: dict[str, Contender] = {}
+        for backend in backends:
+            found[backend], contender = self._compiled(backend)
+            if contender is not None and found[backend].verdict != "wrong":
+                contenders[backend] = contender
+        if timed:
+            with _alone(self.device):
+                self._time(found, contenders, rounds)
+        return found
+
+    def _compiled(self, backend: str) -> tuple[Outcome, Contender | None]:
+        """Make the first call and compare its results."""
         torch._dynamo.utils.counters.clear()
         compiled: list[Any] = []
 
@@ -134,16 +162,13 @@ class Case:
         except Exception as error:  # what a compiler may raise is anything
             error = getattr(error, "inner_exception", error)
             lines = str(error).strip().splitlines() or [""]
-            return Outcome("error", f"{type(error).__name__}: {lines[0]}")
+            return Outcome("error", f"{type(error).__name__}: {lines[0]}"), None
         outcome = self._judge(found)
         outcome.first = first
         outcome.counts = _counts(backend, compiled[0])
         if outcome.verdict == "ok" and not outcome.counts["graphs"]:
             outcome.verdict = "eager"
-        if timed and outcome.verdict != "wrong":
-            outcome.milliseconds, outcome.eager = self._times(call, module, rounds)
-            outcome.memory = self._memory(call, module)
-        return outcome
+        return outcome, (call, module)
 
     def _judge(self, found: Tensors) -> Outcome:
         """Compare with float64, beside eager's own error."""
@@ -168,39 +193,53 @@ class Case:
                 worst = Outcome("ok", name, *errors)
         return worst
 
-    def _times(
-        self, call: Callable[..., Any], module: nn.Module, rounds: int
-    ) -> tuple[float, float]:
-        plain, plain_module = self._fresh(None)
-        contenders = [(call, module), (plain, plain_module)]
-        seconds: list[list[float]] = [[], []]
+    def _time(
+        self, found: dict[str, Outcome], contenders: dict[str, Contender], rounds: int
+    ) -> None:
+        """Fill in times, in turns with eager's, peak memory and how long the GPU is at work."""
+        entered = {"eager": self._fresh(None)} | contenders
+        seconds: dict[str, list[float]] = {name: [] for name in entered}
         with self._context():
-            for turn in range(rounds + 2):
-                for index, (function, owner) in enumerate(contenders):
+            for turn in range(rounds + 3):  # the first three settle: graphs, clocks
+                for name, contender in entered.items():
                     self._synchronize()
                     start = time.perf_counter()
-                    self._step(function, owner, self.inputs, self.kwargs)
+                    self._step(*contender, self.inputs, self.kwargs)
                     self._synchronize()
-                    if turn >= 2:
-                        seconds[index].append(time.perf_counter() - start)
-        fused, eager = (1e3 * statistics.median(values) for values in seconds)
-        return fused, eager
+                    if turn >= 3:
+                        seconds[name].append(time.perf_counter() - start)
+        times = {name: 1e3 * statistics.median(values) for name, values in seconds.items()}
+        busy = {name: self._busy(contender) for name, contender in entered.items()}
+        peaks = {name: self._peak(contender) for name, contender in entered.items()}
+        for name in contenders:
+            found[name].milliseconds, found[name].eager = times[name], times["eager"]
+            found[name].busy, found[name].eager_busy = busy[name], busy["eager"]
+            if self.device == "cuda":
+                found[name].memory = peaks[name] / max(peaks["eager"], 1)
 
-    def _memory(self, call: Callable[..., Any], module: nn.Module) -> float | None:
-        """Return the peak of a step over that of eager's; None off a GPU."""
+    def _busy(self, contender: Contender) -> float:
+        """Return for how many milliseconds of a step the GPU's kernels run; 0 off a GPU."""
         if self.device != "cuda":
-            return None
-        peaks = []
-        plain, plain_module = self._fresh(None)
-        for function, owner in ((call, module), (plain, plain_module)):
-            owner.zero_grad(set_to_none=True)
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            with self._context():
-                self._step(function, owner, self.inputs, self.kwargs)
-            peaks.append(torch.cuda.max_memory_allocated() - before)
-            owner.zero_grad(set_to_none=True)
-        return peaks[0] / max(peaks[1], 1)
+            return 0.0
+        with self._context(), profile(activities=[ProfilerActivity.CUDA]) as recorded:
+            self._step(*contender, self.inputs, self.kwargs)
+            self._synchronize()
+        spans = [e.time_range for e in recorded.events() if e.device_type == DeviceType.CUDA]
+        return sum(span.elapsed_us() for span in spans) / 1e3
+
+    def _peak(self, contender: Contender) -> int:
+        """Return the bytes that a step takes beyond what was there; 0 off a GPU."""
+        if self.device != "cuda":
+            return 0
+        call, module = contender
+        module.zero_grad(set_to_none=True)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        with self._context():
+            self._step(call, module, self.inputs, self.kwargs)
+        peak = torch.cuda.max_memory_allocated() - before
+        module.zero_grad(set_to_none=True)
+        return peak
 
     def _synchronize(self) -> None:
         if self.device == "cuda":
@@ -219,20 +258,42 @@ def run_case(
 ) -> dict[str, dict[str, Any]]:
     """Run a case with each backend; returns the fields of an ``Outcome`` by backend."""
     case = Case(name, mode, precision, size, device)
-    return {backend: asdict(case.outcome(backend, timed=timed)) for backend in backends}
+    found = case.outcomes(backends, timed=timed)
+    return {backend: asdict(outcome) for backend, outcome in found.items()}
 
 
 def _compile(backend: str, module: nn.Module) -> Callable[..., Any]:
-    if backend == "fusec":
+    name, _, graphs = backend.partition("-")
+    if name == "fusec":
         import fusec
 
-        return fusec.compile(module)
-    return torch.compile(module, backend=backend)  # type: ignore[no-any-return]
+        return fusec.compile(module, cuda_graphs=bool(graphs))
+    if not graphs:
+        return torch.compile(module, backend=name)  # type: ignore[no-any-return]
+    replayed = torch.compile(module, mode="reduce-overhead")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # Its outputs are overwritten by the next step, which it has to be told of.
+        torch.compiler.cudagraph_mark_step_begin()
+        return replayed(*args, **kwargs)
+
+    return call
+
+
+@contextlib.contextmanager
+def _alone(device: str) -> Iterator[None]:
+    """Keep other cases of this suite from timing on the same GPU meanwhile."""
+    if device != "cuda":
+        yield
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+    with FileLock(Path(tempfile.gettempdir(), f"fuselab-models-{visible}.lock")):
+        yield
 
 
 def _counts(backend: str, compiled: Any) -> dict[str, int]:
     counters = torch._dynamo.utils.counters
-    if backend != "fusec":
+    if not backend.startswith("fusec"):
         return {
             "graphs": counters["stats"]["unique_graphs"],
             "breaks": sum(counters["graph_break"].values()),

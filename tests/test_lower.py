@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import fusec
 from support.compare import difference
 from support.interpreted import Interpreted
 from support.opinfo import name_of, run_samples
@@ -203,6 +204,28 @@ def test_implicit_rounding_goes_and_explicit_rounding_stays() -> None:
 
     torch._dynamo.reset()
     assert torch.equal(torch.compile(explicit, backend=Interpreted())(x), explicit(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_numbers_that_the_function_makes_are_numbers(dtype: torch.dtype) -> None:
+    """No tensor in memory for them, and what is returned is new at every call."""
+    torch._dynamo.reset()
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.clone()
+        y[:, 0] = 3
+        y[1] = 2.5
+        return y, y * torch.tensor(2), torch.tensor(4.0) + x, torch.tensor(7), torch.tensor(True)
+
+    x = torch.randn(3, 5).to(dtype)
+    compiled = fusec.compile(f)
+    for _ in range(2):
+        found = compiled(x)
+        for got, plain in zip(found, f(x), strict=True):
+            assert got.dtype == plain.dtype
+            assert torch.equal(got, plain)
+        found[3].add_(1)
+    assert not compiled.graphs[0].externs
 
 
 def test_index_out_of_range_is_an_error() -> None:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.errors import DeviceNotThere
 from fusec.graph.halves import REASON, STORED
 from fusec.ir.body import OWNED_TENSOR, Buffer, Program
 from fusec.ir.index import Expr
-from fusec.ir.node import Recorder, recording, source_line
+from fusec.ir.node import Recorder, const, recording, source_line
 from fusec.lower import (  # noqa: F401  (importing a family registers it)
     embedding,
     factories,
@@ -256,7 +257,10 @@ class _Driver:
         )
 
     def constant(self, node: fx.Node) -> None:
-        """A tensor that the graph owns becomes an extern 'call' that returns it."""
+        """A tensor that the graph owns becomes an extern 'call' that returns it.
+
+        A number that the user wrote (``x[0] = 3``) becomes that number, wherever it is used.
+        """
         value: object = self.module
         for part in str(node.target).split("."):
             value = getattr(value, part)
@@ -264,6 +268,13 @@ class _Driver:
             raise GraphNotLowered(f"{node.target} is a {type(value).__name__}")
         tensor = value
         self.lowering.results = (self.tensor_meta(tensor),)
+        returned = any(user.op == "output" for user in node.users)
+        on_cpu = tensor.device.type == "cpu"
+        if on_cpu and tensor.dim() == 0 and not tensor.is_complex() and not returned:
+            with unset_fake_temporarily():
+                number = const(tensor.item(), tensor.dtype)
+            self.values[node] = self.lowering.lazy(lambda index: number)
+            return
         self.lowering.label, self.lowering.hint = "constant", _readable(node)
         (self.values[node],) = self.lowering.extern(_Constant(tensor), (), {}, OWNED_TENSOR)
 

@@ -64,6 +64,23 @@ def test_a_network_of_convolutions(given: torch.memory_format, shape: tuple[int,
     assert check(Block(), torch.randn(shape).to(memory_format=given)) == [True, True, True]
 
 
+def test_norms_lie_as_their_input_does() -> None:
+    class Norms(nn.Module):
+        """ConvNeXt's order, then a group norm between two convolutions."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = (nn.Conv2d(16, 16, 3, padding=1) for _ in range(2))
+            self.layer, self.group = nn.LayerNorm(16), nn.GroupNorm(4, 16)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = self.layer(self.first(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            z = F.silu(self.group(self.second(F.gelu(y))))
+            return z.mean((2, 3)), z[:, 3, 2]
+
+    assert check(Norms(), torch.randn(2, 16, 36, 34)) == [True, True]
+
+
 def test_views_of_a_result_see_what_was_traced() -> None:
     class Views(nn.Module):
         def __init__(self) -> None:

@@ -23,6 +23,7 @@ from fusec.capture.direct import (
 )
 from fusec.capture.recorded import recorded_call
 from fusec.errors import BadOption, DeviceNotThere, FusecError
+from fusec.graph.alignment import align_products
 from fusec.graph.bias import add_biases_later
 from fusec.graph.bytes import keep_interpolations_of_bytes
 from fusec.graph.common import merge_common
@@ -41,7 +42,7 @@ from fusec.lower.program import GraphNotLowered
 from fusec.options import Options
 from fusec.pipeline import Compilation, run_stages
 from fusec.report import Stage
-from fusec.runtime import native
+from fusec.runtime import native, triton_pool
 from fusec.runtime.build_queue import BuildQueue
 from fusec.runtime.graph import CompiledGraph
 from fusec.runtime.part import CompiledPart
@@ -67,6 +68,8 @@ class Backend:
     _torchdynamo_orig_callable = None
 
     def __init__(self, options: Options) -> None:
+        if torch.cuda.is_initialized() and options.target != "cpp":
+            triton_pool.start()  # they are ready by the time that something is captured
         self.options = options
         self.graphs: list[CompiledGraph] = []
         self.clock = time.perf_counter()
@@ -183,6 +186,7 @@ class _GraphCompiler:
     def _lay_out(self, module: fx.GraphModule) -> None:
         if self.backend.options.target != "triton":
             turn_channels_inward(module)
+            align_products(module)
             multiply_single_pixels(module)
             add_rows_in_place(module)
 
@@ -233,7 +237,7 @@ class _GraphCompiler:
             self.backend.options,
             self.backend._taken,
             updated=_updated_inputs(module) if self.backend.options.target != "triton" else (),
-            written=lambda kernel: queue.add(kernel.text) if kernel.target == "cpp" else None,
+            written=queue.begin,
         )
         try:
             self.stages += run_stages(state)

@@ -1,4 +1,4 @@
-"""Biases of matrix products, added by the kernel that reads the product.
+"""Biases of products and convolutions, added by the kernel that reads the result.
 
 ATen's ``addmm`` fills the result with the bias, which BLAS then reads and adds to.  Where a kernel
 comes next anyway, it adds the bias on its way: the product is written once and read once.
@@ -26,7 +26,9 @@ _NO_KERNELS = (
 
 
 def add_biases_later(module: fx.GraphModule) -> int:
-    """Take the bias out of float32 products on the CPU that a kernel reads; return how many.
+    """Take the bias out of what a kernel reads, or ATen adds by one of its own; return how many.
+
+    That is float32 products on the CPU that a kernel reads, and convolutions on a GPU.
 
     Args:
         module: Functional, with fake tensors in ``meta["val"]``; changed in place.
@@ -54,8 +56,39 @@ def add_biases_later(module: fx.GraphModule) -> int:
         node.replace_all_uses_with(whole)
         module.graph.erase_node(node)
         changed += 1
+    changed += _of_convolutions(module)
     if changed:
         module.recompile()
+    return changed
+
+
+def _of_convolutions(module: fx.GraphModule) -> int:
+    """Take their biases out of convolutions on a GPU; return how many.
+
+    ATen starts a kernel of its own for each, behind cuDNN's; ours may do more on its way.
+    """
+    changed = 0
+    for node in module.graph.find_nodes(op="call_function", target=aten.convolution.default):
+        image, weight, bias, *others = node.args
+        value = node.meta["val"]
+        if not isinstance(bias, fx.Node) or value.device.type != "cuda":
+            continue
+        fake = detect_fake_mode([value])
+        assert fake is not None
+        with module.graph.inserting_before(node), fake:
+            bare = module.graph.call_function(node.target, (image, weight, None, *others))
+            bare.meta = dict(node.meta)
+            spread = bias
+            for _ in range(value.dim() - 2):
+                wider = module.graph.call_function(aten.unsqueeze.default, (spread, -1))
+                wider.meta = {**bias.meta, "val": spread.meta["val"].unsqueeze(-1)}
+                spread = wider
+            whole = module.graph.call_function(aten.add.Tensor, (bare, spread))
+            whole.meta = dict(node.meta)
+            whole.meta.pop(REASON, None)
+        node.replace_all_uses_with(whole)
+        module.graph.erase_node(node)
+        changed += 1
     return changed
 
 

@@ -1,8 +1,8 @@
-"""C++ kernels that are built while others are still being written.
+"""Kernels that are built while others are still being written.
 
 A graph's kernels are handed over one by one, as their texts are finished, and the compilers run
 beside the rest of the compilation.  Equal texts are built once; what is in the store is not built
-at all.
+at all.  Triton's have processes of their own, for all compilations (``triton_pool``).
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pathlib import Path
 
 from fusec.cache import Store, default_store
 from fusec.errors import FusecError
-from fusec.runtime import cpp_build
+from fusec.kernel import KernelSource
+from fusec.runtime import cpp_build, triton_pool
 from fusec.runtime.cpp_compiler import find_compiler
 
 
 class BuildQueue:
-    """The kernels of one compilation. To be closed, also after a failure.
+    """The C++ kernels of one compilation. To be closed, also after a failure.
 
     Args:
         store: Where to look and to keep; the process's default store if None.
@@ -30,6 +31,13 @@ class BuildQueue:
         self._children = cpp_build.Children()
         self._pool: ThreadPoolExecutor | None = None
         self._builds: dict[str, Future[Path]] = {}
+
+    def begin(self, kernel: KernelSource) -> None:
+        """Begin to build a kernel; returns at once."""
+        if kernel.target == "cpp":
+            self.add(kernel.text)
+        else:
+            triton_pool.prepare(kernel.text, kernel.signature, kernel.entry)
 
     def add(self, text: str) -> None:
         """Begin to build a text, unless it has been added before; returns at once."""

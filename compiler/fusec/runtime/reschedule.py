@@ -74,7 +74,7 @@ def compile_again(
             set(taken),
             wishes=wishes or Wishes(),
             updated=part.state.updated,
-            written=lambda k: queue.add(k.text) if k.target == "cpp" else None,
+            written=queue.begin,
         )
         stages = run_stages(state)
         other = CompiledPart(part.kind, state, graph, keep=keep)

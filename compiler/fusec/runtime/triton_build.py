@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.errors import CompileError, Diagnostic, FusecError
 from fusec.kernel import Runnable, Signature
+from fusec.runtime import triton_pool
 from fusec.runtime.triton_interpret import (
     compiling,
     failed_check,
@@ -81,6 +82,7 @@ class TritonRunnable:
         elif self._compiled:
             self._run(tensors, sizes)
         else:
+            triton_pool.wait(self.path)
             with compiling():
                 self._run(tensors, sizes)
             self._compiled = True

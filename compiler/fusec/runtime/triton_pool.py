@@ -1,0 +1,216 @@
+"""Triton kernels compiled side by side, by processes, while a graph is still being compiled.
+
+Triton compiles in Python, one kernel at a time, 0.2 to 0.4 s each, when a kernel is first started.
+Here worker processes compile what the emitter has written into Triton's own cache, where the first
+start finds it; a start waits for its kernel, if that is under way. Processes are started as soon as
+somebody is about to compile for a GPU, and end by themselves when they are idle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fusec.kernel import Signature
+from fusec.runtime import triton_worker
+
+_log = logging.getLogger(__name__)
+_MOST = 8  # processes; each takes 80 MB and more while it compiles
+_WORKERS = "FUSEC_TRITON_WORKERS"
+
+
+class Workers:
+    """The processes.
+
+    Args:
+        count: How many there are at most.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.process = os.getpid()
+        self._idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
+        self._threads = ThreadPoolExecutor(count, "fusec-triton")
+
+    def start(self) -> None:
+        """Start them; returns at once."""
+        for _ in range(self.count):
+            self._threads.submit(lambda: self._idle.put(_start()))
+
+    def submit(self, request: dict[str, Any]) -> Future[str]:
+        """Have a request answered; see ``triton_worker``."""
+        return self._threads.submit(self._ask, json.dumps(request))
+
+    def close(self) -> None:
+        """End them all; what waits is not done."""
+        self._threads.shutdown(cancel_futures=True)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                _end(self._idle.get_nowait())
+
+    def _ask(self, line: str) -> str:
+        for _ in range(2):
+            worker = self._take()
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            with contextlib.suppress(OSError):
+                worker.stdin.write(line + "\n")
+                worker.stdin.flush()
+                answer = worker.stdout.readline()
+                if answer:
+                    self._idle.put(worker)
+                    return answer.strip()
+            _end(worker)
+        return "the process ended"
+
+    def _take(self) -> subprocess.Popen[str]:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                worker = self._idle.get_nowait()
+                if worker.poll() is None:
+                    return worker
+                _end(worker)  # it had been idle for too long
+        return _start()
+
+
+def _start() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-W", "ignore", triton_worker.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # an interrupt in the terminal is not for it
+    )
+
+
+def _end(worker: subprocess.Popen[str]) -> None:
+    worker.kill()
+    worker.wait()
+    for stream in (worker.stdin, worker.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+
+
+# -- this process's -----------------------------------------------------------------------
+
+_lock = threading.Lock()
+_workers: Workers | None = None
+_under_way: dict[str, Future[str]] = {}
+
+
+def start() -> None:
+    """Start the processes, once, if there are to be any: Triton runs on the GPU of this machine."""
+    _current()
+
+
+def _current() -> Workers | None:
+    global _workers
+    count = worker_count()
+    if not count:
+        return None
+    with _lock:
+        if _workers is None or _workers.process != os.getpid():
+            _under_way.clear()
+            _workers = Workers(count)
+            _workers.start()
+        return _workers
+
+
+def worker_count() -> int:
+    """Return how many processes there are to be: ``FUSEC_TRITON_WORKERS``, or by the processors."""
+    given = os.environ.get(_WORKERS, "")
+    if given.isdigit():
+        return int(given)
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return min(_MOST, processors - 1)
+
+
+def prepare(text: str, signature: Signature, entry: str) -> None:
+    """Begin to compile a kernel file for the current GPU; returns at once.
+
+    Nothing happens where that cannot be known to help: kernels that take sizes are compiled for
+    what these are at the first start.
+
+    Args:
+        text: The kernel file.
+        signature: What it takes.
+        entry: The function that starts its kernels.
+    """
+    if signature.sizes or not any(a.device == "cuda" for a in signature.arguments):
+        return
+    workers = _current() if torch.cuda.is_available() else None
+    if workers is None:
+        return
+    try:
+        path, request = request_for(text, signature, entry)
+    except Exception as error:  # the build will say it
+        _log.debug("not compiled ahead: %s", error)
+        return
+    with _lock:
+        if path not in _under_way and request is not None:
+            _under_way[path] = workers.submit(request)
+
+
+def wait(path: str) -> None:
+    """Wait until a kernel file is compiled, if that is under way."""
+    with _lock:
+        job = _under_way.get(path)
+    if job is not None and not job.cancelled():
+        answer = job.result()
+        if answer != "done":
+            _log.debug("%s: %s", path, answer)
+
+
+def request_for(
+    text: str, signature: Signature, entry: str, target: Callable[[], Any] | None = None
+) -> tuple[str, dict[str, Any] | None]:
+    """Return the path of a kernel file and what to ask a worker; None for what it cannot be told.
+
+    Args:
+        text: The kernel file.
+        signature: What it takes.
+        entry: The function that starts its kernels.
+        target: Returns Triton's description of the GPU; that of the current one by default.
+    """
+    from triton import knobs
+    from triton.runtime import driver
+
+    from fusec.runtime.triton_build import load, record_starts, source_of
+
+    namespace, path = load(text)
+    starts = []
+    for start_ in record_starts(namespace, signature, entry):
+        source, options = source_of(start_)
+        constants = [[place[0], value] for place, value in source.constants.items()]
+        if not all(isinstance(v, (bool, int, float, str, type(None))) for _, v in constants):
+            return path, None
+        starts.append(
+            {
+                "function": start_.function.__name__,
+                "signature": source.signature,
+                "constants": constants,
+                "attributes": [[place[0], given] for place, given in source.attrs.items()],
+                "options": options,
+            }
+        )
+    found = target() if target is not None else driver.active.get_current_target()
+    described = [found.backend, found.arch, found.warp_size]
+    cache = str(Path(knobs.cache.dir)) if knobs.cache.dir else None
+    return path, {"cache": cache, "path": path, "target": described, "starts": starts}
+
+
+__all__ = ["Workers", "prepare", "request_for", "start", "wait", "worker_count"]

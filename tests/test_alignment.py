@@ -1,0 +1,125 @@
+"""Products padded to rows of 16 bytes: what changes in the graph, and that results stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fusec.graph.alignment import PADDED, align_products
+from fusec.graph.bias import add_biases_later
+from fusec.graph.choices import aligned, alignment_pays
+from fusec.graph.halves import REASON
+
+aten = torch.ops.aten
+Made = tuple[torch.Tensor, ...]
+
+
+def traced(f: Callable[..., object], given: Sequence[torch.Tensor]) -> fx.GraphModule:
+    """Trace with fake tensors on a GPU that need not be there."""
+    with FakeTensorMode():
+        fake = [
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cuda") for t in given
+        ]
+        return make_fx(f)(*fake)
+
+
+def same(module: fx.GraphModule, f: Callable[..., Made], given: Sequence[torch.Tensor]) -> None:
+    """The rewritten graph, run on the CPU, yields the function's results, layouts included."""
+    for got, plain in zip(module(*given), f(*given), strict=True):
+        torch.testing.assert_close(got, plain, rtol=2e-2, atol=2e-1)
+        assert got.stride() == plain.stride()
+
+
+def padded(module: fx.GraphModule) -> list[fx.Node]:
+    return [n for n in module.graph.nodes if PADDED in n.meta.get(REASON, "")]
+
+
+def head(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> Made:
+    """Logits over an odd vocabulary, their softmax, and the gradients of both operands."""
+    weight = w.to(torch.bfloat16)
+    y = x @ weight.t()
+    grad = (g + 1).to(torch.bfloat16)
+    return torch.log_softmax(y.float(), -1), grad @ weight, (grad.t() @ x).float()
+
+
+@pytest.fixture
+def eager_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small products count like large ones."""
+    monkeypatch.setattr("fusec.graph.choices._START", 0.0)
+    monkeypatch.setattr("fusec.graph.choices._TERABYTES", 1e9)
+
+
+@pytest.mark.parametrize("classes", [37, 50, 44])
+def test_a_head_and_its_gradients(classes: int, eager_pays: None) -> None:
+    given = (
+        torch.randn(24, 64, dtype=torch.bfloat16),
+        torch.randn(classes, 64),
+        torch.randn(24, classes),
+    )
+    module = traced(head, given)
+    assert align_products(module) == 3
+    same(module, head, given)
+    assert len(padded(module)) == 3
+    pads = list(module.graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default))
+    assert len(pads) == 2  # the weight and the gradient, each for two products
+    for node in padded(module):
+        assert node.meta["val"].stride()[0] % 8 == 0
+
+
+def test_layouts_bias_and_batches(eager_pays: None) -> None:
+    def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, batch: torch.Tensor) -> Made:
+        y = torch.addmm(b, x, w)
+        z = torch.bmm(batch.transpose(1, 2), batch)
+        return y.relu(), y, z.view(-1, z.shape[-1]), y.view(3, -1, 7).sum(1)
+
+    half = torch.float16
+    given = (
+        torch.randn(21, 13, dtype=half),
+        torch.randn(13, 35, dtype=half),
+        torch.randn(35, dtype=half),
+        torch.randn(2, 9, 11, dtype=half),
+    )
+    module = traced(f, given)
+    assert align_products(module) == 2
+    same(module, f, given)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_stays(dtype: torch.dtype) -> None:
+    """Aligned products, small ones, and other dtypes."""
+    sizes = (64, 40) if dtype == torch.bfloat16 else (37, 41)
+    given = (torch.randn(24, sizes[0], dtype=dtype), torch.randn(sizes[0], sizes[1], dtype=dtype))
+    module = traced(lambda a, b: (a @ b,), given)
+    before = module.code
+    assert align_products(module) == 0
+    assert module.code == before
+    small = (given[0][:, :-1].contiguous(), given[1][:-1].contiguous())
+    assert align_products(traced(lambda a, b: (a @ b,), small)) == 0
+
+
+def test_when_it_pays() -> None:
+    gpt2, rows = 4096 * 768 * 50257, 4096
+    assert alignment_pays(gpt2, [768, 768, 50257], 2 * 2 * rows * 50257)
+    assert not alignment_pays(gpt2, [768, 768, 50264], 0)
+    assert not alignment_pays(64 * 64 * 63, [64, 64, 63], 0)
+    assert not alignment_pays(gpt2 // 50, [768, 768, 50257], 2 * 2 * rows * 50257)
+    assert [aligned(n) for n in (0, 1, 8, 9, 50257)] == [0, 8, 8, 16, 50264]
+
+
+def test_biases_of_convolutions_on_a_gpu() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Made:
+        return (torch.convolution(x, w, b, [1, 1], [1, 1], [1, 1], False, [0, 0], 1).relu(),)
+
+    given = (torch.randn(2, 3, 9, 8), torch.randn(5, 3, 3, 3), torch.randn(5))
+    module = traced(f, given)
+    assert add_biases_later(module) == 1
+    (node,) = module.graph.find_nodes(op="call_function", target=aten.convolution.default)
+    assert node.args[2] is None
+    same(module, f, given)
+    without = traced(lambda x, w: (torch.conv2d(x, w),), given[:2])
+    assert add_biases_later(without) == 0

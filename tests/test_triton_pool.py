@@ -1,0 +1,135 @@
+"""Processes that compile Triton kernels ahead: what they leave is what a start looks for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fusec
+from fusec.kernel import KernelSource
+from fusec.runtime import triton_pool
+from fusec.runtime.triton_build import gpu_target, load, record_starts, source_of
+
+triton = pytest.importorskip("triton")
+knobs = pytest.importorskip("triton.knobs")
+
+
+@pytest.fixture
+def workers() -> Iterator[triton_pool.Workers]:
+    made = triton_pool.Workers(2)
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Path]:
+    with knobs.cache.scope():
+        knobs.cache.dir = str(tmp_path / "triton")
+        yield tmp_path / "triton"
+
+
+def kernels() -> list[KernelSource]:
+    """Return two kernels of two kinds, for CPU tensors, as for a GPU."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(torch.tanh(x).t().contiguous(), 0)
+
+    compiled = fusec.compile(f, target="triton")
+    compiled(torch.randn(30, 70))
+    return [k.generated for g in compiled.graphs for k in g.kernels]
+
+
+def request(kernel: KernelSource) -> dict[str, Any]:
+    found = triton_pool.request_for(
+        kernel.text, kernel.signature, kernel.entry, lambda: gpu_target("sm_90")
+    )[1]
+    assert found is not None
+    return found
+
+
+class Driver:
+    """A GPU that is not there, as Triton's JIT asks for one."""
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        return gpu_target("sm_90")
+
+
+def test_a_start_finds_what_a_worker_has_compiled(
+    workers: triton_pool.Workers, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the JIT's own way: what it would be started with must lead to the same cache entry."""
+    found = kernels()
+    jobs = [workers.submit(request(kernel)) for kernel in found]
+    assert [job.result(timeout=60) for job in jobs] == ["done"] * len(found)
+    hits: list[bool] = []
+    monkeypatch.setattr(knobs.compilation, "listener", lambda **k: hits.append(k["cache_hit"]))
+    monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
+    starts = 0
+    for kernel in found:
+        namespace, _ = load(kernel.text)
+        for start in record_starts(namespace, kernel.signature, kernel.entry):
+            given = [
+                triton.MockTensor(t.dtype) if isinstance(t, torch.Tensor) else t for t in start.args
+            ]
+            start.function.warmup(*given, grid=(1,), **start.kwargs)
+            starts += 1
+    assert starts >= 1
+    assert hits == [True] * starts
+
+
+def test_a_worker_that_ends_is_replaced(workers: triton_pool.Workers, cache: Path) -> None:
+    (kernel, *_) = kernels()
+    bad = {**request(kernel), "path": str(cache / "no such file")}
+    assert "FileNotFoundError" in workers.submit(bad).result(timeout=60)
+    while workers._idle.qsize() < 2:
+        time.sleep(0.05)
+    for _ in range(2):  # as if they had been idle for too long
+        worker = workers._idle.get()
+        worker.kill()
+        worker.wait()
+        workers._idle.put(worker)
+    assert workers.submit(request(kernel)).result(timeout=60) == "done"
+    assert list(cache.rglob("*.cubin"))
+
+
+def test_what_is_not_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of CPU tensors: nobody is asked."""
+    (kernel, *_) = kernels()
+    asked: list[object] = []
+    monkeypatch.setattr(triton_pool, "_current", lambda: asked.append(1))
+    triton_pool.prepare(kernel.text, kernel.signature, kernel.entry)
+    assert not asked
+    triton_pool.wait("a path that nobody knows")
+
+
+@pytest.mark.parametrize(("given", "expected"), [("3", 3), ("0", 0), ("", None), ("x", None)])
+def test_number_of_processes(
+    given: str, expected: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEC_TRITON_WORKERS", given)
+    count = triton_pool.worker_count()
+    assert count == expected if expected is not None else 0 <= count <= 8
+
+
+def test_constants_are_told_as_they_are() -> None:
+    for kernel in kernels():
+        namespace, _ = load(kernel.text)
+        asked = request(kernel)["starts"]
+        for start, told in zip(
+            record_starts(namespace, kernel.signature, kernel.entry), asked, strict=True
+        ):
+            source, options = source_of(start)
+            assert {(p,): v for p, v in told["constants"]} == source.constants
+            assert told["options"] == options

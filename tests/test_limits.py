@@ -15,7 +15,7 @@ import fuselab
 from fusec.report import Timing, Trial, TuningRun
 from fusec.runtime.graph import NoInputs
 from fusec.runtime.sweep import FixedSize, SweepPoint, sizes_of, sweep
-from fusec.tune.limits import copy_time, machine
+from fusec.tune.limits import _machine, copy_time, machine
 from fuselab import plots, plots_search
 from fuselab.outcomes import trial_line
 from fuselab.plots_machine import RooflinePoint, roofline_figure, sweep_figure
@@ -45,6 +45,17 @@ def test_machine_is_measured_once_and_makes_sense() -> None:
     assert 1e8 < found.memory <= found.cache
     assert found.operations > 1e8
     assert "threads" in found.method
+
+
+@pytest.mark.timing
+def test_a_copy_in_the_cache_finds_it_there() -> None:
+    assert any(again() for again in [faster_in_cache] * 5), "others may have the machine meanwhile"
+
+
+def faster_in_cache() -> bool:
+    _machine.cache_clear()
+    found = machine()
+    return found.cache > 1.2 * found.memory
 
 
 @pytest.mark.parametrize("dynamic", [None, True])

@@ -325,7 +325,8 @@ class TestWords:
     @pytest.mark.parametrize(
         ("seconds", "text"),
         [(2.0, "2.00 s"), (0.123, "123 ms"), (1.234e-3, "1.23 ms"), (5e-5, "50.0 µs"),
-         (2e-8, "20.0 ns"), (0.0, "0 ns")],
+         (2e-8, "20.0 ns"), (0.0, "0 ns"), (0.99961, "1.00 s"), (9.996e-3, "10.0 ms"),
+         (9.996e-5, "0.100 ms")],
     )  # fmt: skip
     def test_duration(self, seconds, text):
         assert words.duration(seconds) == text

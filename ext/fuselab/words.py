@@ -22,14 +22,15 @@ def digits(value: float) -> str:
     """Write a number with three significant digits and no exponent."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    places = max(0, 2 - math.floor(math.log10(abs(value))))
+    rounded = float(f"{value:.2e}")  # 9.996 is 10.0, and not 10.00
+    places = max(0, 2 - math.floor(math.log10(abs(rounded))))
     return f"{value:.{places}f}"
 
 
 def duration(seconds: float) -> str:
     """Write a time with three digits and the unit that suits it."""
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
-        if seconds * factor >= (1.0 if unit == "s" else 0.0995):
+        if seconds * factor >= (0.9995 if unit == "s" else 0.09995):
             return f"{digits(seconds * factor)} {unit}"
     return f"{digits(seconds * 1e9)} ns"
 

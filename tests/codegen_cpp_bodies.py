@@ -186,6 +186,9 @@ def make_inputs(
     return tensors
 
 
+Known = tuple[dict[str, torch.Tensor] | str, dict[str, torch.Tensor] | str]
+
+
 class Guarded:
     """A copy of a tensor with bytes round it that nothing may write."""
 
@@ -222,6 +225,12 @@ def run_reference(
     return copies
 
 
+def references(bench: Bench, tensors: Mapping[str, torch.Tensor]) -> Known:
+    """Run the interpreter in the same precision and in float64."""
+    reference = run_reference(bench, tensors)
+    return reference, "" if isinstance(reference, str) else run_reference(bench, tensors, F64)
+
+
 def check(
     bench: Bench,
     tensors: dict[str, torch.Tensor] | None = None,
@@ -232,16 +241,17 @@ def check(
     seed: int = 0,
     terms: float = 0.25,
     context: str = "",
+    known: Known | None = None,
 ) -> Built:
     """Build, run, and compare with the interpreter in the same precision and in float64.
 
     Args:
+        known: What the interpreter made of these tensors, where that is known.
         terms: Size of what is added up to a result: errors are judged on that scale at least.
     """
     built = built or Built(bench)
     tensors = tensors or make_inputs(bench, seed, special)
-    reference = run_reference(bench, tensors)
-    exact = run_reference(bench, tensors, F64) if not isinstance(reference, str) else ""
+    reference, exact = known or references(bench, tensors)
     for count in threads:
         guarded = {name: Guarded(tensor) for name, tensor in tensors.items()}
         copies = {name: each.tensor for name, each in guarded.items()}

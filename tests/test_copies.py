@@ -40,7 +40,7 @@ def kernels_of(compiled: fusec.CompiledFunction, kind: str) -> list[str]:
     return [str(part.state.schedule) for part in parts]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("padding", [None, 3])
 @pytest.mark.parametrize("shape", [(2, 40), (1, 1), (3, 0)])
 def test_tied_embeddings(padding: int | None, shape: tuple[int, int]) -> None:

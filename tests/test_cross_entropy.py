@@ -20,7 +20,7 @@ def gradients(function: Any, x: torch.Tensor, *rest: Any, by: float = 1.0) -> li
     return [loss.detach(), gradient]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_cross_entropy(target: str, dtype: torch.dtype) -> None:

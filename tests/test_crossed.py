@@ -117,7 +117,7 @@ NORMS: dict[str, tuple[Callable[..., torch.Tensor], Callable[[], Tensors], int]]
 }
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", NORMS)
 def test_norm_gradients_are_one_kernel_and_a_small_one(name: str) -> None:
     function, inputs, sums = NORMS[name]
@@ -131,7 +131,7 @@ def test_norm_gradients_are_one_kernel_and_a_small_one(name: str) -> None:
     assert kept.bytes_saved > 0
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", NORMS)
 def test_norm_gradients_are_right(name: str) -> None:
     function, inputs, _ = NORMS[name]

@@ -46,7 +46,7 @@ def words_after(shell: Any, code: str, rest: str = "") -> set[str]:  # noqa: F81
     return {(code[: each.start] + each.text).rsplit(" ", 1)[-1] for each in found}
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [

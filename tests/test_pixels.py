@@ -83,6 +83,7 @@ def blocks(bias: bool) -> nn.Module:
     return nn.Sequential(Narrowing(160, 128, bias=bias), Narrowing(160, 128, bias=bias))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("shape", "bias"), [((4, 160, 28, 28), False), ((1, 160, 31, 57), True)], ids=["plain", "bias"]
 )

@@ -275,7 +275,7 @@ def test_indices_that_nobody_reads_are_not_written() -> None:
 # -- backward -------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("n", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_gradients_of_windows(n: int, windows: str) -> None:
@@ -295,7 +295,7 @@ def test_gradients_of_shares(n: int, shares: str) -> None:
     check_gradients(strictly, lambda x: [ADAPTIVE[n](x, size), ADAPTIVE_MAX[n](x, size)], x)
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_gathered_gradients(n: int, windows: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def problems(
         yield f"{name}({x[at].item()!r}) is {got[at].item()!r}, in eager {want[at].item()!r}"
 
 
-@pytest.mark.sample(32)
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values(name: str, dtype: torch.dtype) -> None:
@@ -133,7 +133,7 @@ def test_halves(name: str) -> None:
         assert not problem, problem
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_triton(name: str) -> None:
     function, x = FUNCTIONS[name], grid(torch.float32)[::5]

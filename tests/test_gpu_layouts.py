@@ -70,7 +70,7 @@ def equal(ours: nn.Module, module: nn.Module, dtype: torch.dtype, x: torch.Tenso
         assert got.stride() == plain.stride()
         # The gradient of a bias in front of a norm is nothing but rounding; a maximum may be
         # another element's, so errors are those of all elements together.
-        scale = max(truth.norm().item(), 1e-3 * largest)
+        scale = max(truth.norm().item(), 1e-2 * largest)
         wrong = (got.double() - truth).norm().item() / scale
         own = (plain.double() - truth).norm().item() / scale
         floor = 1e-4 if dtype == torch.float32 else 1e-2

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fusec
+from fusec.ir.body import Compute
+from fusec.lower.program import lower_graph
 from support.compare import difference
 from support.interpreted import Interpreted
 from support.opinfo import name_of, run_samples
@@ -226,6 +230,29 @@ def test_numbers_that_the_function_makes_are_numbers(dtype: torch.dtype) -> None
             assert torch.equal(got, plain)
         found[3].add_(1)
     assert not compiled.graphs[0].externs
+
+
+def test_a_number_joins_kernels_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``x[:, 0] = 0`` copies a number from the CPU, as the graph has it: no call of ATen."""
+    aten = torch.ops.aten
+    monkeypatch.setattr("fusec.lower.program._require_device", lambda *_: None)
+    graph, root = fx.Graph(), torch.nn.Module()
+    root.number = torch.tensor(0)
+    shapes = {"x": (8, 12), "made": (), "column": (8,), "copied": (8,), "result": (8, 12)}
+    x, number = graph.placeholder("x"), graph.get_attr("number")
+    made = graph.call_function(aten.lift_fresh_copy.default, (number,))
+    column = graph.call_function(aten.select.int, (x, 1, 0))
+    copied = graph.call_function(aten.copy.default, (column, made))
+    result = graph.call_function(aten.select_scatter.default, (x, copied, 1, 0))
+    graph.output((result,))
+    with FakeTensorMode():
+        nodes = (x, made, column, copied, result)
+        for node, shape in zip(nodes, shapes.values(), strict=True):
+            device = "cpu" if node is made else "cuda"
+            node.meta["val"] = torch.empty(shape, dtype=torch.int64, device=device)
+    program = lower_graph(fx.GraphModule(root, graph))
+    assert {buffer.device.type for buffer in program.buffers.values()} == {"cuda"}
+    assert all(isinstance(step, Compute) for step in program.steps)
 
 
 def test_index_out_of_range_is_an_error() -> None:

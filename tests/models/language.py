@@ -62,6 +62,29 @@ def bert(size: str) -> Model:
     return Model(Picked(inner, "logits"), kwargs={"input_ids": ids, "attention_mask": mask})
 
 
+@model("electra")
+def electra(size: str) -> Model:
+    """ELECTRA's discriminator: whether each token is the original one, with its loss."""
+    from transformers import ElectraConfig, ElectraForPreTraining
+
+    small = {
+        "embedding_size": 64,
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 256,
+        "vocab_size": 503,
+        "max_position_embeddings": 128,
+    }
+    base = {"embedding_size": 768, "hidden_size": 768, "num_attention_heads": 12}
+    base |= {"intermediate_size": 3072}
+    config = ElectraConfig(**(small if size == "small" else base))
+    shape = (2, 40) if size == "small" else (16, 512)
+    ids, labels = _ids(config.vocab_size, *shape), _ids(2, *shape)
+    inner = ElectraForPreTraining(config)
+    return Model(Picked(inner, "loss", "logits"), kwargs={"input_ids": ids, "labels": labels})
+
+
 @model("llama")
 def llama(size: str) -> Model:
     """Llama: RMS norm, rotary embedding, grouped-query attention, SwiGLU."""

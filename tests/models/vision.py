@@ -31,6 +31,23 @@ def vit(size: str) -> Model:
     )
 
 
+@model("swin")
+def swin(size: str) -> Model:
+    """Swin-T: attention in windows that shift from block to block."""
+    from transformers import SwinConfig, SwinForImageClassification
+
+    from models.language import Picked
+
+    small = {"image_size": 32, "patch_size": 2, "embed_dim": 32, "depths": [2, 2]}
+    small |= {"num_heads": [2, 4], "window_size": 4}
+    # Blocks are left out at random in training otherwise, and no two steps can be compared.
+    config = SwinConfig(**(small if size == "small" else {}), drop_path_rate=0.0)
+    images = torch.randn(2 if size == "small" else 64, 3, config.image_size, config.image_size)
+    return Model(
+        Picked(SwinForImageClassification(config), "logits"), kwargs={"pixel_values": images}
+    )
+
+
 class Bottleneck(nn.Module):
     """ResNet's residual block of three convolutions."""
 
@@ -170,6 +187,95 @@ def efficientnet(size: str) -> Model:
             layers.append(MBConv(channels, out, expand, kernel, stride if not index else 1))
             channels = out
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000)]
+    batch, side = (2, 32) if size == "small" else (64, 224)
+    return Model(nn.Sequential(*layers), (torch.randn(batch, 3, side, side),))
+
+
+class Inverted(nn.Module):
+    """MobileNetV3's block: expand, depthwise, perhaps squeeze and excite, project."""
+
+    def __init__(
+        self,
+        channels: int,
+        inner: int,
+        out: int,
+        kernel: int,
+        stride: int,
+        squeeze: bool,
+        hard: bool,
+    ) -> None:
+        super().__init__()
+        act = nn.Hardswish if hard else nn.ReLU
+        self.residual = stride == 1 and channels == out
+        self.expand = nn.Sequential(
+            nn.Conv2d(channels, inner, 1, bias=False), nn.BatchNorm2d(inner), act()
+        )
+        self.depthwise = nn.Sequential(
+            nn.Conv2d(inner, inner, kernel, stride, kernel // 2, groups=inner, bias=False),
+            nn.BatchNorm2d(inner),
+            act(),
+        )
+        reduced = max(8, inner // 32 * 8)
+        self.squeeze = (
+            nn.Sequential(
+                nn.AdaptiveAvgPool2d(1),
+                nn.Conv2d(inner, reduced, 1),
+                nn.ReLU(),
+                nn.Conv2d(reduced, inner, 1),
+                nn.Hardsigmoid(),
+            )
+            if squeeze
+            else None
+        )
+        self.project = nn.Sequential(nn.Conv2d(inner, out, 1, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the block's output, with the shortcut where shapes allow."""
+        y = self.depthwise(self.expand(x))
+        if self.squeeze is not None:
+            y = y * self.squeeze(y)
+        y = self.project(y)
+        return x + y if self.residual else y
+
+
+@model("mobilenet")
+def mobilenet(size: str) -> Model:
+    """MobileNetV3-Large (small: four blocks)."""
+    # inner channels, channels, window, stride, squeeze and excite, hard swish
+    blocks = (
+        ((8, 8, 3, 1, False, False), (24, 12, 3, 2, True, False), (36, 12, 5, 1, True, True))
+        if size == "small"
+        else (
+            (16, 16, 3, 1, False, False),
+            (64, 24, 3, 2, False, False),
+            (72, 24, 3, 1, False, False),
+            (72, 40, 5, 2, True, False),
+            (120, 40, 5, 1, True, False),
+            (120, 40, 5, 1, True, False),
+            (240, 80, 3, 2, False, True),
+            (200, 80, 3, 1, False, True),
+            (184, 80, 3, 1, False, True),
+            (184, 80, 3, 1, False, True),
+            (480, 112, 3, 1, True, True),
+            (672, 112, 3, 1, True, True),
+            (672, 160, 5, 2, True, True),
+            (960, 160, 5, 1, True, True),
+            (960, 160, 5, 1, True, True),
+        )
+    )
+    channels = 8 if size == "small" else 16
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, channels, 3, 2, 1, bias=False),
+        nn.BatchNorm2d(channels),
+        nn.Hardswish(),
+    ]
+    for inner, out, kernel, stride, squeeze, hard in blocks:
+        layers.append(Inverted(channels, inner, out, kernel, stride, squeeze, hard))
+        channels = out
+    last = 6 * channels
+    layers += [nn.Conv2d(channels, last, 1, bias=False), nn.BatchNorm2d(last), nn.Hardswish()]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(last, 1280), nn.Hardswish()]
+    layers.append(nn.Linear(1280, 1000))
     batch, side = (2, 32) if size == "small" else (64, 224)
     return Model(nn.Sequential(*layers), (torch.randn(batch, 3, side, side),))
 

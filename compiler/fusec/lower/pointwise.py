@@ -11,7 +11,7 @@ from torch._prims_common import elementwise_dtypes
 
 from fusec.ir import ops
 from fusec.ir.index import Expr
-from fusec.ir.node import Const, Node
+from fusec.ir.node import Node
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import (
     SUPPORTED_DTYPES,
@@ -478,18 +478,13 @@ def copy(lowering: Lowering, x: TensorValue, *args: object, **kwargs: object) ->
         assert isinstance(source, TensorValue)
         x = source
     meta = lowering.meta()
-    if lowering.label == "lift_fresh_copy" and _is_number(x):
+    if lowering.label == "lift_fresh_copy" and x.is_number:
         return lowering.lazy(lambda index: x.at(()))
-    if meta.device != x.device and not _is_number(x):
+    if meta.device != x.device and not x.is_number:
         raise NotLowered("a copy between devices")
     return lowering.pointwise(
         lambda index: convert(x.at(broadcast_index(index, x.shape)), meta.dtype)
     )
-
-
-def _is_number(x: TensorValue) -> bool:
-    """Whether a tensor is one number that is known: then it is on no device."""
-    return not x.shape and x.ref is None and isinstance(x.at(()), Const)
 
 
 def convert(value: Node, dtype: torch.dtype) -> Node:

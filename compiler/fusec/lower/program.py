@@ -318,7 +318,8 @@ def _require_supported(
 
     def visit(value: object) -> None:
         if isinstance(value, TensorValue):
-            devices.add(value.device)
+            if not value.is_number:
+                devices.add(value.device)
             if value.dtype not in supported:
                 raise NotLowered(f"{value.dtype} has no kernels")
             if value.device.type not in ("cpu", "cuda"):

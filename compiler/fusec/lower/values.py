@@ -11,7 +11,7 @@ import torch
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Compute, Extern, Step, Store, TensorRef, new_axes
 from fusec.ir.index import Expr, IntLike, Symbol, contiguous_strides, product
-from fusec.ir.node import Node, Recorder
+from fusec.ir.node import Const, Node, Recorder
 from fusec.report import SourceLine
 
 Index = tuple[Expr, ...]
@@ -69,6 +69,11 @@ class TensorValue:
     def numel(self) -> Expr:
         """The number of elements."""
         return product(self.shape)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is one number that is known: then it is on no device."""
+        return not self.shape and self.ref is None and isinstance(self.at(()), Const)
 
     def compute(self, index: Index) -> Node:
         """Return the element at ``index`` in the type it is computed in."""

@@ -13,6 +13,7 @@ is compiled where it is needed, with the same complaint.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -45,7 +46,18 @@ def compile_starts(request: dict[str, Any]) -> None:
             constexprs={(place,): value for place, value in start["constants"]},
             attrs={(place,): attributes for place, attributes in start["attributes"]},
         )
-        triton.compile(source, target=GPUTarget(*request["target"]), options=start["options"])
+        target = GPUTarget(*request["target"])
+        compiled = triton.compile(source, target=target, options=start["options"])
+        if target.backend == "cuda":
+            _build_launcher(compiled)
+
+
+def _build_launcher(compiled: Any) -> None:
+    """Have the C compiler build what Triton starts a kernel with, one for each signature."""
+    with contextlib.suppress(Exception):  # there may be no driver to link with
+        from triton.backends.nvidia.driver import CudaLauncher
+
+        CudaLauncher(compiled.src, compiled.metadata)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import argparse
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -63,9 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = report.read(options.report)
     done = {} if options.again else results.get(key, {})
     todo = [case for case in wanted if not set(options.backends) <= set(done.get(case, ()))]
-    with ThreadPoolExecutor(options.jobs) as pool:
+    with ThreadPoolExecutor(options.jobs) as pool, tempfile.TemporaryDirectory() as settled:
+        if todo:
+            _settle(settled)
         gpus = itertools.cycle(_gpus(options.device))
-        running = {pool.submit(_run_child, options, case, next(gpus)): case for case in todo}
+        running = {
+            pool.submit(_run_child, options, case, next(gpus), settled): case for case in todo
+        }
         try:
             for number, future in enumerate(as_completed(running), 1):
                 case = running[future]
@@ -115,12 +120,21 @@ def _gpus(device: str) -> list[str]:
     return given.split(",") if given else [str(n) for n in range(torch.cuda.device_count())]
 
 
-def _run_child(options: argparse.Namespace, case: str, gpu: str) -> dict[str, Any]:
-    """Run a case in a fresh process on a fresh compiler cache."""
+def _settle(folder: str) -> None:
+    """Have a cache with what fusec builds once a machine: the native part of calls."""
+    wait = "from fusec.runtime import native; native.types(wait=True)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment["FUSEC_CACHE_DIR"] = folder
+    subprocess.run([sys.executable, "-c", wait], env=environment, check=False)
+
+
+def _run_child(options: argparse.Namespace, case: str, gpu: str, settled: str) -> dict[str, Any]:
+    """Run a case in a fresh process on a cache of its own, in which nothing is compiled."""
     command = [sys.executable, "-m", "models", "--child", case, "--size", options.size]
     command += ["--device", options.device, "--threads", str(options.threads)]
     command += ["--backends", *options.backends]
     with tempfile.TemporaryDirectory() as cache:
+        shutil.copytree(settled, f"{cache}/fusec")
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sys.path),

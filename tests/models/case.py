@@ -19,6 +19,7 @@ from torch import nn
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from fusec.runtime import native
 from models import zoo
 
 Tensors = dict[str, torch.Tensor]
@@ -133,6 +134,7 @@ class Case:
     ) -> dict[str, Outcome]:
         """Compile with each backend, compare each, and time them all in turns with eager."""
         torch._dynamo.reset()
+        native.types(wait=True)  # built once a machine
         found: dict[str, Outcome] = {}
         contenders: dict[str, Contender] = {}
         for backend in backends:

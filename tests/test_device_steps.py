@@ -14,10 +14,11 @@ from triton.runtime.jit import JITFunction
 import fusec
 from fusec.runtime import native
 from fusec.runtime.device_program import MOST_PLANS, DeviceProgram, device_of
-from fusec.runtime.device_steps import Call, Memory, share_memory, touched, with_frees
 from fusec.runtime.graph_policy import MOST_KEYS, MOST_PLACES, WARM_UPS, Policy
 from fusec.runtime.graph_steps import baked_inputs, for_graph, unmovable_inputs
 from fusec.runtime.launch_records import only_launches
+from fusec.runtime.step_memory import share_memory, with_frees
+from fusec.runtime.steps import Call, Memory, touched
 from fusec.runtime.triton_build import load
 from fusec.runtime.triton_launch import with_launchers
 from support.fake_device import Device, like, operator, scale, steps_of

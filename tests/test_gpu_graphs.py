@@ -13,8 +13,8 @@ from torch import nn
 import fusec
 from fusec.runtime import native
 from fusec.runtime.device_program import DeviceProgram
-from fusec.runtime.device_steps import Start
 from fusec.runtime.graph_policy import MOST_GRAPHS
+from fusec.runtime.steps import Start
 
 pytestmark = [
     pytest.mark.gpu,

@@ -16,9 +16,9 @@ import torch
 from fusec.ir.index import Expr
 from fusec.kernel import Argument, Signature
 from fusec.runtime import triton_build
-from fusec.runtime.device_steps import Call, Copy, Memory, Place, Start, Step
 from fusec.runtime.packed_kernel import Packed, compile_packed, packed_source, packed_text
 from fusec.runtime.packing import MOST_POINTERS, pack_starts
+from fusec.runtime.steps import Call, Copy, Memory, Place, Start, Step
 
 KINDS = {"x_ptr": "*fp32", "out_ptr": "*fp32", "BLOCK": "constexpr"}
 KERNELS = [SimpleNamespace(src=SimpleNamespace(signature=KINDS)) for _ in range(3)]

@@ -22,7 +22,7 @@ from fusec.ir.body import Buffer, Compute, Extern, Program
 from fusec.ir.index import Symbol
 from fusec.runtime import native
 from fusec.runtime.cuda_capture import capture
-from fusec.runtime.device_steps import Join, Numbered, Steps, device_steps, numbered
+from fusec.runtime.device_steps import device_steps
 from fusec.runtime.graph_policy import MOST_GRAPHS, Policy
 from fusec.runtime.graph_steps import (
     baked_inputs,
@@ -36,6 +36,8 @@ from fusec.runtime.launch_records import LaunchRecord, only_launches, record_of,
 from fusec.runtime.packed_kernel import pack
 from fusec.runtime.packing import pack_starts
 from fusec.runtime.plan_check import agree, may_repeat
+from fusec.runtime.step_numbers import Numbered, numbered
+from fusec.runtime.steps import Join, Steps
 
 MOST_PLANS = 16
 _SEEN = 64  # combinations of symbolic sizes remembered: one that returns gets a plan

@@ -15,18 +15,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from fusec.runtime.device_steps import (
-    Call,
-    Copy,
-    Free,
-    Memory,
-    Place,
-    Start,
-    Step,
-    Steps,
-    touched,
-    with_frees,
-)
+from fusec.runtime.step_memory import with_frees
+from fusec.runtime.steps import Call, Copy, Free, Memory, Place, Start, Step, Steps, touched
 
 COPIED = "/copy"  # of an input, inside of the graph
 FRESH = "/fresh"  # of an output, outside of it

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusec.runtime.device_steps import Call, Copy, Memory, Place, Start, Step, touched
 from fusec.runtime.packed_kernel import Packed, pointer_count
+from fusec.runtime.steps import Call, Copy, Memory, Place, Start, Step, touched
 
 # A kernel's parameters are 4096 bytes at most; two are Triton's own.
 MOST_POINTERS = 448

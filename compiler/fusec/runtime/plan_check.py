@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fusec.runtime.device_steps import Call, Steps
+from fusec.runtime.steps import Call, Steps
 
 # How far two runs may be apart, as a share of the largest value: sums whose order varies from run
 # to run are that far apart at most, while what was read or written elsewhere is further.

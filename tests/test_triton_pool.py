@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import fusec
-from fusec.kernel import KernelSource
+from fusec.kernel import KernelSource, Signature
 from fusec.runtime import triton_pool
 from fusec.runtime.triton_build import gpu_target, load, record_starts, source_of
 
@@ -104,14 +105,34 @@ def test_a_worker_that_ends_is_replaced(workers: triton_pool.Workers, cache: Pat
     assert list(cache.rglob("*.cubin"))
 
 
-def test_what_is_not_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels of CPU tensors: nobody is asked."""
+def on_a_gpu(kernel: KernelSource) -> Signature:
+    """Return a kernel's signature as if its tensors were on a GPU."""
+    arguments = tuple(replace(a, device="cuda") for a in kernel.signature.arguments)
+    return replace(kernel.signature, arguments=arguments)
+
+
+def test_what_is_compiled_ahead_and_what_is_not(
+    workers: triton_pool.Workers, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (kernel, *_) = kernels()
     asked: list[object] = []
-    monkeypatch.setattr(triton_pool, "_current", lambda: asked.append(1))
-    triton_pool.prepare(kernel.text, kernel.signature, kernel.entry)
-    assert not asked
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
+    monkeypatch.setattr(triton_pool, "_current", lambda: asked.append(1) or workers)
+    monkeypatch.setattr(triton_pool, "_under_way", {})
+    triton_pool.prepare(kernel.text, kernel.signature, kernel.entry)  # of CPU tensors
+    triton_pool.prepare(kernel.text, on_a_gpu(kernel), kernel.entry)  # of an earlier process
     triton_pool.wait("a path that nobody knows")
+    assert not asked
+    text = kernel.text + "\n# not seen before\n"
+    triton_pool.prepare("nonsense(", on_a_gpu(kernel), kernel.entry)  # the build says so
+    assert not triton_pool._under_way
+    triton_pool.prepare(text, on_a_gpu(kernel), kernel.entry)
+    (path,) = triton_pool._under_way
+    triton_pool.wait(path)
+    assert triton_pool._under_way[path].result() == "done"
+    assert Path(path).read_text() == text
+    assert list(cache.rglob("*.cubin"))
 
 
 @pytest.mark.parametrize(("given", "expected"), [("3", 3), ("0", 0), ("", None), ("x", None)])

@@ -184,14 +184,26 @@ _folder: tempfile.TemporaryDirectory[str] | None = None
 _lock = threading.RLock()
 
 
+def _key(text: str) -> dict[str, str]:
+    return {"text": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def is_kept(text: str) -> bool:
+    """Whether a kernel file has been loaded before, by this process or another."""
+    with contextlib.suppress(ImportError):
+        from fusec.cache import default_store
+
+        return default_store().get("triton", _key(text)) is not None
+    return False
+
+
 def _keep(text: str) -> Path:
     """Write a kernel file where it stays, and return its path."""
     global _folder
     try:
         from fusec.cache import default_store
 
-        store = default_store()
-        key = {"text": hashlib.sha256(text.encode()).hexdigest()}
+        store, key = default_store(), _key(text)
         entry = store.get("triton", key) or store.put("triton", key, {FILE: text.encode()})
         return entry.path(FILE)
     except ImportError:  # a machine with torch and Triton alone

@@ -143,16 +143,20 @@ def prepare(text: str, signature: Signature, entry: str) -> None:
     """Begin to compile a kernel file for the current GPU; returns at once.
 
     Nothing happens where that cannot be known to help: kernels that take sizes are compiled for
-    what these are at the first start.
+    what these are at the first start, and those of earlier processes are in Triton's cache.
 
     Args:
         text: The kernel file.
         signature: What it takes.
         entry: The function that starts its kernels.
     """
+    from fusec.runtime.triton_build import is_kept
+
     if signature.sizes or not any(a.device == "cuda" for a in signature.arguments):
         return
-    workers = _current() if torch.cuda.is_available() else None
+    if not torch.cuda.is_available() or is_kept(text):
+        return
+    workers = _current()
     if workers is None:
         return
     try:

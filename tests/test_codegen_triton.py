@@ -48,7 +48,8 @@ from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import const, index_value, recording, source_line
 from fusec.kernel import KernelSource
-from fusec.runtime.triton_build import artifacts, build_triton
+from fusec.runtime.triton_build import build_triton
+from fusec.runtime.triton_cross import artifacts
 from fusec.tunables import read_tunables, set_tunables
 
 GOLDEN = Path(__file__).parent / "golden" / "triton"

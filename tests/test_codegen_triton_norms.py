@@ -19,7 +19,7 @@ from codegen_triton_bodies import (
     spread_rows,
 )
 from fusec.errors import CompileError
-from fusec.runtime.triton_build import artifacts
+from fusec.runtime.triton_cross import artifacts
 from fusec.tunables import set_tunables
 from test_codegen_triton import BF16, F64, emit, run
 

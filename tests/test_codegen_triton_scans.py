@@ -13,7 +13,7 @@ from codegen_triton_bodies import F32, Case, at, axes, buffer, powers, read, sca
 from fusec.ir import ops
 from fusec.ir.body import Body, Store
 from fusec.ir.node import Scan, const, recording
-from fusec.runtime.triton_build import artifacts
+from fusec.runtime.triton_cross import artifacts
 from fusec.tunables import set_tunables
 from test_codegen_triton import CASES, F64, HALF, emit, run
 

@@ -7,7 +7,7 @@ import torch
 
 from codegen_triton_bodies import Case
 from codegen_triton_windows import blended, neighbors, windows
-from fusec.runtime.triton_build import artifacts
+from fusec.runtime.triton_cross import artifacts
 from test_codegen_triton import HALF, emit, run, symbolic_rows
 
 

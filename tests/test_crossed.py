@@ -19,7 +19,7 @@ from fusec.ir.body import Body, Buffer, Compute, Store, axis_sizes
 from fusec.ir.index import Expr, contiguous_strides, flatten, product
 from fusec.ir.node import Reduce, free_axes, recording
 from fusec.ir.printer import format_body
-from fusec.runtime.triton_build import artifacts
+from fusec.runtime.triton_cross import artifacts
 from fusec.runtime.whatif import part_view, what_if
 from fusec.schedule import choices
 from fusec.schedule.crossed import column_sums, one_row_axis

@@ -674,18 +674,18 @@ def launch(x, n, out):
 
 def test_parameters_are_those_of_the_code_that_triton_makes() -> None:
     """The count and sizes of what is passed, against the entry point in the machine's text."""
-    from fusec.runtime import triton_build
+    from fusec.runtime import triton_cross, triton_load, triton_starts
 
-    namespace, path = triton_build.load(FILE)
-    target = triton_build.gpu_target("sm_90")
+    namespace, path = triton_load.load(FILE)
+    target = triton_starts.gpu_target("sm_90")
     x, out = torch.randn(1000), torch.empty(1000)
     starts: list[Any] = []
     function = namespace["plus"]
-    namespace["plus"] = triton_build._Recorder(function, starts)
+    namespace["plus"] = triton_starts.Recorder(function, starts)
     namespace["launch"](x, 1000, out)
     namespace["plus"] = function
     (start,) = starts
-    compiled = triton_build.compile_start(start, target, namespace, path)
+    compiled = triton_cross.compile_start(start, target, namespace, path)
     found = SimpleNamespace(function=4711, metadata=compiled.metadata, src=compiled.src)
     names = tuple(function.arg_names)
     record = record_of([Launch(found, names, (8,), start.args)], [x, out])

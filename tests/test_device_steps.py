@@ -19,8 +19,8 @@ from fusec.runtime.graph_steps import baked_inputs, for_graph, unmovable_inputs
 from fusec.runtime.launch_records import only_launches
 from fusec.runtime.step_memory import share_memory, with_frees
 from fusec.runtime.steps import Call, Memory, touched
-from fusec.runtime.triton_build import load
 from fusec.runtime.triton_launch import with_launchers
+from fusec.runtime.triton_load import load
 from support.fake_device import Device, like, operator, scale, steps_of
 
 

@@ -19,7 +19,8 @@ from fusec.codegen.triton.emit import emit_triton
 from fusec.errors import BadOption
 from fusec.ir.body import Compute, Extern, Program
 from fusec.ir.index import Expr, Symbol
-from fusec.runtime.triton_build import artifacts, build_triton
+from fusec.runtime.triton_build import build_triton
+from fusec.runtime.triton_cross import artifacts
 from fusec.schedule.view import fusion_view, why
 from fusec.tunables import set_tunables
 from fusec.tune import products as chooser

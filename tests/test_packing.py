@@ -15,7 +15,7 @@ import torch
 
 from fusec.ir.index import Expr
 from fusec.kernel import Argument, Signature
-from fusec.runtime import triton_build
+from fusec.runtime import triton_build, triton_cross, triton_load, triton_starts
 from fusec.runtime.packed_kernel import Packed, compile_packed, packed_source, packed_text
 from fusec.runtime.packing import MOST_POINTERS, pack_starts
 from fusec.runtime.steps import Call, Copy, Memory, Place, Start, Step
@@ -190,15 +190,15 @@ def launch(x, n, out):
 
 
 def compiled(text: str = FILE, n: int = 1024) -> Any:
-    namespace, path = triton_build.load(text)
+    namespace, path = triton_load.load(text)
     x, out = torch.randn(n), torch.empty(n)
     starts: list[Any] = []
     function = namespace["plus"]
-    namespace["plus"] = triton_build._Recorder(function, starts)
+    namespace["plus"] = triton_starts.Recorder(function, starts)
     namespace["launch"](x, n, out)
     namespace["plus"] = function
     (one,) = starts
-    return triton_build.compile_start(one, triton_build.gpu_target("sm_90"), namespace, path)
+    return triton_cross.compile_start(one, triton_starts.gpu_target("sm_90"), namespace, path)
 
 
 @pytest.mark.parametrize("count", [2, 3, 11])

@@ -17,8 +17,9 @@ from codegen_triton_bodies import gather, pointwise_chain, softmax, sum_columns
 from fusec.codegen.triton.emit import emit_triton
 from fusec.errors import CompileError, FusecError
 from fusec.kernel import KernelSource
-from fusec.runtime import triton_build
-from fusec.runtime.triton_build import artifacts, build_triton, prestart
+from fusec.runtime import triton_build, triton_cross, triton_load
+from fusec.runtime.triton_build import build_triton, prestart
+from fusec.runtime.triton_cross import artifacts
 from fusec.runtime.triton_interpret import interpreting
 
 
@@ -147,7 +148,7 @@ def test_every_form_for_every_gpu(gpu: str) -> None:
     source = emit_triton("chain", case.body, case.buffers)
     forms = artifacts(source.text, source.signature, gpu=gpu)
     nvidia = gpu.startswith("sm")
-    assert tuple(forms) == triton_build.KINDS["cuda" if nvidia else "hip"]
+    assert tuple(forms) == triton_cross.KINDS["cuda" if nvidia else "hip"]
     assert "tt.load" in forms["ttir"]
     assert "ttg.num-warps" in forms["ttgir"]
     assert "define" in forms["llir"]
@@ -210,7 +211,7 @@ def test_without_the_cache_a_private_folder_serves(
     source: KernelSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "fusec.cache", None)
-    namespace, path = triton_build.load(source.text)
+    namespace, path = triton_load.load(source.text)
     assert Path(path).read_text() == source.text
     assert callable(namespace["launch"])
 

@@ -14,7 +14,8 @@ import torch
 import fusec
 from fusec.kernel import KernelSource, Signature
 from fusec.runtime import triton_pool
-from fusec.runtime.triton_build import gpu_target, load, record_starts, source_of
+from fusec.runtime.triton_load import load
+from fusec.runtime.triton_starts import gpu_target, record_starts, source_of
 
 triton = pytest.importorskip("triton")
 knobs = pytest.importorskip("triton.knobs")

@@ -40,7 +40,7 @@ def artifact(kernel: Kernel, kind: str, gpu: str) -> str:
         return assembly(kernel.source)
     if kind not in TRITON_KINDS:
         raise NoSuchArtifact(kernel.name, kind, TRITON_KINDS)
-    from fusec.runtime.triton_build import artifacts
+    from fusec.runtime.triton_cross import artifacts
 
     return artifacts(kernel.source, kernel.signature, gpu=gpu, kinds=(kind,))[kind]
 

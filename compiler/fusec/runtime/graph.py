@@ -563,7 +563,7 @@ class CompiledGraph:
 
 def _library(kernel: Kernel, text: str) -> Path | None:
     if kernel.target != "cpp":
-        from fusec.runtime.triton_build import check
+        from fusec.runtime.triton_cross import check
 
         check(text, kernel.signature, kernel.generated.entry)  # raises CompileError
         return None

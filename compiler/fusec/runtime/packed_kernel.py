@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from fusec.runtime.triton_build import load
 from fusec.runtime.triton_interpret import compiling
+from fusec.runtime.triton_load import load
 
 _log = logging.getLogger(__name__)
 _ALIGNED = ["tt.divisibility", 16]

@@ -25,6 +25,8 @@ import torch
 
 from fusec.kernel import Signature
 from fusec.runtime import triton_worker
+from fusec.runtime.triton_load import is_kept, load
+from fusec.runtime.triton_starts import record_starts, source_of
 
 _log = logging.getLogger(__name__)
 _MOST = 8  # processes; each takes 80 MB and more while it compiles
@@ -150,8 +152,6 @@ def prepare(text: str, signature: Signature, entry: str) -> None:
         signature: What it takes.
         entry: The function that starts its kernels.
     """
-    from fusec.runtime.triton_build import is_kept
-
     if signature.sizes or not any(a.device == "cuda" for a in signature.arguments):
         return
     if not torch.cuda.is_available() or is_kept(text):
@@ -192,8 +192,6 @@ def request_for(
     """
     from triton import knobs
     from triton.runtime import driver
-
-    from fusec.runtime.triton_build import load, record_starts, source_of
 
     namespace, path = load(text)
     starts = []

@@ -21,8 +21,9 @@ from fusec.ir.body import Body, Buffer, Compute, Program, Store
 from fusec.ir.index import Expr, contiguous_strides
 from fusec.ir.node import Cast, Dot, Load, Node, cast, load, recording
 from fusec.kernel import KernelSource
-from fusec.runtime.triton_build import TritonRunnable, build_triton, starts_of
+from fusec.runtime.triton_build import TritonRunnable, build_triton
 from fusec.runtime.triton_interpret import compiling
+from fusec.runtime.triton_starts import starts_of
 from fusec.schedule.loops import arrange_loops
 from fusec.tune.measure import interleave_series
 from fusec.tune.products import Choice
@@ -297,7 +298,7 @@ def _warm_up(kernels: Sequence[TritonRunnable], arguments: Sequence[torch.Tensor
         return True
 
     with compiling():
-        starts = [starts_of(kernel, arguments) for kernel in kernels]
+        starts = [starts_of(k.namespace, k.starter, arguments) for k in kernels]
         with ThreadPoolExecutor(min(os.cpu_count() or 1, 16), "fusec-product") as pool:
             done = list(pool.map(compiles, [start for each in starts for start in each]))
     good = iter(done)

@@ -6,6 +6,7 @@ import functools
 import math
 import platform
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -106,14 +107,26 @@ def aligned(size: int) -> int:
 _CHANNELS_OF_A_MATRIX = 128
 
 
+@functools.cache
+def is_amd() -> bool:
+    """Whether this processor is AMD's, for which MKL is not made; False where nobody says."""
+    try:
+        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
 def multiply_pixels(image: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether BLAS computes a convolution of single pixels and its gradients faster than oneDNN.
 
     Measured on AVX-512 in float32 with 49 to 12544 pixels and 64 to 2048 channels: alike at 128
-    and 256 channels, 1.2 times as fast at 256 and 1024, twice with the gradients at 2048.
+    and 256 channels, 1.2 times as fast at 256 and 1024, twice with the gradients at 2048. On AMD's
+    EPYC, MKL takes twice as long as oneDNN (1.33 ms and 2.47 for 1024 to 256 channels, 784 pixels,
+    two threads); ResNet-50 takes 3 % less without products.
 
     Args:
         image: What it reads, or the gradient of that; the channels innermost.
         weight: Its weight.
     """
-    return image.dtype == torch.float32 and min(weight.shape[:2]) >= _CHANNELS_OF_A_MATRIX
+    wide = min(weight.shape[:2]) >= _CHANNELS_OF_A_MATRIX
+    return image.dtype == torch.float32 and wide and not is_amd()

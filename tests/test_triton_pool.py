@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,27 @@ def test_a_worker_that_ends_is_replaced(workers: triton_pool.Workers, cache: Pat
         workers._idle.put(worker)
     assert workers.submit(request(kernel)).result(timeout=60) == "done"
     assert list(cache.rglob("*.cubin"))
+
+
+def test_a_process_that_cannot_be_started_is_nobodys_problem(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(triton_pool, "_start", fails)
+    made = triton_pool.Workers(1)
+    job = made.submit(request(kernels()[0]))
+    monkeypatch.setattr(triton_pool, "_under_way", {"path": job})
+    triton_pool.wait("path")  # the start compiles by itself
+    assert job.result() == "no process starts: no more processes"
+    made.close()
+
+
+def test_a_start_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_pool, "_under_way", {"path": Future()})
+    monkeypatch.setattr(triton_pool, "_PATIENCE", 0.01)
+    triton_pool.wait("path")
 
 
 def on_a_gpu(kernel: KernelSource) -> Signature:

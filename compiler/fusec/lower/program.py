@@ -311,15 +311,14 @@ def _require_supported(
     results: Sequence[ResultMeta | None],
     converted: frozenset[torch.dtype],
 ) -> None:
-    devices: set[torch.device] = set()
+    tensors: list[TensorValue] = []
     supported = SUPPORTED_DTYPES | converted
     if any(isinstance(a, TensorValue) and a.dtype == torch.float64 for a in args):
         supported = SUPPORTED_DTYPES  # through float32 it would be rounded twice
 
     def visit(value: object) -> None:
         if isinstance(value, TensorValue):
-            if not value.is_number:
-                devices.add(value.device)
+            tensors.append(value)
             if value.dtype not in supported:
                 raise NotLowered(f"{value.dtype} has no kernels")
             if value.device.type not in ("cpu", "cuda"):
@@ -332,8 +331,9 @@ def _require_supported(
 
     visit(tuple(args))
     visit(tuple(kwargs.values()))
-    devices |= {meta.device for meta in results if meta is not None}
-    if len(devices) > 1:
+    devices = {meta.device for meta in results if meta is not None}
+    apart = len(devices | {t.device for t in tensors}) > 1
+    if apart and len(devices | {t.device for t in tensors if not t.is_number}) > 1:
         raise NotLowered("its tensors are on different devices")
     for meta in results:
         if meta is not None and meta.dtype not in supported:

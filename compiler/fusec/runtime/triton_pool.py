@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from fusec.runtime.triton_starts import record_starts, source_of
 
 _log = logging.getLogger(__name__)
 _MOST = 8  # processes; each takes 80 MB and more while it compiles
+_PATIENCE = 120.0  # seconds that a start waits before it compiles by itself
 _WORKERS = "FUSEC_TRITON_WORKERS"
 
 
@@ -64,7 +65,10 @@ class Workers:
 
     def _ask(self, line: str) -> str:
         for _ in range(2):
-            worker = self._take()
+            try:
+                worker = self._take()
+            except OSError as error:
+                return f"no process starts: {error}"
             assert worker.stdin is not None
             assert worker.stdout is not None
             with contextlib.suppress(OSError):
@@ -173,10 +177,14 @@ def wait(path: str) -> None:
     """Wait until a kernel file is compiled, if that is under way."""
     with _lock:
         job = _under_way.get(path)
-    if job is not None and not job.cancelled():
-        answer = job.result()
-        if answer != "done":
-            _log.debug("%s: %s", path, answer)
+    if job is None:
+        return
+    try:
+        answer = job.result(_PATIENCE)
+    except (CancelledError, TimeoutError) as error:
+        answer = f"{type(error).__name__} {error}"
+    if answer != "done":
+        _log.debug("%s: %s", path, answer)
 
 
 def request_for(

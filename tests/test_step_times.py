@@ -172,11 +172,11 @@ def test_a_failure_is_shown_as_such(panel: Workbench, monkeypatch: pytest.Monkey
 def test_stop_frees_the_panel_at_once(panel: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
 
-    def slow(module: Any, inputs: Any) -> Any:
+    def stalled_backend(module: Any, inputs: Any) -> Any:
         assert go.wait(60)
         return module.forward
 
-    monkeypatch.setattr(timings, "PEER", slow)
+    monkeypatch.setattr(timings, "PEER", stalled_backend)
     tab = panel.timings
     tab.peer.click()
     assert "compiles" in tab.method.value
@@ -188,7 +188,9 @@ def test_stop_frees_the_panel_at_once(panel: Workbench, monkeypatch: pytest.Monk
     settled(panel)
     go.set()
     assert "was stopped" in tab.method.value
-    assert "slow" not in tab.table.value
+    assert not panel.bench.facts.others
+    assert not panel.bench.facts.failed
+    assert "stalled_backend" not in tab.table.value
 
 
 def test_shares_of_kernels_and_calls(panel: Workbench) -> None:

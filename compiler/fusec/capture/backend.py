@@ -33,6 +33,7 @@ from fusec.graph.halves import widen_products
 from fusec.graph.layouts import turn_channels_inward
 from fusec.graph.masks import settle_attention_masks
 from fusec.graph.norms import reopen_norms
+from fusec.graph.onednn import multiply_by_onednn
 from fusec.graph.pixels import multiply_single_pixels
 from fusec.graph.random import replace_random
 from fusec.graph.saved import recomputed_operators, saved_tensors
@@ -231,6 +232,8 @@ class _GraphCompiler:
             self._lay_out(module)
             drop_returned_inputs(module)
             merge_common(module.graph)
+        if self.backend.options.target != "triton":
+            multiply_by_onednn(module)
         queue = BuildQueue()
         state = Compilation(
             module,

@@ -18,7 +18,7 @@ from fusec.ir.node import Load
 from fusec.report import FusionDecision
 
 aten = torch.ops.aten
-_FRESH = (  # their results share memory with nothing
+_FRESH: tuple[object, ...] = (  # their results share memory with nothing
     aten.mm.default,
     aten.bmm.default,
     aten.addmm.default,
@@ -26,6 +26,8 @@ _FRESH = (  # their results share memory with nothing
     aten.convolution.default,
     aten.convolution_backward.default,
 )
+if torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    _FRESH += (torch.ops.mkldnn._linear_pointwise.default,)
 
 
 def take_over(

@@ -14,7 +14,7 @@ import torch
 
 from fusec.runtime import cpp_build, launch_records, native
 from fusec.runtime.device_program import DeviceProgram, Machine
-from fusec.runtime.large import empty_cpu
+from fusec.runtime.memory import empty_cpu
 from fusec.runtime.step_memory import share_memory, with_frees
 from fusec.runtime.steps import Call, Memory, Output, Place, Start, Step, Steps
 

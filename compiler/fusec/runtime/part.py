@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fusec.codegen.host import DTYPES, Group, called_as
+from fusec.codegen.host import DTYPES, Group, buffer_bytes, called_as
 from fusec.ir.body import RANDOM_SEED, Compute, Extern
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.pipeline import Compilation
@@ -19,8 +19,8 @@ from fusec.runtime import cpp_build, native
 from fusec.runtime.build_queue import BuildQueue
 from fusec.runtime.device_program import DeviceProgram, device_program, wanted
 from fusec.runtime.epilogue import Epilogue
-from fusec.runtime.large import empty_cpu, empty_large
 from fusec.runtime.launch import CppRunnable, empty_cuda, expect, multiply_into, raise_check
+from fusec.runtime.memory import POOLED_BYTES, empty_cpu, empty_large, pooled
 from fusec.runtime.program import NativeProgram, native_group, native_program, python_group
 from fusec.runtime.simulate import SIMULATION_NOTE, Simulated
 
@@ -108,7 +108,18 @@ class CompiledPart:
         code = compile(self.state.host.text, f"<host program of {self._label()}>", "exec")
         exec(code, self._namespace)
         self._run = self._namespace["run"]
+        if self._has_large_tensors():
+            self._run = pooled(self._run)
         self.native()
+
+    def _has_large_tensors(self) -> bool:
+        """Whether the program, or an operator that it calls, may allocate such on the CPU."""
+        sizes = [
+            buffer_bytes(buffer)
+            for buffer in self.state.scheduled.buffers.values()
+            if buffer.device.type == "cpu"
+        ]
+        return any(size is None or size >= POOLED_BYTES for size in sizes)
 
     def _group(self, name: str, group: Group) -> Callable[..., object]:
         """Return what launches a group of kernels: natively, as soon as there is a way."""

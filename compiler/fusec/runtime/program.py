@@ -18,8 +18,8 @@ from fusec.ir.body import Buffer, Compute, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
 from fusec.runtime import native
 from fusec.runtime.epilogue import Epilogue
-from fusec.runtime.large import empty_cpu, empty_large
 from fusec.runtime.launch import CppRunnable
+from fusec.runtime.memory import empty_cpu, empty_large
 
 SLOT, SCRATCH, NUMBER, SIZE, INPUT = range(5)  # kinds of kernel arguments, as in program.cpp
 ALIGNMENT = 64

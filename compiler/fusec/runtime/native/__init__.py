@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fusec.runtime import cpp_build
+from fusec.runtime import cpp_build, memory
 
 _SOURCES = (  # in the order of their use
     "program.cpp",
@@ -100,6 +100,7 @@ def _prepare(awaited: bool) -> None:
         with contextlib.suppress(OSError, AttributeError):
             # This thread, and the compiler that it starts, give way to what somebody waits for.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
+    memory.prepare()
     try:
         _types = _load()
     except Exception as error:

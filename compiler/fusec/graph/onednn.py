@@ -53,7 +53,7 @@ def _fits(node: fx.Node) -> bool:
 def _is_there() -> bool:
     """Whether torch was built with both libraries and the user has not switched oneDNN off."""
     onednn, mkl = torch.backends.mkldnn, torch.backends.mkl
-    return bool(onednn.is_available() and onednn.enabled and mkl.is_available())  # type: ignore[attr-defined]
+    return bool(onednn.is_available() and onednn.enabled and mkl.is_available())
 
 
 def _hint(size: int | torch.SymInt) -> int | None:

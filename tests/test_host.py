@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fusec
-from fusec.runtime import large as large_memory
+from fusec.runtime import memory
 
 _watched: list[weakref.ref[torch.Tensor]] = []
 _alive: list[list[bool]] = []
@@ -116,7 +116,9 @@ def test_large_tensors_are_asked_for_in_huge_pages(monkeypatch: pytest.MonkeyPat
         asked.append((begin, size, what))
         return 0
 
-    monkeypatch.setattr(large_memory, "_advise", lambda: advise)
+    monkeypatch.setattr(memory, "_pool", None)  # as where it cannot be built
+    monkeypatch.setattr(memory, "prepare", lambda: None)
+    monkeypatch.setattr(memory, "_advise", lambda: advise)
     small, large = torch.randn(1000), torch.randn(9 << 20)
     fusec.compile(lambda x: x + 1)(small)
     assert not asked

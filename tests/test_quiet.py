@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +14,8 @@ import torch
 from torch._logging._internal import warning_once
 
 import fusec
-from fusec.capture import quiet
+from fusec.capture import backend, quiet
+from fusec.capture.collector import Rest
 
 LOGGER = logging.getLogger("torch._dynamo.variables.ctx_manager")
 
@@ -121,3 +124,72 @@ def test_another_release(monkeypatch: pytest.MonkeyPatch, timed: list[Any]) -> N
     quiet.install.cache_clear()
     quiet.install()
     assert not hasattr(torch._dynamo.guards, "profile_guard_manager")
+
+
+def test_functions_are_named_only_for_who_reads_their_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tracing: Any = torch._dynamo.symbolic_convert
+    asked: list[str] = []
+    quiet.install.cache_clear()  # hook into the stand-in
+    monkeypatch.setattr(tracing, "get_funcname", lambda name, line: asked.append(name) or "f")
+    for name in ("trace_call_log", "trace_source_log"):
+        monkeypatch.setattr(getattr(tracing, name), "isEnabledFor", lambda level: False)
+    quiet.install()
+    torch._dynamo.reset()
+    x = torch.randn(8)
+    torch.testing.assert_close(fusec.compile(lambda x: x.sin() + 1)(x), x.sin() + 1)
+    assert not asked
+    torch.compile(lambda x: x.sin() + 1, backend="eager")(x)
+    assert asked, "others look them up, as ever"
+
+
+def test_the_collector_rests_while_something_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[bool] = []
+    part = backend._GraphCompiler._part
+
+    def watched(self: Any, kind: str, module: Any) -> Any:
+        looked.append(gc.isenabled())
+        return part(self, kind, module)
+
+    monkeypatch.setattr(backend._GraphCompiler, "_part", watched)
+    torch._dynamo.reset()  # forgets what was registered with TorchDynamo
+    assert gc.isenabled()
+    x = torch.randn(8, requires_grad=True)
+    fusec.compile(lambda x: x.sin() + 1)(x).sum().backward()
+    torch.compile(lambda x: x.cos() + 1, backend="fusec")(x)
+    assert looked == [False] * len(looked) != []
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        fusec.compile(lambda x: x.tan() + 1)(x)
+        assert not gc.isenabled(), "as the user wants it"
+    finally:
+        gc.enable()
+
+
+def test_it_rests_until_the_last_one_ends_and_loses_nothing() -> None:
+    class Cycle:
+        pass
+
+    with Rest():
+        with Rest():
+            cycle = Cycle()
+            cycle.own = cycle  # type: ignore[attr-defined]
+            gone = weakref.ref(cycle)
+            del cycle
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_error_ends_its_rest() -> None:
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        return x.view(3, 5)
+
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=r"shape|size"):
+        fusec.compile(fails)(torch.randn(8))
+    assert gc.isenabled()

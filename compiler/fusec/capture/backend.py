@@ -16,6 +16,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+from fusec.capture.collector import Rest
 from fusec.capture.direct import (
     drop_returned_inputs,
     epilogue_instead_of_wrappers,
@@ -89,7 +90,7 @@ class Backend:
         if not any(node.op.startswith("call") for node in module.graph.nodes):
             # TorchDynamo may hand over what only guards came of; there is nothing to show of it.
             return module.forward
-        with self._lock:
+        with self._lock, Rest():
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
             self.graphs.append(graph)
@@ -215,7 +216,8 @@ class _GraphCompiler:
             if self.partition is not None:
                 self.stages.append(self.partition)
                 self.partition = None
-            result = self._part(kind, module)
+            with Rest():
+                result = self._part(kind, module)
             self.graph.stages = tuple(self.stages)
             self.entered = time.perf_counter()
             return result

@@ -1,0 +1,41 @@
+"""Python's garbage collector rests while something is compiled.
+
+A compilation makes objects by the million and keeps most: the collector looks at all of them, and
+at all that the process has imported, several times, and finds next to nothing.  For GPT-2 that is
+a seventh of the time.  Afterwards the objects count as old, at once: what has become garbage
+meanwhile is found when the collector next looks at everything.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+
+class Rest:
+    """Within it, on any thread, the collector rests, if it was on; may be nested."""
+
+    _lock = threading.Lock()
+    _depth = 0
+    _was_on = False
+
+    def __enter__(self) -> None:
+        """Begin."""
+        with Rest._lock:
+            if not Rest._depth:
+                Rest._was_on = gc.isenabled()
+                gc.disable()
+            Rest._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        """End; the last one to end lets the collector work again."""
+        with Rest._lock:
+            Rest._depth -= 1
+            if not Rest._depth and Rest._was_on:
+                if not gc.get_freeze_count():  # else they are the user's, and stay frozen
+                    gc.freeze()  # this and the next move lists, and look at no object
+                    gc.unfreeze()
+                gc.enable()
+
+
+__all__ = ["Rest"]

@@ -18,6 +18,7 @@ import threading
 from typing import Any
 
 import torch
+from torch._dynamo.callback import callback_handler
 
 from fusec.capture.collector import Rest
 
@@ -36,7 +37,7 @@ class Quiet:
         """Begin."""
         self._outer = _is_quiet()
         _thread.quiet = True
-        handler = torch._dynamo.callback_handler
+        handler = callback_handler
         if _begins not in handler.start_callbacks:  # ``torch._dynamo.reset`` forgets them
             handler.register_start_callback(_begins)
             handler.register_end_callback(_ends)
@@ -73,7 +74,7 @@ def _name_no_functions() -> None:
     """Have TorchDynamo look up the names of functions where a log shows them only."""
     tracing: Any = torch._dynamo.symbolic_convert
     original = getattr(tracing, _NAMES, None)
-    logs = [
+    logs: list[Any] = [
         getattr(torch._dynamo.output_graph, "trace_call_log", None),
         getattr(tracing, "trace_call_log", None),
         getattr(tracing, "trace_source_log", None),

@@ -15,7 +15,7 @@ from torch._logging._internal import warning_once
 
 import fusec
 from fusec.capture import backend, quiet
-from fusec.capture.collector import Rest
+from fusec.collector import Rest
 
 LOGGER = logging.getLogger("torch._dynamo.variables.ctx_manager")
 

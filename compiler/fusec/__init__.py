@@ -37,7 +37,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fusec' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES[name]), name)
+    from fusec.collector import Rest
+
+    with Rest():
+        value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -8,6 +8,7 @@ import importlib
 import threading
 from collections.abc import Callable
 
+from fusec.collector import Rest
 from fusec.errors import FusecError
 
 # TorchDynamo takes about a second to import, AOTAutograd with its decompositions and the emitter
@@ -67,7 +68,7 @@ def steps() -> tuple[Callable[[], object], ...]:
 
 def _import(name: str) -> None:
     # where torch has no such part (torch.distributed is not in every build), nobody needs it
-    with contextlib.suppress(ModuleNotFoundError):
+    with contextlib.suppress(ModuleNotFoundError), Rest():
         importlib.import_module(name)
 
 

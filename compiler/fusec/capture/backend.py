@@ -16,13 +16,13 @@ from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from fusec.capture.collector import Rest
 from fusec.capture.direct import (
     drop_returned_inputs,
     epilogue_instead_of_wrappers,
     wraps_no_more,
 )
 from fusec.capture.recorded import recorded_call
+from fusec.collector import Rest
 from fusec.errors import BadOption, DeviceNotThere, FusecError
 from fusec.graph.alignment import align_products
 from fusec.graph.bias import add_biases_later

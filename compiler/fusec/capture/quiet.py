@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch._dynamo.callback import callback_handler
 
-from fusec.capture.collector import Rest
+from fusec.collector import Rest
 
 _TIMES, _NAMES = "profile_guard_manager", "get_funcname"
 _LOGGER = "torch._dynamo.variables.ctx_manager"

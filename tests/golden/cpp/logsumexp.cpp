@@ -22,6 +22,8 @@ FX_INLINE float fx_log_special(float x, float result);
 FX_INLINE float fx_log(float x);
 struct fx_f16 {
     uint16_t bits;
+    // g++ 12 leaves a loop that copies the whole of a struct as it is: no vectors.
+    fx_f16& operator=(const fx_f16& x) { bits = x.bits; return *this; }
 };
 FX_INLINE fx_f16 fx_to_f16(float x);
 FX_INLINE float fx_to_float(fx_f16 x);

@@ -13,6 +13,8 @@ FX_INLINE float fx_from_bits(uint32_t x);
 FX_INLINE float fx_tanh(float x);
 struct fx_bf16 {
     uint16_t bits;
+    // g++ 12 leaves a loop that copies the whole of a struct as it is: no vectors.
+    fx_bf16& operator=(const fx_bf16& x) { bits = x.bits; return *this; }
 };
 FX_INLINE fx_bf16 fx_to_bf16(float x);
 FX_INLINE float fx_to_float(fx_bf16 x);

@@ -8,6 +8,8 @@
 #define FX_INLINE static inline __attribute__((always_inline))
 struct fx_bf16 {
     uint16_t bits;
+    // g++ 12 leaves a loop that copies the whole of a struct as it is: no vectors.
+    fx_bf16& operator=(const fx_bf16& x) { bits = x.bits; return *this; }
 };
 FX_INLINE uint32_t fx_bits(float x);
 FX_INLINE float fx_from_bits(uint32_t x);

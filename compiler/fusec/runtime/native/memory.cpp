@@ -5,6 +5,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 
@@ -145,22 +147,31 @@ class Pool final : public c10::Allocator {
   // Have somebody look for what nobody asked for, until nothing is kept.
   void sweep() {
     if (sweeping_ || free_.empty()) return;
-    sweeping_ = true;
-    std::thread([this] {
-      for (;;) {
-        double pause;
-        {
-          std::lock_guard<std::mutex> guard(lock_);
-          trim();
-          if (free_.empty()) {
-            sweeping_ = false;
-            return;
-          }
-          pause = seconds_ / 2;
+    sigset_t all, before;  // signals are for the threads of the program
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      std::thread(&Pool::sweep_until_empty, this).detach();
+      sweeping_ = true;
+    } catch (const std::system_error&) {  // no more threads: the next calls look instead
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  void sweep_until_empty() {
+    for (;;) {
+      double pause;
+      {
+        std::lock_guard<std::mutex> guard(lock_);
+        trim();
+        if (free_.empty()) {
+          sweeping_ = false;
+          return;
         }
-        std::this_thread::sleep_for(std::chrono::duration<double>(pause));
+        pause = seconds_ / 2;
       }
-    }).detach();
+      std::this_thread::sleep_for(std::chrono::duration<double>(pause));
+    }
   }
 
   c10::Allocator* base_;

@@ -37,12 +37,13 @@ def test_loops_are_vector_code(dtype: torch.dtype, tmp_path: Path) -> None:
         step = torch.finfo(torch.bfloat16).eps
         assert (mine.double() - right).abs().max() <= 4 * step * scale
     compiler = find_compiler()
+    if "clang" in compiler.version:
+        pytest.skip("reads the messages of g++")
     (kernel,) = compiled.graphs[0].kernels
     (tmp_path / "kernel.cpp").write_text(kernel.source)
     command = compiler.command("kernel.cpp", "kernel.so", "-fopt-info-vec")
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip("this compiler says nothing of its loops")
+    assert done.returncode == 0, done.stderr
     said = re.findall(r"kernel\.cpp:(\d+):\d+: optimized: loop vectorized", done.stderr)
     lines = kernel.source.splitlines()
     loops = [n for n, line in enumerate(lines) if "#pragma omp simd" in line]

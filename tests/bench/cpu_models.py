@@ -302,8 +302,9 @@ def moved_by_rounding(kind: str, mode: str, truth: dict[str, Any]) -> dict[str, 
 
     That is its parameters rounded otherwise, computed in float64 and, three times, in float32, and
     its convolutions computed in another order (channels innermost).  ResNet-50's gradients at a
-    batch of four move by two percent in the median and by fifteen in the worst tensor: no float32
-    computation is better, and one sample of eager's error says little of one tensor.
+    batch of four move by two to three percent in the median and by ten to twenty in the worst
+    tensor: no float32 computation is better, and one sample of eager's error says little of one
+    tensor.
     """
     import torch
     from cpu_model_cases import build, in_double, tensors_of

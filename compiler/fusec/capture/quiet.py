@@ -37,10 +37,9 @@ class Quiet:
         """Begin."""
         self._outer = _is_quiet()
         _thread.quiet = True
-        handler = callback_handler
-        if _begins not in handler.start_callbacks:  # ``torch._dynamo.reset`` forgets them
-            handler.register_start_callback(_begins)
-            handler.register_end_callback(_ends)
+        if _begins not in callback_handler.start_callbacks:  # ``torch._dynamo.reset`` forgets them
+            callback_handler.register_start_callback(_begins)
+            callback_handler.register_end_callback(_ends)
 
     def __exit__(self, *_: object) -> None:
         """End, unless there is another one round it."""

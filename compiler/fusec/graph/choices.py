@@ -125,8 +125,7 @@ _ONEDNN_ROWS = 8
 def onednn_multiplies_faster(rows: int, inner: int, columns: int, copied: int) -> bool:
     """Whether oneDNN computes a product of float32 matrices faster than MKL.
 
-    Measured on AMD's EPYC of the fifth generation; on older ones, without AVX-512, both use the
-    same instructions. On Intel's, MKL is the faster one.
+    Measured on an EPYC of AMD's with AVX-512 only; elsewhere MKL keeps them.
 
     Args:
         rows: Of the left matrix.

@@ -7,14 +7,14 @@ on; the gradient of the weight is laid out as the weight is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
-from torch._guards import detect_fake_mode
 
+from fusec.graph.calls import caller
 from fusec.graph.choices import multiply_pixels
-from fusec.graph.halves import REASON
 
 aten = torch.ops.aten
 _FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
@@ -72,30 +72,32 @@ def _is_matrix(image: torch.Tensor) -> bool:
 
 
 def _forward(node: fx.Node) -> fx.Node:
+    call = caller(node.graph, node)
     x, weight, bias = node.args[:3]
-    pixels, matrix = _pixels(node, x), _matrix(node, weight)
-    turned = _add(node, aten.t.default, matrix)
+    pixels, matrix = _pixels(call, x), _matrix(call, weight)
+    turned = call(aten.t.default, matrix)
     if bias is None:
-        result = _add(node, aten.mm.default, pixels, turned)
+        result = call(aten.mm.default, pixels, turned)
     else:
-        result = _add(node, aten.addmm.default, bias, pixels, turned)
-    return _image(node, result, x)
+        result = call(aten.addmm.default, bias, pixels, turned)
+    return _image(call, result, x)
 
 
 def _backward(node: fx.Node) -> None:
+    call = caller(node.graph, node)
     gradient, x, weight = node.args[:3]
     wanted: Any = node.args[-1]
-    pixels, matrix, above = _pixels(node, x), _matrix(node, weight), _pixels(node, gradient)
+    pixels, matrix, above = _pixels(call, x), _matrix(call, weight), _pixels(call, gradient)
     results: list[fx.Node | None] = [None, None, None]
     if wanted[0]:
-        results[0] = _image(node, _add(node, aten.mm.default, above, matrix), x)
+        results[0] = _image(call, call(aten.mm.default, above, matrix), x)
     if wanted[1]:
-        turned = _add(node, aten.t.default, above)
-        product = _add(node, aten.mm.default, turned, pixels)
+        turned = call(aten.t.default, above)
+        product = call(aten.mm.default, turned, pixels)
         assert isinstance(weight, fx.Node)
-        results[1] = _add(node, aten.view.default, product, [*weight.meta["val"].shape])
+        results[1] = call(aten.view.default, product, [*weight.meta["val"].shape])
     if wanted[2]:
-        results[2] = _add(node, aten.sum.dim_IntList, gradient, [0, 2, 3])
+        results[2] = call(aten.sum.dim_IntList, gradient, [0, 2, 3])
     for user in list(node.users):
         result = results[user.args[1]]  # type: ignore[index]
         assert result is not None
@@ -103,33 +105,24 @@ def _backward(node: fx.Node) -> None:
         user.graph.erase_node(user)
 
 
-def _pixels(node: fx.Node, image: Any) -> fx.Node:
-    turned = _add(node, aten.permute.default, image, [0, 2, 3, 1])
+def _pixels(call: Callable[..., fx.Node], image: Any) -> fx.Node:
+    turned = call(aten.permute.default, image, [0, 2, 3, 1])
     count, channels, height, width = image.meta["val"].shape
-    return _add(node, aten.view.default, turned, [count * height * width, channels])
+    return call(aten.view.default, turned, [count * height * width, channels])
 
 
-def _matrix(node: fx.Node, weight: Any) -> fx.Node:
-    return _add(node, aten.squeeze.dims, weight, [2, 3])
+def _matrix(call: Callable[..., fx.Node], weight: Any) -> fx.Node:
+    return call(aten.squeeze.dims, weight, [2, 3])
 
 
-def _image(node: fx.Node, pixels: fx.Node, like: Any) -> fx.Node:
+def _image(call: Callable[..., fx.Node], pixels: fx.Node, like: Any) -> fx.Node:
     count, _, height, width = like.meta["val"].shape
     shape = [count, height, width, pixels.meta["val"].shape[1]]
-    return _add(
-        node, aten.permute.default, _add(node, aten.view.default, pixels, shape), [0, 3, 1, 2]
+    return call(
+        aten.permute.default,
+        call(aten.view.default, pixels, shape),
+        [0, 3, 1, 2],
     )
-
-
-def _add(like: fx.Node, target: Any, *args: Any) -> fx.Node:
-    made = like.graph.call_function(target, args)
-    made.meta = {k: v for k, v in like.meta.items() if k not in ("val", "tensor_meta", REASON)}
-    values = fx.node.map_arg(args, lambda n: n.meta["val"])
-    fake = detect_fake_mode([each for each in values if isinstance(each, torch.Tensor)])
-    assert fake is not None
-    with fake:
-        made.meta["val"] = target(*values)
-    return made
 
 
 __all__ = ["multiply_single_pixels"]

@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from fusec.codegen.host import GROUPED_BYTES, LARGE_BYTES, Group, buffer_bytes
+from fusec.codegen.host import GROUPED_BYTES, Group, buffer_bytes
 from fusec.codegen.naming import argument_buffers, body_sizes
 from fusec.ir.body import Buffer, Compute, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
 from fusec.runtime import native
 from fusec.runtime.epilogue import Epilogue
 from fusec.runtime.launch import CppRunnable
-from fusec.runtime.memory import empty_cpu, empty_large
+from fusec.runtime.memory import POOLED_BYTES, empty_cpu, empty_large
 
 SLOT, SCRATCH, NUMBER, SIZE, INPUT = range(5)  # kinds of kernel arguments, as in program.cpp
 ALIGNMENT = 64
@@ -136,7 +136,7 @@ def native_program(
         ),
         scratch,
         empty_large
-        if max((buffer_bytes(b) or 0 for b in wanted), default=0) >= LARGE_BYTES
+        if max((buffer_bytes(b) or 0 for b in wanted), default=0) >= POOLED_BYTES
         else empty_cpu,
         torch.get_num_threads,
         torch.Tensor.data_ptr,

@@ -26,7 +26,7 @@ _FRESH: tuple[object, ...] = (  # their results share memory with nothing
     aten.convolution.default,
     aten.convolution_backward.default,
 )
-if torch.backends.mkldnn.is_available():
+if hasattr(torch.ops.mkldnn, "_linear_pointwise"):  # in builds with oneDNN
     _FRESH += (torch.ops.mkldnn._linear_pointwise.default,)
 
 

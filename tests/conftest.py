@@ -62,6 +62,7 @@ def private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     cache.chmod(0o700)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FUSEC_CACHE_DIR", str(cache))
+        patch.setenv("FUSEC_TUNED", "0")  # a test that tunes changes no other's kernels
         patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
         yield cache
 

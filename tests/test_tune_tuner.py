@@ -175,7 +175,8 @@ def test_records(tmp_path):
     tmp_path.chmod(0o700)
     store = Store(tmp_path)
     bench = Bench(distance)
-    key = records.tuning_key(bench.kernel, [torch.empty(3)])
+    cpu = torch.device("cpu")
+    key = records.tuning_key(bench.kernel, (3,), cpu)
     assert records.stored(store, key) is None
     run = bench.tune(store=store, key=key, description=records.machine(torch.device("cpu")))
     again = records.stored(Store(tmp_path), key)
@@ -183,8 +184,8 @@ def test_records(tmp_path):
     assert again.trials == run.trials
     assert again.best == run.best
     # The text has other values now, and is still the same kernel.
-    assert records.tuning_key(bench.kernel, [torch.empty(3)]) == key
-    assert records.tuning_key(bench.kernel, [torch.empty(4)]) != key
+    assert records.tuning_key(bench.kernel, (3,), cpu) == key
+    assert records.tuning_key(bench.kernel, (4,), cpu) != key
     # A later run replaces the earlier one.
     second = bench.tune(store=store, key=key)
     assert records.stored(store, key).trials == second.trials
@@ -222,7 +223,7 @@ def test_a_real_kernel(tmp_path):
     assert all(t.timing is not None and not t.error for t in run.trials)
     assert run.best is not None
     assert dict(run.trials[run.best].values) == {t.name: t.value for t in kernel.tunables}
-    assert stored_run(kernel, tensors, sizes, store=store).trials == run.trials
+    assert stored_run(kernel, sizes, tensors[0].device, store=store).trials == run.trials
 
 
 def test_an_edited_kernel_is_guarded(tmp_path):

@@ -196,6 +196,16 @@ class Kernel:
                     self._runnable = self.host.build(self, self._source)
         return self._runnable
 
+    def pin(self, run: TuningRun) -> None:
+        """Start from the winner of an earlier tuning run; to be called before it is built.
+
+        Args:
+            run: Its winner is not None, and was checked.
+        """
+        assert run.best is not None
+        self._source = set_tunables(self._source, dict(run.trials[run.best].values))
+        self.tuning = run
+
     def share(self, other: Kernel) -> None:
         """Launch the build of another kernel, which is equal to this one but for names.
 

@@ -39,6 +39,8 @@ class Options:
         apart: Pairs of computations that must not share a kernel, by the names that the fusion
             graph shows: ``("gelu:layer_norm",)``; see ``schedule.rules``.
         together: Pairs that share one wherever it is legal, however little that saves.
+        tuned: Start from the settings that tuning found earlier for the same kernel on the same
+            device, rather than from those that the rules choose.
         keep_inputs: Keep the inputs of the latest call of each graph, so that it can be
             checked and timed on real data.
     """
@@ -53,6 +55,7 @@ class Options:
     cuda_graphs: bool = False
     apart: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
+    tuned: bool = True
     keep_inputs: bool = False
 
     def __post_init__(self) -> None:

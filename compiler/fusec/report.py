@@ -263,13 +263,15 @@ class Trial:
 
     Attributes:
         values: Tunable name to value.
-        timing: None where it failed.
+        timing: None where it failed or was left out.
         error: Why it failed; empty otherwise.
+        note: Why it was left out, or which trial it is equal to; empty otherwise.
     """
 
     values: tuple[tuple[str, int], ...]
     timing: Timing | None
     error: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,7 @@ class TuningRun:
         stopped: ``""`` while running, else ``finished``, ``budget``, ``stopped``, ``stored``.
         seconds: Time spent.
         budget: Seconds that the search may take; 0 where nobody knows.
+        checked: What the check of the winner found; empty where the start was kept.
     """
 
     kernel: str
@@ -297,3 +300,4 @@ class TuningRun:
     seconds: float
     eager_is_whole: bool = False
     budget: float = 0.0
+    checked: str = ""

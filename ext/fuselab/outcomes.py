@@ -196,14 +196,15 @@ class TuningOutcome:
                     "best": index == self.run.best,
                 }
             )
-        for trial in [trial for trial in self.run.trials if trial.timing is None][:RUNNERS_UP]:
+        rest = [trial for trial in self.run.trials if trial.timing is None]
+        for trial in sorted(rest, key=lambda trial: not trial.error)[:RUNNERS_UP]:
             rows.append(
                 {
                     "rank": "–",
                     "config": _config(trial),
-                    "time": "failed",
+                    "time": "failed" if trial.error else "left out",
                     "quartiles": "",
-                    "remark": trial.error.partition("\n")[0],
+                    "remark": (trial.error or trial.note).partition("\n")[0],
                     "best": False,
                 }
             )
@@ -242,6 +243,8 @@ def trial_line(run: TuningRun) -> str:
         return f"{run.kernel}: 0 of {run.total}"
     trial = run.trials[-1]
     time = words.spread(trial.timing) if trial.timing else f"failed: {trial.error}"
+    if trial.note:
+        time = f"{time}, {trial.note}" if trial.timing else f"left out: {trial.note}"
     mark = "  <- best so far" if run.best == len(run.trials) - 1 else ""
     left = left_words(run)
     place = f"{len(run.trials)}/{run.total}" + (f", {left}" if left else "")

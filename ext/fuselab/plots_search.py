@@ -186,7 +186,8 @@ def _draw_run(axes: Axes, run: TuningRun, ground: Ground) -> list[Any]:
 
     scale, unit = ground.scale, ground.unit
     done = [(i, t.timing) for i, t in enumerate(run.trials, 1) if t.timing is not None]
-    failed = [i for i, t in enumerate(run.trials, 1) if t.timing is None]
+    failed = [i for i, t in enumerate(run.trials, 1) if t.error]
+    left_out = [i for i, t in enumerate(run.trials, 1) if t.timing is None and not t.error]
     winner = run.best + 1 if run.best is not None else 0
     marks = _points(axes, [each for each in done if each[0] != winner], scale, best=False)
     marks += _points(axes, [each for each in done if each[0] == winner], scale, best=True)
@@ -201,11 +202,15 @@ def _draw_run(axes: Axes, run: TuningRun, ground: Ground) -> list[Any]:
         label = f"best: {config_text(run.trials[run.best].values)}"
         label += f", {digits(best.median * scale)} {unit}"
         tell(label, linestyle="", marker="o", color=EDITED, markersize=6)
+    top = _slowest(run) * scale or 1.0
     if failed:
-        top = _slowest(run) * scale or 1.0
         look = {"linestyle": "", "marker": "x", "color": FAILED, "markersize": 5}
         marks += axes.plot(failed, [top] * len(failed), **look)
         tell("failed", **look)
+    if left_out:
+        look = {"linestyle": "", "marker": "_", "color": EAGER, "markersize": 4}
+        marks += axes.plot(left_out, [top] * len(left_out), **look)
+        tell("left out: cannot win", **look)
     if run.eager is not None:
         what = "the whole cell in eager" if run.eager_is_whole else "eager"
         label = f"{what}: {duration(run.eager.median)}"

@@ -83,6 +83,10 @@ class CompiledPart:
         """
         leaders = {name: self.kernels[first] for name, first in self.state.leaders.items()}
         queue.finish(k.source for k in leaders.values() if k.target == "cpp")
+        if self.state.options.tuned:
+            from fusec.tune.pins import pin
+
+            pin(self.kernels.values())
         # loading finds them in the store
         for name, leader in leaders.items():
             self.kernels[name].share(leader)

@@ -24,7 +24,7 @@ from fusec.runtime.triton_interpret import (
     interpreting,
     line_of,
 )
-from fusec.runtime.triton_launch import with_launchers
+from fusec.runtime.triton_launch import Launcher, with_launchers
 from fusec.runtime.triton_load import compile_error, is_triton_error, load
 
 
@@ -72,6 +72,18 @@ class TritonRunnable:
     def entry(self) -> Callable[..., None] | None:
         """The file's own function that starts the kernels; None in the interpreter."""
         return None if self.interpreted else self._launch
+
+    def compiled(self) -> tuple[Any, ...]:
+        """Return what Triton compiled for the launches so far, function by function.
+
+        Each has ``n_regs``, ``n_spills``, ``metadata`` and ``asm``; there is nothing where the
+        kernel runs in the interpreter.
+        """
+        if self.interpreted:
+            return ()
+        functions = getattr(self._launch, "__globals__", {}).values()
+        launchers = [each for each in functions if isinstance(each, Launcher)]
+        return tuple(kernel for launcher in launchers for kernel in launcher.compiled)
 
     @property
     def direct(self) -> Callable[..., None] | None:

@@ -47,6 +47,11 @@ class Launcher:
         self._names = tuple(kernel.arg_names)
         self._compiled: dict[Any, _Compiled] = {}
 
+    @property
+    def compiled(self) -> tuple[Any, ...]:
+        """What Triton compiled for the launches so far."""
+        return tuple(found.kernel for found in self._compiled.values())
+
     def __getattr__(self, name: str) -> Any:
         """Offer everything else that the function has."""
         return getattr(self._kernel, name)

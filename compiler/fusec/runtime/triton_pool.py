@@ -160,17 +160,38 @@ def prepare(text: str, signature: Signature, entry: str) -> None:
         return
     if not torch.cuda.is_available() or is_kept(text):
         return
+    _submit(text, signature, entry)
+
+
+def compile_now(text: str, signature: Signature, entry: str) -> None:
+    """Have a worker compile a kernel file for the current GPU, and wait for it.
+
+    Whatever goes wrong is said by the first start, which then compiles by itself.
+
+    Args:
+        text: The kernel file; it takes no sizes.
+        signature: What it takes.
+        entry: The function that starts its kernels.
+    """
+    path = _submit(text, signature, entry)
+    if path:
+        wait(path)
+
+
+def _submit(text: str, signature: Signature, entry: str) -> str:
+    """Begin to compile a kernel file, unless that is under way; return its path, if known."""
     workers = _current()
     if workers is None:
-        return
+        return ""
     try:
         path, request = request_for(text, signature, entry)
     except Exception as error:  # the build will say it
         _log.debug("not compiled ahead: %s", error)
-        return
+        return ""
     with _lock:
         if path not in _under_way and request is not None:
             _under_way[path] = workers.submit(request)
+    return path
 
 
 def wait(path: str) -> None:
@@ -223,4 +244,4 @@ def request_for(
     return path, {"cache": cache, "path": path, "target": described, "starts": starts}
 
 
-__all__ = ["Workers", "prepare", "request_for", "start", "wait", "worker_count"]
+__all__ = ["Workers", "compile_now", "prepare", "request_for", "start", "wait", "worker_count"]

@@ -24,6 +24,7 @@ class Start:
     function: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    grid: Any = None
 
 
 class Recorder:
@@ -35,7 +36,7 @@ class Recorder:
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def start(*args: Any, **kwargs: Any) -> None:
-            self.starts.append(Start(self.function, args, kwargs))
+            self.starts.append(Start(self.function, args, kwargs, grid))
 
         return start
 
@@ -74,7 +75,10 @@ def record_starts(
 
 
 def starts_of(
-    namespace: dict[str, Any], entry: str, tensors: Sequence[torch.Tensor]
+    namespace: dict[str, Any],
+    entry: str,
+    tensors: Sequence[torch.Tensor],
+    sizes: Sequence[int] = (),
 ) -> list[Start]:
     """Return what a loaded file's ``launch`` would start for these tensors; nothing is started."""
     from triton.runtime.jit import JITFunction
@@ -83,7 +87,7 @@ def starts_of(
     functions = {n: f for n, f in namespace.items() if isinstance(f, JITFunction)}
     namespace.update({n: Recorder(f, starts) for n, f in functions.items()})
     try:
-        namespace[entry](*tensors)
+        namespace[entry](*tensors, *sizes)
     finally:
         namespace.update(functions)
     return starts

@@ -7,6 +7,7 @@ of the same kernel is a further generation under the same key, and the last one 
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import json
 import os
@@ -43,17 +44,18 @@ class RecordStore(Protocol):
         """Keep files under a key."""
 
 
-def tuning_key(
-    kernel: Kernel, tensors: Sequence[torch.Tensor], sizes: Sequence[int] = ()
-) -> dict[str, Any]:
-    """Return what a tuning result depends on: the text, the shapes and the device."""
+def tuning_key(kernel: Kernel, sizes: Sequence[int], device: torch.device) -> dict[str, Any]:
+    """Return what a tuning result depends on: the text, the shapes and the device.
+
+    Args:
+        kernel: Its signature says the shapes and strides of its arguments, by its sizes.
+        sizes: The values of its symbolic sizes.
+        device: Where it runs.
+    """
     text = neutral(kernel.source)
-    device = tensors[0].device if tensors else torch.device("cpu")
     return {
         "text": hashlib.sha256(text.encode()).hexdigest(),
         "signature": kernel.signature.digest(),
-        "shapes": [[*t.shape] for t in tensors],
-        "strides": [[*t.stride()] for t in tensors],
         "sizes": [int(size) for size in sizes],
         "device": device_name(device),
         "threads": torch.get_num_threads() if device.type == "cpu" else 0,
@@ -77,6 +79,7 @@ def device_name(device: torch.device) -> str:
     return processor()
 
 
+@functools.cache
 def processor() -> str:
     """Return the processor's name."""
     try:
@@ -150,6 +153,7 @@ def run_to_json(run: TuningRun) -> dict[str, Any]:
                 "values": dict(trial.values),
                 "timing": _timing_to_json(trial.timing),
                 "error": trial.error,
+                "note": trial.note,
             }
             for trial in run.trials
         ],
@@ -159,6 +163,7 @@ def run_to_json(run: TuningRun) -> dict[str, Any]:
         "stopped": run.stopped,
         "seconds": run.seconds,
         "eager_is_whole": run.eager_is_whole,
+        "checked": run.checked,
     }
 
 
@@ -169,6 +174,7 @@ def run_from_json(data: Mapping[str, Any]) -> TuningRun:
             tuple((str(name), int(value)) for name, value in trial["values"].items()),
             _timing_from_json(trial["timing"]),
             str(trial["error"]),
+            str(trial.get("note", "")),
         )
         for trial in data["trials"]
     )
@@ -184,6 +190,7 @@ def run_from_json(data: Mapping[str, Any]) -> TuningRun:
         stopped="stored",
         seconds=float(data["seconds"]),
         eager_is_whole=bool(data.get("eager_is_whole", False)),
+        checked=str(data.get("checked", "")),
     )
 
 

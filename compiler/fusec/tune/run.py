@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from fusec.cache import Store, default_store
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.report import TuningRun, Verdict
-from fusec.runtime import cpp_build
+from fusec.runtime import cpp_build, triton_pool
 from fusec.tune.measure import Call, Series, interleave_series
+from fusec.tune.prospects import Foresight, Gpu, Prospect
 from fusec.tune.records import machine, neutral, stored, tuning_key
 from fusec.tune.tuner import tune_kernel
 from fusec.verify.sandbox import run_candidate
@@ -34,6 +36,7 @@ def tune_in_graph(
     store: Store | None = None,
     eager: Call | None = None,
     eager_is_whole: bool = False,
+    thorough: bool = False,
 ) -> TuningRun:
     """Search a kernel's tunables on the given inputs and put the best in use.
 
@@ -49,6 +52,7 @@ def tune_in_graph(
         store: Where the record goes; the process's default store if None.
         eager: The same work in eager, or the whole graph's.
         eager_is_whole: Whether it is the whole graph's.
+        thorough: Try every configuration, whatever is known of it, while there is time.
     """
     given = fresh_tensors(kernel.signature, tensors)
     put_back = restore(kernel.signature, given, tensors)
@@ -59,13 +63,17 @@ def tune_in_graph(
 
         build = build_runnable
     build_one = build
+    # Processes of their own compile for a GPU, which has nothing to do with that.
+    workers = triton_pool.worker_count() if device.type == "cuda" and not sizes else 0
 
     def build_text(text: str) -> Call:
+        if workers:
+            triton_pool.compile_now(text, kernel.signature, kernel.generated.entry)
         runnable = build_one(kernel, text)
-        if device.type == "cuda":
+        if device.type == "cuda" and not workers:
             # Triton compiles at the first launch: here, beside others, rather than timed.
             runnable(given, sizes)
-        return lambda: runnable(given, sizes)
+        return _Bound(runnable, given, sizes)
 
     def measure(candidates: Mapping[str, Call], *, seconds: float) -> dict[str, Series]:
         return interleave_series(
@@ -92,6 +100,9 @@ def tune_in_graph(
         )
         return Verdict(result.ok, result.stage, result.reason, result.line)
 
+    foresight = None
+    if device.type == "cuda" and kernel.target == "triton":
+        foresight = _OfCalls(Foresight(kernel, given, sizes, Gpu.of(device)))
     # The generated kernel is right for all the choices that it declares; whether an edited one
     # is, nobody knows, and it is about to run in this process.
     edited = neutral(kernel.source) != neutral(kernel.generated.text)
@@ -105,19 +116,43 @@ def tune_in_graph(
         progress=progress,
         stop=stop,
         store=store or default_store(),
-        key=tuning_key(kernel, tensors, sizes),
+        key=tuning_key(kernel, sizes, device),
         description=machine(device),
         eager=eager,
         eager_is_whole=eager_is_whole,
+        foresight=foresight,
+        thorough=thorough,
+        ahead=2 * workers,
+        overlap=workers > 0,
     )
 
 
+@dataclass(frozen=True)
+class _Bound:
+    """A kernel with what it is tuned for."""
+
+    runnable: Runnable
+    tensors: Sequence[torch.Tensor]
+    sizes: Sequence[int]
+
+    def __call__(self) -> None:
+        self.runnable(self.tensors, self.sizes)
+
+
+class _OfCalls:
+    """``Foresight`` for what ``build_text`` returns."""
+
+    def __init__(self, foresight: Foresight) -> None:
+        self.before: Callable[[str], Prospect] = foresight.before
+        self._after = foresight.after
+
+    def after(self, call: Call) -> Prospect:
+        assert isinstance(call, _Bound)
+        return self._after(call.runnable)
+
+
 def stored_run(
-    kernel: Kernel,
-    tensors: Sequence[torch.Tensor],
-    sizes: Sequence[int],
-    *,
-    store: Store | None = None,
+    kernel: Kernel, sizes: Sequence[int], device: torch.device, *, store: Store | None = None
 ) -> TuningRun | None:
     """Return what an earlier run found for this kernel, these shapes and this device."""
-    return stored(store or default_store(), tuning_key(kernel, tensors, sizes))
+    return stored(store or default_store(), tuning_key(kernel, sizes, device))

@@ -22,13 +22,19 @@ _RESTARTS = 12
 class Search:
     """Proposes configurations, each once, and is told their times.
 
+    Args:
+        knobs: The space.
+        seed: Of its random part.
+        whole: Whether to try all of it, however large, nearest to the start first.
+
     Attributes:
         best: The fastest so far, or None.
         total: How many it means to try; grows as the descent goes on.
     """
 
-    def __init__(self, knobs: Knobs, *, seed: int | None = None) -> None:
+    def __init__(self, knobs: Knobs, *, seed: int | None = None, whole: bool = False) -> None:
         self.knobs = knobs
+        self.whole = whole or len(knobs) <= _WHOLE
         self.best: Config | None = None
         self._random = random.Random(seed)
         self._times: dict[Config, float] = {}
@@ -41,7 +47,7 @@ class Search:
     @property
     def total(self) -> int:
         """How many configurations the search means to try, as far as it can tell."""
-        if len(self.knobs) <= _WHOLE:
+        if self.whole:
             return len(self.knobs)
         known = len(self._proposed) + len(self._queue)
         return min(len(self.knobs), max(known, 1 + len(self.knobs.lines(self.knobs.start))))
@@ -72,12 +78,12 @@ class Search:
         if time < self._times.get(self._center, math.inf):
             # Downhill: what was planned around the old center is less interesting now.
             self._center = config
-            if len(self.knobs) > _WHOLE:
+            if not self.whole:
                 self._queue.clear()
 
     def _plan(self) -> bool:
         """Fill the queue; return whether there is anything left to try."""
-        if len(self.knobs) <= _WHOLE:
+        if self.whole:
             return self._add(sorted(self.knobs.all(), key=self._distance))
         if self._add(self.knobs.neighbors(self._center)):
             return True

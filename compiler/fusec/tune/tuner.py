@@ -1,19 +1,26 @@
 """Tuning a kernel: compile candidates a few ahead, time each against the best, believe no luck.
 
 Each candidate is timed interleaved with the incumbent, so that a machine that slows down slows
-both.  The winner of many noisy measurements is partly the luckiest one, so it is measured again
-against the start, and used only if it is faster then, and right.
+both; one that is far behind at first sight is not looked at for longer.  The winner of many noisy
+measurements is partly the luckiest one, so it is measured again against the start, and used only
+if it is faster then, and right.
+
+What cannot win by a model of the device (``prospects``) is left out, before it is compiled or
+before it is timed, and what is the same machine code as another candidate has its time.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any, Protocol
 
 from fusec.kernel import Kernel
@@ -22,6 +29,7 @@ from fusec.tunables import set_tunables
 from fusec.tune import records
 from fusec.tune.knobs import Config, Knobs
 from fusec.tune.measure import Call, Series, judge
+from fusec.tune.prospects import Prospect
 from fusec.tune.records import RecordStore
 from fusec.tune.search import Search
 
@@ -32,7 +40,13 @@ Progress = Callable[[TuningRun], None]
 # Candidates that are compiled side by side.
 _AHEAD = max(2, min(4, os.cpu_count() or 2))
 _TRIAL_SECONDS = 0.04
+# A first look at a candidate, and how many times slower than the best ends it there.
+_LOOK_SECONDS = 0.003
+_FAR_BEHIND = 1.5
 _FINAL_SECONDS = 0.3
+# A candidate that takes this many times the best's time at least, by a model that says "at least",
+# is not timed.
+_HOPELESS = 1.2
 # How many of the fastest are measured again at the end.
 _FINALISTS = 3
 
@@ -42,6 +56,20 @@ class Measure(Protocol):
 
     def __call__(self, candidates: Mapping[str, Call], *, seconds: float) -> dict[str, Series]:
         """Time the calls against each other."""
+
+
+class Foresight(Protocol):
+    """What is known of candidates before they are timed: see ``prospects``."""
+
+    def before(self, text: str) -> Prospect:
+        """Look at a text before it is compiled; called from several threads at once."""
+
+    def after(self, call: Call) -> Prospect:
+        """Look at a candidate that has run once."""
+
+
+class _LeftOut(Exception):
+    """A candidate that need not be compiled."""
 
 
 @dataclass
@@ -66,6 +94,10 @@ def tune_kernel(
     description: Mapping[str, Any] | None = None,
     eager: Call | None = None,
     eager_is_whole: bool = False,
+    foresight: Foresight | None = None,
+    ahead: int = 0,
+    overlap: bool = False,
+    thorough: bool = False,
     seed: int | None = None,
 ) -> TuningRun:
     """Search a kernel's tunables and put the best in use.
@@ -88,13 +120,26 @@ def tune_kernel(
         description: The machine, for the record.
         eager: The same work in eager, or the whole graph's, timed for comparison.
         eager_is_whole: Whether it is the whole graph's.
-        seed: For tests.
+        foresight: Looks at candidates before they are timed; without one all are.
+        ahead: Candidates that are built side by side; 0 for what the processors allow.
+        overlap: Whether candidates are timed while others are built, which must not disturb
+            (processes of their own, a device of its own). Else all wait for each other.
+        thorough: Try every configuration, near ones first, each for as long as the others and
+            whatever the foresight.
+        seed: Of the search's random part; by default one that the text decides, so that equal
+            kernels are searched alike.
 
     Returns:
         The run; ``best`` is the trial whose values are in use now.
     """
-    run = _Run(kernel, build_text, measure, check, check_each, budget, progress, stop, eager, seed)
+    run = _Run(kernel, build_text, measure, check, check_each, budget, progress, stop, eager)
     run.eager_is_whole = eager_is_whole
+    run.foresight = None if thorough else foresight
+    run.looks = not thorough
+    run.depth, run.overlap = ahead or _AHEAD, overlap
+    if seed is None:
+        seed = int.from_bytes(hashlib.sha256(run.base.encode()).digest()[:4], "big")
+    run.search = Search(Knobs(kernel.tunables), seed=seed, whole=thorough)
     result = run.go()
     if store is not None and key is not None and result.best is not None:
         records.save(store, key, result, description or {})
@@ -115,7 +160,6 @@ class _Run:
         progress: Progress | None,
         stop: threading.Event | None,
         eager: Call | None,
-        seed: int | None,
     ) -> None:
         self.kernel = kernel
         self.build_text = build_text
@@ -129,7 +173,13 @@ class _Run:
         self.started = time.perf_counter()
         self.deadline = self.started + budget
         self.base = kernel.source
-        self.search = Search(Knobs(kernel.tunables), seed=seed)
+        self.search = Search(Knobs(kernel.tunables))
+        self.foresight: Foresight | None = None
+        self.looks = True
+        self.depth, self.overlap = _AHEAD, False
+        self.checked = ""
+        self.binaries: dict[str, int] = {}  # the first trial of each machine code
+        self.twins: dict[int, int] = {}
         self.trials: list[Trial] = []
         self.calls: dict[int, Call] = {}
         self.scores: dict[int, float] = {}
@@ -140,7 +190,7 @@ class _Run:
     def go(self) -> TuningRun:
         """Search, settle, and put the winner in use."""
         reason = "finished"
-        pool = ThreadPoolExecutor(_AHEAD, "fusec-tune")
+        pool = ThreadPoolExecutor(self.depth, "fusec-tune")
         try:
             reason = self.explore(pool)
         except KeyboardInterrupt:
@@ -169,6 +219,7 @@ class _Run:
             seconds=time.perf_counter() - self.started,
             eager_is_whole=self.eager_is_whole,
             budget=self.deadline - self.started,
+            checked=self.checked,
         )
 
     # -- searching ----------------------------------------------------------------------------
@@ -176,27 +227,48 @@ class _Run:
     def explore(self, pool: ThreadPoolExecutor) -> str:
         """Try one configuration after the other; return why it ended."""
         while True:
-            # A few are compiled side by side, and timed when no compiler is at work: the
-            # timed calls want the cores for themselves.
-            while len(self.ahead) < _AHEAD:
+            while len(self.ahead) < self.depth:
                 config = self.search.propose()
                 if config is None:
                     break
                 text = set_tunables(self.base, dict(config))
-                self.ahead.append(_Candidate(config, text, pool.submit(self.build_text, text)))
+                self.ahead.append(_Candidate(config, text, pool.submit(self.build, text)))
             if not self.ahead:
                 return "finished"
+            # Unless the compilers leave the timed calls alone, these want the cores for themselves.
             waiting = {candidate.call for candidate in self.ahead}
-            while waiting:
+            done: set[Future[Call]] = set()
+            while not done if self.overlap else waiting:
                 if reason := self.over():
                     return reason
-                _, waiting = wait(waiting, timeout=0.05)
-            while self.ahead:
+                when = FIRST_COMPLETED if self.overlap else "ALL_COMPLETED"
+                more, waiting = wait(waiting, timeout=0.05, return_when=when)
+                done |= more
+            for candidate in [each for each in self.ahead if each.call in done]:
                 if reason := self.over():
                     return reason
-                self.attempt(self.ahead.popleft())
+                self.ahead.remove(candidate)
+                self.attempt(candidate)
                 if self.progress is not None:
                     self.progress(self.report())
+
+    def build(self, text: str) -> Call:
+        """Build a candidate, in a thread of the pool, unless there is no point."""
+        if self.foresight is not None and self.trials and text != self.base:
+            prospect = self.foresight.before(text)
+            if reason := self.hopeless(prospect):
+                raise _LeftOut(reason)
+        return self.build_text(text)
+
+    def hopeless(self, prospect: Prospect) -> str:
+        """Return why a candidate cannot be the fastest; empty where it may be."""
+        if prospect.hopeless:
+            return prospect.hopeless
+        best = math.inf if self.best is None else self.scores[self.best]
+        if prospect.least > _HOPELESS * best:
+            times = prospect.least / best
+            return f"takes {times:.1f} times as long as the best at least, by a model of the device"
+        return ""
 
     def over(self) -> str:
         """Return why the search has to end now; empty while it may go on."""
@@ -210,23 +282,43 @@ class _Run:
         """Wait for a candidate's compiler and time it."""
         number = len(self.trials)
         timing: Timing | None = None
-        error = ""
+        error = note = ""
         try:
             call = candidate.call.result()
-            problem = self.refusal(candidate.text)
-            if problem:
-                error = problem
-            else:
+            error = self.refusal(candidate.text)
+            if not error:
+                note = self.known(number, call)
+            if not error and not note:
                 timing = self.time(number, call)
+            elif number in self.scores:  # of an equal one
+                timing = self.trials[self.twins[number]].timing
+        except _LeftOut as reason:
+            note = str(reason)
         except Exception as failure:
             # A configuration that does not compile or run is a trial that failed, no more.
             error = str(failure).partition("\n")[0] or type(failure).__name__
-        self.trials.append(Trial(candidate.config, timing, error))
+        self.trials.append(Trial(candidate.config, timing, error, note))
         self.search.tell(candidate.config, self.scores.get(number))
         if number in self.scores and (
             self.best is None or self.scores[number] < self.scores[self.best]
         ):
             self.best = number
+
+    def known(self, number: int, call: Call) -> str:
+        """Return why a candidate need not be timed; the score of an equal one is its own."""
+        if self.foresight is None:
+            return ""
+        if self.overlap:
+            call()  # nobody has run it yet
+        prospect = self.foresight.after(call)
+        if number and (reason := self.hopeless(prospect)):
+            return reason
+        equal = self.binaries.setdefault(prospect.binary, number) if prospect.binary else number
+        if equal == number or equal not in self.scores:
+            return ""
+        self.twins[number] = equal
+        self.scores[number] = self.scores[equal]
+        return f"the same machine code as configuration {equal + 1}"
 
     def refusal(self, text: str) -> str:
         if self.check_each is None:
@@ -241,6 +333,13 @@ class _Run:
             calls["best"] = self.calls[self.best]
         elif self.eager is not None:
             calls["eager"] = self.eager
+        if self.looks and self.best is not None:
+            measured = self.measure(calls, seconds=_LOOK_SECONDS)
+            behind = median(measured["candidate"].samples) / median(measured["best"].samples)
+            if behind > _FAR_BEHIND:
+                self.calls[number] = call
+                self.scores[number] = behind * self.scores[self.best]
+                return measured["candidate"].timing()
         measured = self.measure(calls, seconds=_TRIAL_SECONDS * len(calls))
         timing = measured["candidate"].timing()
         self.calls[number] = call
@@ -263,7 +362,7 @@ class _Run:
                 self.adopt(self.best)
             return
         ranked = sorted(self.scores, key=lambda number: self.scores[number])
-        leaders = [number for number in ranked if number != 0][:_FINALISTS]
+        leaders = [n for n in ranked if n != 0 and n not in self.twins][:_FINALISTS]
         if not leaders:
             self.best = 0
             return
@@ -319,6 +418,7 @@ class _Run:
         text = set_tunables(self.base, dict(self.trials[number].values))
         if self.check is not None:
             verdict = self.check(text)
+            self.checked = verdict.reason if verdict.ok else ""
             if not verdict.ok:
                 self.trials[number] = replace(
                     self.trials[number], timing=None, error=verdict.reason

@@ -328,6 +328,9 @@ def ranking_table(run: TuningRun, length: int = 5) -> str:
     notes = []
     if run.stopped and fastest != run.best:
         notes.append("A lead that is within the noise does not win.")
-    if len(timed) < len(run.trials):
-        notes.append(f"{len(run.trials) - len(timed)} of {len(run.trials)} failed.")
+    failed = sum(bool(trial.error) for trial in run.trials)
+    if failed:
+        notes.append(f"{failed} of {len(run.trials)} failed.")
+    if len(timed) + failed < len(run.trials):
+        notes.append(f"{len(run.trials) - len(timed) - failed} left out: they cannot win.")
     return markup.table(head, rows) + (f"<div>{' '.join(notes)}</div>" if notes else "")

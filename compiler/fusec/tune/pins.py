@@ -1,0 +1,55 @@
+"""Winners of earlier tuning, in use again: the same kernel on the same device starts from them.
+
+A winner was checked against eager and float64 when it won; what the check found is in its record.
+Kernels of symbolic sizes are left as generated: their winners are for the sizes that they were
+tuned on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import torch
+
+from fusec.cache import Store, default_store
+from fusec.kernel import Kernel
+from fusec.tune.records import KIND, stored, tuning_key
+
+_SWITCH = "FUSEC_TUNED"
+
+
+def pin(kernels: Iterable[Kernel], *, store: Store | None = None) -> tuple[str, ...]:
+    """Give kernels that are not built yet the settings that tuning found for them.
+
+    ``FUSEC_TUNED=0`` in the environment leaves all as they are generated.
+
+    Args:
+        kernels: As generated.
+        store: Where the records are; the process's default store if None.
+
+    Returns:
+        The names of those that have other settings now.
+    """
+    if os.environ.get(_SWITCH) == "0":
+        return ()
+    store = store or default_store()
+    if not (store.folder / KIND).is_dir():
+        return ()
+    pinned = []
+    for kernel in kernels:
+        signature = kernel.signature
+        if signature.sizes or not kernel.tunables or not signature.arguments:
+            continue
+        run = stored(store, tuning_key(kernel, (), torch.device(signature.arguments[0].device)))
+        if run is None or not run.best or not run.checked:
+            continue
+        values = dict(run.trials[run.best].values)
+        if values.keys() != {t.name for t in kernel.tunables}:
+            continue
+        kernel.pin(run)
+        pinned.append(kernel.name)
+    return tuple(pinned)
+
+
+__all__ = ["pin"]

@@ -1,0 +1,235 @@
+"""What is known of a candidate on a GPU before it is timed: the least it takes, and its identity.
+
+Two bounds, both physical, so that what they rule out could not have won:
+
+- *roofline*: a program's data pass through its own multiprocessor, at 64 bytes a clock; programs
+  that are on few of them cannot use the memory's bandwidth;
+- *occupancy*: what has been asked of memory and has not come yet is waited for in registers or in
+  shared memory; by Little's law that, over the memory's latency, is the most that arrives.
+
+Beside them, a rule of thumb for what need not be compiled: a tile of which each thread would hold
+more than its registers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from fusec.kernel import Kernel
+from fusec.runtime.triton_starts import Start, starts_of
+from fusec.tunables import read_tunables
+
+_BYTES_A_CLOCK = 64  # between the L2 and a multiprocessor
+_LATENCY = 500e-9  # seconds until something comes from memory, at least
+_WARP = 32
+_REGISTER = 4  # bytes
+_RESERVED_SHARED = 1024  # bytes of shared memory that each program takes beside its own
+_MOST_PROGRAMS = 32  # at a time on a multiprocessor
+# A thread has 255 registers, and must hold more than the tile.
+_MOST_ELEMENTS = 256
+# Words of registers that go to memory and come back, a thread: beyond it was never the fastest.
+_MOST_SPILLED = 128
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What to expect of a candidate.
+
+    Attributes:
+        least: Seconds that it takes at least; 0 where nothing is known.
+        hopeless: Why it is not worth a try, whatever the others take; empty otherwise.
+        binary: Equal for candidates that are the same machine code, started in the same way;
+            empty where that is not known.
+    """
+
+    least: float = 0.0
+    hopeless: str = ""
+    binary: str = ""
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """How one kernel start occupies a GPU.
+
+    Attributes:
+        programs: How many there are.
+        warps: Of each program.
+        registers: Of each thread.
+        shared: Bytes of shared memory of each program.
+    """
+
+    programs: int
+    warps: int
+    registers: int = 0
+    shared: int = 0
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the bounds need of a GPU.
+
+    Attributes:
+        processors: Its multiprocessors.
+        clock: Cycles a second, at most.
+        threads: On one multiprocessor at a time.
+        registers: Of one multiprocessor, 4 bytes each.
+        shared: Bytes of shared memory of one multiprocessor.
+    """
+
+    processors: int
+    clock: float
+    threads: int
+    registers: int
+    shared: int
+
+    @classmethod
+    def of(cls, device: torch.device) -> Gpu:
+        """Return a device's."""
+        found: Any = torch.cuda.get_device_properties(device)
+        return cls(
+            found.multi_processor_count,
+            # kHz; where torch does not say, more than any has, which rules out less
+            getattr(found, "clock_rate", 3_000_000) * 1e3,
+            found.max_threads_per_multi_processor,
+            getattr(found, "regs_per_multiprocessor", 1 << 16),
+            getattr(found, "shared_memory_per_multiprocessor", 256 << 10),
+        )
+
+
+def bandwidth(gpu: Gpu, start: Occupancy) -> float:
+    """Return the bytes a second that a kernel start could move at most.
+
+    Args:
+        gpu: Where.
+        start: What is known of it; registers may be 0, for not known yet.
+    """
+    used = min(start.programs, gpu.processors)
+    most = used * _BYTES_A_CLOCK * gpu.clock
+    if not start.registers:
+        return most
+    threads = start.warps * _WARP
+    room = [
+        _MOST_PROGRAMS,
+        gpu.threads // threads,
+        gpu.registers // (-(-start.registers // 8) * 8 * threads),
+        gpu.shared // (start.shared + _RESERVED_SHARED),
+    ]
+    resident = max(min(*room, -(-start.programs // gpu.processors)), 1)
+    waited = resident * (threads * start.registers * _REGISTER + start.shared)
+    return min(most, used * waited / _LATENCY)
+
+
+def least_seconds(gpu: Gpu, moved: int, starts: Sequence[Occupancy]) -> float:
+    """Return the least time in which ``starts``, one after the other, move that many bytes.
+
+    Args:
+        gpu: Where.
+        moved: Bytes; negative where nobody knows.
+        starts: All of them; which moves what is not known, so the fastest is taken.
+    """
+    most = max((bandwidth(gpu, start) for start in starts), default=0.0)
+    return max(moved, 0) / most if most else 0.0
+
+
+def tile_of_thread(text: str) -> int:
+    """Return the elements of a tile that each thread would hold, as a kernel's text names them.
+
+    The tunables that generated kernels have: ``XBLOCK``, ``RBLOCK``, ... are a tile's sides. 0
+    where there are none of those names.
+    """
+    values = {t.name: t.value for t in read_tunables(text)}
+    sides = [value for name, value in values.items() if name.endswith("BLOCK")]
+    if not sides or "NUM_WARPS" not in values:
+        return 0
+    return prod(sides) // (_WARP * values["NUM_WARPS"])
+
+
+class Foresight:
+    """Looks at a kernel's candidates on a GPU.
+
+    Args:
+        kernel: Whose they are.
+        tensors: Its arguments.
+        sizes: Its symbolic sizes.
+        gpu: Where it runs.
+    """
+
+    def __init__(
+        self, kernel: Kernel, tensors: Sequence[torch.Tensor], sizes: Sequence[int], gpu: Gpu
+    ) -> None:
+        self.kernel = kernel
+        self.tensors = tensors
+        self.sizes = sizes
+        self.gpu = gpu
+        generated = kernel.generated
+        known = generated.read_bytes >= 0 and generated.written_bytes >= 0
+        self.moved = generated.read_bytes + generated.written_bytes if known else -1
+
+    def before(self, text: str) -> Prospect:
+        """Look at a text before it is compiled."""
+        each = tile_of_thread(text)
+        if each > _MOST_ELEMENTS:
+            return Prospect(hopeless=f"a thread's {each} elements do not fit into its registers")
+        return Prospect()
+
+    def after(self, runnable: Any) -> Prospect:
+        """Look at a kernel that has run once."""
+        compiled = runnable.compiled()
+        if not compiled:
+            return Prospect()
+        spilled = max(each.n_spills for each in compiled)
+        if spilled > _MOST_SPILLED:
+            return Prospect(hopeless=f"{spilled} words of a thread's registers go to memory")
+        starts = starts_of(runnable.namespace, runnable.starter, self.tensors, self.sizes)
+        found = occupancies(starts, {each.metadata.name: each for each in compiled})
+        if found is None:
+            return Prospect()
+        least = least_seconds(self.gpu, self.moved, found)
+        return Prospect(least, binary=identity(compiled, found))
+
+
+def occupancies(starts: Sequence[Start], compiled: Mapping[str, Any]) -> list[Occupancy] | None:
+    """Return how kernel starts occupy the GPU; None where one of them is not understood.
+
+    Args:
+        starts: In order.
+        compiled: What Triton compiled, by the function's name.
+    """
+    found = []
+    for start in starts:
+        kernel = compiled.get(start.function.__name__)
+        if kernel is None or not isinstance(start.grid, tuple):
+            return None
+        metadata = kernel.metadata
+        found.append(
+            Occupancy(prod(start.grid), metadata.num_warps, kernel.n_regs, metadata.shared)
+        )
+    return found
+
+
+def identity(compiled: Sequence[Any], starts: Sequence[Occupancy]) -> str:
+    """Return what is equal where the same machine code is started in the same way."""
+    digest = hashlib.sha256()
+    for kernel in compiled:
+        digest.update(kernel.asm["cubin"])
+    digest.update(repr(starts).encode())
+    return digest.hexdigest()
+
+
+__all__ = [
+    "Foresight",
+    "Gpu",
+    "Occupancy",
+    "Prospect",
+    "bandwidth",
+    "identity",
+    "least_seconds",
+    "occupancies",
+    "tile_of_thread",
+]

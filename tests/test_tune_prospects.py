@@ -190,7 +190,7 @@ def test_what_is_hopeless_is_not_built(overlap: bool) -> None:
 
 
 def test_what_takes_longer_by_the_model_is_not_timed() -> None:
-    search = Search(foresight=Model(least=lambda v: 100.0 if v["B"] == 8 else 0.0))
+    search = Search(foresight=Model(least=lambda v: 1e6 if v["B"] == 8 else 0.0))
     assert all(values["B"] != 8 for values in search.timed)
     notes = {t.note for t in search.run.trials if dict(t.values)["B"] == 8}
     assert all("by a model of the device" in note for note in notes)

@@ -35,6 +35,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("only", nargs="*", help="words of names; all by default")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of tuning a kernel")
     parser.add_argument("--thorough", type=float, default=40.0, help="seconds of the other search")
+    parser.add_argument("--least", type=float, default=6.0, help="microseconds a kernel takes")
     parser.add_argument("--until", type=float, default=3600.0, help="seconds of the whole run")
     parser.add_argument("--share", default="0/1", help="I/N: each N-th workload, from the I-th")
     parser.add_argument("--report", type=Path, default=Path("build/gpu_tuning.jsonl"))
@@ -78,11 +79,13 @@ def tune(workload: Workload, options: argparse.Namespace, until: float) -> Any:
         for graph in fused.graphs:
             for kernel in graph.kernels:
                 if kernel.tunables and time.time() < until:
-                    yield row_of(workload, graph, kernel, options)
+                    row = row_of(workload, graph, kernel, options)
+                    if row is not None:
+                        yield row
 
 
-def row_of(workload: Workload, graph: Any, kernel: Any, options: argparse.Namespace) -> Row:
-    """Tune one kernel in both ways and time what was found."""
+def row_of(workload: Workload, graph: Any, kernel: Any, options: argparse.Namespace) -> Row | None:
+    """Tune one kernel in both ways and time what was found; None where it takes next to nothing."""
     from fusec.cache import Store
     from fusec.tunables import set_tunables
     from fusec.tune.measure import interleave
@@ -92,6 +95,15 @@ def row_of(workload: Workload, graph: Any, kernel: Any, options: argparse.Namesp
     part = next(p for p in graph.parts if kernel.name in p.kernels)
     tensors, sizes = part.kernel_inputs(kernel.name, part.last_inputs)
     start = kernel.source
+    given = fresh_tensors(kernel.signature, tensors)
+    alone = interleave(
+        {"start": lambda: kernel.runnable()(given, sizes)},
+        seconds=0.02,
+        device="cuda",
+        flush_l2=True,
+    )
+    if alone["start"].median * 1e6 < options.least:
+        return None
     texts, runs = {"start": start}, {}
     for name, budget in (("tuned", options.budget), ("best", options.thorough)):
         kernel.use(start)
@@ -118,8 +130,6 @@ def row_of(workload: Workload, graph: Any, kernel: Any, options: argparse.Namesp
                 "checked": run.checked,
             }
         texts[name] = kernel.source
-    kernel.use(start)
-    given = fresh_tensors(kernel.signature, tensors)
     calls = {}
     for name, text in texts.items():
         runnable = graph.build(kernel, text)

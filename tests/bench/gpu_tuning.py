@@ -73,7 +73,7 @@ def tune(workload: Workload, options: argparse.Namespace, until: float) -> Any:
     torch._dynamo.reset()
     torch.manual_seed(0)
     inputs = make_inputs(workload, "cuda")
-    fused = fusec.compile(workload.function, tuned=False)
+    fused = fusec.compile(workload.function, tuned=False, keep_inputs=True)
     with torch.set_grad_enabled(workload.backward):
         caller(workload.function, inputs, workload.backward)(fused)
         for graph in fused.graphs:

@@ -14,8 +14,9 @@ import fusec
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
 
 import gpu_tuning
-from fusec.tune import measure
 from gpu_workloads import tiny_size
+
+from fusec.tune import measure
 
 
 def test_it_compares_tuning_with_a_thorough_search(

@@ -172,6 +172,8 @@ CASES: dict[str, Callable[[], tuple[Case, str]]] = {
     "batch_norm": lambda: (batch_norm(5, 3, 300), "split"),
     "batch_norm_last": lambda: (batch_norm_last(300, 6), "split"),
     "row_scale": lambda: (broadcast_add(6, 300), ""),
+    "softmax_columns": lambda: (softmax(140, 700, down=True), ""),
+    "softmax_columns_looped": lambda: (softmax(1000, 90, F32, down=True), "looped"),
     "short_columns": lambda: (softmax(140000, 3, down=True), ""),
     "scan_persistent": lambda: (scans(("sum", "max"), 9, 100), ""),
     "scan_looped": lambda: (scans(("sum", "max", "argmax"), 2, 1500), "looped"),

@@ -62,6 +62,8 @@ def test_tile_of_a_thread() -> None:
     assert tile_of_thread(text) == 0  # nobody says how many threads
     assert tile_of_thread(text + "NUM_WARPS = 4  # tunable: 1 4\n") == 64
     assert tile_of_thread("NUM_WARPS = 4  # tunable: 1 4\n") == 0
+    rows = "XBLOCK = 2  # tunable: 1 2\nNUM_WARPS = 4  # tunable: 1 4\n"
+    assert tile_of_thread(rows + "    k[(9,)](x, XBLOCK=XBLOCK, RBLOCK=4096)\n") == 64
 
 
 def compiled(name: str = "k", cubin: bytes = b"code", spills: int = 0, warps: int = 4) -> Any:

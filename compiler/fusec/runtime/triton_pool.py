@@ -29,7 +29,7 @@ from fusec.runtime.triton_load import is_kept, load
 from fusec.runtime.triton_starts import record_starts, source_of
 
 _log = logging.getLogger(__name__)
-_MOST = 8  # processes; each takes 80 MB and more while it compiles
+_MOST = 16  # processes; each takes 80 MB and more while it compiles
 _PATIENCE = 120.0  # seconds that a start waits before it compiles by itself
 _WORKERS = "FUSEC_TRITON_WORKERS"
 

@@ -14,6 +14,7 @@ more than its registers.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -35,6 +36,7 @@ _MOST_PROGRAMS = 32  # at a time on a multiprocessor
 _MOST_ELEMENTS = 256
 # Words of registers that go to memory and come back, a thread: beyond it was never the fastest.
 _MOST_SPILLED = 128
+_PASSED = re.compile(r"\b([XYR]BLOCK)=(\d+)")
 
 
 @dataclass(frozen=True)
@@ -140,11 +142,12 @@ def least_seconds(gpu: Gpu, moved: int, starts: Sequence[Occupancy]) -> float:
 def tile_of_thread(text: str) -> int:
     """Return the elements of a tile that each thread would hold, as a kernel's text names them.
 
-    The tunables that generated kernels have: ``XBLOCK``, ``RBLOCK``, ... are a tile's sides. 0
-    where there are none of those names.
+    ``XBLOCK``, ``RBLOCK``, ... are a tile's sides in generated kernels, tunables or, where a tile
+    has whole rows, what ``launch`` passes. 0 where there are none of those names.
     """
     values = {t.name: t.value for t in read_tunables(text)}
-    sides = [value for name, value in values.items() if name.endswith("BLOCK")]
+    rows = {name: int(value) for name, value in _PASSED.findall(text) if name not in values}
+    sides = [value for name, value in {**values, **rows}.items() if name.endswith("BLOCK")]
     if not sides or "NUM_WARPS" not in values:
         return 0
     return prod(sides) // (_WARP * values["NUM_WARPS"])

@@ -10,7 +10,7 @@ import triton.language as tl
 RBLOCK = 512  # tunable: 512 1024 2048 4096 8192 (elements a program takes at a time)
 SPLITS = 2  # tunable: 2 4 8 16 32 64 128 (programs that share a row)
 NUM_WARPS = 2  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
-NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
+NUM_STAGES = 3  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
 UNROLL = 2  # tunable: 1 2 4 (steps of the loop that are written as one)
 
 

@@ -64,6 +64,8 @@ class Kernel:
         wishes: Reduction to the name it should get in every kernel of the file.
         lined: The dimensions whose index the text has as a vector, too.
         pairs: Load to the pair that it is loaded as a part of.
+        step: Rows, or elements of a row, that a loop takes at a time, as generated.
+        access: Elements of a 16-byte access, where running values are shared by ``GROUP`` rows.
     """
 
     tile: Tile
@@ -83,6 +85,8 @@ class Kernel:
     wishes: dict[Node, str] = field(default_factory=dict)
     lined: set[Dim] = field(default_factory=set)
     pairs: Mapping[Load, Pair] = field(default_factory=dict)
+    step: int = 0
+    access: int = 0
 
     def dims(self, symbols: Iterable[Symbol]) -> frozenset[Dim]:
         """Return the tile dimensions of loop axes."""

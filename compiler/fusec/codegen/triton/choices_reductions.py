@@ -33,6 +33,7 @@ SHORT_COLUMN = 64  # elements that one thread goes through by itself
 FEW_PARTS = 512  # elements that a program of a few columns takes in one or two steps
 UNDER_WAY = 128  # bytes that one thread should be waiting for
 PIPELINED = 96 << 10  # bytes of shared memory that leave room for a second program
+SMALL_COLUMNS = 1 << 16  # elements in all, of which 128 columns a program make too few programs
 SMALL_PARTS = 1 << 22  # elements in all that lie in the L2, being a kernel's latest results
 
 
@@ -60,7 +61,8 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -
     splits = splits_for(rows, columns)
     kind = strategy or ("split" if splits > 1 else "persistent" if fits else "looped")
     if kind == "persistent" and fits:
-        return choose_persistent((outer,), walked + reduced, rows, width, single)
+        adds = all(n.kind == "sum" for n in body.nodes() if isinstance(n, Reduce))
+        return choose_persistent((outer,), walked + reduced, rows, width, single, adds)
     if walked:
         return choose_walked((outer,), walked, reduced, rows, strategy)
     bytes_each = row_bytes(body, buffers, reduced)
@@ -101,7 +103,8 @@ def choose_walked(
 ) -> Choice:
     """A row of several parts: a step is one of them or an equal share of one, 8 elements a thread.
 
-    Programs enough to fill the GPU with threads share the rows.
+    Programs enough to fill half the GPU with threads share the rows, three steps ahead (batch norm
+    27 us; with twice the programs and no steps ahead 32).
     """
     parts = product(a.size for a in walked if a.size is not None)
     size = known(reduced[0].size) if reduced[0].size is not None else 1
@@ -110,19 +113,20 @@ def choose_walked(
         block = next(b for b in (8192, 4096, 2048, 1024) if size % b == 0)
     steps = known(parts) * -(-size // block)
     count = max(block // 256, 1)
-    splits = min(64 * SMS // (rows * count), steps // 4)
+    splits = min(32 * SMS // (rows * count), steps // 4)
     whole = [b for b in (256, 512, 1024, 2048, 4096, 8192) if size % b == 0 or b >= size]
     knobs = [
         Knob("RBLOCK", block, tuple(whole), "elements a program takes at a time"),
         warps(count),
-        stages(),
         unroll(2),
     ]
     if strategy == "split" or (splits > 1 and not strategy):
         counts = (2, 4, 8, 16, 32, 64, 128)
         knobs.insert(1, Knob("SPLITS", max(splits, 2), counts, "programs that share a row"))
+        knobs.insert(3, stages(3))
         kind = "split"
     else:
+        knobs.insert(2, stages())
         kind = "looped"
     return Choice(kind, groups, reduced, scalar_rows=True, knobs=tuple(knobs), walked=walked)
 
@@ -160,19 +164,22 @@ def choose_persistent(
     rows: int,
     width: int,
     single: bool,
+    adds: bool,
 ) -> Choice:
     """Rows in registers: 32 elements a thread, programs of 4096.
 
     Short rows share a program; long ones get more warps.  With 64 elements a thread there are
     fewer programs to compute while others wait for memory: a layer norm of gelu took 36 us
-    instead of 28.  Of rows of 1024 two are enough.
+    instead of 28.  Of rows of 1024 two are enough.  Where a row that fills a program is only added
+    up, 16 elements a thread are better (norms of 4096 wide 39.3 us instead of 40.3, 38.7 instead
+    of 39.8; the gradient of silu and a group norm 44 instead of 49); for softmax they are not.
     """
     tile = 2048 if width == 1024 else 4096
     together = max(tile // width, 1)
     while together > 1 and rows // together < 2 * SMS:
         together //= 2  # rather more programs than fuller ones
     elements = width * together
-    count = min(max(elements // 1024, 1), 32)
+    count = min(max(elements // (512 if adds and width >= 4096 else 1024), 1), 32)
     if single:
         count = min(max(elements // 256, 1), 32)  # there is no other program to wait beside it
     knob = warps(power_of_two(count))
@@ -261,9 +268,11 @@ def choose_columns(
 
     A row of 128 columns is a stretch of memory that is long enough to be read at full speed, in
     16-byte accesses.  With ``one`` running value an element there are registers for 64 elements a
-    thread, all on their way at once (47 us instead of 51).  With more, 8 or 16 elements a thread
+    thread, all on their way at once (47 us instead of 51).  With more, 8 or 32 elements a thread
     and step leave registers for 4 programs an SM, which all run side by side; three more steps are
-    on their way to shared memory (softmax 70 us instead of 84, batch norm 101 instead of 112).
+    on their way to shared memory (softmax 70 us instead of 84, batch norm 101 instead of 112, and
+    97 with the 32 rather than 16).  Of what is small altogether each program takes few columns, so
+    that there are programs at all (7 us instead of 9).
     Short columns, of which there are many, are each one thread's own, two a thread: no lane has to
     wait for another (log_softmax of 21 channels 98 us; with 8 a thread 113). Where there are only
     ``parts`` to add up, one kernel of narrow tiles is over before two would have started.
@@ -288,7 +297,7 @@ def choose_columns(
             unroll(),
         )
         return Choice("looped", groups, reduced, inner_last=False, knobs=few)
-    block = 128
+    block = 128 if rows * columns > SMALL_COLUMNS else 32
     while block > 8 and block >= 2 * rows:
         block //= 2
     programs = max(-(-rows // block), 1)
@@ -300,7 +309,7 @@ def choose_columns(
     knobs = [
         Knob("XBLOCK", block, (16, 32, 64, 128, 256), "columns a program computes"),
         Knob("RBLOCK", step, (4, 8, 16, 32, 64, 128), "rows it takes at a time"),
-        warps(2 if wide and one else 4),
+        warps(2 if wide and (one or (ahead and bulk <= 2)) else 4),
         stages(4 if ahead else 1),
         unroll(),
     ]

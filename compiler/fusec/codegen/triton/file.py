@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fusec.codegen.triton import reduce_text as rt
 from fusec.codegen.triton.block import Kernel
 from fusec.codegen.triton.choice import Choice, Knob
 from fusec.codegen.triton.expressions import Needs
@@ -22,11 +23,23 @@ from fusec.ir.node import Node, free_axes
 
 # What a file may define itself: no argument may be called so.
 RESERVED = frozenset(
-    {*HELPERS, "libdevice", "XBLOCK", "YBLOCK", "RBLOCK", "SPLITS", "chunk", "few"}
+    {
+        *HELPERS,
+        "libdevice",
+        "XBLOCK",
+        "YBLOCK",
+        "RBLOCK",
+        "SPLITS",
+        "chunk",
+        "few",
+        "group",
+        rt.GROUP,
+    }
 ) | {
     "NUM_WARPS",
     "NUM_STAGES",
     "UNROLL",
+    "group",
     "wide",
     "min",
     "max",
@@ -126,6 +139,7 @@ class File:
             size_names=self.sizes,
             wishes=self.wishes,
             pairs={load: pair for pair in pairs for load in (pair.first, pair.second)},
+            step=next((k.value for k in self.choice.knobs if k.name == "RBLOCK"), 0),
         )
 
 
@@ -144,6 +158,11 @@ def add_function(
     parameters += list(extra)
     parameters += [(s, s) for s in file.sizes.values() if mentions(text, s)]
     constants = [c for c in constants if mentions(text, c[0])]
+    if kernel.access:
+        line = f"group = min(max(XBLOCK * RBLOCK // (NUM_WARPS * {32 * kernel.access}), 1), RBLOCK)"
+        if line not in file.setup:
+            file.setup += ["# rows of a step that one thread holds of its columns", line]
+        constants.append((rt.GROUP, "group"))
     if file.index == "INDEX":
         constants = [("INDEX", "tl.int64 if wide else tl.int32"), *constants]
     function = Function(name, kernel.writer, grid, parameters, list(constants), pipelined)

@@ -153,6 +153,20 @@ def online_sum_grouped(largest, total, x, GROUP: tl.constexpr):
     here = tl.sum(libdevice.fast_expf(x - shift[:, None]), 1)
     return new, total * libdevice.fast_expf(largest - shift) + here
 ''',
+    "online_sum_columns": '''
+@triton.jit
+def online_sum_columns(largest, total, x, GROUP: tl.constexpr):
+    """Take x into a running maximum and the sum of exp(x - maximum) that goes with it.
+
+    GROUP rows, of which one thread holds its columns' elements, share a running value: the sum is
+    rescaled once for all of them, and the loop needs no exchange between threads.
+    """
+    x = tl.reshape(x, [GROUP, x.shape[0] // GROUP, x.shape[1]])
+    new = maximum(largest, tl.reduce(x, 0, maximum))
+    shift = tl.where(new == -float("inf"), 0.0, new)
+    here = tl.sum(libdevice.fast_expf(x - shift[None, :, :]), 0)
+    return new, total * libdevice.fast_expf(largest - shift) + here
+''',
     "rescale": '''
 @triton.jit
 def rescale(largest, final):
@@ -311,6 +325,7 @@ def digamma(x):
 USES = {
     "moments_inside": ("moments",),
     "online_sum": ("maximum",),
+    "online_sum_columns": ("maximum",),
     "online_sum_grouped": ("maximum",),
     "log_add_exp": ("maximum", "minimum"),
 }

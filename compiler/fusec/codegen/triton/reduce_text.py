@@ -25,6 +25,7 @@ ONLINE_SUM = "online_sum"
 # A sum of squared distances from the mean that is carried with the sum in one pass.
 SQUARES = "squares"
 # What each of them is carried with.
+GROUP = "GROUP"  # the rows of a step of which one thread holds its columns' elements
 CARRIED_WITH = {ONLINE_SUM: "max", SQUARES: "sum"}
 
 

@@ -129,8 +129,9 @@ class Reducer:
         full = frozenset(d for d in self.kernel.tile.dims if d.place >= 0)
         shape = self.kernel.tile.shape(full)
         group = self._group(node)
-        if group > 1:
-            shape = f"[{self.inner.block} // {group}]"
+        if group:
+            block = self.inner.block
+            shape = shape.replace(block, f"{block} // {group}", 1)
         writer.mark(node.source)
         word = "total" if node.kind == rt.ONLINE_SUM else node.kind
         if node.kind == rt.SQUARES and self.kernel.tile.walk is not None:
@@ -148,13 +149,23 @@ class Reducer:
             writer.line(f"{names[1]} = tl.full({shape}, {self.first}, {index})", (node.source,))
         self.running[node] = tuple(names)
 
-    def _group(self, node: Reduce) -> int:
-        """Return how many neighbors share a running value: those of one 16-byte access."""
+    def _group(self, node: Reduce) -> str:
+        """Return how many elements of a step share a running value, as text; empty for one each.
+
+        They are what one thread holds: the neighbors of a 16-byte access along a row, or the rows
+        of a step that come to the same thread.
+        """
         online = [r for r in self.online if r.args == node.args]
-        if self.keep or not online or (node is not online[0] and node.kind != "max"):
-            return 1
+        if not online or (node is not online[0] and node.kind != "max"):
+            return ""
         sizes = [n.dtype.itemsize for n in nodes_for(self.kernel, node.args) if isinstance(n, Load)]
-        return max(16 // max(sizes, default=4), 1)
+        access = max(16 // max(sizes, default=4), 1)
+        if not self.keep:
+            return str(access) if access > 1 else ""
+        if self.axis != 0 or self.kernel.tile.rank != 2 or self.kernel.step == 1:
+            return ""
+        self.kernel.access = access
+        return rt.GROUP
 
     def update(self, node: Reduce, inner: Block) -> None:
         """Write one step of the loop."""
@@ -173,8 +184,9 @@ class Reducer:
         elif node.kind == rt.ONLINE_SUM:
             both = f"{self.running[partner(node, self.running)][0]}, {names[0]}"
             group = self._group(node)
-            helper = self.kernel.needs.helper("online_sum_grouped" if group > 1 else "online_sum")
-            more = f", {group}" if group > 1 else ""
+            helpers = {"": "online_sum", rt.GROUP: "online_sum_columns"}
+            helper = self.kernel.needs.helper(helpers.get(group, "online_sum_grouped"))
+            more = f", {group}" if group else ""
             writer.line(f"{both} = {helper}({both}, {value.source}{more})", (node.source,))
         elif node.kind == rt.SQUARES:
             both = f"{self.running[partner(node, self.running)][0]}, {names[0]}"

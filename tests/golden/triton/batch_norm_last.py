@@ -16,21 +16,23 @@ UNROLL = 1  # tunable: 1 2 4 (steps of the loop that are written as one)
 
 
 @triton.jit
-def moments(total, squares, x, before):
-    """Take x into running sums and the squared distances from the mean that go with them.
+def moments_columns_inside(total, squares, x, steps, rows, GROUP: tl.constexpr):
+    """Take x, which is 0 outside, into running sums and squared distances from the mean.
 
-    ``before`` is how many elements each lane has taken so far.
+    GROUP rows share a running value, as in ``moments_columns``; the first ``rows`` are inside.
     """
-    mean = total * (1.0 / tl.maximum(before, 1))
-    distance = x - mean
-    return total + x, squares + distance * (distance * (before / (before + 1.0)))
-
-
-@triton.jit
-def moments_inside(total, squares, x, before, inside):
-    """Take x, which is 0 outside, into running sums and squared distances from the mean."""
-    new, more = moments(total, squares, x, before)
-    return new, tl.where(inside, more, squares)
+    EACH: tl.constexpr = x.shape[0] // GROUP
+    x = tl.reshape(x, [GROUP, EACH, x.shape[1]])
+    lane = tl.arange(0, EACH)[:, None]
+    count = tl.minimum(tl.maximum((rows - lane + EACH - 1) // EACH, 0), GROUP)
+    before = steps * GROUP
+    here = tl.sum(x, 0)
+    mean = here * (1.0 / tl.maximum(count, 1))
+    inside = tl.arange(0, GROUP)[:, None, None] * EACH + lane[None, :, :] < rows
+    distance = tl.where(inside, x - mean[None, :, :], 0.0)
+    apart = mean - total * (1.0 / tl.maximum(before, 1))
+    weight = before * (count / tl.maximum(before + count, 1.0))
+    return total + here, squares + tl.sum(distance * distance, 0) + apart * apart * weight
 
 
 @triton.jit
@@ -50,30 +52,40 @@ def normalize_part1(
     NUM_STAGES: tl.constexpr,
     UNROLL: tl.constexpr,
     CHUNK: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
     col = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[None, :]
     col_inside = col < 6
     split = tl.program_id(1)
     # line 1: y = norm(x) * w
-    running_sum = tl.full([RBLOCK, XBLOCK], 0.0, tl.float32)
-    running_squares = tl.full([RBLOCK, XBLOCK], 0.0, tl.float32)
+    running_sum = tl.full([RBLOCK // GROUP, XBLOCK], 0.0, tl.float32)
+    running_squares = tl.full([RBLOCK // GROUP, XBLOCK], 0.0, tl.float32)
     for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         row = split * CHUNK + start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 300
         x = tl.load(x_ptr + col + row * 6, col_inside & row_inside, other=0.0).to(tl.float32)
-        running_sum, running_squares = moments_inside(
+        running_sum, running_squares = moments_columns_inside(
             running_sum,
             running_squares,
             x,
             start // RBLOCK,
-            row_inside,
+            300 - (split * CHUNK + start),
+            GROUP,
         )
     x_sum = tl.sum(running_sum, 0, keep_dims=True)
     tl.store(sum_parts + split * 6 + col, x_sum, col_inside)
-    count = tl.maximum(
-        tl.minimum(
-            (300 - split * CHUNK - tl.arange(0, RBLOCK)[:, None] + RBLOCK - 1) // RBLOCK,
-            CHUNK // RBLOCK,
+    count = tl.sum(
+        tl.reshape(
+            tl.maximum(
+                tl.minimum(
+                    (
+                        300 - split * CHUNK - tl.arange(0, RBLOCK)[:, None] + RBLOCK - 1
+                    ) // RBLOCK,
+                    CHUNK // RBLOCK,
+                ),
+                0,
+            ),
+            [GROUP, RBLOCK // GROUP, 1],
         ),
         0,
     )
@@ -158,6 +170,8 @@ def launch(x, w, out):
     chunk = triton.cdiv(triton.cdiv(300, SPLITS), RBLOCK) * RBLOCK
     sum_parts = torch.empty((SPLITS, 6), dtype=torch.float32, device=x.device)
     squares1_parts = torch.empty((SPLITS, 6), dtype=torch.float32, device=x.device)
+    # rows of a step that one thread holds of its columns
+    group = min(max(XBLOCK * RBLOCK // (NUM_WARPS * 256), 1), RBLOCK)
     sum_joined = torch.empty(6, dtype=torch.float32, device=x.device)
     squares1_joined = torch.empty(6, dtype=torch.float32, device=x.device)
     # columns of a program that combines all parts of them
@@ -171,6 +185,7 @@ def launch(x, w, out):
         NUM_STAGES=NUM_STAGES,
         UNROLL=UNROLL,
         CHUNK=chunk,
+        GROUP=group,
         num_warps=NUM_WARPS,
     )
     normalize_join1[(triton.cdiv(6, few),)](

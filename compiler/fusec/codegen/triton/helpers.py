@@ -191,6 +191,42 @@ def moments_inside(total, squares, x, before, inside):
     new, more = moments(total, squares, x, before)
     return new, tl.where(inside, more, squares)
 ''',
+    "moments_columns": '''
+@triton.jit
+def moments_columns(total, squares, x, steps, GROUP: tl.constexpr):
+    """Take x into running sums and the squared distances from the mean that go with them.
+
+    GROUP rows, of which one thread holds its columns' elements, share a running value. ``steps``
+    is how many steps each has taken so far.
+    """
+    x = tl.reshape(x, [GROUP, x.shape[0] // GROUP, x.shape[1]])
+    here = tl.sum(x, 0)
+    mean = here * (1.0 / GROUP)
+    distance = x - mean[None, :, :]
+    apart = mean - total * (1.0 / tl.maximum(steps * GROUP, 1))
+    weight = GROUP * (steps / (steps + 1.0))
+    return total + here, squares + tl.sum(distance * distance, 0) + apart * apart * weight
+''',
+    "moments_columns_inside": '''
+@triton.jit
+def moments_columns_inside(total, squares, x, steps, rows, GROUP: tl.constexpr):
+    """Take x, which is 0 outside, into running sums and squared distances from the mean.
+
+    GROUP rows share a running value, as in ``moments_columns``; the first ``rows`` are inside.
+    """
+    EACH: tl.constexpr = x.shape[0] // GROUP
+    x = tl.reshape(x, [GROUP, EACH, x.shape[1]])
+    lane = tl.arange(0, EACH)[:, None]
+    count = tl.minimum(tl.maximum((rows - lane + EACH - 1) // EACH, 0), GROUP)
+    before = steps * GROUP
+    here = tl.sum(x, 0)
+    mean = here * (1.0 / tl.maximum(count, 1))
+    inside = tl.arange(0, GROUP)[:, None, None] * EACH + lane[None, :, :] < rows
+    distance = tl.where(inside, x - mean[None, :, :], 0.0)
+    apart = mean - total * (1.0 / tl.maximum(before, 1))
+    weight = before * (count / tl.maximum(before + count, 1.0))
+    return total + here, squares + tl.sum(distance * distance, 0) + apart * apart * weight
+''',
     "around": '''
 @triton.jit
 def around(mean, total, squares, count):

@@ -44,7 +44,6 @@ class Reducer:
             for n in kernel.tile.body.nodes()
             if isinstance(n, Reduce) and n.kind in rt.CARRIED_WITH
         ]
-        self.online = [n for n in self.carried if n.kind == rt.ONLINE_SUM]
         self.mask = " & ".join(
             d.mask for d in (self.inner, kernel.tile.walk) if d is not None and d.mask
         )
@@ -155,13 +154,15 @@ class Reducer:
         They are what one thread holds: the neighbors of a 16-byte access along a row, or the rows
         of a step that come to the same thread.
         """
-        online = [r for r in self.online if r.args == node.args]
-        if not online or (node is not online[0] and node.kind != "max"):
+        carried = [r for r in self.carried if r.args == node.args]
+        if not carried or (
+            node is not carried[0] and node.kind != rt.CARRIED_WITH[carried[0].kind]
+        ):
             return ""
         sizes = [n.dtype.itemsize for n in nodes_for(self.kernel, node.args) if isinstance(n, Load)]
         access = max(16 // max(sizes, default=4), 1)
         if not self.keep:
-            return str(access) if access > 1 else ""
+            return str(access) if access > 1 and carried[0].kind == rt.ONLINE_SUM else ""
         if self.axis != 0 or self.kernel.tile.rank != 2 or self.kernel.step == 1:
             return ""
         self.kernel.access = access
@@ -191,8 +192,14 @@ class Reducer:
         elif node.kind == rt.SQUARES:
             both = f"{self.running[partner(node, self.running)][0]}, {names[0]}"
             inside = f", {self.mask}" if self.mask else ""
-            helper = self.kernel.needs.helper("moments_inside" if inside else "moments")
-            text = f"{helper}({both}, {value.source}, start // {self.inner.block}{inside})"
+            group = self._group(node)
+            helper = "moments_columns" if group else "moments"
+            helper = self.kernel.needs.helper(f"{helper}_inside" if inside else helper)
+            more = inside
+            if group:
+                rows = f", {self.block.index(self.inner.size)} - ({self.step})" if inside else ""
+                more = f"{rows}, {group}"
+            text = f"{helper}({both}, {value.source}, start // {self.inner.block}{more})"
             writer.line(f"{both} = {text}", (node.source,))
         else:
             text = rt.step(node, names[0], value, self.kernel.needs).source
@@ -223,7 +230,10 @@ class Reducer:
         lane = f"tl.arange(0, {self.inner.block}){self.inner.spread(self.kernel.tile.rank)}"
         writer.mark(node.source)
         count = self.kernel.name("count")
-        writer.line(f"{count} = {self._lane_counts(lane, partial)}", (node.source,))
+        counts = self._lane_counts(lane, partial)
+        if group := self._group(node):
+            counts = f"tl.sum(tl.reshape({counts}, [{group}, {self.inner.block} // {group}, 1]), 0)"
+        writer.line(f"{count} = {counts}", (node.source,))
         total = self.block.value(partner(node, self.running)).source
         if partial:
             mean = f"{total} / tl.maximum(tl.sum({count}, {self.axis}{keep}), 1)"

@@ -171,6 +171,7 @@ class CompiledPart:
             self.trace,
             lambda name: self.kernels[name].runnable(),
             graphs=graphs,
+            saved=self.state.saved,
         )
         if isinstance(found, str):
             self._no_graphs = found if graphs else ""

@@ -344,6 +344,22 @@ def test_without_a_way_to_count_holders_nothing_stays(device: Device) -> None:
     assert program.notes[0].endswith("of 3 outputs 1 (my_v) is")
 
 
+def test_where_memory_is_short_nothing_stays(device: Device) -> None:
+    program = forward(device)
+    capture = device.capture
+
+    def short(*given: Any, alone: bool, **more: Any) -> None:
+        if alone:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        capture(*given, **more)
+
+    object.__setattr__(program.machine, "capture", short)
+    x = tensor()
+    for _ in range(WARM_UPS + 3):
+        call(program, x)
+    assert (program.call.residing, program.call.plans, device.captures) == (0, 1, 1)
+
+
 def test_few_graphs_of_a_part_have_residents(device: Device) -> None:
     program = forward(device)
     x = tensor()

@@ -294,13 +294,13 @@ class DeviceProgram:
             self._direct = self.graphs
             self.call.add(key, self._plan(numbered(steps), steps))
             return True
-        if self.call.broken > self._broken:
-            self._broken = self.call.broken
-            self._policy.refuse(key, "the driver refused to move its memory")
         baked = [steps.inputs.index(name) for name in baked_inputs(steps)]
         home = at_home(places, baked)
         held = bool(self.saved) and self.call.held(*inputs)
         known = (*key, HELD) if held else self._policy.key(key, home)
+        if self.call.broken > self._broken:
+            self._broken = self.call.broken
+            self._policy.refuse(known, "the driver refused to move its memory")
         self._policy.unmovable = {
             steps.inputs.index(name): self.program.buffers[name].hint or name
             for name in unmovable_inputs(steps) | (self._changed & steps.tensors.keys())
@@ -314,6 +314,8 @@ class DeviceProgram:
             residents = may_stay(steps, self.saved) if may_keep else ()
             try:
                 plan = self._captured_plan(stream, steps, copied, residents, tuple(inputs))
+                if plan is None:
+                    plan = self._captured_plan(stream, steps, copied, (), tuple(inputs))
                 self.call.add(key, plan, held)
                 return True
             except (RuntimeError, NotImplementedError) as error:
@@ -332,7 +334,10 @@ class DeviceProgram:
         residents: Sequence[str],
         inputs: tuple[Any, ...],
     ) -> Any:
-        """Return a plan that is a graph, with those of ``residents`` that are the graph's alone."""
+        """Return a plan that is a graph, with those of ``residents`` that are the graph's alone.
+
+        None where there is not enough memory for them to stay.
+        """
         residents = [name for name in residents if name not in self._foreign]
         graph = for_graph(steps, copied, residents)
         given = numbered(
@@ -344,14 +349,19 @@ class DeviceProgram:
         )
         homes = Homes()
         plan = self._plan(given, steps, homes)
-        self.machine.capture(
-            plan,
-            inputs,
-            device=self.device,
-            stream=stream,
-            random=is_random(steps),
-            alone=bool(graph.residents),
-        )
+        try:
+            self.machine.capture(
+                plan,
+                inputs,
+                device=self.device,
+                stream=stream,
+                random=is_random(steps),
+                alone=bool(graph.residents),
+            )
+        except torch.OutOfMemoryError:
+            if not graph.residents:
+                raise
+            return None
         foreign = {graph.residents[i] for i in plan.foreign()}
         if foreign:  # an operator returned what it was given, or keeps what it returned
             self._foreign |= foreign

@@ -136,7 +136,7 @@ class _Builder:
         values = (*step.args, *step.kwargs.values())
         plain = all(isinstance(value, TensorRef) or not has_refs(value) for value in values)
         viewed = [ref.buffer for ref in refs if not self.is_whole(ref)]
-        beyond = [ref.buffer for ref in refs if self.reaches_beyond(ref)]
+        beyond = [r.buffer for r in refs if self.reaches_beyond(r) or finds_storage(step.target)]
         fixed = tuple(dict.fromkeys((*step.mutates, *beyond)))
         if plain and not viewed:
             function = direct_target(step.target)
@@ -202,6 +202,12 @@ class _Builder:
                 return Output(value.buffer)
             return Output(value.buffer, view_of_buffer(self.program, value, self.sizes))
         return Output(None, constant=self.plain(value))
+
+
+def finds_storage(target: object) -> bool:
+    """Whether an operator goes by where a tensor lies in its storage."""
+    schema = getattr(target, "_schema", None)
+    return schema is not None and schema.name.startswith("aten::as_strided")
 
 
 def has_refs(value: object) -> bool:

@@ -344,8 +344,10 @@ def test_several_forwards_before_their_backwards(training: Training) -> None:
 
 def test_backward_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    with torch._functorch.config.patch(donated_buffer=False):  # so that graphs can be kept
-        training = Training().warm()
+    # Else it may not be asked for; what patch() sets is not seen by the threads of autograd.
+    config: Any = torch._functorch.config
+    monkeypatch.setattr(config._config["donated_buffer"], "default", False)
+    training = Training().warm()
     for _ in range(6):
         made = training.losses()
         for loss in made:

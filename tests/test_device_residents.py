@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -279,6 +280,35 @@ def test_held_tensors_outlive_the_graph(device: Device) -> None:
     del program
     gc.collect()
     check(kept, *wanted)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_calls_in_any_order(device: Device, seed: int) -> None:
+    """Results held, given to backward, dropped at random: each is what it was when it was made."""
+    generator = random.Random(seed)
+    program, gradient = forward(device), backward(device)
+    inputs = [tensor() for _ in range(2)]
+    alive: list[tuple[torch.Tensor, Any]] = []
+    for _ in range(300):
+        what = generator.random()
+        if what < 0.5:
+            x = generator.choice(inputs) if generator.random() < 0.9 else tensor()
+            change(x)
+            outputs = call(program, x)
+            alive.append((x.clone(), outputs))
+            del outputs
+        elif what < 0.9 and alive:
+            x, outputs = alive.pop(generator.randrange(len(alive)))
+            check(outputs, x * 2, x * 3, x * 5)
+            if generator.random() < 0.8:
+                check(gradient.call(*outputs[1:]), x * 6, x * 15)
+            del outputs
+        elif what < 0.95:
+            alive = alive[:1]
+        elif what < 0.96:
+            generator.choice((program, gradient)).forget()
+    for x, outputs in alive:
+        check(outputs, x * 2, x * 3, x * 5)
 
 
 def test_threads_never_share_residents(device: Device) -> None:

@@ -96,6 +96,10 @@ def capture(
         # The pool of a graph alone lives as long as the graph, and each part of its memory as long
         # as a tensor in it.
         handle = torch.cuda.graph_pool_handle() if alone else pool.handle()
+        if alone:
+            # What was saved so far lay in memory that torch keeps for later, and that a capture
+            # can neither use nor give back.
+            torch.cuda.empty_cache()
         graph = torch.cuda.CUDAGraph(keep_graph=True)  # its nodes are told where memory is
         ended = False
         try:

@@ -311,6 +311,8 @@ class DeviceProgram:
         if decision.capture:
             copied = {steps.inputs[i] for i in decision.copied}
             may_keep = not held and self.call.residing < MOST_RESIDING
+            # What is made in inference mode cannot be saved.
+            may_keep = may_keep and not torch.is_inference_mode_enabled()
             residents = may_stay(steps, self.saved) if may_keep else ()
             try:
                 plan = self._captured_plan(stream, steps, copied, residents, tuple(inputs))

@@ -171,12 +171,17 @@ class CompiledPart:
             self.trace,
             lambda name: self.kernels[name].runnable(),
             graphs=graphs,
-            saved=self.state.saved,
+            saved=self.state.saved if len(self.state.scheduled.outputs) == self._returned() else (),
         )
         if isinstance(found, str):
             self._no_graphs = found if graphs else ""
             return None
         return found
+
+    def _returned(self) -> int:
+        """Return how many values the graph returns, as it was given to the compiler."""
+        (output,) = self.state.module.graph.find_nodes(op="output")
+        return len(output.args[0])
 
     def graph_notes(self) -> tuple[str, ...]:
         """Return what became of CUDA graphs, where they are asked for: a line each."""

@@ -2,14 +2,19 @@
 
 What forward saves for backward is seen by autograd alone. Such an output, a *resident*, is made at
 the same place by every replay: it is not copied out, and backward finds it where it was. A replay
-overwrites it, so there is none while anybody holds what the last one made; ``native/plan.cpp`` asks
-each storage before it hands the residents out once more.
+overwrites it, so there is none while anybody holds what the last one made:
+``native/residents.cpp`` asks each storage before it hands the residents out once more.
+
+Whoever uses a resident holds it as long as it is in use, on the stream that it was made on or until
+other streams are done. ``Tensor.record_stream``, by which torch's allocator lets go earlier, says
+nothing here; where hooks are given what is saved, who may do so, there are no residents.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -114,10 +119,12 @@ class Homes:
     def settle(self, places: Collection[int]) -> None:
         """Take note of where the residents are."""
         self.places = frozenset(places) - {0}  # an empty tensor has no memory
-        _homes.add(self)
+        with _lock:
+            _homes.add(self)
 
 
 _homes: weakref.WeakSet[Any] = weakref.WeakSet()
+_lock = threading.RLock()
 
 
 def at_home(places: Mapping[int, int], inputs: Collection[int]) -> frozenset[int]:
@@ -127,7 +134,8 @@ def at_home(places: Mapping[int, int], inputs: Collection[int]) -> frozenset[int
         places: Addresses of inputs.
         inputs: Those to look at.
     """
-    homes = list(_homes)
+    with _lock:
+        homes = list(_homes)
     return frozenset(i for i in inputs if any(places[i] in each.places for each in homes))
 
 

@@ -232,6 +232,15 @@ void plan_dealloc(PyObject* object) {
   Py_DECREF(type);
 }
 
+PyMethodDef plan_methods[] = {
+    {"allocate", plan_allocate, METH_NOARGS, "Return memory for a call's outputs."},
+    {"capture", plan_capture, METH_VARARGS, "Run on a stream that is being captured."},
+    {"captured", plan_captured, METH_VARARGS, "Launch a graph from now on."},
+    {"foreign", plan_foreign, METH_NOARGS, "Return which residents are not the graph's alone."},
+    {"places", plan_places, METH_NOARGS, "Return where the residents are."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
 PyType_Slot plan_type_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(plan_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(plan_dealloc)},

@@ -50,6 +50,7 @@ bool is_alone(const Plan* self, const Resident& resident) {
 // on other streams). Whoever has them holds them from here on: no other thread gets them.
 bool hand_out(Plan* self, Handed* handed) {
   if (self->handing || self->alone_uses < 0) return false;
+  static PyObject* const data = PyUnicode_InternFromString("data");
   self->handing = true;
   PyObject* hooks = PyObject_CallOneArg(self->hooked, Py_True);
   bool ok = hooks == Py_None;
@@ -57,9 +58,10 @@ bool hand_out(Plan* self, Handed* handed) {
   for (size_t i = 0; ok && i < self->residents->size(); i++) {
     ok = is_alone(self, (*self->residents)[i]);
   }
+  handed->tensors.reserve(self->residents->size());
   for (size_t i = 0; ok && i < self->residents->size(); i++) {
     const Resident& resident = (*self->residents)[i];
-    PyObject* tensor = PyObject_GetAttrString(resident.tensor, "data");
+    PyObject* tensor = PyObject_GetAttr(resident.tensor, data);
     ok = tensor != nullptr;
     if (!ok) break;
     handed->tensors.push_back(tensor);

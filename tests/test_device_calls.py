@@ -28,9 +28,10 @@ def _plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made.clear()
     device = Device()
 
-    def device_program(*given: Any, graphs: bool) -> DeviceProgram:
+    def device_program(*given: Any, graphs: bool, saved: tuple[int, ...]) -> DeviceProgram:
         program, run, trace, runnables = given
-        made.append(DeviceProgram(program, 0, device.machine(), run, trace, runnables))
+        on = device.machine()
+        made.append(DeviceProgram(program, 0, on, run, trace, runnables, saved=saved))
         return made[-1]
 
     monkeypatch.setenv("FUSEC_STRICT", "1")
@@ -77,6 +78,41 @@ def test_training() -> None:
         torch.testing.assert_close(a, b)
     assert len(made) == 2
     assert hits() == 10  # the first calls were compared with them
+
+
+def saved_by(function: Any, *inputs: torch.Tensor, **options: Any) -> list[list[int]]:
+    """Return for each part which outputs nobody but backward sees, after a step of training."""
+    compiled = fusec.compile(function, **options)
+    outputs = compiled(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    sum(o.sum() for o in outputs).backward()
+    assert [part.kind for part in compiled.graphs[0].parts] == ["forward", "backward"]
+    assert len(made) == 2
+    return [sorted(program.saved) for program in made]
+
+
+def test_what_only_backward_sees_is_known() -> None:
+    x, w = torch.randn(2, 6, 6).requires_grad_().unbind()
+    forward, backward = saved_by(lambda x, w: (torch.tanh(x @ w), x.sin()), x, w)
+    outputs = len(made[0].program.outputs)
+    assert forward == list(range(2, outputs))
+    assert outputs > 2
+    assert backward == []
+
+
+def test_what_updates_of_inputs_return_is_the_callers() -> None:
+    model = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 2))
+    forward, backward = saved_by(model, torch.randn(4, 5))
+    updated = 3  # running mean and variance, batches counted
+    assert forward == list(range(updated + 1, len(made[0].program.outputs)))
+    assert backward == []
+
+
+def test_a_graph_without_gradients_saves_nothing() -> None:
+    compiled = fusec.compile(lambda x: torch.softmax(x @ x, -1))
+    with torch.no_grad():
+        compiled(torch.randn(4, 4))
+    assert [program.saved for program in made] == [frozenset()]
 
 
 def test_sizes_that_vary_and_inputs_updated_in_place() -> None:

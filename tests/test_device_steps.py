@@ -241,6 +241,67 @@ def test_only_what_operators_touch_is_baked_or_copied() -> None:
     assert touched(call) == ("w/copy", "y")
 
 
+def mutating(device: Device, name: str, **more: Any) -> Call:
+    return operator(name, "z", 4, 3, device, fixed=(name,), mutates=True, **more)
+
+
+def test_what_is_written_through_a_view_cannot_be_copied() -> None:
+    device = Device()
+    x, z = like("x", 4), like("z", 4)
+    view = operator("x", "y", 4, 2, device, views=True)
+    again = operator("y", "w", 4, 2, device, views=True)
+    assert unmovable_inputs(steps_of((x,), [view, again, mutating(device, "w")], (z,))) == {"x"}
+    plain = operator("x", "y", 4, 2, device)
+    assert not unmovable_inputs(steps_of((x,), [plain, mutating(device, "y")], (z,)))
+
+
+def inputs_that_cannot_be_copied(function: Callable[..., Any], *inputs: Any) -> set[int]:
+    program = program_of(function, *inputs)
+    program.call(*inputs)
+    (steps,) = program._steps.values()
+    assert any(isinstance(step, Call) for step in steps.steps)
+    return {steps.inputs.index(name) for name in unmovable_inputs(steps)}
+
+
+def test_inputs_that_operators_take_views_of_may_be_copied() -> None:
+    a = torch.randn(6, 5)
+    assert not inputs_that_cannot_be_copied(lambda a: a[1:, :4] @ a[:4, 1:], a)
+    assert not inputs_that_cannot_be_copied(lambda a: a.t() @ a, a)
+    gaps = torch.randn(6, 10)[:, ::2]
+    assert not inputs_that_cannot_be_copied(lambda a: a[1:].t() @ a[1:], gaps)
+    same = torch.randn(6, 1).expand(6, 5)
+    assert not inputs_that_cannot_be_copied(lambda a: a.t() @ a, same)
+
+
+def test_views_beyond_an_input_need_the_input_itself() -> None:
+    part = torch.randn(8, 8)[:4, :4]
+    assert inputs_that_cannot_be_copied(lambda a: a.as_strided((4, 4), (8, 1), 16) @ a, part) == {0}
+    whole = torch.randn(8, 4)
+    assert not inputs_that_cannot_be_copied(lambda a: a.as_strided((4, 4), (8, 1)) @ a.t(), whole)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [((4, 6), (6, 1)), ((4, 6), (1, 4)), ((4, 6), (20, 3)), ((4, 6), (1, 0)), ((1, 6), (99, 2))],
+)
+def test_a_copy_of_an_input_serves_every_view_of_it(layout: Any) -> None:
+    """As the graph makes it: other memory of the same layout, filled with the span of bytes."""
+    shape, strides = layout
+    memory = Memory("x", shape, strides, torch.float32)
+    offset = 7
+    x = torch.randn(200).as_strided(shape, strides, offset)
+    copied = torch.empty_strided(shape, strides)
+    size = memory.bytes // 4
+    span = torch.as_strided(x, (size,), (1,), offset)
+    torch.as_strided(copied, (size,), (1,), 0).copy_(span)
+
+    def views(t: torch.Tensor) -> list[torch.Tensor]:
+        return [t, t.t(), t[:, 1:5:2], t[-1:], t.as_strided((size,), (1,), t.storage_offset())]
+
+    for actual, expected in zip(views(copied), views(x), strict=True):
+        assert torch.equal(actual, expected)
+
+
 # -- policy ---------------------------------------------------------------------------------
 
 KEY = (1, 2)

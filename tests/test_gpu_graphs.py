@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -232,6 +233,194 @@ def test_two_forwards_before_their_backwards() -> None:
         expected = torch.autograd.grad([F.gelu(layer(F.gelu(x))).sum() for x in xs], xs)
         close(grads, expected)
     assert captured(compiled), compiled.explain()
+
+
+# -- what forward saves stays where it is ---------------------------------------------------
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    layers = [nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Conv2d(16, 32, 3, stride=2), nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(288, 64), nn.GELU(), nn.Linear(64, 10)).cuda()
+
+
+class Training:
+    """A compiled network, and the same one in eager, trained on the same inputs."""
+
+    def __init__(self, **options: Any) -> None:
+        self.model, self.reference = network(), network()
+        self.compiled = fusec.compile(self.model, cuda_graphs=True, **options)
+        self.optimizers = [
+            torch.optim.SGD(m.parameters(), lr=0.02) for m in (self.model, self.reference)
+        ]
+        self.target = torch.randint(10, (32,), device="cuda")
+
+    def losses(self, batch: int = 32) -> list[torch.Tensor]:
+        x = torch.randn(batch, 3, 16, 16, device="cuda")
+        made = [F.cross_entropy(f(x), self.target[:batch]) for f in (self.compiled, self.reference)]
+        torch.testing.assert_close(*made, atol=1e-3, rtol=1e-3)
+        return made
+
+    def learn(self, *losses: list[torch.Tensor], **options: Any) -> None:
+        """Compare the gradients of some losses, and take a step."""
+        for each in zip(*losses, strict=True):
+            for loss in each:
+                loss.backward(**options)
+        for a, b in zip(self.model.parameters(), self.reference.parameters(), strict=True):
+            scale = max(1.0, b.grad.abs().max().item())
+            torch.testing.assert_close(a.grad, b.grad, atol=2e-3 * scale, rtol=1e-3)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        with torch.no_grad():  # differences of rounding shall not add up
+            for to, source in zip(
+                self.model.state_dict().values(),
+                self.reference.state_dict().values(),
+                strict=True,
+            ):
+                torch.testing.assert_close(to, source, atol=2e-3, rtol=1e-3)
+                to.copy_(source)
+
+    def warm(self) -> Training:
+        for _ in range(5):
+            self.learn(self.losses())
+        notes = [note for graph in self.compiled.graphs for note in graph.notes]
+        assert any("stay for backward" in note for note in notes), notes
+        assert not any("no CUDA graph" in note for note in notes), notes
+        assert sum("captured" in note for note in notes) >= 2, notes
+        return self
+
+    def programs(self) -> list[DeviceProgram]:
+        return [p for p in programs(self.compiled) if p.saved]
+
+
+@pytest.fixture
+def training(monkeypatch: pytest.MonkeyPatch) -> Training:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    return Training().warm()
+
+
+def nonsense() -> list[torch.Tensor]:
+    """Fill memory that is free, in many sizes."""
+    made = [torch.full((1 << n,), float("nan"), device="cuda") for n in range(4, 24)]
+    return made + [torch.full((1000 * n,), float("nan"), device="cuda") for n in range(1, 50)]
+
+
+def test_training_with_convolutions_and_norms(training: Training) -> None:
+    (program,) = training.programs()
+    served = program.call.hits
+    losses = []
+    for _ in range(8):
+        made = training.losses()
+        losses.append([loss.item() for loss in made])
+        training.learn(made)
+        del made
+    torch.testing.assert_close(*torch.tensor(losses).unbind(1), atol=1e-3, rtol=1e-3)
+    assert program.call.hits >= served + 5  # the input may have moved, for which there is a copy
+    assert program.call.plans == program.call.residing  # no call found them held
+
+
+def test_nothing_else_writes_between_forward_and_backward(training: Training) -> None:
+    other = fusec.compile(mixed, cuda_graphs=True)
+    w = torch.randn(512, 512, device="cuda")
+    for _ in range(8):
+        made = training.losses()
+        nonsense()
+        with torch.no_grad():  # captured meanwhile, and replayed
+            x = torch.randn(512, 512, device="cuda")
+            torch.testing.assert_close(other(x, w)[0], mixed(x, w)[0], atol=1e-3, rtol=1e-3)
+        torch.cuda.empty_cache()
+        nonsense()
+        training.learn(made)
+        del made
+
+
+def test_several_forwards_before_their_backwards(training: Training) -> None:
+    for count in (1, 2, 1, 3, 2, 2, 2, 1, 1):
+        training.learn(*[training.losses() for _ in range(count)])
+        training.learn(*reversed([training.losses() for _ in range(count)]))
+
+
+def test_backward_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    # Else it may not be asked for; what patch() sets is not seen by the threads of autograd.
+    config: Any = torch._functorch.config
+    monkeypatch.setattr(config._config["donated_buffer"], "default", False)
+    training = Training().warm()
+    for _ in range(6):
+        made = training.losses()
+        for loss in made:
+            loss.backward(retain_graph=True)
+        later = training.losses()
+        nonsense()
+        training.learn(made, later)
+        del made, later
+
+
+def saved_of(loss: torch.Tensor) -> list[torch.Tensor]:
+    nodes, found = [loss.grad_fn], []
+    while nodes:
+        node = nodes.pop()
+        saved = getattr(node, "saved_tensors", ())
+        found += [t for t in saved if isinstance(t, torch.Tensor) and not t.requires_grad]
+        nodes += [each for each, _ in getattr(node, "next_functions", ()) if each is not None]
+    return found
+
+
+def test_saved_tensors_that_the_user_holds(training: Training) -> None:
+    made = training.losses()
+    saved = saved_of(made[0])
+    assert saved
+    wanted = [t.clone() for t in saved]
+    training.learn(made)
+    del made
+    for _ in range(6):
+        training.learn(training.losses())
+    nonsense()
+    assert all(torch.equal(a, b) for a, b in zip(saved, wanted, strict=True))
+
+
+def test_hooks_and_checkpoints(training: Training) -> None:
+    from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+    for _ in range(4):
+        with torch.autograd.graph.save_on_cpu():
+            made = training.losses()
+        training.learn(training.losses())
+        training.optimizers[0].zero_grad()
+        nonsense()
+        x = torch.randn(8, 3, 16, 16, device="cuda")
+        for model in (training.compiled, training.reference):
+            with set_checkpoint_early_stop(False):  # norms shall learn twice in both
+                result = checkpoint(model, x, use_reentrant=False)
+            result.square().mean().backward()
+        del result
+        training.learn(training.losses())
+        del made
+
+
+def test_sizes_that_change_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    training = Training(dynamic=True)
+    for batch in (4, 8, 16, 4, 8, 16, 4, 4, 4, 8, 8, 8, 16, 16, 16, 4, 8, 16, 32, 4):
+        training.learn(training.losses(batch))
+    for batch in (4, 8, 16):  # one of each before any of their gradients
+        training.learn(training.losses(batch), training.losses(4), training.losses(8))
+
+
+def test_the_graph_is_dropped_before_its_backward(training: Training) -> None:
+    for _ in range(2):
+        made = training.losses()
+        for program in training.programs():
+            program.forget()
+        gc.collect()
+        torch.cuda.empty_cache()
+        kept = nonsense()
+        training.learn(made)
+        del made, kept
+        for _ in range(5):
+            training.learn(training.losses())
 
 
 @pytest.mark.parametrize("graphs", [False, True])

@@ -45,6 +45,7 @@ class Compilation:
         host: After ``emit``.
         wishes: What somebody wants of the fusion, whatever the heuristics say.
         updated: The graph's inputs that its first outputs are copied into when it is done.
+        saved: Positions of the outputs that nobody but the backward graph sees.
         written: Told of each kernel that has to be built, as soon as it is written.
     """
 
@@ -59,6 +60,7 @@ class Compilation:
     host: HostProgram | None = None
     wishes: Wishes = field(default_factory=Wishes)
     updated: tuple[str, ...] = ()
+    saved: tuple[int, ...] = ()
     written: Callable[[KernelSource], object] = lambda kernel: None
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ import torch
 from fusec.runtime import cpp_build, launch_records, native
 from fusec.runtime.device_program import DeviceProgram, Machine
 from fusec.runtime.memory import empty_cpu
+from fusec.runtime.residents import holders
 from fusec.runtime.step_memory import share_memory, with_frees
 from fusec.runtime.steps import Call, Memory, Output, Place, Start, Step, Steps
 
@@ -55,6 +56,7 @@ class Device:
         alive: Memory that captured graphs use.
         captures: How many graphs were captured.
         failing: What a capture fails with.
+        alone: Of each capture, whether it was to have memory of its own.
         capturing: Whether somebody else captures the current stream.
         allocated: Sizes of what was allocated, in order.
     """
@@ -62,12 +64,13 @@ class Device:
     device: int = 0
     stream: int = STREAM
     watchers: list[object] = field(default_factory=list)
-    alive: list[torch.Tensor] = field(default_factory=list)
+    alive: list[Any] = field(default_factory=list)
     captures: int = 0
     failing: str = ""
     capturing: bool = False
     allocated: list[tuple[int, ...]] = field(default_factory=list)
     inside: bool = False
+    alone: list[bool] = field(default_factory=list)
 
     def machine(self) -> Machine:
         """Return it as plans see it."""
@@ -81,19 +84,27 @@ class Device:
             self.capture,
             lambda: self.capturing,
             (self.watchers,),
+            holders=holders(),
         )
 
     def allocate(self, *layout: Any) -> torch.Tensor:
-        """Return memory; what a graph uses stays."""
-        made = empty_cpu(*layout)
-        self.allocated.append(tuple(made.shape))
-        if self.inside:
-            self.alive.append(made)
-        return made
+        """Return memory; what a graph uses stays, whoever holds the tensor."""
+        shape, strides, dtype = layout
+        self.allocated.append(tuple(shape))
+        if not self.inside or 0 in shape:
+            return empty_cpu(*layout)
+        memory = (ctypes.c_char * Memory("", shape, strides, dtype).bytes)()
+        self.alive.append(memory)
+        storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+        with torch.no_grad():
+            return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)
 
-    def capture(self, plan: Any, inputs: Any, *, device: int, stream: int, random: bool) -> None:
+    def capture(
+        self, plan: Any, inputs: Any, *, device: int, stream: int, random: bool, alone: bool = False
+    ) -> None:
         """Capture a plan as the driver does."""
         self.captures += 1
+        self.alone.append(alone)
         fresh = plan.allocate()
         lib = library()[0]
         lib.fake_begin(99)
@@ -201,6 +212,7 @@ class ByHand(DeviceProgram):
         *,
         graphs: bool = True,
         sizes: Any = None,
+        saved: Collection[int] = (),
     ) -> None:
         self.given = steps
         self.slow_runs = 0
@@ -222,7 +234,8 @@ class ByHand(DeviceProgram):
             changed_inputs=frozenset,
             steps=[SimpleNamespace(reads=lambda: tuple(steps.tensors), writes=lambda: ())],
         )
-        super().__init__(program, 0, device.machine(), host, host, lambda name: None, graphs=graphs)
+        on = device.machine()
+        super().__init__(program, 0, on, host, host, lambda name: None, graphs=graphs, saved=saved)
 
     def _record(self, key: tuple[int, ...], inputs: list[Any]) -> tuple[list[Any], Steps]:
         return self.host(list(inputs)), self.given

@@ -19,6 +19,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from fusec.capture.direct import (
     drop_returned_inputs,
     epilogue_instead_of_wrappers,
+    saved_outputs,
     wraps_no_more,
 )
 from fusec.capture.recorded import recorded_call
@@ -136,6 +137,7 @@ class _GraphCompiler:
         self.entered = 0.0
         self.autocast = torch._C._is_any_autocast_enabled()
         self.partition: Stage | None = None
+        self.returned: int | None = None  # by the forward part of a joint graph, to its caller
         # All of the graph, if it can be called by itself.
         self.direct: CompiledPart | None = None
         self.forward: CompiledPart | None = None  # the part of a joint graph that calls run
@@ -175,6 +177,7 @@ class _GraphCompiler:
         self.partition = Stage(
             "partition", seconds, lambda: str(joint.print_readable(print_output=False))
         )
+        self.returned = given["num_fwd_outputs"]
         self.graph.saved = saved_tensors(forward, given["num_fwd_outputs"])
         self.graph.recomputed = recomputed_operators(forward, backward)
         return forward, backward
@@ -242,6 +245,7 @@ class _GraphCompiler:
             self.backend.options,
             self.backend._taken,
             updated=_updated_inputs(module) if self.backend.options.target != "triton" else (),
+            saved=saved_outputs(module, self.returned) if kind == "forward" else (),
             written=queue.begin,
         )
         try:

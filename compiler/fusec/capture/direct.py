@@ -98,6 +98,35 @@ def drop_returned_inputs(module: fx.GraphModule) -> None:
     module.recompile()
 
 
+def saved_outputs(module: fx.GraphModule, outputs: int | None) -> tuple[int, ...]:
+    """Return the positions of a forward graph's outputs that nobody but backward sees.
+
+    It is asked while AOTAutograd compiles the graph.
+
+    Args:
+        module: As torch's partitioner made it.
+        outputs: How many results the partitioner was told are the caller's; None if it was not.
+
+    Returns:
+        None of them where AOTAutograd's record does not say the same.
+    """
+    record = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    (output,) = module.graph.find_nodes(op="output")
+    try:
+        plain = (
+            outputs is not None
+            and record is not None
+            and record.num_forward == record.num_forward_returns == outputs
+            and not record.tokens
+            and not record.num_backward_tokens
+            and not record.is_rng_op_functionalized
+            and not record.num_graphsafe_rng_states
+        )
+        return tuple(range(outputs or 0, len(output.args[0]))) if plain else ()
+    except _UNKNOWN:
+        return ()  # another release of torch keeps another record
+
+
 def wraps_no_more(compiled: Callable[..., Any]) -> bool:
     """Whether what AOTAutograd returned does no more than an ``Epilogue`` can say.
 
@@ -234,6 +263,7 @@ __all__ = [
     "drop_returned_inputs",
     "epilogue_instead_of_wrappers",
     "names_only",
+    "saved_outputs",
     "updates_are_plain",
     "wrapper_of",
     "wraps_no_more",

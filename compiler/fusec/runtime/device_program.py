@@ -12,7 +12,7 @@ import functools
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from fusec.ir.index import Symbol
 from fusec.runtime import native
 from fusec.runtime.cuda_capture import capture
 from fusec.runtime.device_steps import device_steps
-from fusec.runtime.graph_policy import MOST_GRAPHS, Policy
+from fusec.runtime.graph_policy import HELD, MOST_GRAPHS, MOST_RESIDING, Policy
 from fusec.runtime.graph_steps import (
     baked_inputs,
     for_graph,
@@ -36,6 +36,7 @@ from fusec.runtime.launch_records import LaunchRecord, only_launches, record_of,
 from fusec.runtime.packed_kernel import pack
 from fusec.runtime.packing import pack_starts
 from fusec.runtime.plan_check import agree, may_repeat
+from fusec.runtime.residents import Holders, Homes, at_home, holders, may_stay
 from fusec.runtime.step_numbers import Numbered, numbered
 from fusec.runtime.steps import Join, Steps
 
@@ -61,6 +62,7 @@ class Machine:
         is_capturing: Whether the current stream is being captured.
         hooks: Lists that are empty unless somebody watches launches.
         join: As ``device_steps`` takes it.
+        holders: How to ask who holds memory; None where nobody knows.
     """
 
     driver: Any
@@ -71,6 +73,7 @@ class Machine:
     is_capturing: Callable[[], bool]
     hooks: tuple[Sequence[object], ...]
     join: Join | None = None
+    holders: Holders | None = None
 
 
 @functools.cache
@@ -98,6 +101,7 @@ def machine() -> Machine | None:
         torch.cuda.is_current_stream_capturing,
         calls,
         functools.partial(pack_starts, build=pack),
+        holders(),
     )
 
 
@@ -118,6 +122,7 @@ class DeviceProgram:
         runnables: Callable[[str], Any],
         *,
         graphs: bool = False,
+        saved: Collection[int] = (),
     ) -> None:
         """Prepare; the first call makes the first plan.
 
@@ -129,11 +134,13 @@ class DeviceProgram:
             trace: The same with a function in place of every launch.
             runnables: Returns a kernel's current build.
             graphs: Whether to capture CUDA graphs.
+            saved: Positions of the outputs that nobody but backward sees.
         """
         self.program = program
         self.device = device
         self.machine = on
         self.graphs = graphs
+        self.saved = frozenset(saved) if on.holders is not None else frozenset()
         self._run = run
         self._trace = trace
         self._runnables = runnables
@@ -146,6 +153,7 @@ class DeviceProgram:
         self._direct = False  # whether there is something that is cheaper without a graph
         self._broken = 0
         self._wrong: set[tuple[int, ...]] = set()  # keys whose plan did something else
+        self._foreign: set[str] = set()  # outputs whose memory was not the graph's alone
         self._changed = program.changed_inputs()
         self._instead: Callable[[list[Any]], list[Any]] | None = None
         inputs = {name: i for i, name in enumerate(program.inputs)}
@@ -190,6 +198,7 @@ class DeviceProgram:
             self._policy = Policy({})
             self._captured.clear()
             self._wrong.clear()
+            self._foreign.clear()
             self._direct = False
 
     @property
@@ -241,27 +250,34 @@ class DeviceProgram:
             if len(self._steps) > MOST_PLANS:
                 self._steps.popitem(last=False)
             if self._added(key, places, stream, steps, inputs):
-                self._check(key, steps, inputs, outputs)
+                return self._checked(key, steps, inputs, outputs)
             return outputs
         self._steps.move_to_end(plain)
         if not self._added(key, places, stream, steps, inputs):
             return self._run(inputs)
         if may_repeat(steps, self._changed):
-            outputs = self._run(list(inputs))
-            self._check(key, steps, inputs, outputs)
-            return outputs
+            return self._checked(key, steps, inputs, self._run(list(inputs)))
         result: list[Any] = self.call.boxed(inputs)
         return result
 
-    def _check(
+    def _checked(
         self, key: tuple[int, ...], steps: Steps, inputs: list[Any], expected: list[Any]
-    ) -> None:
-        """Run a new plan once beside the host program; forget it if they differ."""
-        if not may_repeat(steps, self._changed) or agree(expected, self.call.boxed(list(inputs))):
-            return
+    ) -> list[Any]:
+        """Run a new plan once beside the host program; forget it if they differ.
+
+        Returns:
+            What the plan returned, where that is right: backward shall see at once where residents
+            are.
+        """
+        if not may_repeat(steps, self._changed):
+            return expected
+        outputs: list[Any] = self.call.boxed(list(inputs))
+        if agree(expected, outputs):
+            return outputs
         self._wrong.add(key)
         self._policy.refuse(key, _WRONG)
         self.call.drop(key)
+        return expected
 
     def _added(
         self,
@@ -278,56 +294,97 @@ class DeviceProgram:
             self._direct = self.graphs
             self.call.add(key, self._plan(numbered(steps), steps))
             return True
+        baked = [steps.inputs.index(name) for name in baked_inputs(steps)]
+        home = at_home(places, baked)
+        held = bool(self.saved) and self.call.held(*inputs)
+        known = (*key, HELD) if held else self._policy.key(key, home)
         if self.call.broken > self._broken:
             self._broken = self.call.broken
-            self._policy.refuse(key, "the driver refused to move its memory")
-        baked = [steps.inputs.index(name) for name in baked_inputs(steps)]
+            self._policy.refuse(known, "the driver refused to move its memory")
         self._policy.unmovable = {
             steps.inputs.index(name): self.program.buffers[name].hint or name
             for name in unmovable_inputs(steps) | (self._changed & steps.tensors.keys())
         }
-        decision = self._policy.decide(key, places, baked)
+        decision = self._policy.decide(known, places, baked, home)
         if decision.forget:
             self.call.drop(key)
         if decision.capture:
             copied = {steps.inputs[i] for i in decision.copied}
+            may_keep = not held and self.call.residing < MOST_RESIDING
+            # What is made in inference mode cannot be saved.
+            may_keep = may_keep and not torch.is_inference_mode_enabled()
+            residents = may_stay(steps, self.saved) if may_keep else ()
             try:
-                self._capture(key, stream, steps, copied, tuple(inputs))
+                plan = self._captured_plan(stream, steps, copied, residents, tuple(inputs))
+                if plan is None:
+                    plan = self._captured_plan(stream, steps, copied, (), tuple(inputs))
+                self.call.add(key, plan, held)
                 return True
             except (RuntimeError, NotImplementedError) as error:
                 reason = str(error).strip().splitlines() or [type(error).__name__]
-                self._policy.refuse(key, f"an operator cannot be captured: {reason[0]}")
-        if self._policy.history(key).refused:
-            self.call.add(key, self._plan(numbered(steps), steps))
+                self._policy.refuse(known, f"an operator cannot be captured: {reason[0]}")
+        if self._policy.history(known).refused:
+            self.call.add(key, self._plan(numbered(steps), steps), held)
             return True
         return False
 
-    def _capture(
+    def _captured_plan(
         self,
-        key: tuple[int, ...],
         stream: int,
         steps: Steps,
         copied: set[str],
+        residents: Sequence[str],
         inputs: tuple[Any, ...],
-    ) -> None:
-        graph = for_graph(steps, copied)
-        plan = self._plan(
-            numbered(graph.steps, before=graph.before, loose=graph.loose, fixed=graph.fixed),
-            steps,
+    ) -> Any:
+        """Return a plan that is a graph, with those of ``residents`` that are the graph's alone.
+
+        None where there is not enough memory for them to stay.
+        """
+        residents = [name for name in residents if name not in self._foreign]
+        graph = for_graph(steps, copied, residents)
+        given = numbered(
+            graph.steps,
+            before=graph.before,
+            loose=graph.loose,
+            fixed=graph.fixed,
+            residents=graph.residents,
         )
-        self.machine.capture(
-            plan, inputs, device=self.device, stream=stream, random=is_random(steps)
-        )
-        self.call.add(key, plan)
+        homes = Homes()
+        plan = self._plan(given, steps, homes)
+        try:
+            self.machine.capture(
+                plan,
+                inputs,
+                device=self.device,
+                stream=stream,
+                random=is_random(steps),
+                alone=bool(graph.residents),
+            )
+        except torch.OutOfMemoryError:
+            if not graph.residents:
+                raise
+            return None
+        foreign = {graph.residents[i] for i in plan.foreign()}
+        if foreign:  # an operator returned what it was given, or keeps what it returned
+            self._foreign |= foreign
+            del plan
+            return self._captured_plan(stream, steps, copied, residents, inputs)
+        homes.settle(plan.places())
         inputs_copied = self._names(graph.copied_inputs)
         outputs_copied = self._names(graph.copied_outputs)
         text = f"captured; of {len(steps.tensors)} inputs {inputs_copied} copied"
         text += f", of {len(steps.outputs)} outputs {outputs_copied}"
+        if graph.residents:
+            text += f", {len(graph.residents)} stay for backward"
         self._captured[text] = self._captured.get(text, 0) + 1
+        return plan
 
-    def _plan(self, given: Numbered, steps: Steps) -> Any:
+    def _plan(self, given: Numbered, steps: Steps, homes: Homes | None = None) -> Any:
         found = native.types()
         assert found is not None
+        how, residents = self.machine.holders, None
+        if how is not None and given.residents:
+            residents = given.residents, how.use_count, how.hooked, how.probe
         return found.Plan(
             self.machine.driver,
             given.inputs,
@@ -341,7 +398,8 @@ class DeviceProgram:
             torch.Tensor.data_ptr,
             expect,
             native.exchange(),
-            steps.kept,
+            (steps.kept, homes),
+            residents,
         )
 
     def _names(self, names: Sequence[str], most: int = 4) -> str:
@@ -418,6 +476,7 @@ def device_program(
     runnables: Callable[[str], Any],
     *,
     graphs: bool,
+    saved: Collection[int] = (),
 ) -> DeviceProgram | str:
     """Return a program as native calls on its GPU, or why there is no way.
 
@@ -427,6 +486,7 @@ def device_program(
         trace: Likewise.
         runnables: Likewise.
         graphs: Likewise.
+        saved: Likewise.
     """
     device = device_of(program)
     if isinstance(device, str):
@@ -436,7 +496,7 @@ def device_program(
     found = machine()
     if found is None:
         return "there is no driver of CUDA's" if native.types() else native.problem()
-    return DeviceProgram(program, device, found, run, trace, runnables, graphs=graphs)
+    return DeviceProgram(program, device, found, run, trace, runnables, graphs=graphs, saved=saved)
 
 
 __all__ = ["DeviceProgram", "Machine", "device_of", "device_program", "machine", "wanted"]

@@ -136,7 +136,8 @@ class _Builder:
         values = (*step.args, *step.kwargs.values())
         plain = all(isinstance(value, TensorRef) or not has_refs(value) for value in values)
         viewed = [ref.buffer for ref in refs if not self.is_whole(ref)]
-        fixed = tuple(dict.fromkeys((*step.mutates, *viewed)))
+        beyond = [r.buffer for r in refs if self.reaches_beyond(r) or finds_storage(step.target)]
+        fixed = tuple(dict.fromkeys((*step.mutates, *beyond)))
         if plain and not viewed:
             function = direct_target(step.target)
             arguments = tuple(
@@ -171,6 +172,20 @@ class _Builder:
             and ref.dtype == buffer.dtype
         )
 
+    def reaches_beyond(self, ref: TensorRef) -> bool:
+        """Whether a view has elements outside of the memory that its buffer's elements span."""
+        memory = self.memory(ref.buffer)
+        if ref.dtype != memory.dtype:
+            return True  # nobody knows
+        shape, strides = self.numbers(ref.shape), self.numbers(ref.strides)
+        offset = self.number(ref.offset)
+        if 0 in shape:
+            return False
+        if offset < 0 or min(strides, default=0) < 0:
+            return True
+        reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        return (offset + reach + 1) * ref.dtype.itemsize > memory.bytes
+
     def plain(self, value: object) -> object:
         """Return an argument without tensors, its sizes as numbers."""
         if isinstance(value, Expr):
@@ -187,6 +202,12 @@ class _Builder:
                 return Output(value.buffer)
             return Output(value.buffer, view_of_buffer(self.program, value, self.sizes))
         return Output(None, constant=self.plain(value))
+
+
+def finds_storage(target: object) -> bool:
+    """Whether an operator goes by where a tensor lies in its storage."""
+    schema = getattr(target, "_schema", None)
+    return schema is not None and schema.name.startswith("aten::as_strided")
 
 
 def has_refs(value: object) -> bool:

@@ -6,6 +6,8 @@ Pure bookkeeping, a ``History`` a key (stream, sizes, alignment):
 - an input that operators take and that was at the same place twice is taken to stay there: it is
   not copied;
 - one that moved is copied, unless it alternates between few places: then each of them has a graph;
+- one that is a resident of another graph (``residents.py``) is never copied while it is one; calls
+  in which it is elsewhere, because that graph could not run, have a history of their own;
 - keys, and graphs, are bounded; the least recently used goes.
 """
 
@@ -25,6 +27,11 @@ MOST_KEYS = 32  # keys remembered
 # Captures of one key, each of which costs as much as hundreds of calls: where graphs are dropped
 # for others before they are used again, they are of no use.
 MOST_CAPTURES = 8
+# Graphs of one part that keep what backward needs: each holds that much memory all the time.
+MOST_RESIDING = 2
+# Added to keys, for calls that find residents where they belong, or held by somebody.
+AT_HOME = -1
+HELD = -2
 
 
 @dataclass
@@ -82,15 +89,36 @@ class Policy:
             self.histories.popitem(last=False)
         return found
 
+    def key(self, key: tuple[int, ...], home: Collection[int]) -> tuple[int, ...]:
+        """Return the key of the history that a call belongs to.
+
+        Args:
+            key: Of the call.
+            home: The inputs that are residents of a graph.
+        """
+        if not home:
+            return key
+        settled = (*key, AT_HOME)
+        if settled not in self.histories and key in self.histories:
+            # It began before there were residents: that these came from elsewhere says nothing.
+            before = self.histories.pop(key)
+            self.histories[settled] = History(before.calls, before.places)
+        return settled
+
     def decide(
-        self, key: tuple[int, ...], places: Mapping[int, int], baked: Collection[int]
+        self,
+        key: tuple[int, ...],
+        places: Mapping[int, int],
+        baked: Collection[int],
+        home: Collection[int] = (),
     ) -> Decision:
         """Decide about a call that no graph fits.
 
         Args:
-            key: Of the call.
+            key: Of the history that it belongs to.
             places: Addresses of its inputs.
             baked: The inputs that a graph would know by heart.
+            home: Those of them that are residents of a graph.
         """
         history = self.history(key)
         history.calls += 1
@@ -98,6 +126,7 @@ class Policy:
         if history.refused:
             return Decision()
         moved = {i for i in baked if before and before.get(i) != places[i]} - history.moved
+        moved -= set(home)
         if history.calls <= WARM_UPS:
             return Decision()
         forget = False
@@ -109,7 +138,7 @@ class Policy:
             if stuck:
                 history.refused = (
                     f"{' and '.join(stuck)} moved from call to call and cannot be copied, because "
-                    "an operator writes to it or takes a view of it"
+                    "an operator writes to it or takes a view that reaches beyond it"
                 )
                 return Decision(forget=True)
             history.moved |= moved
@@ -137,10 +166,13 @@ class Policy:
 
 
 __all__ = [
+    "AT_HOME",
+    "HELD",
     "MOST_CAPTURES",
     "MOST_GRAPHS",
     "MOST_KEYS",
     "MOST_PLACES",
+    "MOST_RESIDING",
     "WARM_UPS",
     "Decision",
     "History",

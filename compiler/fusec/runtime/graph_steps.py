@@ -7,7 +7,8 @@ copy: outputs are new memory at each call. What an operator of ATen takes or mak
 - an input must be where it was, or is copied into memory of the graph's own;
 - an output is copied out of the graph's memory.
 
-So no output of a call is ever the memory of the next call's.
+So no output of a call is ever the memory of the next call's, but for residents (``residents.py``):
+they stay where the graph makes them.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class GraphSteps:
         fixed: Inputs that must be where they were at capture.
         copied_inputs: Inputs that are copied into the graph.
         copied_outputs: Outputs that are copied out of it.
+        residents: Outputs that stay in it.
     """
 
     steps: Steps
@@ -41,6 +43,7 @@ class GraphSteps:
     fixed: tuple[str, ...]
     copied_inputs: tuple[str, ...]
     copied_outputs: tuple[str, ...]
+    residents: tuple[str, ...] = ()
 
 
 def called(steps: Steps) -> frozenset[str]:
@@ -57,7 +60,16 @@ def baked_inputs(steps: Steps) -> tuple[str, ...]:
 
 def unmovable_inputs(steps: Steps) -> frozenset[str]:
     """Return the inputs that no copy can stand for."""
-    found = {name for s in steps.steps if isinstance(s, Call) for name in s.fixed}
+    found: set[str] = set()
+    bases: dict[str, set[str]] = {}  # what a tensor may be a view of
+    for step in steps.steps:
+        if not isinstance(step, Call):
+            continue
+        for name in step.fixed:
+            found |= {name} | bases.get(name, set())
+        if step.views:
+            seen = {base for name in step.reads for base in (name, *bases.get(name, ()))}
+            bases |= {name: seen for name in step.outputs if name is not None}
     return frozenset(found & set(steps.tensors))
 
 
@@ -71,12 +83,13 @@ def work_count(steps: Steps) -> int:
     return sum(isinstance(step, (Start, Call)) for step in steps.steps)
 
 
-def for_graph(steps: Steps, copied: Collection[str]) -> GraphSteps:
+def for_graph(steps: Steps, copied: Collection[str], residents: Collection[str] = ()) -> GraphSteps:
     """Rearrange steps for capture.
 
     Args:
         steps: The program.
         copied: Baked inputs to copy at each call, because their places vary.
+        residents: Outputs that stay in the graph's memory.
     """
     by_call = called(steps)
     baked = baked_inputs(steps)
@@ -90,6 +103,9 @@ def for_graph(steps: Steps, copied: Collection[str]) -> GraphSteps:
     returned = dict.fromkeys(
         o.name for o in steps.outputs if o.name is not None and o.name not in steps.tensors
     )
+    staying = tuple(name for name in returned if name in residents)
+    for name in staying:
+        del returned[name]
     direct = [name for name in returned if name in made and name not in by_call]
     body += [
         _rename(step, renamed)
@@ -109,7 +125,7 @@ def for_graph(steps: Steps, copied: Collection[str]) -> GraphSteps:
     )
     loose = [name for name in steps.tensors if name not in baked or name in copied]
     loose += [memory.name for memory in before]
-    alive = {*steps.inputs, *(memory.name for memory in before)}
+    alive = {*steps.inputs, *(memory.name for memory in before), *staying}
     return GraphSteps(
         replace(steps, steps=tuple(with_frees(body, alive)), outputs=outputs),
         tuple(before),
@@ -117,6 +133,7 @@ def for_graph(steps: Steps, copied: Collection[str]) -> GraphSteps:
         tuple(name for name in baked if name not in copied),
         copied,
         tuple(copied_out),
+        staying,
     )
 
 

@@ -175,11 +175,20 @@ class CompiledPart:
             self.trace,
             lambda name: self.kernels[name].runnable(),
             graphs=graphs,
+            saved=self._saved(),
         )
         if isinstance(found, str):
             self._no_graphs = found if graphs else ""
             return None
         return found
+
+    def _saved(self) -> tuple[int, ...]:
+        """Return the positions of the program's outputs that only backward sees."""
+        if self.state.options.keep_inputs:
+            return ()  # those of backward's latest call stay with it
+        (output,) = self.state.module.graph.find_nodes(op="output")
+        known = len(output.args[0]) == len(self.state.scheduled.outputs)
+        return self.state.saved if known else ()
 
     def graph_notes(self) -> tuple[str, ...]:
         """Return what became of CUDA graphs, where they are asked for: a line each."""

@@ -74,6 +74,7 @@ def compile_again(
             set(taken),
             wishes=wishes or Wishes(),
             updated=part.state.updated,
+            saved=part.state.saved,
             written=queue.begin,
         )
         stages = run_stages(state)

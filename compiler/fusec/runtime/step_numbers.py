@@ -21,6 +21,7 @@ class Numbered:
     results: tuple[object, ...]
     loose: tuple[int, ...]
     fixed: tuple[int, ...]
+    residents: tuple[int, ...] = ()
 
 
 def numbered(
@@ -29,6 +30,7 @@ def numbered(
     before: Sequence[Memory] = (),
     loose: Sequence[str] = (),
     fixed: Sequence[str] = (),
+    residents: Sequence[str] = (),
 ) -> Numbered:
     """Return steps with positions for names.
 
@@ -37,6 +39,7 @@ def numbered(
         before: Memory that is made before a captured graph runs.
         loose: Tensors that a captured graph is told the place of.
         fixed: Inputs that must be where they were.
+        residents: What stays in a captured graph's memory.
     """
     slots = {name: i for i, name in enumerate(given.inputs)}
 
@@ -71,7 +74,10 @@ def numbered(
     )
     loosely = tuple(slot(name) for name in loose)
     kept_in_place = tuple(slot(name) for name in fixed)
-    return Numbered(len(given.inputs), len(slots), made, steps, results, loosely, kept_in_place)
+    staying = tuple(slot(name) for name in residents)
+    return Numbered(
+        len(given.inputs), len(slots), made, steps, results, loosely, kept_in_place, staying
+    )
 
 
 __all__ = ["Numbered", "numbered"]

@@ -92,7 +92,7 @@ class Call:
         many: Whether it returns a sequence.
         reads: The tensors whose memory it may read or write.
         fixed: Of these, the ones that only the original tensor can stand for: written in place,
-            or taken by a view that may reach beyond them.
+            or taken by a view that reaches beyond them.
         random: Whether it takes numbers from torch's generators.
         mutates: Whether it writes to a tensor that it was given.
         views: Whether its results may lie in the memory of what it was given.

@@ -24,6 +24,7 @@ _SOURCES = (  # in the order of their use
     "entry.cpp",
     "driver.cpp",
     "plan.cpp",
+    "residents.cpp",
     "plan_type.cpp",
     "device.cpp",
     "dispatcher.cpp",

@@ -8,6 +8,7 @@ constexpr uintptr_t kSpecializedAlignment = 16;  // what Triton compiles for
 struct KnownPlan {
   std::vector<int64_t> key;
   PyObject* plan;
+  bool spare;  // for calls that find the residents of a plan that fits held by somebody
 };
 
 struct SizeSource {  // a dimension of an input; the input itself, an integer, where it is negative
@@ -126,14 +127,50 @@ bool is_watched(const DeviceProgram* self) {
   return false;
 }
 
-// The plan for a call, held; null if there is none.
-PyObject* find_plan(DeviceProgram* self, const Key& key, void* const* addresses) {
-  auto& plans = *self->plans;
-  for (size_t i = 0; i < plans.size(); i++) {
-    if (!same_key(key, plans[i].key)) continue;
-    if (!plan_fits(reinterpret_cast<Plan*>(plans[i].plan), addresses)) continue;
-    if (i > 0) std::rotate(plans.begin(), plans.begin() + i, plans.begin() + i + 1);
-    return Py_NewRef(plans[0].plan);
+// The plans that fit a call, held, the best first: those that know most inputs by heart, so copy
+// fewest; of these the latest used. Spare ones are last.
+struct Candidates {
+  struct One {
+    Plan* plan;
+    bool spare;
+  };
+  std::vector<One> all;
+  Candidates(const DeviceProgram* self, const Key& key, void* const* addresses) {
+    for (const KnownPlan& each : *self->plans) {
+      auto* plan = reinterpret_cast<Plan*>(each.plan);
+      if (same_key(key, each.key) && plan_fits(plan, addresses)) all.push_back({plan, each.spare});
+    }
+    auto better = [](const One& a, const One& b) {
+      if (a.spare != b.spare) return b.spare;
+      return a.plan->fixed->size() > b.plan->fixed->size();
+    };
+    if (all.size() > 1) std::stable_sort(all.begin(), all.end(), better);
+    for (const One& each : all) Py_INCREF(each.plan);
+  }
+  Candidates(const Candidates&) = delete;
+  ~Candidates() {
+    for (const One& each : all) Py_DECREF(each.plan);
+  }
+};
+
+// The plan for a call, held; null if there is none. Where it has residents, they are handed out.
+// `held` becomes whether somebody else holds those of a plan that fits.
+PyObject* find_plan(DeviceProgram* self, const Key& key, void* const* addresses, Handed* handed,
+                    bool* held) {
+  Candidates candidates(self, key, addresses);
+  *held = false;
+  for (const auto& [plan, spare] : candidates.all) {
+    if (spare && !*held) break;
+    if (!plan->residents->empty() && !hand_out(plan, handed)) {
+      *held = true;
+      continue;
+    }
+    auto& plans = *self->plans;  // others may have changed them meanwhile
+    for (size_t i = 1; i < plans.size(); i++) {
+      if (plans[i].plan != reinterpret_cast<PyObject*>(plan)) continue;
+      std::rotate(plans.begin(), plans.begin() + i, plans.begin() + i + 1);
+    }
+    return Py_NewRef(reinterpret_cast<PyObject*>(plan));
   }
   return nullptr;
 }
@@ -170,6 +207,8 @@ PyObject* device_run(DeviceProgram* self, PyObject* const* given) {
   PyObject* list = nullptr;
   PyObject* plan = nullptr;
   {
+    Handed handed;
+    bool held;
     void* few[kFewSlots];
     std::vector<void*> more(static_cast<size_t>(count) > kFewSlots ? count : 0);
     void** addresses = more.empty() ? few : more.data();
@@ -177,11 +216,12 @@ PyObject* device_run(DeviceProgram* self, PyObject* const* given) {
     Key key;
     if (!self->plans->empty() && on_device(self) && !is_watched(self) &&
         make_key(self, given, addresses, &stream, &key)) {
-      plan = find_plan(self, key, addresses);
+      plan = find_plan(self, key, addresses, &handed, &held);
     }
     PyErr_Clear();  // what cannot be read is for the ordinary path to complain about
     if (plan && is_captured(reinterpret_cast<Plan*>(plan), stream)) Py_CLEAR(plan);
     if (!plan) {
+      handed.clear();
       list = run_slowly(self, given);
       for (Py_ssize_t i = 0; i < count; i++) Py_DECREF(given[i]);
     } else {
@@ -189,6 +229,7 @@ PyObject* device_run(DeviceProgram* self, PyObject* const* given) {
       Frame frame(chosen->slots);
       for (Py_ssize_t i = 0; i < count; i++) frame.tensors[i] = given[i];
       for (Py_ssize_t i : *self->used) frame.addresses[i] = addresses[i];
+      handed.move_to(chosen, &frame);
       self->hits++;
       list = plan_run(chosen, &frame, stream);
       if (!list && chosen->broken) {  // the inputs are still there: a graph frees none
@@ -272,6 +313,22 @@ PyObject* device_key(PyObject* object, PyObject* const* given, Py_ssize_t count)
                        (unsigned long long)reinterpret_cast<uintptr_t>(stream));
 }
 
+// program.held(*inputs): whether somebody holds the residents of a plan that fits.
+PyObject* device_held(PyObject* object, PyObject* const* given, Py_ssize_t count) {
+  auto* self = reinterpret_cast<DeviceProgram*>(object);
+  if (!count_fits(self, count)) return nullptr;
+  std::vector<void*> addresses(count);
+  void* stream;
+  Key key;
+  bool held = false;
+  if (make_key(self, given, addresses.data(), &stream, &key)) {
+    Handed handed;
+    Py_XDECREF(find_plan(self, key, addresses.data(), &handed, &held));
+  }
+  PyErr_Clear();
+  return PyBool_FromLong(held);
+}
+
 void drop_plans(DeviceProgram* self, size_t from) {
   std::vector<KnownPlan> dropped(std::make_move_iterator(self->plans->begin() + from),
                                  std::make_move_iterator(self->plans->end()));
@@ -279,25 +336,35 @@ void drop_plans(DeviceProgram* self, size_t from) {
   for (KnownPlan& each : dropped) Py_DECREF(each.plan);
 }
 
-// program.add(key, plan): use a plan from now on; beyond `most`, the least recently used one goes.
+// program.add(key, plan, spare): use a plan from now on; beyond `most`, spare ones by themselves,
+// the least recently used one goes.
 PyObject* device_add(PyObject* object, PyObject* arguments) {
   auto* self = reinterpret_cast<DeviceProgram*>(object);
   PyObject *numbers, *plan;
-  if (!PyArg_ParseTuple(arguments, "O!O!", &PyTuple_Type, &numbers, plan_type, &plan)) {
+  int spare = 0;
+  if (!PyArg_ParseTuple(arguments, "O!O!|p", &PyTuple_Type, &numbers, plan_type, &plan, &spare)) {
     return nullptr;
   }
   if (reinterpret_cast<Plan*>(plan)->inputs != self->inputs) {
     PyErr_SetString(PyExc_ValueError, "the plan is for other inputs");
     return nullptr;
   }
-  KnownPlan known{{}, nullptr};
+  KnownPlan known{{}, nullptr, spare != 0};
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(numbers); i++) {
     known.key.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(numbers, i)));
   }
   if (PyErr_Occurred()) return nullptr;
   known.plan = Py_NewRef(plan);
   self->plans->insert(self->plans->begin(), std::move(known));
-  if (self->plans->size() > static_cast<size_t>(self->most)) drop_plans(self, self->most);
+  Py_ssize_t count = 0;
+  PyObject* gone = nullptr;
+  for (auto each = self->plans->begin(); each != self->plans->end(); each++) {
+    if (each->spare != (spare != 0) || ++count <= self->most) continue;
+    gone = each->plan;
+    self->plans->erase(each);
+    break;
+  }
+  Py_XDECREF(gone);
   Py_RETURN_NONE;
 }
 
@@ -399,10 +466,20 @@ PyObject* device_count(PyObject* object, void*) {
   return PyLong_FromSize_t(reinterpret_cast<DeviceProgram*>(object)->plans->size());
 }
 
+PyObject* device_residing(PyObject* object, void*) {
+  size_t count = 0;
+  for (const KnownPlan& each : *reinterpret_cast<DeviceProgram*>(object)->plans) {
+    count += !reinterpret_cast<Plan*>(each.plan)->residents->empty();
+  }
+  return PyLong_FromSize_t(count);
+}
+
 PyMethodDef device_methods[] = {
     {"add", device_add, METH_VARARGS, "Use a plan for a key."},
     {"boxed", device_boxed, METH_O, "Run on the inputs in a list, which is emptied."},
     {"drop", device_drop, METH_O, "Forget the plans of a key, or all."},
+    {"held", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(device_held)), METH_FASTCALL,
+     "Return whether somebody holds the residents of a plan that fits inputs."},
     {"key", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(device_key)), METH_FASTCALL,
      "Return the key of inputs, their addresses and the stream."},
     {nullptr, nullptr, 0, nullptr},
@@ -421,6 +498,7 @@ PyMemberDef device_members[] = {
 
 PyGetSetDef device_properties[] = {
     {"plans", device_count, nullptr, "How many plans there are.", nullptr},
+    {"residing", device_residing, nullptr, "How many of them have residents.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 

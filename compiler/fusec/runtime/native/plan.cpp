@@ -42,6 +42,15 @@ struct Node {  // of a graph, which is told where its memory is
   std::vector<int64_t> values;  // what it was told last
 };
 
+// What a captured graph makes, where it stays from call to call. It is handed out as another tensor
+// over the same memory, and not made again before nobody else holds that.
+struct Resident {
+  Py_ssize_t slot;
+  PyObject* tensor;   // null before the capture
+  PyObject *storage, *number;  // its storage, and that as a number that `use_count` takes
+  void* address;
+};
+
 struct Plan {
   PyObject_HEAD
   PyObject* specification;  // keeps alive what the rest points to
@@ -60,6 +69,12 @@ struct Plan {
   PyObject* owner;   // of the graph
   std::mutex* lock;
   bool broken;       // the graph cannot be told where memory is
+  std::vector<Resident>* residents;
+  // `use_count` takes a storage's number; `hooked` returns None unless somebody is given what is
+  // saved for backward; `probe` returns a tensor that nobody else knows.
+  PyObject *use_count, *hooked, *probe;
+  Py_ssize_t alone_uses, alone_references;  // of a storage that nobody else holds; -1: not known
+  bool handing;      // residents are being handed out
 };
 
 // The tensors of one call; every reference is owned.
@@ -419,6 +434,14 @@ PyObject* plan_capture(PyObject* object, PyObject* arguments) {
   ok = ok && run_steps(self, *self->steps, &frame, reinterpret_cast<void*>(stream), true);
   if (!ok) return nullptr;
   for (auto& [slot, address] : *self->fixed) address = frame.addresses[slot];
+  for (Resident& resident : *self->residents) {
+    if (!frame.tensors[resident.slot]) {
+      PyErr_SetString(PyExc_RuntimeError, "an output is not there");
+      return nullptr;
+    }
+    Py_XSETREF(resident.tensor, Py_NewRef(frame.tensors[resident.slot]));
+    resident.address = frame.addresses[resident.slot];
+  }
   Py_RETURN_NONE;
 }
 
@@ -449,12 +472,5 @@ PyObject* plan_captured(PyObject* object, PyObject* arguments) {
   self->graph = reinterpret_cast<void*>(static_cast<uintptr_t>(graph));
   Py_RETURN_NONE;
 }
-
-PyMethodDef plan_methods[] = {
-    {"allocate", plan_allocate, METH_NOARGS, "Return memory for a call's outputs."},
-    {"capture", plan_capture, METH_VARARGS, "Run on a stream that is being captured."},
-    {"captured", plan_captured, METH_VARARGS, "Launch a graph from now on."},
-    {nullptr, nullptr, 0, nullptr},
-};
 
 }  // namespace

@@ -120,12 +120,30 @@ bool read_steps(const Plan* self, PyObject* tuple, std::vector<Step>* out) {
   return true;
 }
 
+// Residents are (slots, use_count, hooked, probe), or None.
+bool read_residents(Plan* self, PyObject* given) {
+  if (given == Py_None) return true;
+  PyObject* slots;
+  if (!PyTuple_Check(given) ||
+      !PyArg_ParseTuple(given, "O!OOO", &PyTuple_Type, &slots, &self->use_count, &self->hooked,
+                        &self->probe)) {
+    return bad_plan("residents are no tuple");
+  }
+  std::vector<Py_ssize_t> chosen;
+  if (!read_slots(self, slots, false, &chosen)) return false;
+  for (Py_ssize_t slot : chosen) {
+    if (slot < self->inputs) return bad_plan("an input is no resident");
+    self->residents->push_back({slot, nullptr, nullptr, nullptr, nullptr});
+  }
+  return true;
+}
+
 bool plan_fill(Plan* self, PyObject* arguments) {
-  PyObject *driver, *before, *steps, *results, *loose, *fixed, *capsule, *kept;
-  if (!PyArg_ParseTuple(arguments, "O!nnO!O!O!O!O!OOOOO", driver_type, &driver, &self->inputs,
+  PyObject *driver, *before, *steps, *results, *loose, *fixed, *capsule, *kept, *residents;
+  if (!PyArg_ParseTuple(arguments, "O!nnO!O!O!O!O!OOOOOO", driver_type, &driver, &self->inputs,
                         &self->slots, &PyTuple_Type, &before, &PyTuple_Type, &steps, &PyTuple_Type,
                         &results, &PyTuple_Type, &loose, &PyTuple_Type, &fixed, &self->allocate,
-                        &self->data_ptr, &self->expect, &capsule, &kept)) {
+                        &self->data_ptr, &self->expect, &capsule, &kept, &residents)) {
     return false;
   }
   self->driver = reinterpret_cast<Driver*>(driver);
@@ -156,7 +174,7 @@ bool plan_fill(Plan* self, PyObject* arguments) {
     self->fixed->push_back({slot, nullptr});
   }
   self->view = view_of_capsule(capsule);
-  return true;
+  return read_residents(self, residents);
 }
 
 PyObject* plan_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
@@ -170,6 +188,8 @@ PyObject* plan_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   self->fixed = new std::vector<std::pair<Py_ssize_t, void*>>;
   self->nodes = new std::vector<Node>;
   self->lock = new std::mutex;
+  self->residents = new std::vector<Resident>;
+  self->alone_uses = -1;
   if (!plan_fill(self, arguments)) {
     Py_DECREF(self);
     return nullptr;
@@ -198,12 +218,28 @@ void plan_dealloc(PyObject* object) {
   delete self->loose;
   delete self->fixed;
   delete self->lock;
+  // Whoever holds a resident holds its memory: torch frees a graph's pool when that is free.
+  for (Resident& each : *self->residents) {
+    Py_XDECREF(each.number);
+    Py_XDECREF(each.storage);
+    Py_XDECREF(each.tensor);
+  }
+  delete self->residents;
   Py_CLEAR(self->replay);
   Py_CLEAR(self->owner);
   Py_CLEAR(self->specification);
   type->tp_free(object);
   Py_DECREF(type);
 }
+
+PyMethodDef plan_methods[] = {
+    {"allocate", plan_allocate, METH_NOARGS, "Return memory for a call's outputs."},
+    {"capture", plan_capture, METH_VARARGS, "Run on a stream that is being captured."},
+    {"captured", plan_captured, METH_VARARGS, "Launch a graph from now on."},
+    {"foreign", plan_foreign, METH_NOARGS, "Return which residents are not the graph's alone."},
+    {"places", plan_places, METH_NOARGS, "Return where the residents are."},
+    {nullptr, nullptr, 0, nullptr},
+};
 
 PyType_Slot plan_type_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(plan_new)},

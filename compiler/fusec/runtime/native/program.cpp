@@ -4,6 +4,7 @@
 // entry.cpp       Entry: one compiled form of a function: what must hold for it, what to run then
 // driver.cpp      Driver: the functions of the CUDA driver, looked up at run time
 // plan.cpp        Plan: what a call of a graph on a GPU does, run step by step or as a CUDA graph
+// residents.cpp   what a graph keeps for backward, and who else holds it
 // plan_type.cpp   the same as a Python type
 // device.cpp      DeviceProgram: a graph on a GPU; finds the plan that fits the inputs
 // dispatcher.cpp  Dispatcher: finds the entry that fits a call, or leaves it to the ordinary path

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-XBLOCK = 32  # tunable: 16 32 64 128 256 (columns a program computes)
+XBLOCK = 16  # tunable: 16 32 64 128 256 (columns a program computes)
 RBLOCK = 32  # tunable: 4 8 16 32 64 128 (rows it takes at a time)
 NUM_WARPS = 4  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)

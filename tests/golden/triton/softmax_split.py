@@ -9,7 +9,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 RBLOCK = 4096  # tunable: 512 1024 2048 4096 8192 (elements a program takes at a time)
-SPLITS = 17  # tunable: 8 16 17 32 64 128 256 512 1024 (programs that share a row)
+SPLITS = 32  # tunable: 8 16 32 64 128 256 512 1024 (programs that share a row)
 NUM_WARPS = 8  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
 UNROLL = 4  # tunable: 1 2 4 (steps of the loop that are written as one)

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 YBLOCK = 128  # tunable: 16 32 64 128 (rows of a tile)
-XBLOCK = 64  # tunable: 16 32 64 128 (columns of a tile)
-NUM_WARPS = 4  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
+XBLOCK = 128  # tunable: 16 32 64 128 (columns of a tile)
+NUM_WARPS = 8  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 
 
 @triton.jit

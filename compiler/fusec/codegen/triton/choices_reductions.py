@@ -267,12 +267,13 @@ def choose_columns(
     """Reduce down columns: neighboring lanes take neighboring columns.
 
     A row of 128 columns is a stretch of memory that is long enough to be read at full speed, in
-    16-byte accesses.  With ``one`` running value an element there are registers for 64 elements a
-    thread, all on their way at once (47 us instead of 51).  With more, 8 or 32 elements a thread
+    16-byte accesses.  With ``one`` running value an element half of that is enough, and 32 programs
+    of one warp with 32 elements a thread fill an SM (44 us; 16 programs of two warps with 64
+    elements a thread 48).  With more, 8 or 32 elements a thread
     and step leave registers for 4 programs an SM, which all run side by side; three more steps are
     on their way to shared memory (softmax 70 us instead of 84, batch norm 101 instead of 112, and
     97 with the 32 rather than 16).  Of what is small altogether each program takes few columns, so
-    that there are programs at all (7 us instead of 9).
+    that there are programs at all (5.5 us instead of 9).
     Short columns, of which there are many, are each one thread's own, two a thread: no lane has to
     wait for another (log_softmax of 21 channels 98 us; with 8 a thread 113). Where there are only
     ``parts`` to add up, one kernel of narrow tiles is over before two would have started.
@@ -297,24 +298,26 @@ def choose_columns(
             unroll(),
         )
         return Choice("looped", groups, reduced, inner_last=False, knobs=few)
-    block = 128 if rows * columns > SMALL_COLUMNS else 32
+    block = 128 if rows * columns > SMALL_COLUMNS else 16
     while block > 8 and block >= 2 * rows:
         block //= 2
-    programs = max(-(-rows // block), 1)
-    # 16 elements a thread and step, 8 where that much of several tensors is under way
     wide = block == 128
+    alone = wide and one
+    block = 64 if alone else block
+    programs = max(-(-rows // block), 1)
+    # 32 elements a thread and step, 8 where that much of several tensors is under way
     ahead = wide and not one and columns >= 128
-    each = 4096 if wide and one else 1024 if wide and (bulk > 2 or not ahead) else 2048
+    each = 1024 if wide and (one or bulk > 2 or not ahead) else 2048
     step = min(power_of_two(columns), each // block)
     knobs = [
         Knob("XBLOCK", block, (16, 32, 64, 128, 256), "columns a program computes"),
         Knob("RBLOCK", step, (4, 8, 16, 32, 64, 128), "rows it takes at a time"),
-        warps(2 if wide and (one or (ahead and bulk <= 2)) else 4),
+        warps(1 if alone else 2 if ahead and bulk <= 2 else 4),
         stages(4 if ahead else 1),
         unroll(),
     ]
     # programs that run side by side
-    resident = (16 if wide and one else 5 if bulk > 2 else 4 if ahead else 8) * SMS
+    resident = (32 if alone else 4 if bulk > 2 or ahead else 8) * SMS
     splits = min(resident // programs, columns // (4 * step)) if programs < 4 * SMS else 1
     if strategy == "split" or (splits > 1 and not strategy):
         splits = min(max(splits, 2), 1024)
@@ -341,12 +344,14 @@ def adds_parts(body: Body, rows: int, columns: int) -> bool:
 def splits_for(rows: int, columns: int) -> int:
     """Return how many programs share a row: 1 where there are rows enough to fill the GPU.
 
-    Six programs an SM with 8 warps each run side by side with up to 40 registers a thread: a
-    second, partly filled wave of programs would take as long as the first.
+    Six programs an SM with 8 warps each run side by side with up to 40 registers a thread.  Equal
+    shares of several rows are worth some programs more (the norm of 16 rows 25.6 us with 64
+    programs a row, 26.6 with 49; softmax of 64 rows 61.7 with 16, 63.3 with 12).
     """
     if rows >= SMS * 6 // 7 or columns < 16384:
         return 1
-    return max(min(6 * SMS // max(rows, 1), columns // 4096), 1)
+    splits = max(min(6 * SMS // max(rows, 1), columns // 4096), 1)
+    return power_of_two(splits) if rows > 1 else splits
 
 
 def choose_split(

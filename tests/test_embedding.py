@@ -57,6 +57,27 @@ def test_gradients(
     assert kernels_of(compiled) == (5 if few else 2 if dtype == F32 else 3)
 
 
+@pytest.mark.parametrize("padding", [-1, 7])
+@pytest.mark.parametrize("repeated", [0, 1, 2])
+def test_rows_that_get_one_are_copied(repeated: int, padding: int) -> None:
+    """Exactly, that is, the padding's row apart; and beside them one that gets several."""
+    index = torch.arange(1, 25).flip(0).view(4, 6)
+    index.view(-1)[:repeated] = 20
+    given = torch.randn(4, 6, 40, dtype=BF16)
+    given[0, 3, :5] = torch.tensor([float("nan"), float("inf"), -0.0, 0.0, -float("inf")])
+    found = fusec.compile(gradient, target="triton")(given, index, 90, padding)
+    exact = gradient(given.double(), index, 90, padding)
+    single = (torch.bincount(index.view(-1), minlength=90) == 1)[:, None]
+    torch.testing.assert_close(
+        torch.where(single, found, 0.0),
+        torch.where(single, exact, 0.0).to(BF16),
+        rtol=0,
+        atol=0,
+        equal_nan=True,
+    )
+    torch.testing.assert_close(found.double(), exact, rtol=0.01, atol=1e-5, equal_nan=True)
+
+
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 def test_of_a_model(target: str) -> None:
     table = torch.randn(64, 48, dtype=BF16)

@@ -142,7 +142,7 @@ def measure(workload: Workload, options: argparse.Namespace) -> Row:
     torch._dynamo.reset()
     torch.manual_seed(0)
     inputs = make_inputs(workload, "cuda")
-    fused = fusec.compile(workload.function)
+    fused = fusec.compile(workload.function, tuned=False)
     functions = {"eager": workload.function, "fusec": fused}
     for mode in options.modes:
         functions[mode] = torch.compile(

@@ -2,8 +2,9 @@
 
 In half precision a sum needs float32, and a whole table of that kind would be filled, added to,
 read again and converted, where most of its rows stay zero.  Where there are few rows to add, each
-row of the table that gets any is known by the first of them; the sums are kept at that one's place
-among the rows, and the table is written once.
+row of the table that gets any is known by the first and the last of them.  Where these are one, it
+is copied; only the others are added up, at the first one's place among the rows.  The table is
+written once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import torch
 
 from fusec.ir import ops
-from fusec.ir.index import Expr, flatten
+from fusec.ir.index import Expr, flatten, unflatten
 from fusec.ir.node import Node, indirect
 from fusec.lower.pointwise import convert
 from fusec.lower.registry import Lowering, aten, register
@@ -83,15 +84,32 @@ def _sums_of_few(
     meta, count, depth = lowering.meta(), indices.numel, indices.ndim
     number = torch.int32
 
-    def position(at: Index) -> Node:
-        return ops.cast(ops.index_value(flatten(at, indices.shape), torch.int64), number)
+    def narrow(value: Expr | int) -> Node:
+        return ops.cast(ops.index_value(Expr.of(value), torch.int64), number)
 
-    none = ops.cast(ops.index_value(count, torch.int64), number)
-    first = fill(lowering, dense_meta(meta.shape[:1], number, meta.device), lambda at: none)
-    update(lowering, first, indices.shape, row, position, "min")
+    # both extremes of the positions as largest values, so that one kernel finds them
+    ends = dense_meta((Expr.of(2), meta.shape[0]), number, meta.device)
+    found = fill(lowering, ends, lambda at: narrow(-1))
+
+    def mark(at: Index) -> Node:
+        position = flatten(at[1:], indices.shape)
+        from_end = ops.binary("eq", narrow(at[0]), narrow(0))
+        return ops.where(from_end, narrow(count - 1 - position), narrow(position))
+
+    shape = (Expr.of(2), *indices.shape)
+    update(lowering, found, shape, lambda at: (at[0], *row(at[1:])), mark, "max")
+
+    def first(at: Index) -> Node:
+        return ops.binary("sub", narrow(count - 1), found.at((Expr.of(0), *at)))
+
+    def last(at: Index) -> Node:
+        return found.at((Expr.of(1), *at))
 
     def owner(at: Index) -> Node:
-        return ops.cast(first.at(at), torch.int64)
+        return ops.cast(first(at), torch.int64)
+
+    def is_shared(at: Index) -> Node:
+        return ops.binary("lt", first(at), last(at))
 
     zero = ops.const(0.0, torch.float32)
     kept = dense_meta((count, meta.shape[1]), torch.float32, meta.device)
@@ -100,12 +118,17 @@ def _sums_of_few(
     def place(at: Index) -> Index:
         return (ops.checked_index(owner(row(at)), count, wrap=False), *at[depth:])
 
-    update(lowering, sums, gradient.shape, place, value, "add")
+    # adding nothing is left out, and what would be added not read
+    def shared(at: Index) -> Node:
+        return ops.masked(is_shared(row(at)), value(at), 0.0)
+
+    update(lowering, sums, gradient.shape, place, shared, "add")
 
     def element(at: Index) -> Node:
-        found = owner(at[:1])
-        there = ops.binary("lt", found, ops.index_value(count, torch.int64))
-        total = sums.at((indirect(found, count), *at[1:]))
-        return convert(ops.masked(there, total, 0.0), meta.dtype)
+        place = indirect(owner(at[:1]), count)
+        total = ops.masked(is_shared(at[:1]), sums.at((place, *at[1:])), 0.0)
+        alone = ops.binary("eq", first(at[:1]), last(at[:1]))
+        only = ops.masked(alone, value((*unflatten(place, indices.shape), *at[1:])), 0.0)
+        return convert(ops.where(alone, only, total), meta.dtype)
 
     return lowering.pointwise(element)

@@ -110,6 +110,14 @@ class Kernel:
         return identifier(wish, self.taken, fallback)
 
 
+def is_often_zero(node: Node) -> bool:
+    """Whether a value is zero unless a condition holds."""
+    if not (isinstance(node, Op) and node.name == "where"):
+        return False
+    other = node.args[2]
+    return isinstance(other, Const) and other.value == 0
+
+
 # What Triton has for each kind of update; nothing for a product.
 ATOMICS = {"add": "tl.atomic_add", "max": "tl.atomic_max", "min": "tl.atomic_min"}
 
@@ -412,6 +420,10 @@ class Block:
         node = store.value
         if store.mode == "set" and rounds_for_memory(node) and node not in kernel.names:
             node = node.args[0]
+        if store.mode == "add" and is_often_zero(node) and node not in kernel.names:
+            # adding nothing is left out
+            conditions.append(self.value(node.args[0]).within(ex.AND + 1))
+            node = node.args[1]
         value = ex.typed(self.value(node), node.dtype)
         mask = " & ".join(dict.fromkeys(conditions))
         if store.mode in ATOMICS:

@@ -89,7 +89,8 @@ def row_loop(body: Body, axes: list[Symbol], programs: int) -> tuple[Knob, ...]:
 
     Elements that are gathered one by one cost as many instructions as their addresses take.  With
     the row as a number a program computes the places in a row once for all of its rows:
-    interpolation takes 120 us instead of 155, max pooling 57 instead of 62.
+    interpolation takes 120 us instead of 155, max pooling 57 instead of 62.  Computed places take
+    many registers: programs of one warp (85 us; with two warps and twice the rows 93).
     """
     size = known(axes[-1].size) if axes[-1].size is not None else 1
     rows = known(product(a.size for a in axes[:-1] if a.size is not None))
@@ -98,7 +99,7 @@ def row_loop(body: Body, axes: list[Symbol], programs: int) -> tuple[Knob, ...]:
     computed = any(indirect_nodes(load.index) for load in body.loads())
     block, each, together = (
         min(power_of_two(size), 256),
-        16 if computed else 8,
+        8,
         2 if computed else 4,
     )
     while each > 1 and rows // each * -(-size // block) < programs:
@@ -108,7 +109,7 @@ def row_loop(body: Body, axes: list[Symbol], programs: int) -> tuple[Knob, ...]:
     return (
         Knob("YBLOCK", each, (2, 4, 8, 16, 32), "rows that a program goes through"),
         Knob("XBLOCK", block, (64, 128, 256, 512), "columns of a row that it computes"),
-        warps(max(block // 128, 1)),
+        warps(max(block // (256 if computed else 128), 1)),
         unroll(together),
     )
 

@@ -170,16 +170,17 @@ def choose_persistent(
 
     Short rows share a program; long ones get more warps.  With 64 elements a thread there are
     fewer programs to compute while others wait for memory: a layer norm of gelu took 36 us
-    instead of 28.  Of rows of 1024 two are enough.  Where a row that fills a program is only added
-    up, 16 elements a thread are better (norms of 4096 wide 39.3 us instead of 40.3, 38.7 instead
-    of 39.8; the gradient of silu and a group norm 44 instead of 49); for softmax they are not.
+    instead of 28.  Of rows of 1024 two are enough.  Where long rows are only added up, 16 elements
+    a thread are better (layer norms of 2048 38.2 us instead of 39.8, of 4096 39.3 instead of 40.3;
+    the gradient of silu and a group norm 44 instead of 49); for softmax they are not.
     """
-    tile = 2048 if width == 1024 else 4096
+    sparse = adds and width >= 2048
+    tile = 2048 if width == 1024 or (sparse and width == 2048) else 4096
     together = max(tile // width, 1)
     while together > 1 and rows // together < 2 * SMS:
         together //= 2  # rather more programs than fuller ones
     elements = width * together
-    count = min(max(elements // (512 if adds and width >= 4096 else 1024), 1), 32)
+    count = min(max(elements // (512 if sparse else 1024), 1), 32)
     if single:
         count = min(max(elements // 256, 1), 32)  # there is no other program to wait beside it
     knob = warps(power_of_two(count))

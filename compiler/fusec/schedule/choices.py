@@ -60,6 +60,8 @@ def cheaper_again(
 ) -> bool:
     """Whether a GPU computes a value sooner in each consumer than it writes and reads it.
 
+    Consumers that loop alike count once: they are about to share a kernel.
+
     Args:
         producer: One pointwise store.
         consumers: Who reads it.
@@ -70,10 +72,13 @@ def cheaper_again(
         return False
     own = buffer_bytes(made)
     inputs = {name for name in producer.reads() if buffer_bytes(buffers[name]) * SMALL_INPUT > own}
-    saved = (1 + len(consumers)) * own + sum(buffer_bytes(buffers[name]) for name in inputs)
+    kernels: dict[tuple[tuple[Expr, ...], ...], set[str]] = {}
     for consumer in consumers:
-        saved -= sum(buffer_bytes(buffers[name]) for name in inputs - set(consumer.reads()))
-    again = (len(consumers) - 1) * node_cost(producer.nodes()) * estimate(made.elements)
+        kernels.setdefault(consumer.body.sizes(), set()).update(consumer.reads())
+    saved = (1 + len(kernels)) * own + sum(buffer_bytes(buffers[name]) for name in inputs)
+    for reads in kernels.values():
+        saved -= sum(buffer_bytes(buffers[name]) for name in inputs - reads)
+    again = (len(kernels) - 1) * node_cost(producer.nodes()) * estimate(made.elements)
     return again <= OPERATIONS_A_BYTE * saved
 
 

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import fusec
+from fusec.errors import CompileError
 from fusec.report import Verdict
+from fusec.runtime.graph import CompiledGraph
 from fusec.tunables import read_tunables
 from fusec.tune.measure import Series
 from fusec.tune.prospects import (
@@ -291,5 +293,17 @@ def test_a_winner_is_in_use_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEC_TUNED", "1")
     pinned.revert()
     assert pinned.source == fresh.source
+    with monkeypatch.context() as patch:  # a compiler that refuses the settings now
+        build = CompiledGraph.build
+
+        def refuse(graph: Any, kernel: Any, text: str) -> Any:
+            if text != kernel.generated.text:
+                raise CompileError([], "it does not fit")
+            return build(graph, kernel, text)
+
+        patch.setattr(CompiledGraph, "build", refuse)
+        refused = compiled()
+        assert refused.source == fresh.source
+        assert refused.tuning is None
     keep(0, "")  # tuned again, and nothing was faster
     assert compiled().source == fresh.source

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 
+from fusec.errors import CompileError
 from fusec.report import SourceLine, TuningRun, Verdict
 from fusec.tunables import Tunable, read_tunables, set_tunables
 
@@ -193,8 +194,18 @@ class Kernel:
         if self._runnable is None:
             with self._lock:
                 if self._runnable is None:
-                    self._runnable = self.host.build(self, self._source)
+                    self._runnable = self._build()
         return self._runnable
+
+    def _build(self) -> Runnable:
+        try:
+            return self.host.build(self, self._source)
+        except CompileError:
+            if self.tuning is None or not self.edited:
+                raise
+            # settings of an earlier session: what is generated builds in any case
+            self._source, self.tuning = self.generated.text, None
+            return self.host.build(self, self._source)
 
     def pin(self, run: TuningRun) -> None:
         """Start from the winner of an earlier tuning run; to be called before it is built.

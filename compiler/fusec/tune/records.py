@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import functools
 import hashlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -45,7 +46,7 @@ class RecordStore(Protocol):
 
 
 def tuning_key(kernel: Kernel, sizes: Sequence[int], device: torch.device) -> dict[str, Any]:
-    """Return what a tuning result depends on: the text, the shapes and the device.
+    """Return what a tuning result depends on: the text, the shapes, the device and who compiles.
 
     Args:
         kernel: Its signature says the shapes and strides of its arguments, by its sizes.
@@ -59,7 +60,15 @@ def tuning_key(kernel: Kernel, sizes: Sequence[int], device: torch.device) -> di
         "sizes": [int(size) for size in sizes],
         "device": device_name(device),
         "threads": torch.get_num_threads() if device.type == "cpu" else 0,
+        "compilers": [torch.__version__, _triton_version() if kernel.target == "triton" else ""],
     }
+
+
+def _triton_version() -> str:
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def neutral(text: str) -> str:

@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Any, Protocol
 
@@ -27,7 +24,8 @@ from fusec.kernel import Kernel
 from fusec.report import Timing, Trial, TuningRun, Verdict
 from fusec.tunables import set_tunables
 from fusec.tune import records
-from fusec.tune.knobs import Config, Knobs
+from fusec.tune.ahead import Ahead, Candidate
+from fusec.tune.knobs import Knobs
 from fusec.tune.measure import Call, Series, judge
 from fusec.tune.prospects import Prospect
 from fusec.tune.records import RecordStore
@@ -37,8 +35,6 @@ BuildText = Callable[[str], Call]
 Check = Callable[[str], Verdict]
 Progress = Callable[[TuningRun], None]
 
-# Candidates that are compiled side by side.
-_AHEAD = max(2, min(4, os.cpu_count() or 2))
 _TRIAL_SECONDS = 0.04
 # A first look at a candidate, and how many times slower than the best ends it there.
 _LOOK_SECONDS = 0.003
@@ -70,13 +66,6 @@ class Foresight(Protocol):
 
 class _LeftOut(Exception):
     """A candidate that need not be compiled."""
-
-
-@dataclass
-class _Candidate:
-    config: Config
-    text: str
-    call: Future[Call]
 
 
 def tune_kernel(
@@ -136,7 +125,7 @@ def tune_kernel(
     run.eager_is_whole = eager_is_whole
     run.foresight = None if thorough else foresight
     run.looks = not thorough
-    run.depth, run.overlap = ahead or _AHEAD, overlap
+    run.depth, run.overlap = ahead, overlap
     if seed is None:
         seed = int.from_bytes(hashlib.sha256(run.base.encode()).digest()[:4], "big")
     run.search = Search(Knobs(kernel.tunables), seed=seed, whole=thorough)
@@ -176,7 +165,7 @@ class _Run:
         self.search = Search(Knobs(kernel.tunables))
         self.foresight: Foresight | None = None
         self.looks = True
-        self.depth, self.overlap = _AHEAD, False
+        self.depth, self.overlap = 0, False
         self.checked = ""
         self.binaries: dict[str, int] = {}  # the first trial of each machine code
         self.twins: dict[int, int] = {}
@@ -185,20 +174,13 @@ class _Run:
         self.scores: dict[int, float] = {}
         self.best: int | None = None
         self.eager_timing: Timing | None = None
-        self.ahead: deque[_Candidate] = deque()
 
     def go(self) -> TuningRun:
         """Search, settle, and put the winner in use."""
-        reason = "finished"
-        pool = ThreadPoolExecutor(self.depth, "fusec-tune")
         try:
-            reason = self.explore(pool)
+            reason = self.explore()
         except KeyboardInterrupt:
             reason = "stopped"
-        finally:
-            # A compiler still at work is not waited for.
-            pool.shutdown(wait=False, cancel_futures=True)
-            self.ahead.clear()
         try:
             self.settle(reason)
         except KeyboardInterrupt:
@@ -224,37 +206,29 @@ class _Run:
 
     # -- searching ----------------------------------------------------------------------------
 
-    def explore(self, pool: ThreadPoolExecutor) -> str:
+    def explore(self) -> str:
         """Try one configuration after the other; return why it ended."""
-        while True:
-            while len(self.ahead) < self.depth:
-                config = self.search.propose()
-                if config is None:
-                    break
-                text = set_tunables(self.base, dict(config))
-                self.ahead.append(_Candidate(config, text, pool.submit(self.build, text)))
-            if not self.ahead:
-                return "finished"
-            # Unless the compilers leave the timed calls alone, these want the cores for themselves.
-            waiting = {candidate.call for candidate in self.ahead}
-            done: set[Future[Call]] = set()
-            while not done if self.overlap else waiting:
-                if reason := self.over():
-                    return reason
-                when = FIRST_COMPLETED if self.overlap else "ALL_COMPLETED"
-                more, waiting = wait(waiting, timeout=0.05, return_when=when)
-                done |= more
-            for candidate in [each for each in self.ahead if each.call in done]:
-                if reason := self.over():
-                    return reason
-                self.ahead.remove(candidate)
-                self.attempt(candidate)
-                if self.progress is not None:
-                    self.progress(self.report())
+        with Ahead(
+            self.search,
+            lambda config: set_tunables(self.base, dict(config)),
+            self.build,
+            depth=self.depth,
+            overlap=self.overlap,
+        ) as ahead:
+            while True:
+                ready = ahead.ready(self.over)
+                if isinstance(ready, str):
+                    return ready
+                for candidate in ready:
+                    if reason := self.over():
+                        return reason
+                    self.attempt(candidate)
+                    if self.progress is not None:
+                        self.progress(self.report())
 
     def build(self, text: str) -> Call:
         """Build a candidate, in a thread of the pool, unless there is no point."""
-        if self.foresight is not None and self.trials and text != self.base:
+        if self.foresight is not None and text != self.base:
             prospect = self.foresight.before(text)
             if reason := self.hopeless(prospect):
                 raise _LeftOut(reason)
@@ -278,8 +252,8 @@ class _Run:
             return "budget"
         return ""
 
-    def attempt(self, candidate: _Candidate) -> None:
-        """Wait for a candidate's compiler and time it."""
+    def attempt(self, candidate: Candidate) -> None:
+        """Time a candidate, or take note of why not."""
         number = len(self.trials)
         timing: Timing | None = None
         error = note = ""

@@ -11,8 +11,8 @@ template <typename T>
 static inline void turn_over_32(
     T* to, int64_t to_step, const T* from, int64_t from_step, int64_t rows, int64_t columns);
 
-constexpr int64_t TILE_ROWS = 16; // tunable: 8 16 32 64 128 256 512 (rows of a turned tile)
-constexpr int64_t TILE_COLUMNS = 256; // tunable: 8 16 32 64 128 256 512 (elements of a row)
+constexpr int64_t TILE_ROWS = 64; // tunable: 8 16 32 64 128 256 512 (rows of a turned tile)
+constexpr int64_t TILE_COLUMNS = 64; // tunable: 8 16 32 64 128 256 512 (elements of a row)
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
 
 extern "C" int transpose_add(const float* __restrict__ a, const float* __restrict__ b, float*

@@ -224,10 +224,10 @@ ANGLE_COST = 8
 # an exponential. Sums of sines and powers took two thirds of the time so, softmax of half precision
 # three quarters, gelu nine tenths; what only adds and multiplies waits for the memory.
 TOGETHER_COST = 10
-# Both sides of a tile that is turned over are a few cache lines: every line that is read is used up
-# at once, as many lie beside each other in few pages, and what is written is a stream. 64 x 64 floats
-# beside 16 x 512: a transpose and an addition 3.6 ms instead of 3.75, channels to the last place and
-# back 0.10 instead of 0.14, of bfloat16 0.13 instead of 0.38.
+# Both sides of a tile that is turned over are a few cache lines: every line that is read is used
+# up at once, what is read lies in few pages, and what is written is a stream. 64 x 64 floats beside
+# 16 x 512: a transpose and an addition 3.0 ms instead of 3.2, channels from the last place and back
+# 0.10 instead of 0.13, of bfloat16 0.10 instead of 0.26.
 TILE_BYTES = 256
 TILE_CHOICES = (8, 16, 32, 64, 128, 256, 512)
 # Shorter axes than this are not worth turning a tile over for.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -62,6 +64,25 @@ class Block(nn.Module):
 @pytest.mark.parametrize("shape", [(2, 3, 64, 64), (1, 3, 57, 43)])
 def test_a_network_of_convolutions(given: torch.memory_format, shape: tuple[int, ...]) -> None:
     assert check(Block(), torch.randn(shape).to(memory_format=given)) == [True, True, True]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_of_bfloat16(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the processor multiplies it, they are turned; where not, as what they are widened to."""
+    for place in ("choices", "halves"):
+        name = f"fusec.graph.{place}.multiplies_slowly"
+        monkeypatch.setattr(name, lambda dtype: not native, raising=False)
+    exact = Block().eval().double()
+    module, x = copy.deepcopy(exact).bfloat16(), torch.randn(2, 3, 57, 43).bfloat16()
+    compiled = fusec.compile(module)
+    with torch.no_grad():
+        for _ in range(2):
+            found, eager, truth = compiled(x), module(x), exact(x.double())
+            errors = [(y.double() - truth).abs().max().item() for y in (found, eager)]
+            assert errors[0] <= 1.5 * errors[1] + 1e-3
+            assert found.stride() == eager.stride()
+    if native:
+        assert changed(compiled) == [True, True, True]
 
 
 def test_norms_lie_as_their_input_does() -> None:

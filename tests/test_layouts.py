@@ -68,7 +68,7 @@ def test_a_network_of_convolutions(given: torch.memory_format, shape: tuple[int,
 
 @pytest.mark.parametrize("native", [True, False])
 def test_of_bfloat16(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the processor multiplies it, they are turned; where not, as what they are widened to."""
+    """They are turned where the processor multiplies it; else as what they are widened to."""
     for place in ("choices", "halves"):
         name = f"fusec.graph.{place}.multiplies_slowly"
         monkeypatch.setattr(name, lambda dtype: not native, raising=False)

@@ -25,7 +25,7 @@ SHRUNK = {
     "SCAN_BLOCK": 16,
     "SCAN_BLOCK_COST": 1,
     "BLOCK": 16,
-    "TILE_COLUMNS": 16,
+    "TILE_BYTES": 64,
     "MIN_TILE": 2,
     "LINE": 8,
     "AHEAD": 12,

@@ -84,6 +84,25 @@ def test_edit_and_tune() -> None:
     assert not difference(compiled(x), expected)
 
 
+def test_tuning_compiles_while_it_times() -> None:
+    """By processes; the start comes first, and what needs no timing says why."""
+    x = torch.randn(8192, 4096, device="cuda", dtype=torch.bfloat16)
+    compiled = fusec.compile(lambda x: x.softmax(0), keep_inputs=True, tuned=False)
+    compiled(x)
+    (kernel,) = compiled.kernels.values()
+    start = {t.name: t.value for t in kernel.tunables}
+    run = kernel.tune(budget=8.0)
+    assert dict(run.trials[0].values) == start
+    assert run.trials[0].timing is not None
+    assert sum(trial.timing is not None for trial in run.trials) > 5
+    assert all(trial.timing or trial.error or trial.note for trial in run.trials)
+    if run.best:
+        assert run.checked
+    assert not difference(compiled(x), x.softmax(0))
+    again = fusec.compile(lambda x: x.softmax(0), keep_inputs=True)
+    assert not difference(again(x), x.softmax(0))
+
+
 def test_the_short_launch_follows_alignment_sizes_and_streams() -> None:
     compiled = fusec.compile(lambda x, y: (x + y).relu().sum(-1), dynamic=True)
     base = torch.randn(70_000, device="cuda")

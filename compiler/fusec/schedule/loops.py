@@ -57,30 +57,39 @@ def _stride_of(offset: Expr, axis: Symbol) -> int | None:
 def _order_by_stride(body: Body, buffers: Mapping[str, Buffer]) -> Body:
     """Order the loops so that the innermost one steps through memory in small steps.
 
-    Every access votes with its bytes; what is written counts twice, since a scattered write costs
-    more than a scattered read.  The other loops follow the access that the innermost one suits
-    best, so that they can be joined where that buffer is gapless.
+    Every access votes with its bytes; what is written counts for more, since a scattered write
+    costs more than a scattered read.  The other loops follow the access that the innermost one
+    suits best, so that they can be joined where that buffer is gapless.
     """
     if len(body.axes) < 2 and len(body.reduce_axes) < 2:
         return body
     written = len(body.stores)
+    names = body.reads() + body.writes()
+    on_cpu = all(buffers[name].device.type == "cpu" for name in names)
+    beyond, writes = (
+        (choices.BEYOND_A_LINE, choices.WRITES_ON_CPU) if on_cpu else (1.0, choices.WRITES)
+    )
     weighted = [
-        (offset, size * (2 if n < written else 1))
+        (offset, size * (writes if n < written else 1))
         for n, (offset, size) in enumerate(_accesses(body, buffers))
     ]
-    axes = _ordered(body.axes, weighted)
+    axes = _ordered(body.axes, weighted, beyond)
     reduce_axes = body.reduce_axes
     if not any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in body.nodes()):
-        reduce_axes = _ordered(reduce_axes, weighted)
+        reduce_axes = _ordered(reduce_axes, weighted, beyond)
     if axes == body.axes and reduce_axes == body.reduce_axes:
         return body
     return Body(axes, reduce_axes, body.stores)
 
 
-def _ordered(axes: tuple[Symbol, ...], weighted: Sequence[tuple[Expr, int]]) -> tuple[Symbol, ...]:
+def _ordered(
+    axes: tuple[Symbol, ...], weighted: Sequence[tuple[Expr, int]], beyond: float
+) -> tuple[Symbol, ...]:
     if len(axes) < 2:
         return axes
-    scores = {axis: _score(axis, weighted) for axis in axes}
+    scores = {axis: _score(axis, weighted, beyond) for axis in axes}
+    if beyond < 1.0:
+        scores = {axis: score + _too_short(axis) for axis, score in scores.items()}
     innermost = min(reversed(axes), key=scores.__getitem__)
     leading = max(
         (item for item in weighted if _stride_of(item[0], innermost)),
@@ -97,18 +106,30 @@ def _ordered(axes: tuple[Symbol, ...], weighted: Sequence[tuple[Expr, int]]) -> 
     return tuple(sorted(axes, key=place, reverse=True))
 
 
-def _score(axis: Symbol, weighted: Sequence[tuple[Expr, int]]) -> float:
+def _too_short(axis: Symbol) -> float:
+    """Return what a loop on a CPU loses where it has not even a vector's elements, as a score."""
+    return (
+        choices.SHORT_LOOP
+        if axis.size is not None and choices.estimate(axis.size) < choices.VECTOR
+        else 0.0
+    )
+
+
+def _score(axis: Symbol, weighted: Sequence[tuple[Expr, int]], beyond: float) -> float:
     """Return how far apart in memory neighbors along ``axis`` are, over all accesses.
 
-    Strides count by their logarithm: a step of 1 against 64 matters as much as 64 against 4096,
-    since either way every element lies in another cache line.
+    Strides count by their logarithm, on a GPU throughout: a step of 1 against 64 matters as much
+    as 64 against 4096.  On a CPU only ``beyond`` of what is more than a cache line counts: every
+    element lies in another line by then, and is read by lines where tiles are turned over.
     """
     total = weight = 0.0
     for offset, size in weighted:
         stride = _stride_of(offset, axis)
         if stride == 0:
             continue
-        total += size * (40.0 if stride is None else math.log2(abs(stride)))
+        apart = 40.0 if stride is None else math.log2(abs(stride))
+        near = min(apart, choices.LINE)
+        total += size * (near + beyond * (apart - near))
         weight += size
     return total / weight if weight else 50.0
 

@@ -1,0 +1,52 @@
+"""The order of loops on a CPU: writes are streams, whatever that costs the reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fusec
+
+CHANNELS_LAST = torch.channels_last
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch._dynamo.reset()
+
+
+def innermost(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> str:
+    """Return the size of the innermost loop; the result is eager's, and lies as it does."""
+    compiled = fusec.compile(function)
+    found, eager = compiled(*inputs), function(*inputs)
+    assert torch.equal(found, eager)
+    assert found.stride() == eager.stride()
+    (kernel,) = compiled.kernels.values()
+    return kernel.generated.summary.rpartition(" x ")[2].removeprefix("pointwise over ")
+
+
+@pytest.mark.parametrize("side", [14, 32, 64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_channels_turned_to_the_last_place(side: int, dtype: torch.dtype) -> None:
+    """However far apart they were: also where they lie a power of two apart."""
+    x = torch.randn(2, 24, side, side).to(dtype)
+    assert innermost(lambda x: x.contiguous(memory_format=CHANNELS_LAST) * 2, x) == "24"
+
+
+def test_channels_turned_back() -> None:
+    x = torch.randn(2, 24, 16, 16).to(memory_format=CHANNELS_LAST)
+    assert innermost(lambda x: x.contiguous() * 2, x) == "256"
+
+
+def test_a_few_channels_are_no_vector() -> None:
+    x = torch.randn(2, 3, 40, 48)
+    assert innermost(lambda x: x.contiguous(memory_format=CHANNELS_LAST) * 2, x) == "48"
+
+
+def test_more_is_read_than_written() -> None:
+    x, y = torch.randn(50, 60), torch.randn(50, 60)
+    added: Any = lambda x, y: (x.t() + y.t()).contiguous()  # noqa: E731
+    assert innermost(added, x, y) == "50"

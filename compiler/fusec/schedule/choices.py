@@ -17,7 +17,7 @@ SYMBOLIC_SIZE = 1024
 # The order of loops.
 # Elements of a cache line, as a logarithm, and what of a longer stride counts on a CPU.
 LINE = 4.0
-BEYOND_ALINE = 0.1
+BEYOND_A_LINE = 0.1
 # What an element that is written counts for beside one that is read.  A processor reads a line for
 # each that it writes to, and has no way to turn over what is written: two transposes added up took
 # 9.5 ms where they were written down the columns, and 0.4 along the rows.

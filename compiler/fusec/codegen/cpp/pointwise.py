@@ -246,9 +246,10 @@ def _write_tiles(kernel: Kernel, scope: Scope, writer: Writer, turned: Turned) -
 def _tile_sizes(kernel: Kernel, turned: Turned) -> dict[Symbol, str]:
     """Declare the sides of the tiles."""
     last = kernel.body.axes[-1]
-    load = turned.steps[0][0]
+    load, step = turned.steps[0]
     extent = last.size.constant if last.size is not None else 1
-    rows, columns = choices.tile(kernel.buffers[load.buffer].dtype.itemsize, extent)
+    itemsize = kernel.buffers[load.buffer].dtype.itemsize
+    rows, columns = choices.tile(itemsize, extent, step.constant)
     # Where every block of a row is taken to be full, those of a tile have to be so as well.
     least = choices.LINE if is_even(last) else 1
     widths = [width for width in choices.TILE_CHOICES if width >= least]

@@ -54,6 +54,18 @@ def column_sums() -> Compute:
     return Compute("columns", Body((j,), (r,), (Store("columns", at(j), total),)))
 
 
+def alone(*consumers: Compute) -> list[tuple[Compute]]:
+    """Return consumers that are not about to be inlined."""
+    return [(consumer,) for consumer in consumers]
+
+
+def product() -> Compute:
+    """Return the products with x by themselves, as they are before anything is inlined."""
+    i, j = axes(ROWS, COLUMNS)
+    value = ops.binary("mul", ops.load("made", at(i, j), F32), read("x", at(i, j), HALF))
+    return Compute("product", Body((i, j), (), (Store("other", at(i, j), value),)))
+
+
 def result() -> Compute:
     i, j = axes(ROWS, COLUMNS)
     value = ops.binary("add", ops.load("made", at(i, j), F32), read("x", at(i, j), HALF))
@@ -64,17 +76,28 @@ def result() -> Compute:
 def test_it_pays_while_the_memory_is_what_is_waited_for(functions: int, expected: bool) -> None:
     with recording():
         consumers = [row_sums("sum", True), result()]
-        assert cheaper_again(producer(functions), consumers, buffers("cuda")) is expected
+        assert cheaper_again(producer(functions), alone(*consumers), buffers("cuda")) is expected
 
 
 def test_consumers_that_loop_alike_are_one_kernel() -> None:
     with recording():
         alike = [row_sums("sum", True), row_sums("other", False), result()]
         apart = [row_sums("sum", True), column_sums(), result()]
-        assert cheaper_again(producer(3), alike, buffers("cuda"))
-        assert not cheaper_again(producer(3), apart, buffers("cuda"))
+        assert cheaper_again(producer(3), alone(*alike), buffers("cuda"))
+        assert not cheaper_again(producer(3), alone(*apart), buffers("cuda"))
+
+
+def test_what_is_about_to_be_inlined_counts_where_it_ends() -> None:
+    with recording():
+        chains = [(product(), row_sums("sum", False)), (row_sums("other", False),), (result(),)]
+        assert cheaper_again(producer(4), chains, buffers("cuda"))
+        assert not cheaper_again(
+            producer(4), [*chains[:1], (column_sums(),), *chains[2:]], buffers("cuda")
+        )
 
 
 def test_a_processor_computes_for_longer_than_it_reads() -> None:
     with recording():
-        assert not cheaper_again(producer(0), [row_sums("sum", True), result()], buffers("cpu"))
+        assert not cheaper_again(
+            producer(0), alone(row_sums("sum", True), result()), buffers("cpu")
+        )

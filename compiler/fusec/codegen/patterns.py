@@ -8,11 +8,13 @@ far below zero.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from fusec.ir.body import Body
 from fusec.ir.node import Const, IndexValue, Load, Node, Op, op, walk
+
+Replacement = Callable[[Node, Mapping[Node, Node]], Node | None]
 
 ONE_PLUS = {"erf": "one_plus_erf", "tanh": "one_plus_tanh"}
 
@@ -25,18 +27,33 @@ def use_one_plus(body: Body, functions: Collection[str], may: Callable[[Node], b
         functions: Which of ``ONE_PLUS`` there is a form for.
         may: Whether a sum may be rewritten.
     """
-    nodes = body.nodes()
-    uses = Counter(arg for node in nodes for arg in node.args)
-    done: dict[Node, Node] = {}
-    for node in nodes:
+    uses = Counter(arg for node in body.nodes() for arg in node.args)
+
+    def replaced(node: Node, done: Mapping[Node, Node]) -> Node | None:
         function = one_plus(node, uses) if may(node) else None
-        if function is not None and function.name in functions:
-            done[node] = op(ONE_PLUS[function.name], (done[function.args[0]],), node.dtype)
-            done[node].source = node.source
-        else:
+        if function is None or function.name not in functions:
+            return None
+        return op(ONE_PLUS[function.name], (done[function.args[0]],), node.dtype)
+
+    return replace_values(body, replaced)
+
+
+def replace_values(body: Body, replaced: Replacement) -> Body:
+    """Return ``body`` with values replaced, but for those that positions are computed from.
+
+    Args:
+        body: What to rewrite.
+        replaced: Takes a node, arguments first, and what became of the nodes before it; returns
+            what is to be in its place, or None to keep it.
+    """
+    done: dict[Node, Node] = {}
+    for node in body.nodes():
+        new = replaced(node, done)
+        if new is None:
             args = tuple(done[arg] for arg in node.args)
-            done[node] = node if args == node.args else node.rebuild(args, lambda expr: expr)
-            done[node].source = node.source
+            new = node if args == node.args else node.rebuild(args, lambda expr: expr)
+        new.source = node.source
+        done[node] = new
     stores = tuple(replace(store, value=done[store.value]) for store in body.stores)
     return replace(body, stores=stores)
 
@@ -65,4 +82,4 @@ def index_nodes(body: Body) -> set[Node]:
     return set(walk(tuple(p for p in payloads if isinstance(p, Node))))
 
 
-__all__ = ["ONE_PLUS", "index_nodes", "one_plus", "use_one_plus"]
+__all__ = ["ONE_PLUS", "index_nodes", "one_plus", "replace_values", "use_one_plus"]

@@ -7,9 +7,9 @@ and a run happens inside ``interpreting()``, which puts everything back afterwar
 compile one kernel and interpret the next.
 
 Corrected inside it, for Triton 3.6: bfloat16 conversions (the interpreter rounds 1.999 to 1.0),
-bfloat16 arithmetic (it adds and multiplies the bit patterns), ``fmin``/``fmax`` (NaN), libdevice
-functions (missing altogether), reductions with a combine function of one's own (a Python loop over
-every element), assertions (never checked).
+bfloat16 arithmetic (it adds and multiplies the bit patterns), ``fmin``/``fmax`` (NaN), ``fma``
+(rounded twice), libdevice functions (missing altogether), reductions with a combine function of
+one's own (a Python loop over every element), assertions (never checked).
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def _patch_builder(interpreter: Any, tl: Any) -> None:
                 old[at] = before.data[0]
         return handle(old, value.dtype.scalar)
 
-    product = builder.create_dot
+    product, multiply_add = builder.create_dot, builder.create_fma
 
     def dot(self: Any, left: Any, right: Any, *rest: Any) -> Any:
         if left.dtype.scalar == tl.bfloat16:
@@ -262,6 +262,14 @@ def _patch_builder(interpreter: Any, tl: Any) -> None:
             value = handle(value.data, tl.int1)
         return spread(self, wanted, value)
 
+    def fma(self: Any, x: Any, y: Any, z: Any) -> Any:
+        if z.dtype.scalar != tl.float32:
+            return multiply_add(self, x, y, z)
+        # the product of two float32 is exact in float64
+        wide = x.data.astype(np.float64) * y.data + z.data
+        return handle(wide.astype(np.float32), z.dtype.scalar)
+
+    builder.create_fma = fma
     builder.create_splat = splat
     builder.get_all_ones_value = all_ones
     builder.create_dot = dot

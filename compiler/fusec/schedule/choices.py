@@ -70,7 +70,7 @@ OPERATIONS_A_BYTE = 4
 
 
 def cheaper_again(
-    producer: Body, consumers: Sequence[Compute], buffers: Mapping[str, Buffer]
+    producer: Body, consumers: Sequence[Sequence[Compute]], buffers: Mapping[str, Buffer]
 ) -> bool:
     """Whether a GPU computes a value sooner in each consumer than it writes and reads it.
 
@@ -78,7 +78,7 @@ def cheaper_again(
 
     Args:
         producer: One pointwise store.
-        consumers: Who reads it.
+        consumers: Who reads it, each with those that it is about to be inlined into.
         buffers: By name.
     """
     made = buffers[producer.stores[0].buffer]
@@ -87,8 +87,9 @@ def cheaper_again(
     own = buffer_bytes(made)
     inputs = {name for name in producer.reads() if buffer_bytes(buffers[name]) * SMALL_INPUT > own}
     kernels: dict[tuple[tuple[Expr, ...], ...], set[str]] = {}
-    for consumer in consumers:
-        kernels.setdefault(consumer.body.sizes(), set()).update(consumer.reads())
+    for chain in consumers:
+        reads = kernels.setdefault(chain[-1].body.sizes(), set())
+        reads.update(name for consumer in chain for name in consumer.reads())
     saved = (1 + len(kernels)) * own + sum(buffer_bytes(buffers[name]) for name in inputs)
     for reads in kernels.values():
         saved -= sum(buffer_bytes(buffers[name]) for name in inputs - reads)

@@ -63,7 +63,8 @@ def inline_pointwise(
                 continue
         large = choices.large_inputs(body, program.buffers)
         expansion = _expansion(body, computes, program)
-        cheap = choices.cheaper_again(body, computes, program.buffers)
+        chains = [_chain(c, steps, readers, kept | updated) for c in computes]
+        cheap = choices.cheaper_again(body, chains, program.buffers)
         reason = choices.may_recompute(body, len(users), expansion, large, cheap)
         if reason is None and _belongs_to_its_producer(body, computes, program, steps):
             reason = "it picks from a large result, and belongs into the kernel that makes it"
@@ -95,6 +96,21 @@ def inline_pointwise(
             readers[read] = [user for user in readers[read] if user != step.name]
         del steps[step.name]
     return tuple(steps[s.name] for s in program.steps if s.name in steps), decisions
+
+
+def _chain(
+    consumer: Compute, steps: dict[str, Step], readers: dict[str, list[str]], kept: set[str]
+) -> tuple[Compute, ...]:
+    """Return a consumer and, while it is pointwise and has one reader, that and its likes."""
+    chain = [consumer]
+    while True:
+        body = chain[-1].body
+        if len(body.stores) != 1 or body.has_reduction or body.stores[0].buffer in kept:
+            return tuple(chain)
+        following = [steps[name] for name in readers.get(body.stores[0].buffer, [])]
+        if len(following) != 1 or not isinstance(following[0], Compute):
+            return tuple(chain)
+        chain.append(following[0])
 
 
 def _belongs_to_its_producer(

@@ -34,6 +34,25 @@ def online_sum_grouped(largest, total, x, GROUP: tl.constexpr):
 
 
 @triton.jit
+def divided(x, y):
+    """Return x / y as IEEE divides, for many x to each y: with one reciprocal for all of them.
+
+    Below 1e-31 a quotient may be off by one unit in the last place.
+    """
+    # y becomes positive, and neither its reciprocal nor what is left over too large or too small
+    scale = tl.where(tl.abs(y) < 2.0**-100, 2.0**60, 1.0)
+    scale = tl.where(tl.abs(y) > 2.0**100, 2.0**-60, scale)
+    negative = y.to(tl.int32, bitcast=True) < 0
+    scale = tl.where(negative, scale * -1.0, scale)
+    x, y = x * scale, y * scale
+    inverse = tl.div_rn(1.0, y)
+    quotient = x * inverse
+    over = tl.fma(quotient, tl.where(y == float("inf"), 1.0, y), x * -1.0)
+    better = tl.fma(over, inverse * -1.0, quotient)
+    return tl.where(tl.abs(quotient) < float("inf"), better, quotient)
+
+
+@triton.jit
 def softmax(
     x_ptr,
     out_ptr,
@@ -68,7 +87,7 @@ def softmax(
             other=-float("inf"),
             eviction_policy="evict_first",
         )
-        y = tl.div_rn(libdevice.exp(x - x_max), exp_sum)
+        y = divided(libdevice.exp(x - x_max), exp_sum)
         tl.store(out_ptr + s1 * row + col, y, col_inside)
 
 

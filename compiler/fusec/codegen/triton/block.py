@@ -282,7 +282,17 @@ class Block:
         if relaxed and node.name == "truediv" and is_softmax_total(node.args[1]):
             inverse = ex.infix("/", ex.PRODUCT, Text("1.0"), args[1])
             return ex.infix("*", ex.PRODUCT, args[0], inverse)
+        if node.name == "truediv" and not relaxed and self._divides_rows(node):
+            return ex.call(self.kernel.needs.helper("divided"), *args)
         return ex.operation(node.name, dtypes, args, self.kernel.needs, relaxed)
+
+    def _divides_rows(self, node: Op) -> bool:
+        """Whether float32 elements of a row are divided by one value of the row."""
+        x, y = node.args
+        reduced = self.kernel.tile.reduced
+        if node.dtype != torch.float32 or isinstance(y, Const):
+            return False
+        return bool(reduced & self.kernel.free[x]) and not reduced & self.kernel.free[y]
 
     def _only_summed(self, node: Node) -> bool:
         """Whether a float32 value is nothing but a term of sums."""

@@ -386,6 +386,7 @@ _SPECIAL: dict[str, Rule] = {
     "lshift": _shift("shift_left", "<<"),
     "rshift": _shift("shift_right", ">>"),
     "pow": _pow,
+    "nearest_int": _sized("nearest_int", "nearest_int"),
     "sigmoid": _sized("sigmoid", "sigmoid64"),
     "sign": _sized("sign", "sign"),
     "signbit": _sized("signbit32", "signbit64"),

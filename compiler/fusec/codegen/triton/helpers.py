@@ -251,6 +251,33 @@ def one_plus_tanh(z):
     """Return 1 + tanh(z), to 22 bits: enough for a result in half precision."""
     return 2.0 / (1.0 + libdevice.fast_expf(-2.0 * z))
 ''',
+    "nearest_int": '''
+@triton.jit
+def nearest_int(x):
+    """Return the integer nearest to x, ties to even, for -2**22 <= x <= 2**22; 0 for NaN."""
+    # at 1.5 * 2**23 a float32's last bit is worth 1: the addition rounds
+    moved = tl.where(x == x, x, 0.0) + 12582912.0
+    return moved.to(tl.int32, bitcast=True) - 0x4B400000
+''',
+    "divided": '''
+@triton.jit
+def divided(x, y):
+    """Return x / y as IEEE divides, for many x to each y: with one reciprocal for all of them.
+
+    Below 1e-31 a quotient may be off by one unit in the last place.
+    """
+    # y becomes positive, and neither its reciprocal nor what is left over too large or too small
+    scale = tl.where(tl.abs(y) < 2.0**-100, 2.0**60, 1.0)
+    scale = tl.where(tl.abs(y) > 2.0**100, 2.0**-60, scale)
+    negative = y.to(tl.int32, bitcast=True) < 0
+    scale = tl.where(negative, scale * -1.0, scale)
+    x, y = x * scale, y * scale
+    inverse = tl.div_rn(1.0, y)
+    quotient = x * inverse
+    over = tl.fma(quotient, tl.where(y == float("inf"), 1.0, y), x * -1.0)
+    better = tl.fma(over, inverse * -1.0, quotient)
+    return tl.where(tl.abs(quotient) < float("inf"), better, quotient)
+''',
     "sigmoid": '''
 @triton.jit
 def sigmoid(x):

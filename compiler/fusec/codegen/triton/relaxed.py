@@ -37,13 +37,13 @@ def relaxed_nodes(body: Body) -> frozenset[Node]:
             users.setdefault(arg, []).append(node)
     for node in reversed(nodes):  # users before their arguments
         used = users.get(node, [])
-        if used and node not in strict and all(_is_bound(u) and u.args[0] is node for u in used):
+        if used and node not in strict and all(is_bound(u) and u.args[0] is node for u in used):
             continue  # a comparison that clamps: either side of the jump is the same value
         if isinstance(node, Cast) and node.dtype in _HALF and not node.bitcast:
             continue  # the rounding that hides it all, whoever uses the result
         harmless = node not in strict and _is_smooth(node)
         if isinstance(node, Op) and node.name == "where" and harmless:
-            if not _is_bound(node):
+            if not is_bound(node):
                 strict.add(node.args[0])
         elif not harmless:
             strict.update(node.args)
@@ -80,7 +80,7 @@ def is_softmax_total(node: Node) -> bool:
     return node.kind == "online_sum" or (node.kind == "sum" and is_softmax_weight(node.args[0]))
 
 
-def _is_bound(node: Node) -> bool:
+def is_bound(node: Node) -> bool:
     """Whether this is ``where(x < bound, bound, x)``, or that with ``>``: x itself, clamped."""
     if not (isinstance(node, Op) and node.name == "where"):
         return False

@@ -17,7 +17,7 @@ from fusec.runtime.device_program import MOST_PLANS, DeviceProgram, device_of
 from fusec.runtime.graph_policy import MOST_KEYS, MOST_PLACES, WARM_UPS, Policy
 from fusec.runtime.graph_steps import baked_inputs, for_graph, unmovable_inputs
 from fusec.runtime.launch_records import only_launches
-from fusec.runtime.step_memory import share_memory, with_frees
+from fusec.runtime.step_memory import DELAYED_BYTES, in_rows, share_memory, with_frees
 from fusec.runtime.steps import Call, Memory, touched
 from fusec.runtime.triton_launch import with_launchers
 from fusec.runtime.triton_load import load
@@ -191,6 +191,23 @@ def test_memory_is_dropped_after_the_last_step_that_needs_it() -> None:
     assert kinds == ["Memory", "Start", "Free", "Call", "Free", "Memory", "Start"]
     assert touched(steps[2]) == ("x",)
     assert touched(steps[4]) == ("a",)
+
+
+def test_kernels_are_started_together_where_little_memory_waits_for_it() -> None:
+    device = Device()
+
+    def kinds(n: int) -> list[str]:
+        steps = [like("a", n), scale("x", "a", n, 2), like("y", n), scale("a", "y", n, 3)]
+        steps += [operator("y", "b", n, 2, device), like("z", n), scale("b", "z", n, 3)]
+        rows = in_rows(with_frees(steps, {"z"}), {"x": like("x", n)})
+        return [type(step).__name__ for step in rows]
+
+    assert kinds(4) == ["Memory", "Memory", "Start", "Start", "Free", "Call", "Free"] + [
+        "Memory",
+        "Start",
+    ]
+    apart = ["Memory", "Start", "Free", "Memory", "Start", "Free", "Call", "Free", "Memory"]
+    assert kinds(DELAYED_BYTES) == [*apart, "Start"]
 
 
 def test_memory_that_operators_see_is_not_shared() -> None:

@@ -16,7 +16,7 @@ from fusec.runtime import cpp_build, launch_records, native
 from fusec.runtime.device_program import DeviceProgram, Machine
 from fusec.runtime.memory import empty_cpu
 from fusec.runtime.residents import holders
-from fusec.runtime.step_memory import share_memory, with_frees
+from fusec.runtime.step_memory import in_rows, share_memory, with_frees
 from fusec.runtime.steps import Call, Memory, Output, Place, Start, Step, Steps
 
 STREAM = 7
@@ -59,6 +59,7 @@ class Device:
         alone: Of each capture, whether it was to have memory of its own.
         capturing: Whether somebody else captures the current stream.
         allocated: Sizes of what was allocated, in order.
+        chaining: Whether kernels in a row are one launch: 0 never, 1 where it is quicker, 2 always.
     """
 
     device: int = 0
@@ -71,13 +72,14 @@ class Device:
     allocated: list[tuple[int, ...]] = field(default_factory=list)
     inside: bool = False
     alone: list[bool] = field(default_factory=list)
+    chaining: int = 0
 
     def machine(self) -> Machine:
         """Return it as plans see it."""
         found = native.types(wait=True)
         assert found is not None
         return Machine(
-            found.Driver(library()[1]),
+            found.Driver(library()[1], self.chaining),
             self.allocate,
             lambda: self.device,
             lambda device: self.stream + 100 * device,
@@ -193,7 +195,7 @@ def steps_of(inputs: tuple[Memory, ...], steps: list[Step], outputs: tuple[Memor
     made = tuple(m for m in outputs if m.name not in tensors)
     return Steps(
         tuple(tensors),
-        tuple(with_frees(share_memory(steps, names), names)),
+        tuple(in_rows(with_frees(share_memory(steps, names), names), tensors)),
         tuple(Output(m.name) for m in outputs),
         tensors,
         made,

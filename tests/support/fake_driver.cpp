@@ -1,9 +1,12 @@
 // A stand-in for the CUDA driver, for tests on machines without one: kernels are functions of this
 // file on ordinary memory, a graph is a list of what was started while a stream was captured.
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -29,6 +32,9 @@ Graph* capturing = nullptr;
 void* captured_stream = nullptr;
 Node* last = nullptr;
 int refusing = 0;
+int capture_mode = 0;
+int graphs = 0;  // that were created and not destroyed
+bool slow_graphs = false, slow_launches = false;
 std::string calls;
 
 template <typename T>
@@ -117,6 +123,7 @@ int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned 
            std::to_string(threads) + " " + std::to_string(shared) + " on " +
            std::to_string(reinterpret_cast<uintptr_t>(stream)) + "\n";
   if (refusing == 1) return 700;
+  if (slow_launches) usleep(500);
   return add(stream, kernel_node(function, x, parameters));
 }
 
@@ -159,7 +166,49 @@ int cuGraphExecMemcpyNodeSetParams(void*, void* node, const MemcpyParams* params
 
 int cuGraphLaunch(void* graph, void*) {
   calls += "graph\n";
+  if (refusing == 4) return 900;
+  if (slow_graphs) usleep(500);
   for (const Node* node : static_cast<Graph*>(graph)->nodes) perform(*node);
+  return 0;
+}
+
+int cuGraphCreate(void** graph, unsigned) {
+  *graph = new Graph;
+  graphs++;
+  return 0;
+}
+
+int cuGraphAddKernelNode_v2(void** node, void* graph, void* const* after, size_t count,
+                            const KernelNodeParams* params) {
+  auto& nodes = static_cast<Graph*>(graph)->nodes;
+  if (count != !nodes.empty() || (count && *after != nodes.back())) return 1;  // not in a row
+  auto* made = new Node(kernel_node(params->function, params->grid[0], params->parameters));
+  nodes.push_back(made);
+  *node = made;
+  return 0;
+}
+
+// The executable graph is the graph itself: its nodes are told in place.
+int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long) {
+  calls += "build " + std::to_string(static_cast<Graph*>(graph)->nodes.size()) + " " +
+           std::to_string(capture_mode) + "\n";
+  if (refusing == 3) return 801;
+  *executable = graph;
+  return 0;
+}
+
+int cuGraphExecDestroy(void*) { return 0; }
+
+int cuGraphDestroy(void* graph) {
+  calls += "drop\n";
+  graphs--;
+  for (Node* node : static_cast<Graph*>(graph)->nodes) delete node;
+  delete static_cast<Graph*>(graph);
+  return 0;
+}
+
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  std::swap(*mode, capture_mode);
   return 0;
 }
 
@@ -183,6 +232,13 @@ int cuGetErrorString(int, const char** text) {
 void* fake_kernel(int which) { return &kernels[which]; }
 
 void fake_refuse(int what) { refusing = what; }
+
+void fake_slow(int launches, int graphs) {
+  slow_launches = launches;
+  slow_graphs = graphs;
+}
+
+int fake_graphs() { return graphs; }
 
 void fake_begin(void* stream) {
   capturing = new Graph;

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from fusec.errors import BadOption
 from fusec.ir.body import Buffer, Compute, Extern, Program
 from fusec.ir.index import Symbol
 from fusec.runtime import native
@@ -44,6 +45,8 @@ MOST_PLANS = 16
 _SEEN = 64  # combinations of symbolic sizes remembered: one that returns gets a plan
 _DRIVER = "libcuda.so.1"
 _PLANS = "FUSEC_GPU_PLANS"
+_CHAINS = "FUSEC_GPU_CHAINS"
+_CHAINING = {"never": 0, "measured": 1, "always": 2}  # as in driver.cpp
 _WRONG = "its results were not those of the host program"
 # A single start, or a single operator, costs less than the replay of a graph.
 _LEAST_WORK = 2
@@ -76,6 +79,21 @@ class Machine:
     holders: Holders | None = None
 
 
+def chaining() -> int:
+    """Return when kernels in a row become one launch, as the driver's native part takes it.
+
+    ``FUSEC_GPU_CHAINS`` says so: ``measured`` (where that takes the CPU less time), ``never``
+    (profilers that show a launch of several kernels as one thing), ``always``.
+
+    Raises:
+        BadOption: It says something else.
+    """
+    value = os.environ.get(_CHAINS, "measured")
+    if value not in _CHAINING:
+        raise BadOption(_CHAINS, value, tuple(_CHAINING))
+    return _CHAINING[value]
+
+
 @functools.cache
 def machine() -> Machine | None:
     """Return this machine's; None where there is no driver of CUDA's."""
@@ -85,7 +103,7 @@ def machine() -> Machine | None:
     from triton import knobs
 
     try:
-        driver = found.Driver(_DRIVER)
+        driver = found.Driver(_DRIVER, chaining())
     except OSError:
         return None
     hooks = [getattr(knobs.runtime, n, None) for n in ("launch_enter_hook", "launch_exit_hook")]

@@ -12,7 +12,7 @@ from fusec.codegen.naming import argument_buffers, body_sizes
 from fusec.ir.body import RANDOM_SEED, Compute, Extern, Program, TensorRef, tensor_refs
 from fusec.ir.index import Expr, Symbol
 from fusec.runtime.launch_records import LaunchRecord
-from fusec.runtime.step_memory import share_memory, with_frees
+from fusec.runtime.step_memory import in_rows, share_memory, with_frees
 from fusec.runtime.steps import Call, Join, Memory, Output, Place, Start, Step, Steps
 
 
@@ -80,6 +80,7 @@ class _Builder:
             self.steps, kept = join(self.steps)
             self.kept.extend(kept)
         steps = with_frees(share_memory(self.steps, returned), returned)
+        steps = in_rows(steps, tensors)
         return Steps(self.program.inputs, tuple(steps), outputs, tensors, made, tuple(self.kept))
 
     # -- steps ------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ _SOURCES = (  # in the order of their use
     "entry.cpp",
     "driver.cpp",
     "plan.cpp",
+    "chains.cpp",
+    "plan_run.cpp",
     "residents.cpp",
     "plan_type.cpp",
     "device.cpp",

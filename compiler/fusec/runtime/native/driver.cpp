@@ -31,6 +31,9 @@ struct MemcpyParams {  // CUDA_MEMCPY3D
 };
 
 constexpr int kDeviceMemory = 2;  // CU_MEMORYTYPE_DEVICE
+constexpr int kRelaxed = 2;       // CU_STREAM_CAPTURE_MODE_RELAXED
+
+enum Chaining : int { kNever, kMeasured, kAlways };
 
 struct Driver {
   PyObject_HEAD
@@ -42,9 +45,17 @@ struct Driver {
   int (*set_kernel)(void* graph, void* node, const KernelNodeParams*);
   int (*set_copy)(void* graph, void* node, const MemcpyParams*, void* context);
   int (*launch_graph)(void* graph, void* stream);
+  int (*create_graph)(void** graph, unsigned flags);
+  int (*add_kernel)(void** node, void* graph, void* const* after, size_t count,
+                    const KernelNodeParams*);
+  int (*instantiate)(void** executable, void* graph, unsigned long long flags);
+  int (*destroy_executable)(void* executable);
+  int (*destroy_graph)(void* graph);
+  int (*exchange_capture_mode)(int* mode);
   int (*current_context)(void** context);
   int (*error_name)(int error, const char** name);
   int (*error_text)(int error, const char** text);
+  int chaining;  // whether starts in a row become one launch: kNever, kMeasured or kAlways
 };
 
 template <typename Function>
@@ -64,7 +75,8 @@ void raise_driver(const Driver* driver, const char* what, int error) {
 
 PyObject* driver_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   const char* path;
-  if (!PyArg_ParseTuple(arguments, "s", &path)) return nullptr;
+  int chaining = kMeasured;
+  if (!PyArg_ParseTuple(arguments, "s|i", &path, &chaining)) return nullptr;
   void* library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
   if (!library) return PyErr_Format(PyExc_OSError, "%s", dlerror());
   auto* self = reinterpret_cast<Driver*>(type->tp_alloc(type, 0));
@@ -75,9 +87,16 @@ PyObject* driver_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
             look_up(library, "cuGraphExecKernelNodeSetParams_v2", &self->set_kernel) &&
             look_up(library, "cuGraphExecMemcpyNodeSetParams", &self->set_copy) &&
             look_up(library, "cuGraphLaunch", &self->launch_graph) &&
+            look_up(library, "cuGraphCreate", &self->create_graph) &&
+            look_up(library, "cuGraphAddKernelNode_v2", &self->add_kernel) &&
+            look_up(library, "cuGraphInstantiateWithFlags", &self->instantiate) &&
+            look_up(library, "cuGraphExecDestroy", &self->destroy_executable) &&
+            look_up(library, "cuGraphDestroy", &self->destroy_graph) &&
+            look_up(library, "cuThreadExchangeStreamCaptureMode", &self->exchange_capture_mode) &&
             look_up(library, "cuCtxGetCurrent", &self->current_context) &&
             look_up(library, "cuGetErrorName", &self->error_name) &&
             look_up(library, "cuGetErrorString", &self->error_text);
+  if (ok) self->chaining = chaining;
   if (!ok) Py_CLEAR(self);
   return reinterpret_cast<PyObject*>(self);
 }

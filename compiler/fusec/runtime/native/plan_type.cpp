@@ -174,6 +174,7 @@ bool plan_fill(Plan* self, PyObject* arguments) {
     self->fixed->push_back({slot, nullptr});
   }
   self->view = view_of_capsule(capsule);
+  find_chains(self);
   return read_residents(self, residents);
 }
 
@@ -183,6 +184,7 @@ PyObject* plan_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   self->specification = Py_NewRef(arguments);
   self->before = new std::vector<Step>;
   self->steps = new std::vector<Step>;
+  self->chains = new std::deque<Chain>;
   self->results = new std::vector<Result>;
   self->loose = new std::vector<char>;
   self->fixed = new std::vector<std::pair<Py_ssize_t, void*>>;
@@ -211,6 +213,8 @@ void plan_dealloc(PyObject* object) {
   auto* self = reinterpret_cast<Plan*>(object);
   PyTypeObject* type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
+  for (Chain& chain : *self->chains) drop_chain(self->driver, &chain);
+  delete self->chains;
   delete self->nodes;
   delete self->before;
   delete self->steps;

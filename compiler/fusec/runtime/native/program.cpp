@@ -3,7 +3,9 @@
 // program.cpp     Program: allocates outputs and runs the kernels of one graph, one after the other
 // entry.cpp       Entry: one compiled form of a function: what must hold for it, what to run then
 // driver.cpp      Driver: the functions of the CUDA driver, looked up at run time
-// plan.cpp        Plan: what a call of a graph on a GPU does, run step by step or as a CUDA graph
+// plan.cpp        Plan: what a call of a graph on a GPU does, and how the driver is told
+// chains.cpp      kernels in a row as one launch, where that is the quicker one
+// plan_run.cpp    a plan run step by step or as a CUDA graph
 // residents.cpp   what a graph keeps for backward, and who else holds it
 // plan_type.cpp   the same as a Python type
 // device.cpp      DeviceProgram: a graph on a GPU; finds the plan that fits the inputs

@@ -93,7 +93,7 @@ def with_frees(steps: Sequence[Step], returned: set[str]) -> list[Step]:
 
 
 def in_rows(steps: Sequence[Step], inputs: Mapping[str, Memory]) -> list[Step]:
-    """Return steps with starts next to each other: memory is made before, small tensors freed after.
+    """Return steps with starts next to each other: memory made before, small tensors freed after.
 
     A row of starts can be one launch. No more than ``DELAYED_BYTES`` are kept for it.
 

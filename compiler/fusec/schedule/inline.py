@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from fusec.ir.body import Body, Compute, Extern, Program, Step
 from fusec.ir.index import Expr, Symbol
@@ -99,7 +99,10 @@ def inline_pointwise(
 
 
 def _chain(
-    consumer: Compute, steps: dict[str, Step], readers: dict[str, list[str]], kept: set[str]
+    consumer: Compute,
+    steps: Mapping[str, Step],
+    readers: Mapping[str, list[str]],
+    kept: Collection[str],
 ) -> tuple[Compute, ...]:
     """Return a consumer and, while it is pointwise and has one reader, that and its likes."""
     chain = [consumer]

@@ -21,6 +21,7 @@ from fusec.ir.body import Compute, Extern, Program
 from fusec.ir.index import Expr, Symbol
 from fusec.runtime.triton_build import build_triton
 from fusec.runtime.triton_cross import artifacts
+from fusec.schedule import small_products
 from fusec.schedule.view import fusion_view, why
 from fusec.tunables import set_tunables
 from fusec.tune import products as chooser
@@ -509,13 +510,41 @@ def test_an_edited_product_is_checked() -> None:
     assert right.ok, right.reason
 
 
-def test_the_default_is_blas() -> None:
+def test_the_default_is_blas_where_there_is_no_gpu() -> None:
     compiled = fusec.compile(lambda x, w: (x @ w).relu(), target="triton")
     compiled(random(64, 64), weight(64, 64))
     (call,) = compiled.graphs[0].externs
     assert call.reason == "a matrix product runs best in BLAS"
     with pytest.raises(BadOption, match="matmul"):
         fusec.compile(lambda x: x, matmul="fast")
+
+
+@pytest.mark.parametrize(
+    ("shape", "small"),
+    [
+        ((100, 100, 100), True),
+        ((128, 128, 128), True),
+        ((512, 512, 64), False),
+        ((8, 8, 512), False),
+    ],
+)
+def test_what_takes_less_time_than_calling_blas_is_a_kernel(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int], small: bool
+) -> None:
+    rows, columns, inner = shape
+
+    def products(program: Program, names: tuple[str, ...]) -> tuple[str, ...]:
+        assert not small_products(program, names)  # there is no GPU
+        gpu = {n: replace(b, device=torch.device("cuda")) for n, b in program.buffers.items()}
+        return small_products(replace(program, buffers=gpu), names)
+
+    monkeypatch.setattr("fusec.pipeline.small_products", products)
+    torch._dynamo.reset()
+    compiled = fusec.compile(lambda x, y: torch.softmax(x @ y, -1), target="triton")
+    x, y = random(rows, inner), random(inner, columns)
+    torch.testing.assert_close(compiled(x, y), torch.softmax(x @ y, -1), atol=2e-3, rtol=2e-2)
+    assert len(compiled.graphs[0].externs) == (0 if small else 1)
+    assert len(compiled.kernels) == 1
 
 
 # -- who is chosen ------------------------------------------------------------------------

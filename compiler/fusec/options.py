@@ -8,7 +8,7 @@ from typing import Any
 from fusec.errors import BadOption
 
 TARGETS = ("auto", "cpp", "triton")
-PRODUCTS = ("auto", "extern", "template")
+PRODUCTS = ("small", "auto", "extern", "template")
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Options:
             would draw, by ATen's own kernels. Otherwise kernels compute them where they are used;
             ``torch.manual_seed`` makes either repeatable.
         matmul: How matrix products run where kernels are Triton's: ``extern`` calls BLAS,
-            ``template`` writes kernels with what comes before and after in them, ``auto``
-            measures both on the GPU at the first compilation and takes the faster one (without
-            a GPU, BLAS).
+            ``template`` writes kernels with what comes before and after in them, ``small`` does so
+            on a GPU for products that take less time than calling BLAS, ``auto`` measures both on
+            the GPU at the first compilation and takes the faster one (without a GPU, BLAS).
         gpu: Architecture that Triton kernels are cross-compiled for where there is no GPU:
             ``sm_90``, ``sm_80``, ``gfx942`` ...
         cuda_graphs: Capture what runs on a GPU as CUDA graphs, one for each combination of sizes.
@@ -50,7 +50,7 @@ class Options:
     name: str = ""
     emulate_rounding: bool = False
     eager_random: bool = False
-    matmul: str = "extern"
+    matmul: str = "small"
     gpu: str = "sm_90"
     cuda_graphs: bool = False
     apart: tuple[str, ...] = ()

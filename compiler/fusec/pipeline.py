@@ -24,7 +24,7 @@ from fusec.kernel import KernelSource
 from fusec.lower import lower_graph
 from fusec.options import Options
 from fusec.report import Stage
-from fusec.schedule import Schedule, products_of, schedule_program
+from fusec.schedule import Schedule, products_of, schedule_program, small_products
 from fusec.schedule.rules import wishes_of
 from fusec.schedule.wishes import Wishes
 
@@ -95,6 +95,8 @@ def schedule(state: Compilation) -> Callable[[], str]:
 
         result = choose_products(state.program, products, wishes=state.wishes)
     else:
+        if state.options.matmul == "small":
+            products = small_products(state.program, products)
         result = schedule_program(state.program, state.wishes, products, state.updated)
     state.schedule = result
     return lambda: str(result)

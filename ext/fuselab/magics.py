@@ -118,10 +118,11 @@ class FuseMagics(Magics):
     )
     @argument(
         "--matmul",
-        choices=("extern", "template", "auto"),
-        default="extern",
+        choices=("small", "extern", "template", "auto"),
+        default="small",
         help="Triton's matrix products: extern calls BLAS, template writes kernels with what comes "
-        "before and after in them, auto measures both on the GPU and takes the faster one.",
+        "before and after in them, small does so on a GPU where that is quicker than calling BLAS, "
+        "auto measures both on the GPU and takes the faster one.",
     )
     @argument(
         "--eager-random",

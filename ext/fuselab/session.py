@@ -52,7 +52,7 @@ class CellOptions:
         target: ``auto``, ``cpp`` or ``triton``.
         name: The cell's name and the prefix of its kernels' names; empty for ``cell_N``.
         dynamic: As ``torch.compile``.
-        matmul: How matrix products run in Triton: ``extern``, ``template`` or ``auto``.
+        matmul: How matrix products run in Triton: ``small``, ``extern``, ``template`` or ``auto``.
         eager_random: Whether random numbers are exactly those that eager would draw.
         cuda_graphs: Whether launches on a GPU are captured as CUDA graphs.
         gpu: Architecture that Triton kernels are cross-compiled for without a GPU.
@@ -64,7 +64,7 @@ class CellOptions:
     target: str = "auto"
     name: str = ""
     dynamic: bool | None = None
-    matmul: str = "extern"
+    matmul: str = "small"
     eager_random: bool = False
     cuda_graphs: bool = False
     gpu: str = "sm_90"

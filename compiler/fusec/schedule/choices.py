@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
@@ -128,6 +129,25 @@ def may_recompute(
     if uses > 4:
         return f"{uses} consumers read it"
     return None
+
+
+# Calling BLAS takes a CPU 8 us or more; a kernel that multiplies so often is over by then, and with
+# what follows it is one launch.
+SMALL_PRODUCT = 1 << 21
+SHORT_SUM = 256  # terms that one program adds up in so little time
+
+
+def is_small_product(body: Body) -> bool:
+    """Whether calling BLAS for a matrix product takes longer than a kernel of our own."""
+    (product,) = body.products
+    sizes = [axis.size for axis in (*body.axes, *product.axes) if axis.size is not None]
+    numbers = [size.constant for size in sizes]
+    if None in numbers:
+        return False
+    (inner,) = (axis.size for axis in product.axes)
+    terms = inner.constant if inner is not None else 1
+    work = math.prod(n for n in numbers if n is not None)
+    return 0 < work <= SMALL_PRODUCT and terms is not None and terms <= SHORT_SUM
 
 
 def may_feed_product(

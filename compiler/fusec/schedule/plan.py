@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fusec.ir.body import Compute, Extern, Program
 from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
+from fusec.schedule import choices
 from fusec.schedule.copies import take_over
 from fusec.schedule.fuse import fuse
 from fusec.schedule.groups import has_effects
@@ -61,6 +62,19 @@ def products_of(program: Program) -> tuple[str, ...]:
     """Return the names of the calls that a kernel could take the place of."""
     return tuple(
         step.name for step in program.steps if isinstance(step, Extern) and step.body is not None
+    )
+
+
+def small_products(program: Program, names: Collection[str]) -> tuple[str, ...]:
+    """Return those of the calls of ``products_of`` that are over sooner than made, on a GPU."""
+    return tuple(
+        step.name
+        for step in program.steps
+        if isinstance(step, Extern)
+        and step.name in names
+        and step.body is not None
+        and program.buffers[step.outputs[0]].device.type == "cuda"
+        and choices.is_small_product(step.body)
     )
 
 

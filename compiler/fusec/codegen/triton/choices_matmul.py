@@ -249,12 +249,9 @@ def _whole_rows(product: Product, rows: int, columns: int) -> list[tuple[str, Se
     width = max(power_of_two(columns), 16)
     exact = product.node.args[0].dtype == torch.float32 and product.node.precision == "ieee"
     found: list[tuple[str, Settings]] = []
-    for block_m, block_k, stages, warps in (
-        (128, 64, 3, 8),
-        (64, 64, 4, 4),
-        (32, 64, 4, 4),
-        (16, 128, 3, 4),
-    ):
+    shapes = ((128, 64, 3, 8), (64, 64, 4, 4), (32, 64, 4, 4), (16, 128, 3, 4))
+    few = rows * known(product.count) <= 32 * SMS // 2  # more programs are over sooner
+    for block_m, block_k, stages, warps in reversed(shapes) if few else shapes:
         tiles = -(-rows // block_m) * known(product.count)
         fits = block_m * width <= (32 * 256 if exact else 128 * 256)
         if fits and (tiles >= SMS or block_m <= 32):

@@ -281,8 +281,11 @@ def divided(x, y):
     "sigmoid": '''
 @triton.jit
 def sigmoid(x):
-    """Return 1 / (1 + exp(-x)); the quotient is off by two units in the last place at most."""
-    return 1.0 / (1.0 + libdevice.exp(-x))
+    """Return 1 / (1 + exp(-x)), off by four units in the last place at most."""
+    # from exp(-|x|), so that the quick quotient is right: its divisor lies between 1 and 2
+    small = libdevice.exp(tl.abs(x) * -1.0)
+    inverse = libdevice.fast_dividef(1.0, 1.0 + small)
+    return tl.where(x < 0.0, small * inverse, inverse)
 ''',
     "sigmoid64": '''
 @triton.jit

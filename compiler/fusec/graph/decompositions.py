@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp.decompositions import pw_cast_for_opmath
 
 from fusec.graph.foreach import foreach_decompositions
 
@@ -114,10 +115,18 @@ def _hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.where((x > -3.0) & (x < 3.0), grad * sixth, 0.0)
 
 
+@pw_cast_for_opmath
+def _silu_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Torch's own of 2.13; in 2.11 the sigmoid is the reciprocal of a sum, which costs more."""
+    weight = torch.sigmoid(x)
+    return grad * weight * (1 + x * (1 - weight))
+
+
 _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.bucketize.Tensor: _bucketize,
     aten.embedding_dense_backward.default: _embedding_dense_backward,
     aten.hardsigmoid_backward.default: _hardsigmoid_backward,
+    aten.silu_backward.default: _silu_backward,
 }
 
 

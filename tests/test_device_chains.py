@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from fusec.errors import BadOption
 from fusec.runtime import device_program, native
+from fusec.runtime.rows import MANY_PROGRAMS
 from support.fake_device import ByHand, Device, calls, library, like, operator, scale, steps_of
 
 N = 8
@@ -69,6 +71,29 @@ def test_two_starts_are_one_launch(lib: Any) -> None:
     del made
     gc.collect()
     assert lib.fake_graphs() < before
+
+
+def test_large_kernels_wait_only_for_what_they_need(lib: Any) -> None:
+    x, names = like("x", N), ("a", "b", "c", "y")
+    made: list[Any] = [like(name, N) for name in names]
+    large = [scale("x", "a", N, 2), scale("x", "b", N, 3), scale("a", "c", N, 5)]
+    large += [scale("b", "y", N, 7)]
+    starts = [
+        replace(s, grid=(MANY_PROGRAMS, 1, 1), writes=(n,))
+        for s, n in zip(large, names, strict=True)
+    ]
+    steps = steps_of((x,), [*made, *starts], tuple(made))
+
+    def host(x: torch.Tensor) -> list[torch.Tensor]:
+        return [2 * x, 3 * x, 10 * x, 21 * x]
+
+    program = ByHand(steps, Device(chaining=ALWAYS), host, graphs=False)
+    given = torch.randn(N)
+    for _ in range(3):
+        for out, wanted in zip(program.call(given), host(given), strict=True):
+            torch.testing.assert_close(out, wanted)
+    asked = [line for line in calls() if line.startswith("node")]
+    assert asked == ["node after", "node after", "node after 0", "node after 1"]
 
 
 def test_what_did_not_move_is_not_told_again(lib: Any) -> None:

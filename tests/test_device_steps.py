@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from fusec.runtime.device_program import MOST_PLANS, DeviceProgram, device_of
 from fusec.runtime.graph_policy import MOST_KEYS, MOST_PLACES, WARM_UPS, Policy
 from fusec.runtime.graph_steps import baked_inputs, for_graph, unmovable_inputs
 from fusec.runtime.launch_records import only_launches
-from fusec.runtime.step_memory import DELAYED_BYTES, in_rows, share_memory, with_frees
+from fusec.runtime.rows import DELAYED_BYTES, MANY_PROGRAMS, in_rows, waiting
+from fusec.runtime.same_memory import SameMemory
+from fusec.runtime.step_memory import SHARED, share_memory, with_frees
 from fusec.runtime.steps import Call, Memory, touched
 from fusec.runtime.triton_launch import with_launchers
 from fusec.runtime.triton_load import load
@@ -368,3 +371,38 @@ def test_keys_are_bounded() -> None:
     for key in range(3 * MOST_KEYS):
         policy.decide((key,), {0: 1}, [0])
     assert len(policy.histories) == MOST_KEYS
+
+
+def rows_of(*starts: tuple[str, str, int]) -> list[tuple[int, ...]]:
+    """Return what starts wait for; each is what it reads, what it writes, and its programs."""
+    made = [
+        replace(scale(x, out, 4, 2), grid=(programs, 1, 1), writes=(out,))
+        for x, out, programs in starts
+    ]
+    return [start.after for start in waiting(made, SameMemory([]))]
+
+
+def test_large_starts_wait_for_what_they_read_or_overwrite() -> None:
+    many = MANY_PROGRAMS
+    assert rows_of(("x", "a", many), ("x", "b", many), ("a", "c", many)) == [(), (), (2,)]
+    assert rows_of(("a", "b", many), ("x", "a", many), ("x", "b", many)) == [(), (1,), (2,)]
+    # through what it waits for it waits for the rest
+    assert rows_of(("x", "a", many), ("a", "b", many), ("a", "b", many)) == [(), (1,), (1,)]
+
+
+def test_small_starts_keep_their_order() -> None:
+    many = MANY_PROGRAMS
+    assert rows_of(("x", "a", 4), ("x", "b", 4), ("x", "c", 4)) == [(), (1,), (1,)]
+    row = rows_of(("x", "a", many), ("x", "b", many), ("x", "c", 4), ("x", "d", many))
+    assert row == [(), (), (1, 2), (1,)]
+
+
+def test_what_shares_memory_or_is_a_view_is_waited_for() -> None:
+    many = (MANY_PROGRAMS, 1, 1)
+    first = replace(scale("x", SHARED, 4, 2), grid=many, writes=("t",))
+    second = replace(scale("y", SHARED, 4, 2), grid=many, writes=("u",))
+    assert [s.after for s in waiting([first, second], SameMemory([]))] == [(), (1,)]
+    view = replace(operator("a", "v", 4, 1, Device()), views=True)
+    first = replace(scale("x", "a", 4, 2), grid=many, writes=("a",))
+    second = replace(scale("v", "b", 4, 2), grid=many, writes=("b",))
+    assert [s.after for s in waiting([first, second], SameMemory([view]))] == [(), (1,)]

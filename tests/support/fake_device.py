@@ -16,7 +16,8 @@ from fusec.runtime import cpp_build, launch_records, native
 from fusec.runtime.device_program import DeviceProgram, Machine
 from fusec.runtime.memory import empty_cpu
 from fusec.runtime.residents import holders
-from fusec.runtime.step_memory import in_rows, share_memory, with_frees
+from fusec.runtime.rows import in_rows
+from fusec.runtime.step_memory import share_memory, with_frees
 from fusec.runtime.steps import Call, Memory, Output, Place, Start, Step, Steps
 
 STREAM = 7

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -181,7 +182,13 @@ int cuGraphCreate(void** graph, unsigned) {
 int cuGraphAddKernelNode_v2(void** node, void* graph, void* const* after, size_t count,
                             const KernelNodeParams* params) {
   auto& nodes = static_cast<Graph*>(graph)->nodes;
-  if (count != !nodes.empty() || (count && *after != nodes.back())) return 1;  // not in a row
+  calls += "node after";
+  for (size_t i = 0; i < count; i++) {
+    auto found = std::find(nodes.begin(), nodes.end(), static_cast<Node*>(after[i]));
+    if (found == nodes.end()) return 1;
+    calls += " " + std::to_string(found - nodes.begin());
+  }
+  calls += "\n";
   auto* made = new Node(kernel_node(params->function, params->grid[0], params->parameters));
   nodes.push_back(made);
   *node = made;

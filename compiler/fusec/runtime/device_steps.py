@@ -12,7 +12,8 @@ from fusec.codegen.naming import argument_buffers, body_sizes
 from fusec.ir.body import RANDOM_SEED, Compute, Extern, Program, TensorRef, tensor_refs
 from fusec.ir.index import Expr, Symbol
 from fusec.runtime.launch_records import LaunchRecord
-from fusec.runtime.step_memory import in_rows, share_memory, with_frees
+from fusec.runtime.rows import in_rows
+from fusec.runtime.step_memory import share_memory, with_frees
 from fusec.runtime.steps import Call, Join, Memory, Output, Place, Start, Step, Steps
 
 

@@ -8,12 +8,13 @@ What is a view of something else is the same memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from fusec.runtime.packed_kernel import Packed, pointer_count
+from fusec.runtime.same_memory import SameMemory
 from fusec.runtime.steps import Call, Copy, Memory, Place, Start, Step, touched
 
 # A kernel's parameters are 4096 bytes at most; two are Triton's own.
@@ -41,7 +42,7 @@ class _Group:
     touched: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
 
-    def matters_to(self, step: Step, memory: _Places) -> bool:
+    def matters_to(self, step: Step, memory: SameMemory) -> bool:
         """Whether the order of these starts and a later ``step`` matters."""
         if isinstance(step, Memory):
             return False
@@ -49,26 +50,6 @@ class _Group:
             self.written.isdisjoint(memory.of(touched(step)))
             and self.touched.isdisjoint(memory.of(_written(step)))
         )
-
-
-class _Places:
-    """Which names are of the same memory: those of views, and what they are views of."""
-
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self.root: dict[str, str] = {}
-        for step in steps:
-            if isinstance(step, Call) and step.views:
-                found = [self._find(name) for name in touched(step)]
-                self.root.update({name: found[0] for name in found if name != found[0]})
-
-    def _find(self, name: str) -> str:
-        while name in self.root:
-            name = self.root[name]
-        return name
-
-    def of(self, names: Iterable[str]) -> set[str]:
-        """Return one name for the memory of each of ``names``."""
-        return {self._find(name) for name in names}
 
 
 def pack_starts(steps: Sequence[Step], build: Build) -> tuple[list[Step], tuple[object, ...]]:
@@ -102,7 +83,7 @@ def pack_starts(steps: Sequence[Step], build: Build) -> tuple[list[Step], tuple[
 def _put_off(steps: Sequence[Step]) -> list[Step | list[Start]]:
     """Return the steps, with lists of starts that may be one."""
     times = Counter(_key(step) for step in steps if isinstance(step, Start) and _may_pack(step))
-    memory = _Places(steps)
+    memory = SameMemory(steps)
     result: list[Step | list[Start]] = []
     waiting: dict[Key, _Group] = {}
 

@@ -14,9 +14,6 @@ from fusec.runtime.steps import Call, Free, Memory, Place, Start, Step, touched
 # want 128.
 ALIGNMENT = 128
 SHARED = "/shared"
-# What may be freed later than it could be, so that kernels are started together: where more is at
-# stake, kernels take longer than starting them.
-DELAYED_BYTES = 4 << 20
 
 
 def share_memory(steps: Sequence[Step], returned: set[str]) -> list[Step]:
@@ -92,49 +89,4 @@ def with_frees(steps: Sequence[Step], returned: set[str]) -> list[Step]:
     return result
 
 
-def in_rows(steps: Sequence[Step], inputs: Mapping[str, Memory]) -> list[Step]:
-    """Return steps with starts next to each other: memory made before, small tensors freed after.
-
-    A row of starts can be one launch. No more than ``DELAYED_BYTES`` are kept for it.
-
-    Args:
-        steps: With frees.
-        inputs: The inputs that are tensors.
-    """
-    sizes = {s.name: s.bytes for s in steps if isinstance(s, Memory)}
-    sizes |= {name: memory.bytes for name, memory in inputs.items()}
-    result: list[Step] = []
-    made: list[Step] = []
-    starts: list[Step] = []
-    freed: list[str] = []
-    delayed = 0
-
-    def end_row() -> None:
-        nonlocal delayed
-        result.extend([*made, *starts])
-        if freed:
-            result.append(Free(tuple(freed)))
-        for row in (made, starts, freed):
-            row.clear()
-        delayed = 0
-
-    for step in steps:
-        if isinstance(step, Memory):
-            made.append(step)
-        elif isinstance(step, Start):
-            starts.append(step)
-        elif isinstance(step, Free) and not starts:
-            result.append(step)
-        elif isinstance(step, Free):
-            freed.extend(step.names)
-            delayed += sum(sizes.get(name, DELAYED_BYTES + 1) for name in step.names)
-            if delayed > DELAYED_BYTES:
-                end_row()
-        else:
-            end_row()
-            result.append(step)
-    end_row()
-    return result
-
-
-__all__ = ["in_rows", "share_memory", "with_frees"]
+__all__ = ["SHARED", "share_memory", "with_frees"]

@@ -54,7 +54,8 @@ def numbered(
             return _ALLOCATE, slot(value.name), value.shape, value.strides, value.dtype
         if isinstance(value, Start):
             places = tuple(place(p) for p in value.places)
-            return _LAUNCH, value.function, value.grid, value.threads, value.shared, places
+            launch = (value.function, value.grid, value.threads, value.shared)
+            return _LAUNCH, *launch, places, value.after
         if isinstance(value, Copy):
             return _COPY, ((slot(value.to), 0), (slot(value.source), 0)), value.bytes
         if isinstance(value, Free):

@@ -59,6 +59,7 @@ class Start:
         places: Its parameters.
         writes: The tensors that it writes.
         kernel: What Triton compiled; None where that is not known.
+        after: Which starts before it in its row it has to wait for: 1 is the one just before.
     """
 
     function: int
@@ -68,6 +69,7 @@ class Start:
     places: tuple[Place, ...]
     writes: tuple[str, ...] = ()
     kernel: Any = field(default=None, compare=False)
+    after: tuple[int, ...] = (1,)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 // a virtual machine); elsewhere a launch may be the cheaper one. So both ways are tried and timed.
 // See program.cpp for what these files are.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 
@@ -62,15 +63,27 @@ int build_chain(const Plan* self, Chain* chain, size_t begin, const Frame& frame
   int mode = kRelaxed;
   driver->exchange_capture_mode(&mode);
   int error = driver->create_graph(&chain->graph, 0);
+  // for each step the nodes that stand for it: its own, or those that one without work waits for
+  std::vector<std::vector<void*>> standing(chain->end - begin);
   for (size_t i = begin; i < chain->end && !error; i++) {
     const Step& step = (*self->steps)[i];
-    if (!does_something(step)) continue;
+    std::vector<void*> after;
+    for (size_t back : step.after) {
+      if (!back || back > i - begin) continue;
+      for (void* each : standing[i - begin - back]) {
+        if (std::find(after.begin(), after.end(), each) == after.end()) after.push_back(each);
+      }
+    }
+    if (!does_something(step)) {
+      standing[i - begin] = std::move(after);
+      continue;
+    }
     Node node{&step, nullptr, {}};
     for (const Place& place : step.places) node.values.push_back(value_of(place, frame));
     void* parameters[kMostParameters];
     KernelNodeParams wanted = node_params(step, node.values.data(), parameters);
-    void* const* after = chain->nodes.empty() ? nullptr : &chain->nodes.back().handle;
-    error = driver->add_kernel(&node.handle, chain->graph, after, after ? 1 : 0, &wanted);
+    error = driver->add_kernel(&node.handle, chain->graph, after.data(), after.size(), &wanted);
+    standing[i - begin] = {node.handle};
     chain->nodes.push_back(std::move(node));
   }
   if (!error) error = driver->instantiate(&chain->executable, chain->graph, 0);

@@ -26,6 +26,7 @@ struct Step {
   void* function = nullptr;                                    // kLaunch
   unsigned grid[3] = {0, 0, 0}, block = 0, shared = 0;
   Chain* chain = nullptr;                                      // kLaunch: the first of a row
+  std::vector<size_t> after;                                   // kLaunch: how far back in it
   std::vector<Place> places;                                   // kLaunch; kCopy: to, from
   size_t bytes = 0;                                            // kCopy
   PyObject *callable = nullptr, *names = nullptr;              // kCall

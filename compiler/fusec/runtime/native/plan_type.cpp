@@ -72,7 +72,7 @@ bool read_call(const Plan* self, PyObject* tuple, Step* step) {
 bool read_step(const Plan* self, PyObject* tuple, Step* step) {
   if (!PyTuple_Check(tuple) || !PyTuple_GET_SIZE(tuple)) return bad_plan("a step is no tuple");
   long kind = PyLong_AsLong(PyTuple_GET_ITEM(tuple, 0));
-  PyObject* list;
+  PyObject *list, *after;
   unsigned long long function;
   Py_ssize_t bytes;
   switch (kind) {
@@ -86,11 +86,15 @@ bool read_step(const Plan* self, PyObject* tuple, Step* step) {
       }
       return true;
     case kLaunch:
-      if (!PyArg_ParseTuple(tuple, "iK(III)IIO!", &step->kind, &function, &step->grid[0],
+      if (!PyArg_ParseTuple(tuple, "iK(III)IIO!O!", &step->kind, &function, &step->grid[0],
                             &step->grid[1], &step->grid[2], &step->block, &step->shared,
-                            &PyTuple_Type, &list)) {
+                            &PyTuple_Type, &list, &PyTuple_Type, &after)) {
         return false;
       }
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(after); i++) {
+        step->after.push_back(PyLong_AsSize_t(PyTuple_GET_ITEM(after, i)));
+      }
+      if (PyErr_Occurred()) return false;
       step->function = reinterpret_cast<void*>(static_cast<uintptr_t>(function));
       if (!step->function || static_cast<size_t>(PyTuple_GET_SIZE(list)) > kMostParameters) {
         return bad_plan("a kernel is not as it should be");

@@ -207,6 +207,30 @@ def machine_code(library: bytes) -> bytes:
     raise AssertionError("a library without code")
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_half_precision_hides_is_computed_in_short(dtype: torch.dtype) -> None:
+    special = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 6e4, -6e4, 1e-7, -100.0])
+    x = torch.cat([torch.linspace(-8, 8, 200_001), special]).to(dtype)
+    torch._dynamo.reset()
+    compiled = fusec.compile(torch.nn.functional.gelu)
+    actual = compiled(x)
+    (kernel,) = compiled.kernels.values()
+    assert "fx_one_plus_erf_half" in kernel.source
+    exact = x.double() * torch.special.erfc(-x.double() * math.sqrt(0.5)) / 2
+    # eager makes NaN of infinity where oneDNN computes it
+    wanted = (x[-9:].double() / 2 * (1 + torch.erf(x[-9:].double() * math.sqrt(0.5)))).to(dtype)
+    torch.testing.assert_close(actual[-9:], wanted, equal_nan=True, atol=1e-6, rtol=1e-2)
+    off = (actual.double() - exact).abs()[:-9]
+    # half a unit of the result's last place, and a twentieth
+    unit = torch.finfo(dtype).eps * exact[:-9].abs() + torch.finfo(dtype).smallest_normal
+    assert (off <= 0.55 * unit + 2**-22 * 8).all()
+    # float32 that is stored stays exact
+    torch._dynamo.reset()
+    wide = fusec.compile(lambda x: torch.nn.functional.gelu(x.float()))
+    wide(x)
+    assert all("erf_half" not in kernel.source for kernel in wide.kernels.values())
+
+
 def test_one_plus_erf_is_as_good_as_the_sum() -> None:
     special = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 3e38, -3e38, 1e-40, -100.0])
     x = torch.cat([torch.linspace(-8, 8, 200_001), special])

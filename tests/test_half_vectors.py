@@ -62,3 +62,21 @@ def end_of_loop(lines: list[str], pragma: int) -> int:
         if not depth and "}" in lines[number]:
             return number + 1
     raise AssertionError("a loop without an end")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("count", [1, 15, 64, 1000, 5000])
+def test_every_kind_of_number_is_rounded_as_eager_does(dtype: torch.dtype, count: int) -> None:
+    torch.manual_seed(count)
+    bits = torch.randint(-(2**31), 2**31, (count,), dtype=torch.int64).to(torch.int32)
+    x = bits.view(torch.float32)  # subnormal numbers, infinities and NaN among them
+    special = torch.tensor([0.0, -0.0, 1e-45, -1e-40, 1.1754942e-38, 3.4e38, float("inf")])
+    x[: min(count, 7)] = special[: min(count, 7)]
+    ordinary = torch.randn(count)  # no subnormals: the quick way
+    compiled = fusec.compile(lambda x: (x * 1.0).to(dtype))
+    for given in (x, ordinary):
+        torch._dynamo.reset()
+        found, wanted = compiled(given), given.to(dtype)
+        assert torch.equal(found.isnan(), wanted.isnan())
+        there = ~wanted.isnan()
+        assert torch.equal(found.view(torch.int16)[there], wanted.view(torch.int16)[there])

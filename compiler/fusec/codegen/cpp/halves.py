@@ -1,9 +1,10 @@
-"""What is computed a block at a time, into arrays: float16 conversions and random words.
+"""What is computed a block at a time, into arrays: conversions of halves and random words.
 
 Inside of a vector loop the compiler has no instruction for float16, and a dozen integer operations
 each way cost more than most kernels.  So what a block reads is converted into an array of float
-before its loop, and what it writes from one after it.  (bfloat16 is a shift, and stays in the
-loop.)  Random words come 64 from 16 Philox numbers, of which an element by itself would compute one
+before its loop, and what it writes from one after it.  bfloat16 is a shift to read, and stays in
+the loop; to write, it takes nine operations, or one instruction that the compiler does not use.
+Random words come 64 from 16 Philox numbers, of which an element by itself would compute one
 for each word.
 """
 
@@ -107,7 +108,8 @@ class Halves:
     ) -> None:
         """Write what follows the loop; arguments as for ``before``."""
         for store in self.stores:
-            scope.kernel.use("to_halves.f16")
+            half = scope.kernel.buffers[store.buffer].dtype
+            scope.kernel.use("to_halves.f16" if half == torch.float16 else "to_halves.bf16")
             place = _at(scope, store.buffer, store.index, first)
             writer.line(f"fx_to_halves(&{place}, {arrays[store]}, {count});", store.source)
 
@@ -124,7 +126,8 @@ def converted(
             continue
         users = kernel.users.get(node, [])
         casts = [u for u in users if isinstance(u, Cast) and u.dtype == torch.float32]
-        if len(casts) == len(users) and _runs_along(kernel, node.buffer, node.index, axis):
+        halves = kernel.buffers[node.buffer].dtype == torch.float16
+        if halves and len(casts) == len(users) and _runs_along(kernel, node, axis):
             loads.append((node, tuple(casts)))
     values = [store.value for store in kernel.body.stores]
     written = [
@@ -136,7 +139,8 @@ def converted(
         and store.value.args[0].dtype == torch.float32
         and values.count(store.value) == 1
         and not kernel.users.get(store.value)
-        and _runs_along(kernel, store.buffer, store.index, axis)
+        and store.value.dtype in (torch.float16, torch.bfloat16)
+        and _runs_along(kernel, store, axis)
     ]
     return Halves(tuple(loads), tuple(written), tuple(random))
 
@@ -159,12 +163,10 @@ def _constant(node: Node) -> str:
     return str(int(node.value))
 
 
-def _runs_along(kernel: Kernel, name: str, index: tuple[Expr, ...], axis: Symbol) -> bool:
-    buffer = kernel.buffers[name]
-    offset = buffer.offset(index)
+def _runs_along(kernel: Kernel, access: Load | Store, axis: Symbol) -> bool:
+    offset = kernel.buffers[access.buffer].offset(access.index)
     return (
-        buffer.dtype == torch.float16
-        and not any(s.kind == "indirect" for s in offset.symbols())
+        not any(s.kind == "indirect" for s in offset.symbols())
         and offset.is_affine_in(axis)
         and offset.coefficient(axis) == 1
     )

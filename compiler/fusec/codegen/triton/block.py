@@ -14,12 +14,12 @@ import torch
 
 from fusec.codegen.naming import identifier
 from fusec.codegen.patterns import ONE_PLUS
+from fusec.codegen.relaxed import is_softmax_total, is_softmax_weight
 from fusec.codegen.triton import expressions as ex
 from fusec.codegen.triton.expressions import Needs, Text
 from fusec.codegen.triton.names import is_check, rounds_for_memory, wish_for
 from fusec.codegen.triton.padding import Padding
 from fusec.codegen.triton.pairs import Pair, write_pair
-from fusec.codegen.triton.relaxed import is_softmax_total, is_softmax_weight
 from fusec.codegen.triton.scans import write_scan
 from fusec.codegen.triton.tiling import LIMIT, Dim, Tile, index_guards, payloads
 from fusec.codegen.triton.writer import Writer

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fusec.codegen.relaxed import relaxed_nodes
 from fusec.codegen.triton import reduce_text as rt
 from fusec.codegen.triton.block import Kernel
 from fusec.codegen.triton.choice import Choice, Knob
@@ -14,7 +15,6 @@ from fusec.codegen.triton.helpers import HELPERS
 from fusec.codegen.triton.names import favorite_names
 from fusec.codegen.triton.padding import Padding
 from fusec.codegen.triton.pairs import TWICE, Pair, pairs_along
-from fusec.codegen.triton.relaxed import relaxed_nodes
 from fusec.codegen.triton.tiling import Tile, extents
 from fusec.codegen.triton.writer import Writer
 from fusec.ir.body import Body, Buffer

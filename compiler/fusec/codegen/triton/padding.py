@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from fusec.codegen.relaxed import follows_maximum
 from fusec.codegen.triton.reduce_text import padding_value
-from fusec.codegen.triton.relaxed import follows_maximum
 from fusec.ir.index import Symbol
 from fusec.ir.node import Cast, Const, Load, Node, Number, Op, Reduce
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 
 from fusec.codegen.patterns import ONE_PLUS, replace_values, use_one_plus
-from fusec.codegen.triton.relaxed import is_bound, relaxed_nodes
+from fusec.codegen.relaxed import is_bound, relaxed_nodes
 from fusec.ir.body import Body
 from fusec.ir.node import Cast, Const, Node, Op, cast, op
 

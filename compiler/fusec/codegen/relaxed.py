@@ -1,7 +1,7 @@
-"""Which values may be computed with the GPU's quick instructions without anyone noticing.
+"""Which values may be computed in a quick form without anyone noticing.
 
-An exact float32 division costs a dozen instructions, the quick one three, with an error of two
-units in the last of float32's 24 bits.  Where a value ends up in memory as float16 or bfloat16
+On a GPU an exact float32 division costs a dozen instructions, the quick one three, with an error of
+two units in the last of float32's 24 bits.  Where a value ends up in memory as float16 or bfloat16
 alone, with 11 or 8 bits, that error is a thousandth of the rounding that follows.  It is *not*
 harmless before anything that jumps (a comparison, floor, an index, a cast to an integer) or that
 blows small differences up without bound (sine of a large number, a power).
@@ -20,7 +20,7 @@ from fusec.ir.node import Cast, Const, Node, Op, Reduce
 
 _SMOOTH = frozenset(
     "add sub mul truediv neg abs maximum minimum sqrt rsqrt exp tanh sigmoid erf log log1p "
-    "one_plus_erf one_plus_tanh".split()
+    "one_plus_erf one_plus_erf_half one_plus_tanh".split()
 )
 _SMOOTH_REDUCTIONS = frozenset({"sum", "max", "min", "prod", "online_sum", "squares"})
 _HALF = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)

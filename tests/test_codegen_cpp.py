@@ -215,7 +215,7 @@ def test_what_half_precision_hides_is_computed_in_short(dtype: torch.dtype) -> N
     compiled = fusec.compile(torch.nn.functional.gelu)
     actual = compiled(x)
     (kernel,) = compiled.kernels.values()
-    assert "fx_one_plus_erf_half" in kernel.source
+    assert "fx_one_plus_erf_for_half" in kernel.source
     exact = x.double() * torch.special.erfc(-x.double() * math.sqrt(0.5)) / 2
     # eager makes NaN of infinity where oneDNN computes it
     wanted = (x[-9:].double() / 2 * (1 + torch.erf(x[-9:].double() * math.sqrt(0.5)))).to(dtype)
@@ -229,6 +229,41 @@ def test_what_half_precision_hides_is_computed_in_short(dtype: torch.dtype) -> N
     wide = fusec.compile(lambda x: torch.nn.functional.gelu(x.float()))
     wide(x)
     assert all("erf_half" not in kernel.source for kernel in wide.kernels.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["exp", "sigmoid"])
+def test_exponentials_in_short(name: str, dtype: torch.dtype) -> None:
+    special = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 88.7, -200.0, 200.0])
+    x = torch.cat([torch.linspace(-86, 88, 200_001), torch.linspace(-9, 9, 50_001), special])
+    x = x.to(dtype)
+    torch._dynamo.reset()
+    function = getattr(torch, name)
+
+    def cell(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = function(x)
+        return result
+
+    compiled = fusec.compile(cell)
+    actual, exact = compiled(x), function(x.double())
+    (kernel,) = compiled.kernels.values()
+    assert f"fx_{name}_for_half" in kernel.source
+    torch.testing.assert_close(actual[-8:], exact[-8:].to(dtype), equal_nan=True)
+    finite = exact[:-8].abs() < torch.finfo(dtype).max
+    off = (actual.double() - exact)[:-8][finite].abs()
+    # half a unit of the result's last place, and a twentieth; subnormal halves have fewer bits
+    unit = torch.finfo(dtype).eps * exact[:-8][finite].abs()
+    assert (off <= 0.55 * unit + torch.finfo(dtype).eps * torch.finfo(dtype).tiny).all()
+    assert (actual[:-8][~finite] == math.inf).all()
+
+
+def test_masked_weights_are_zero() -> None:
+    x = torch.randn(40, 200).half()
+    x[:, ::3] = -math.inf
+    torch._dynamo.reset()
+    found = fusec.compile(lambda x: x.softmax(-1))(x)
+    assert (found[:, ::3] == 0).all()
+    torch.testing.assert_close(found, x.double().softmax(-1).half(), atol=1e-4, rtol=2e-3)
 
 
 def test_one_plus_erf_is_as_good_as_the_sum() -> None:

@@ -246,7 +246,7 @@ def one_plus_erf_fit(high: str, terms: int, bits: int) -> Fit:
     )
 
 
-def one_plus_erf_half_fit(high: str, terms: int, bits: int) -> Fit:
+def one_plus_erf_for_half_fit(high: str, terms: int, bits: int) -> Fit:
     """log2(erfc(t)) / t in t, error relative to erfc, or to 2^-20 where that is more."""
     plain = one_plus_erf_fit(high, terms, bits)
     floor = mp.mpf(2) ** -20
@@ -334,7 +334,7 @@ FITS: dict[str, Callable[[], Fit]] = {
     "erf_near.f32": lambda: erf_near_fit("0.93", 6, 24),
     "erf_far.f32": lambda: erf_power_fit("0.92", "4", 7, 24),
     "one_plus_erf.f32": lambda: one_plus_erf_fit("4.2", 8, 24),
-    "one_plus_erf_half.f32": lambda: one_plus_erf_half_fit("4.6", 7, 24),
+    "one_plus_erf_for_half.f32": lambda: one_plus_erf_for_half_fit("4.6", 7, 24),
     "exp2_half.f32": lambda: exp2_fit(4, 24),
     "exp2_short.f32": lambda: exp2_fit(5, 24),
     "erf_near.f64": lambda: erf_near_fit("1", 12, 53),

@@ -20,7 +20,7 @@ from fusec.ir.node import Cast, Const, Node, Op, Reduce
 
 _SMOOTH = frozenset(
     "add sub mul truediv neg abs maximum minimum sqrt rsqrt exp tanh sigmoid erf log log1p "
-    "one_plus_erf one_plus_erf_half one_plus_tanh".split()
+    "one_plus_erf one_plus_erf_for_half one_plus_tanh exp_for_half sigmoid_for_half".split()
 )
 _SMOOTH_REDUCTIONS = frozenset({"sum", "max", "min", "prod", "online_sum", "squares"})
 _HALF = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)

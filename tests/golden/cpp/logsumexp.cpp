@@ -12,9 +12,7 @@
 #define FX_INLINE static inline __attribute__((always_inline))
 FX_INLINE uint32_t fx_bits(float x);
 FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_scale(float x, float shifted);
-FX_INLINE float fx_exp_poly(float r);
-FX_INLINE float fx_exp(float x);
+FX_INLINE float fx_exp_for_half(float x);
 FX_INLINE bool fx_isinf(float x);
 FX_INLINE float fx_log_split(float x, float& e);
 FX_INLINE float fx_log_poly(float f);
@@ -87,7 +85,7 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
                     // line 2: scores = x.masked_fill(~keep, -float("inf"))
                     const float scores_val = keep[i0 * 300 + r0] != 0 ? x_f32[lane] : -INFINITY;
                     // line 3: y = scores.logsumexp(-1)
-                    row_sum_lanes[lane] += fx_exp(scores_val - chosen);
+                    row_sum_lanes[lane] += fx_exp_for_half(scores_val - chosen);
                 }
                 together(marks);
             };
@@ -109,41 +107,21 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
 
-// _scale.f32: x * 2^n for -252 <= n <= 254, in two steps, so that only the last one rounds
-FX_INLINE float fx_scale(float x, float shifted)
+// exp_for_half.f32: of degree 4, for half-precision results; 2^-17, subnormal results apart
+FX_INLINE float fx_exp_for_half(float x)
 {
-    // n + 1.5 * 2^23 + 254: half of it, and what is left, are two exponents as they stand.
-    uint32_t bits = fx_bits(shifted);
-    uint32_t first = bits >> 1 << 23;
-    uint32_t second = (bits << 23) - first;
-    return x * fx_from_bits(first) * fx_from_bits(second);
-}
-
-// _exp_poly.f32: minimax of degree 6, relative error 2^-28
-FX_INLINE float fx_exp_poly(float r)
-{
-    float p = 0x1.6ac5c0p-10f;
-    p = __builtin_fmaf(p, r, 0x1.123edep-7f);
-    p = __builtin_fmaf(p, r, 0x1.555850p-5f);
-    p = __builtin_fmaf(p, r, 0x1.55548ap-3f);
-    p = __builtin_fmaf(p, r, 0x1.fffffcp-2f);
-    p = __builtin_fmaf(p, r, 1.0f);
-    p = __builtin_fmaf(p, r, 1.0f);
-    return p;
-}
-
-// exp.f32: x = n ln 2 + r with ln 2 in two parts; 0.9 ulp
-FX_INLINE float fx_exp(float x)
-{
-    x = x < -104.0f ? -104.0f : x;
-    // A large x overflows by way of r, which also keeps NaN; only n is held back, as an integer.
-    int32_t bits = (int32_t)fx_bits(x);
-    float y = fx_from_bits((uint32_t)(bits < 0x42b40000 ? bits : 0x42b40000));
-    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8001fcp23f);
-    float n = shifted - 0x1.8001fcp23f;
-    float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
-    r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
-    return fx_scale(fx_exp_poly(r), shifted);
+    float power = x * 0x1.715476p+0f;
+    // The power's bits are those of 0 at the one end and of infinity at the other; a NaN stays one.
+    power = power < -127.0f ? -127.0f : power;
+    power = power > 128.0f ? 128.0f : power;
+    float shifted = power + 0x1.8p23f;
+    float r = power - (shifted - 0x1.8p23f);
+    float e = 0x1.3b8eb2p-7f;
+    e = __builtin_fmaf(e, r, 0x1.ca1350p-5f);
+    e = __builtin_fmaf(e, r, 0x1.ebfd22p-3f);
+    e = __builtin_fmaf(e, r, 0x1.62e0c2p-1f);
+    e = __builtin_fmaf(e, r, 1.0f);
+    return fx_from_bits(fx_bits(e) + (fx_bits(shifted) << 23));
 }
 
 FX_INLINE bool fx_isinf(float x) { return __builtin_fabsf(x) == __builtin_inff(); }

@@ -19,7 +19,7 @@ from fusec.codegen.cpp.updates import write_updates
 from fusec.codegen.cpp.writer import Writer
 from fusec.codegen.naming import body_sizes, identifier, make_signature
 from fusec.codegen.operations import count_operations
-from fusec.codegen.patterns import ONE_PLUS, index_nodes, replace_values, use_one_plus
+from fusec.codegen.patterns import index_nodes, replace_values, use_one_plus
 from fusec.codegen.relaxed import relaxed_nodes
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, product
@@ -28,6 +28,10 @@ from fusec.kernel import Argument, KernelSource
 
 _RESERVED = {"threads", "failed", "lane", "count", "GRAIN", "LINE", "INFINITY", "NAN", "at_most"}
 _RESERVED |= {"ahead", "ahead_to_write", "div_floor", "mod_floor"}
+
+
+# What has a shorter form in float32 that half precision does not tell apart.
+_FOR_HALF = frozenset({"exp", "sigmoid", "one_plus_erf"})
 
 
 def emit_cpp(
@@ -119,13 +123,13 @@ def emit_cpp(
 def _use_patterns(body: Body) -> Body:
     fixed = index_nodes(body)
     body = use_one_plus(body, ("erf",), lambda n: n.dtype == torch.float32 and n not in fixed)
-    if not any(isinstance(n, Op) and n.name == ONE_PLUS["erf"] for n in body.nodes()):
+    if not any(isinstance(n, Op) and n.name in _FOR_HALF for n in body.nodes()):
         return body
     relaxed = relaxed_nodes(body)
 
     def for_half(node: Node, done: Mapping[Node, Node]) -> Node | None:
-        if isinstance(node, Op) and node.name == ONE_PLUS["erf"] and node in relaxed:
-            return op("one_plus_erf_half", (done[node.args[0]],), node.dtype)
+        if isinstance(node, Op) and node.name in _FOR_HALF and node in relaxed:
+            return op(f"{node.name}_for_half", (done[node.args[0]],), node.dtype)
         return None
 
     return replace_values(body, for_half)

@@ -54,6 +54,8 @@ _WORDS = {
     "eq": "is_equal",
     "ne": "differs",
     "exp": "exponential",
+    "exp_for_half": "exponential",
+    "sigmoid_for_half": "sigmoid",
     "sqrt": "root",
 }
 _ASSIGNED = re.compile(r"^(?:return\s+)?([A-Za-z_]\w*)\s*(?::[^=]+)?=[^=]")

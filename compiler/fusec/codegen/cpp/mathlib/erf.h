@@ -70,11 +70,11 @@ FX_INLINE float fx_one_plus_erf(float x)
     return x > 0.0f ? 2.0f - tail : tail;
 }
 
-//@ name: one_plus_erf_half.f32
+//@ name: one_plus_erf_for_half.f32
 //@ needs: _bits.f32
-//@ accuracy: 2^-17 of the result, or of 2^-20 where that is more
-//@ method: as one_plus_erf, of degrees 6 and 4: enough for a result in half precision
-FX_INLINE float fx_one_plus_erf_half(float x)
+//@ accuracy: 2^-17, or 2^-37 absolutely
+//@ method: of degrees 6 and 4, for half-precision results
+FX_INLINE float fx_one_plus_erf_for_half(float x)
 {
     float a = __builtin_fabsf(x);
     float q = -0x1.2ac304p-16f;

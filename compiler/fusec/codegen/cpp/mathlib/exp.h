@@ -78,6 +78,36 @@ FX_INLINE float fx_exp(float x)
     return fx_scale(fx_exp_poly(r), shifted);
 }
 
+//@ name: exp_for_half.f32
+//@ needs: _bits.f32
+//@ accuracy: 2^-17, subnormal results apart
+//@ method: of degree 4, for half-precision results
+FX_INLINE float fx_exp_for_half(float x)
+{
+    float power = x * 0x1.715476p+0f;
+    // The power's bits are those of 0 at the one end and of infinity at the other; a NaN stays one.
+    power = power < -127.0f ? -127.0f : power;
+    power = power > 128.0f ? 128.0f : power;
+    float shifted = power + 0x1.8p23f;
+    float r = power - (shifted - 0x1.8p23f);
+    float e = 0x1.3b8eb2p-7f;
+    e = __builtin_fmaf(e, r, 0x1.ca1350p-5f);
+    e = __builtin_fmaf(e, r, 0x1.ebfd22p-3f);
+    e = __builtin_fmaf(e, r, 0x1.62e0c2p-1f);
+    e = __builtin_fmaf(e, r, 1.0f);
+    return fx_from_bits(fx_bits(e) + (fx_bits(shifted) << 23));
+}
+
+//@ name: sigmoid_for_half.f32
+//@ needs: exp_for_half.f32
+//@ accuracy: 2^-16, subnormal results apart
+//@ method: exp(-|x|) / (1 + exp(-|x|)) below 0, 1 / (1 + exp(-|x|)) above
+FX_INLINE float fx_sigmoid_for_half(float x)
+{
+    float e = fx_exp_for_half(-__builtin_fabsf(x));
+    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}
+
 //@ name: exp.f64
 //@ needs: _bits.f64 _scale.f64 _exp_poly.f64
 //@ accuracy: 1 ulp

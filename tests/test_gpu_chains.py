@@ -12,7 +12,10 @@ import torch
 import fusec
 from fusec.runtime import device_program, native
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+]
 
 
 @pytest.fixture(params=["always", "measured"], autouse=True)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fusec.errors import BadOption
-from fusec.runtime import device_program, native
+from fusec.runtime import device_machine, native
 from fusec.runtime.rows import MANY_PROGRAMS
 from support.fake_device import ByHand, Device, calls, library, like, operator, scale, steps_of
 
@@ -189,9 +189,9 @@ def test_an_edited_kernel_takes_its_chain_along(lib: Any) -> None:
 
 def test_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FUSEC_GPU_CHAINS", raising=False)
-    assert device_program.chaining() == MEASURED
+    assert device_machine.chaining() == MEASURED
     monkeypatch.setenv("FUSEC_GPU_CHAINS", "never")
-    assert device_program.chaining() == NEVER
+    assert device_machine.chaining() == NEVER
     monkeypatch.setenv("FUSEC_GPU_CHAINS", "perhaps")
     with pytest.raises(BadOption, match="perhaps"):
-        device_program.chaining()
+        device_machine.chaining()

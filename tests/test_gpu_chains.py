@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fusec
-from fusec.runtime import device_program, native
+from fusec.runtime import device_machine, native
 
 pytestmark = [
     pytest.mark.gpu,
@@ -25,9 +25,9 @@ def chains(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     if native.types(wait=True) is None:
         pytest.skip(f"no native part: {native.problem()}")
     monkeypatch.setenv("FUSEC_GPU_CHAINS", request.param)
-    device_program.machine.cache_clear()
+    device_machine.machine.cache_clear()
     yield request.param
-    device_program.machine.cache_clear()
+    device_machine.machine.cache_clear()
 
 
 def several(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -335,7 +335,7 @@ FITS: dict[str, Callable[[], Fit]] = {
     "erf_far.f32": lambda: erf_power_fit("0.92", "4", 7, 24),
     "one_plus_erf.f32": lambda: one_plus_erf_fit("4.2", 8, 24),
     "one_plus_erf_for_half.f32": lambda: one_plus_erf_for_half_fit("4.6", 7, 24),
-    "exp2_half.f32": lambda: exp2_fit(4, 24),
+    "exp2_for_half.f32": lambda: exp2_fit(4, 24),
     "exp2_short.f32": lambda: exp2_fit(5, 24),
     "erf_near.f64": lambda: erf_near_fit("1", 12, 53),
     "erf_half.f64": lambda: erf_near_fit("0.5", 9, 53),

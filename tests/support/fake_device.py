@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from fusec.runtime import cpp_build, launch_records, native
-from fusec.runtime.device_program import DeviceProgram, Machine
+from fusec.runtime.device_machine import Machine
+from fusec.runtime.device_program import DeviceProgram
 from fusec.runtime.memory import empty_cpu
 from fusec.runtime.residents import holders
 from fusec.runtime.rows import in_rows

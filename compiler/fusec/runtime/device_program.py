@@ -8,21 +8,18 @@ program.
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from fusec.errors import BadOption
 from fusec.ir.body import Buffer, Compute, Extern, Program
 from fusec.ir.index import Symbol
 from fusec.runtime import native
-from fusec.runtime.cuda_capture import capture
+from fusec.runtime.device_machine import Machine, machine
 from fusec.runtime.device_steps import device_steps
 from fusec.runtime.graph_policy import HELD, MOST_GRAPHS, MOST_RESIDING, Policy
 from fusec.runtime.graph_steps import (
@@ -34,93 +31,17 @@ from fusec.runtime.graph_steps import (
 )
 from fusec.runtime.launch import expect
 from fusec.runtime.launch_records import LaunchRecord, only_launches, record_of, recording
-from fusec.runtime.packed_kernel import pack
-from fusec.runtime.packing import pack_starts
 from fusec.runtime.plan_check import agree, may_repeat
-from fusec.runtime.residents import Holders, Homes, at_home, holders, may_stay
+from fusec.runtime.residents import Homes, at_home, may_stay
 from fusec.runtime.step_numbers import Numbered, numbered
-from fusec.runtime.steps import Join, Steps
+from fusec.runtime.steps import Steps
 
 MOST_PLANS = 16
 _SEEN = 64  # combinations of symbolic sizes remembered: one that returns gets a plan
-_DRIVER = "libcuda.so.1"
 _PLANS = "FUSEC_GPU_PLANS"
-_CHAINS = "FUSEC_GPU_CHAINS"
-_CHAINING = {"never": 0, "measured": 1, "always": 2}  # as in driver.cpp
 _WRONG = "its results were not those of the host program"
 # A single start, or a single operator, costs less than the replay of a graph.
 _LEAST_WORK = 2
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What plans need of torch and the driver; tests put others in their place.
-
-    Attributes:
-        driver: The native driver.
-        allocate: Makes an uninitialized tensor of sizes, strides and dtype on the current device.
-        get_device: Returns the current device.
-        get_stream: Returns a device's current stream, as the driver's number.
-        capture: As ``cuda_capture.capture``.
-        is_capturing: Whether the current stream is being captured.
-        hooks: Lists that are empty unless somebody watches launches.
-        join: As ``device_steps`` takes it.
-        holders: How to ask who holds memory; None where nobody knows.
-    """
-
-    driver: Any
-    allocate: Callable[..., torch.Tensor]
-    get_device: Callable[[], int]
-    get_stream: Callable[[int], int]
-    capture: Callable[..., None]
-    is_capturing: Callable[[], bool]
-    hooks: tuple[Sequence[object], ...]
-    join: Join | None = None
-    holders: Holders | None = None
-
-
-def chaining() -> int:
-    """Return when kernels in a row become one launch, as the driver's native part takes it.
-
-    ``FUSEC_GPU_CHAINS`` says so: ``measured`` (where that takes the CPU less time), ``never``
-    (profilers that show a launch of several kernels as one thing), ``always``.
-
-    Raises:
-        BadOption: It says something else.
-    """
-    value = os.environ.get(_CHAINS, "measured")
-    if value not in _CHAINING:
-        raise BadOption(_CHAINS, value, tuple(_CHAINING))
-    return _CHAINING[value]
-
-
-@functools.cache
-def machine() -> Machine | None:
-    """Return this machine's; None where there is no driver of CUDA's."""
-    found = native.types()
-    if found is None or torch.version.hip is not None:
-        return None
-    from triton import knobs
-
-    try:
-        driver = found.Driver(_DRIVER, chaining())
-    except OSError:
-        return None
-    hooks = [getattr(knobs.runtime, n, None) for n in ("launch_enter_hook", "launch_exit_hook")]
-    calls = tuple(hook.calls for hook in hooks if hook is not None and hasattr(hook, "calls"))
-    if len(calls) != len(hooks):
-        return None  # this Triton tells its watchers in another way
-    return Machine(
-        driver,
-        torch._C._dynamo.guards._empty_strided_cuda,  # type: ignore[attr-defined]
-        torch._C._cuda_getDevice,
-        torch._C._cuda_getCurrentRawStream,
-        capture,
-        torch.cuda.is_current_stream_capturing,
-        calls,
-        functools.partial(pack_starts, build=pack),
-        holders(),
-    )
 
 
 class DeviceProgram:
@@ -517,4 +438,4 @@ def device_program(
     return DeviceProgram(program, device, found, run, trace, runnables, graphs=graphs, saved=saved)
 
 
-__all__ = ["DeviceProgram", "Machine", "device_of", "device_program", "machine", "wanted"]
+__all__ = ["DeviceProgram", "device_of", "device_program", "wanted"]

@@ -73,7 +73,7 @@ FX_INLINE float fx_one_plus_erf(float x)
     q = __builtin_fmaf(q, a, -0x1.301718p-3f);
     q = __builtin_fmaf(q, a, -0x1.d63aaep-1f);
     q = __builtin_fmaf(q, a, -0x1.a0be9ep+0f);
-    // Down there the power's bits are those of 0; a NaN stays one.
+    // Down there the power is 0; a NaN stays one.
     float power = q * a;
     power = power < -127.0f ? -127.0f : power;
     // The power is n + r, minimax of degree 6 for 2^r.
@@ -86,7 +86,7 @@ FX_INLINE float fx_one_plus_erf(float x)
     e = __builtin_fmaf(e, r, 0x1.ebfbe0p-3f);
     e = __builtin_fmaf(e, r, 0x1.62e430p-1f);
     e = __builtin_fmaf(e, r, 1.0f);
-    float tail = fx_from_bits(fx_bits(e) + (fx_bits(shifted) << 23));
+    float tail = e * fx_from_bits((fx_bits(shifted) << 23) + (127u << 23));
     return x > 0.0f ? 2.0f - tail : tail;
 }
 

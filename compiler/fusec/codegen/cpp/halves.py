@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fusec.codegen.cpp.dtypes import SHORT
 from fusec.codegen.cpp.expressions import Expression
 from fusec.codegen.cpp.scope import Kernel, Scope
 from fusec.codegen.cpp.writer import Writer
@@ -108,8 +109,7 @@ class Halves:
     ) -> None:
         """Write what follows the loop; arguments as for ``before``."""
         for store in self.stores:
-            half = scope.kernel.buffers[store.buffer].dtype
-            scope.kernel.use("to_halves.f16" if half == torch.float16 else "to_halves.bf16")
+            scope.kernel.use(f"to_halves.{SHORT[store.value.dtype]}")
             place = _at(scope, store.buffer, store.index, first)
             writer.line(f"fx_to_halves(&{place}, {arrays[store]}, {count});", store.source)
 

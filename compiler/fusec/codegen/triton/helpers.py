@@ -281,7 +281,7 @@ def divided(x, y):
     "sigmoid": '''
 @triton.jit
 def sigmoid(x):
-    """Return 1 / (1 + exp(-x)), off by four units in the last place at most."""
+    """Return 1 / (1 + exp(-x)), off by four units in the last place by CUDA's bounds."""
     # from exp(-|x|), so that the quick quotient is right: its divisor lies between 1 and 2
     small = libdevice.exp(tl.abs(x) * -1.0)
     inverse = libdevice.fast_dividef(1.0, 1.0 + small)

@@ -17,7 +17,7 @@ std::atomic<int> chains_alive{0};
 
 // Whether starts may become graphs: not while the stream is being captured into somebody else's.
 bool may_chain(const Plan* self, void* stream) {
-  if (self->driver->chaining == kNever || self->chains->empty()) return false;
+  if (self->driver->chaining == kNever) return false;
   if (!stream) return true;  // the default stream cannot be captured
   int status = 0;
   uint64_t id;
@@ -143,7 +143,8 @@ int run_chain(Plan* self, Chain* chain, size_t begin, const Frame& frame, void* 
   std::lock_guard<std::mutex> alone(*self->lock);
   bool timed;
   bool joined = choose_way(self, chain, begin, frame, &timed);
-  auto from = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point from;
+  if (timed) from = std::chrono::steady_clock::now();
   int error = joined ? start_joined(self, chain, frame, stream) : 0;
   if (error) {  // the driver refuses: not as a graph, then
     drop_chain(self->driver, chain);

@@ -5,7 +5,7 @@ namespace {
 
 bool run_steps(Plan* self, const std::vector<Step>& steps, Frame* frame, void* stream,
                bool capturing) {
-  bool chaining = !capturing && may_chain(self, stream);
+  bool asked = false, chaining = false;
   for (size_t i = 0; i < steps.size(); i++) {
     const Step& step = steps[i];
     bool ok = true;
@@ -21,6 +21,7 @@ bool run_steps(Plan* self, const std::vector<Step>& steps, Frame* frame, void* s
       ok = !error && note_node(self, step, *frame, stream);
     } else {
       // The driver waits where its queue is full: other threads run meanwhile.
+      if (!std::exchange(asked, true)) chaining = may_chain(self, stream);
       size_t end = i + 1;
       while (end < steps.size() && (steps[end].kind == kLaunch || steps[end].kind == kCopy)) end++;
       int error = 0;

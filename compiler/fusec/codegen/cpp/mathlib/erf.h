@@ -53,7 +53,7 @@ FX_INLINE float fx_one_plus_erf(float x)
     q = __builtin_fmaf(q, a, -0x1.301718p-3f);
     q = __builtin_fmaf(q, a, -0x1.d63aaep-1f);
     q = __builtin_fmaf(q, a, -0x1.a0be9ep+0f);
-    // Down there the power's bits are those of 0; a NaN stays one.
+    // Down there the power is 0; a NaN stays one.
     float power = q * a;
     power = power < -127.0f ? -127.0f : power;
     // The power is n + r, minimax of degree 6 for 2^r.
@@ -66,13 +66,13 @@ FX_INLINE float fx_one_plus_erf(float x)
     e = __builtin_fmaf(e, r, 0x1.ebfbe0p-3f);
     e = __builtin_fmaf(e, r, 0x1.62e430p-1f);
     e = __builtin_fmaf(e, r, 1.0f);
-    float tail = fx_from_bits(fx_bits(e) + (fx_bits(shifted) << 23));
+    float tail = e * fx_from_bits((fx_bits(shifted) << 23) + (127u << 23));
     return x > 0.0f ? 2.0f - tail : tail;
 }
 
 //@ name: one_plus_erf_for_half.f32
-//@ needs: _bits.f32
-//@ accuracy: 2^-17, or 2^-37 absolutely
+//@ needs: _exp2_for_half.f32
+//@ accuracy: 2^-16, or 2^-37 absolutely
 //@ method: of degrees 6 and 4, for half-precision results
 FX_INLINE float fx_one_plus_erf_for_half(float x)
 {
@@ -84,16 +84,7 @@ FX_INLINE float fx_one_plus_erf_for_half(float x)
     q = __builtin_fmaf(q, a, -0x1.379864p-3f);
     q = __builtin_fmaf(q, a, -0x1.d59d34p-1f);
     q = __builtin_fmaf(q, a, -0x1.a0c76ep+0f);
-    float power = q * a;
-    power = power < -127.0f ? -127.0f : power;
-    float shifted = power + 0x1.8p23f;
-    float r = power - (shifted - 0x1.8p23f);
-    float e = 0x1.3b8eb2p-7f;
-    e = __builtin_fmaf(e, r, 0x1.ca1350p-5f);
-    e = __builtin_fmaf(e, r, 0x1.ebfd22p-3f);
-    e = __builtin_fmaf(e, r, 0x1.62e0c2p-1f);
-    e = __builtin_fmaf(e, r, 1.0f);
-    float tail = fx_from_bits(fx_bits(e) + (fx_bits(shifted) << 23));
+    float tail = fx_exp2_for_half(q * a);
     return x > 0.0f ? 2.0f - tail : tail;
 }
 

@@ -78,29 +78,37 @@ FX_INLINE float fx_exp(float x)
     return fx_scale(fx_exp_poly(r), shifted);
 }
 
-//@ name: exp_for_half.f32
+//@ name: _exp2_for_half.f32
 //@ needs: _bits.f32
+//@ method: 2^x for x <= 128, minimax of degree 4, relative error 2^-18
+FX_INLINE float fx_exp2_for_half(float x)
+{
+    x = x < -126.0f ? -126.0f : x;
+    float shifted = x + 0x1.8p23f;
+    float r = x - (shifted - 0x1.8p23f);
+    // Twice 2^r, so that half the power is a number for all x: down there 0. A NaN stays one.
+    float e = 0x1.3b8eb2p-6f;
+    e = __builtin_fmaf(e, r, 0x1.ca1350p-4f);
+    e = __builtin_fmaf(e, r, 0x1.ebfd22p-2f);
+    e = __builtin_fmaf(e, r, 0x1.62e0c2p+0f);
+    e = __builtin_fmaf(e, r, 2.0f);
+    return e * fx_from_bits((fx_bits(shifted) << 23) + (126u << 23));
+}
+
+//@ name: exp_for_half.f32
+//@ needs: _exp2_for_half.f32
 //@ accuracy: 2^-17, subnormal results apart
 //@ method: of degree 4, for half-precision results
 FX_INLINE float fx_exp_for_half(float x)
 {
     float power = x * 0x1.715476p+0f;
-    // The power's bits are those of 0 at the one end and of infinity at the other; a NaN stays one.
-    power = power < -127.0f ? -127.0f : power;
-    power = power > 128.0f ? 128.0f : power;
-    float shifted = power + 0x1.8p23f;
-    float r = power - (shifted - 0x1.8p23f);
-    float e = 0x1.3b8eb2p-7f;
-    e = __builtin_fmaf(e, r, 0x1.ca1350p-5f);
-    e = __builtin_fmaf(e, r, 0x1.ebfd22p-3f);
-    e = __builtin_fmaf(e, r, 0x1.62e0c2p-1f);
-    e = __builtin_fmaf(e, r, 1.0f);
-    return fx_from_bits(fx_bits(e) + (fx_bits(shifted) << 23));
+    // Up there twice the last power is infinity.
+    return fx_exp2_for_half(power > 128.0f ? 128.0f : power);
 }
 
 //@ name: sigmoid_for_half.f32
 //@ needs: exp_for_half.f32
-//@ accuracy: 2^-16, subnormal results apart
+//@ accuracy: 2^-17, subnormal results apart
 //@ method: exp(-|x|) / (1 + exp(-|x|)) below 0, 1 / (1 + exp(-|x|)) above
 FX_INLINE float fx_sigmoid_for_half(float x)
 {

@@ -92,3 +92,24 @@ def blended(rows: IntLike, columns: int, dtype: torch.dtype = F32) -> Case:
             y = ops.binary("add", ops.binary("mul", y, weight), ops.unary("exp", shift))
         body = Body((i, j), (), (Store("out", at(i, j), to_memory(y, dtype)),))
     return Case("blended", body, buffers, "interpolate")
+
+
+def overlapping(rows: int, columns: int, places: tuple[int, ...], width: int = 0) -> Case:
+    """Return the sums of ``x[:, 2 * j + place]``, zero before the row's first element."""
+    width = width or 2 * columns + max(places)
+    buffers = {
+        "x": buffer("x", (rows, width), torch.float16),
+        "out": buffer("out", (rows, columns), torch.float16),
+    }
+    with recording():
+        i, j = axes(rows, columns)
+        total: Node | None = None
+        for place in places:
+            x = 2 * Expr.of(j) + place
+            at_place, zero = index_value(x, torch.int64), const(0, torch.int64)
+            inside = ops.binary("ge", at_place, zero) if place < 0 else None
+            value = cast(load("x", (Expr.of(i), x), torch.float16, inside, 0.0), F32)
+            total = value if total is None else ops.binary("add", total, value)
+        assert total is not None
+        body = Body((i, j), (), (Store("out", at(i, j), to_memory(total, torch.float16)),))
+    return Case("overlapping", body, buffers, "neighbors and one more")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from codegen_triton_bodies import Case
-from codegen_triton_windows import blended, neighbors, windows
+from codegen_triton_windows import blended, neighbors, overlapping, windows
 from fusec.runtime.triton_cross import artifacts
 from test_codegen_triton import HALF, emit, run, symbolic_rows
 
@@ -24,6 +24,11 @@ from test_codegen_triton import HALF, emit, run, symbolic_rows
         windows(2, 3, 300),
         windows(1, 7, 3, HALF),
         windows(2, 4, 64, torch.float64),
+        overlapping(5, 64, (-1, 0, 1), width=130),
+        overlapping(5, 64, (-1, 0, 1), width=129),
+        overlapping(3, 61, (0, 1, 2, 3, 4)),
+        overlapping(3, 16, (-3, -2, -1), width=40),
+        overlapping(3, 40, (-1, 0, 1), width=82),
         blended(5, 120),
         blended(1, 24, torch.bfloat16),
         symbolic_rows(11, lambda n: blended(n, 33)),
@@ -38,8 +43,6 @@ def test_neighbors_are_loaded_together() -> None:
     text = emit(neighbors(20, 64)).text
     assert text.count("tl.load(x_ptr") == 1
     assert "tl.split" in text
-    # a third load two elements on would be a stretch of its own
-    assert "tl.split" not in emit(windows(2, 4, 64)).text
     code = artifacts(text, emit(neighbors(20, 64)).signature, gpu="sm_90")
     assert "ld.global.v4.b32" in code["ptx"], "16-byte loads"
 
@@ -51,3 +54,22 @@ def test_what_a_row_loop_does_not_change_is_before_it() -> None:
     assert "shift_ptr + row" in inside
     assert "0.5" in before
     assert "0.5" not in inside.partition("def launch")[0]
+
+
+def test_the_third_of_a_window_is_loaded_with_the_one_before_it() -> None:
+    case = windows(2, 4, 64, HALF)
+    text = emit(case).text
+    assert text.count("tl.load(") == 6
+    assert text.count("_, x") == 3
+    code = artifacts(text, emit(case).signature, gpu="sm_90")
+    assert "ld.global.v4.b32" in code["ptx"]
+    assert "ld.global.b16" not in code["ptx"], "no element by itself"
+    assert "convert_layout" not in code["ttgir"], "no thread hands anything to another"
+
+
+def test_an_element_is_not_loaded_with_one_that_may_not_be_there() -> None:
+    # the fifth of a row is even: with the one after it it might end after the tensor does
+    assert "tl.split" not in emit(overlapping(3, 64, (0, 1, 4))).text
+    # rows of an odd length begin at an odd element every other time
+    assert "tl.split" not in emit(overlapping(3, 64, (-1, 0, 1), width=129)).text
+    assert "tl.split" in emit(overlapping(3, 64, (-1, 0, 1), width=130)).text

@@ -133,7 +133,7 @@ class Block:
         self.pending: dict[Node, tuple[SourceLine | None, ...]] = {}
         self.uses: Counter[Node] = Counter()
         self.must_name: set[Node] = set()
-        self.line: Dim | None = None  # the dimension that an index is wanted as a vector of
+        self.renamed: dict[Dim, str] = {}  # other names of indices, while a text asks for them
 
     # -- the statements -------------------------------------------------------------------
 
@@ -316,9 +316,10 @@ class Block:
             narrow = symbol.payload.dtype == torch.int64 and self.kernel.index_type != "tl.int64"
             return f"{text}.to({self.kernel.index_type})" if narrow and not wide else text
         dim = self.kernel.tile.dim_of(symbol)
-        name = dim.index if dim is not None else self.kernel.size_names[symbol]
-        if dim is not None and dim is self.line:
-            name = dim.line
+        if dim is None:
+            name = self.kernel.size_names[symbol]
+        else:
+            name = self.renamed.get(dim, dim.index)
         return f"{name}.to(tl.int64)" if wide and dim is not None else name
 
     def index(self, expr: Expr, wide: bool = False) -> str:
@@ -355,9 +356,9 @@ class Block:
     def _load(self, node: Load) -> Text:
         line = self.kernel.tile.line_of(node)
         if line in self.kernel.lined and line is not None and not index_guards(node.index):
-            self.line = line
+            self.renamed = {line: line.line}
             address, _ = self.pointer(node.buffer, node.index)
-            self.line = None
+            self.renamed = {}
             texts = [address, line.line_mask] if line.mask else [address]
             if self.kernel.padding is not None and node in self.kernel.padding.loads:
                 texts.append(f"other={self._padded(node)}")

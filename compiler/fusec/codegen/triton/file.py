@@ -138,7 +138,7 @@ class File:
             padding=padding,
             size_names=self.sizes,
             wishes=self.wishes,
-            pairs={load: pair for pair in pairs for load in (pair.first, pair.second)},
+            pairs={load: pair for pair in pairs for load in pair.loads},
             step=next((k.value for k in self.choice.knobs if k.name == "RBLOCK"), 0),
         )
 

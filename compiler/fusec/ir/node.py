@@ -435,8 +435,13 @@ def single_scan(kind: str, arg: Node, dtype: torch.dtype) -> Node:
 def indirect(node: Node, size: Expr) -> Expr:
     """Return an index expression for an integer computed at run time, 0 <= it < ``size``.
 
-    The caller has made sure of the range (see ``ops.checked_index``).
+    The caller has made sure of the range (see ``ops.checked_index``).  What turns out to be a
+    position of the loops is no run-time integer.
     """
+    if isinstance(node, IndexValue):
+        return node.expr
+    if isinstance(node, Const):
+        return Expr.of(int(node.value))
     recorder = current_recorder()
     symbol = recorder.indirects.get((node, size))
     if symbol is None:

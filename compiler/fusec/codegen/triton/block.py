@@ -19,7 +19,7 @@ from fusec.codegen.triton import expressions as ex
 from fusec.codegen.triton.expressions import Needs, Text
 from fusec.codegen.triton.names import is_check, rounds_for_memory, wish_for
 from fusec.codegen.triton.padding import Padding
-from fusec.codegen.triton.pairs import Pair, write_pair
+from fusec.codegen.triton.pairs import Pair, StorePair, write_pair
 from fusec.codegen.triton.scans import write_scan
 from fusec.codegen.triton.tiling import LIMIT, Dim, Tile, index_guards, payloads
 from fusec.codegen.triton.writer import Writer
@@ -64,6 +64,7 @@ class Kernel:
         wishes: Reduction to the name it should get in every kernel of the file.
         lined: The dimensions whose index the text has as a vector, too.
         pairs: Load to the pair that it is loaded as a part of.
+        store_pairs: Pairs of stores that are written as one.
         step: Rows, or elements of a row, that a loop takes at a time, as generated.
         access: Elements of a 16-byte access, where running values are shared by ``GROUP`` rows.
     """
@@ -85,6 +86,7 @@ class Kernel:
     wishes: dict[Node, str] = field(default_factory=dict)
     lined: set[Dim] = field(default_factory=set)
     pairs: Mapping[Load, Pair] = field(default_factory=dict)
+    store_pairs: tuple[StorePair, ...] = ()
     step: int = 0
     access: int = 0
 

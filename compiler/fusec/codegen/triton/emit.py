@@ -23,6 +23,7 @@ from fusec.codegen.triton.indices import (
 )
 from fusec.codegen.triton.online import carry_online
 from fusec.codegen.triton.patterns import use_patterns
+from fusec.codegen.triton.phases import cut_into_phases
 from fusec.codegen.triton.pointwise import write_pointwise, write_rows
 from fusec.codegen.triton.reductions import LOOP, write_looped, write_persistent
 from fusec.codegen.triton.tiling import LIMIT, extents, move, without_empty_rows
@@ -68,8 +69,9 @@ def emit_triton(
             choice = choose_product(product, buffers, strategy, settings)
         else:
             filled = without_empty_rows(body)
-            choice = choose(filled, buffers, strategy)
-            moved = move(filled, choice.groups, choice.reduced, choice.walked)
+            cut = filled if strategy else cut_into_phases(filled, buffers)
+            choice = choose(cut, buffers, strategy)
+            moved = move(cut, choice.groups, choice.reduced, choice.walked)
         if product is None and choice.kind in ("looped", "split"):
             moved = carry_online(moved)
         moved = use_patterns(moved)

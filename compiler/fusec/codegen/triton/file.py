@@ -14,7 +14,7 @@ from fusec.codegen.triton.expressions import Needs
 from fusec.codegen.triton.helpers import HELPERS
 from fusec.codegen.triton.names import favorite_names
 from fusec.codegen.triton.padding import Padding
-from fusec.codegen.triton.pairs import TWICE, Pair, pairs_along
+from fusec.codegen.triton.pairs import TWICE, Pair, StorePair, pairs_along, store_pairs_along
 from fusec.codegen.triton.tiling import Tile, extents
 from fusec.codegen.triton.writer import Writer
 from fusec.ir.body import Body, Buffer
@@ -120,8 +120,10 @@ class File:
         free = free_axes(body.computed)
         padding = None
         pairs: tuple[Pair, ...] = ()
+        store_pairs: tuple[StorePair, ...] = ()
         if self.choice.kind in ("flat", "tiled"):
             pairs = pairs_along(body, self.buffers, tile.outer[-1].symbol, free)
+            store_pairs = store_pairs_along(body, self.buffers, tile.outer[-1].symbol)
         if tile.inner is not None and tile.inner.mask:
             padding = Padding(body.nodes(), tile.inner.symbol, free)
         return Kernel(
@@ -139,6 +141,7 @@ class File:
             size_names=self.sizes,
             wishes=self.wishes,
             pairs={load: pair for pair in pairs for load in pair.loads},
+            store_pairs=store_pairs,
             step=next((k.value for k in self.choice.knobs if k.name == "RBLOCK"), 0),
         )
 

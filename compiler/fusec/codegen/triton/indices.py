@@ -110,7 +110,7 @@ def write_index(kernel: Kernel, dim: Dim, start: str, wide: str) -> None:
     writer.line(f"{dim.index} = {along}{spread}{wide}")
     if dim.mask:
         writer.line(f"{dim.mask} = {dim.index} < {size}")
-    if kernel.pairs and dim.place == kernel.tile.rank - 1:
+    if (kernel.pairs or kernel.store_pairs) and dim.place == kernel.tile.rank - 1:
         first = start.removesuffix(" + ")
         writer.line(f"{TWICE} = 2 * ({first}) + tl.arange(0, 2 * {dim.block}){spread}")
         writer.line(f"{TWICE}_inside = {TWICE} < {Block(kernel).index(2 * dim.size)}")

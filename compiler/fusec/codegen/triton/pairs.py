@@ -1,4 +1,4 @@
-"""Loads of every other element, two of which take neighbors: one load takes both.
+"""Loads, and stores, of every other element, two of which take neighbors: one takes both.
 
 The windows of a pooling, the real and imaginary parts of what is stored in turns, the halves of an
 interleaved rotary embedding: each thread would fetch single elements with a stride of two.  Fetched
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 from fusec.codegen.triton import expressions as ex
 from fusec.codegen.triton.expressions import Text
-from fusec.codegen.triton.names import wish_for
+from fusec.codegen.triton.names import rounds_for_memory, wish_for
 from fusec.codegen.triton.tiling import Dim, index_guards
-from fusec.ir.body import Body, Buffer
+from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Const, Load, Node, Reduce, walk
+from fusec.ir.node import Const, Load, Node, Reduce, indirect_nodes, walk
 
 if TYPE_CHECKING:
     from fusec.codegen.triton.block import Block
@@ -48,6 +48,21 @@ class Pair:
     def loads(self) -> tuple[Load, ...]:
         """The loads that are used."""
         return tuple(load for load in (self.first, self.second) if load is not None)
+
+
+@dataclass(frozen=True)
+class StorePair:
+    """Two stores to one buffer, the second of which writes the element after the first's.
+
+    Attributes:
+        first: The store to the lower address.
+        second: The other one.
+        rest: The offset of the first without the part that the paired axis has in it.
+    """
+
+    first: Store
+    second: Store
+    rest: Expr
 
 
 def pairs_along(
@@ -90,6 +105,34 @@ def pairs_along(
     if not found or not all(_is_odd(rest) for _, rest in alone):
         return ()
     return (*found, *(Pair(None, load, rest - 1) for load, rest in alone))
+
+
+def store_pairs_along(
+    body: Body, buffers: Mapping[str, Buffer], axis: Symbol
+) -> tuple[StorePair, ...]:
+    """Return the pairs of stores along ``axis``; none unless all stores are in some pair."""
+    waiting: dict[str, list[tuple[Store, Expr]]] = {}
+    for store in body.stores:
+        offset = buffers[store.buffer].offset(store.index)
+        if not offset.is_affine_in(axis) or offset.coefficient(axis).constant != 2:
+            return ()
+        if store.mode != "set" or indirect_nodes(store.index):
+            return ()
+        waiting.setdefault(store.buffer, []).append((store, offset - 2 * Expr.of(axis)))
+    found = []
+    for stores in waiting.values():
+        while stores:
+            store, rest = stores.pop(0)
+            for other, place in stores:
+                apart = (place - rest).constant
+                if apart in (1, -1):
+                    stores.remove((other, place))
+                    low, high = (store, other) if apart == 1 else (other, store)
+                    found.append(StorePair(low, high, rest if apart == 1 else place))
+                    break
+            else:
+                return ()
+    return tuple(found)
 
 
 def _is_odd(offset: Expr) -> bool:
@@ -146,6 +189,41 @@ def write_pair(block: Block, pair: Pair) -> None:
     kernel.writer.line(f"{unused}{', '.join(names)} = {split}", sources)
 
 
+def write_store_pair(block: Block, pair: StorePair) -> None:
+    """Write two stores as one of both elements in turns."""
+    kernel = block.kernel
+    (col,) = (d for d in kernel.tile.dims if d.place == kernel.tile.rank - 1)
+    dims = frozenset(d for d in kernel.tile.dims if d.place >= 0)
+    base = f"{kernel.parameters[pair.first.buffer]}_ptr"
+    if pair.rest.constant != 0:
+        base = f"{base} + {block.index(pair.rest)}"
+    nodes = [store.value for store in (pair.first, pair.second)]
+    plain = [n.args[0] if rounds_for_memory(n) and n not in kernel.names else n for n in nodes]
+    if plain[0].dtype == plain[1].dtype:
+        nodes = plain  # the store rounds
+    values = []
+    for node in nodes:
+        value = ex.typed(block.value(node), node.dtype).source
+        if dims - kernel.node_dims(node):
+            value = f"tl.broadcast_to({value}, {kernel.tile.shape(dims)})"
+        values.append(value)
+    conditions = [d.mask for d in block.ordered(dims - {col}) if d.mask]
+    conditions.append(f"{TWICE}_inside")
+    sources = [
+        s
+        for store in (pair.first, pair.second)
+        for s in (store.source, *block.pending.get(store.value, ()))
+    ]
+    kernel.writer.mark(pair.first.source)
+    address = f"{base} + {TWICE}"
+    if dims - kernel.expr_dims(pair.rest) - {col}:
+        address = f"tl.broadcast_to({address}, {_doubled(kernel.tile.shape(dims), col.block)})"
+    kernel.writer.line(
+        f"tl.store({address}, tl.interleave({', '.join(values)}), {' & '.join(conditions)})",
+        tuple(dict.fromkeys(sources)),
+    )
+
+
 def _of_both(block: Block, condition: Node, col: Dim) -> Text:
     """Return a condition on the index of pairs, for both elements of each.
 
@@ -165,4 +243,12 @@ def _doubled(shape: str, block: str) -> str:
     return shape.replace(block, f"2 * {block}")
 
 
-__all__ = ["TWICE", "Pair", "pairs_along", "write_pair"]
+__all__ = [
+    "TWICE",
+    "Pair",
+    "StorePair",
+    "pairs_along",
+    "store_pairs_along",
+    "write_pair",
+    "write_store_pair",
+]

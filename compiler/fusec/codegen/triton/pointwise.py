@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fusec.codegen.triton.block import Block, Kernel
+from fusec.codegen.triton.pairs import write_store_pair
 from fusec.codegen.triton.tiling import payloads
 from fusec.ir.node import Const, Load, Reduce, walk
 
@@ -13,6 +14,10 @@ def write_pointwise(kernel: Kernel, block: Block) -> None:
     nodes = body.nodes()
     assert not any(isinstance(node, Reduce) for node in nodes)
     block.write(nodes, stores=body.stores)
+    if kernel.store_pairs:
+        for pair in kernel.store_pairs:
+            write_store_pair(block, pair)
+        return
     for store in body.stores:
         block.store(store)
 

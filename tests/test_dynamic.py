@@ -172,3 +172,65 @@ def test_reductions_over_joined_symbolic_dimensions(target: str) -> None:
         assert not difference(compiled(x), function(x))
     assert not compiled.fallbacks
     assert len(compiled.graphs) == 1
+
+
+NUMBERS: dict[str, Callable[..., Any]] = {
+    "twice": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "half": lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear") * 2,
+    "nearest": lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest") + 1,
+    "1.3 times": lambda x: F.interpolate(x, scale_factor=1.3, mode="bilinear"),
+    "to a size": lambda x: F.interpolate(x, size=(2 * x.shape[2], x.shape[3]), mode="bilinear"),
+    "ratio": lambda x: x * (x.shape[2] / x.shape[3]),
+    "root": lambda x: x / x.shape[-1] ** 0.5,
+    "truncated": lambda x: x[:, :, : int(x.shape[2] * 0.7)] + 1,
+}
+
+
+@pytest.mark.parametrize("target", ["cpp", "triton"])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_follow_from_sizes(name: str, target: str) -> None:
+    """A size or number that no expression of sizes gives holds for the size it was compiled for."""
+    compiled = sweep(
+        NUMBERS[name],
+        lambda n: (randn(2, 3, 2 * n, n + 4),),
+        (10, 12, 10, 17),
+        dynamic=True,
+        target=target,
+    )
+    assert compiled.kernels
+
+
+def test_gradients_of_numbers_that_follow_from_sizes() -> None:
+    compiled = fusec.compile(NUMBERS["twice"], dynamic=True)
+    for n in (6, 9):
+        x = randn(1, 2, n, n + 3).requires_grad_()
+        weight = randn(1, 2, 2 * n, 2 * n + 6)
+        slopes = [torch.autograd.grad(f(x), x, weight)[0] for f in (compiled, NUMBERS["twice"])]
+        torch.testing.assert_close(*slopes)
+    assert not compiled.fallbacks
+
+
+def test_windows_of_symbolic_images_divide_32_bits() -> None:
+    compiled = sweep(
+        lambda x: F.max_pool2d(x, 3, 2, 1),
+        lambda n: (randn(2, 3, n, n + 5),),
+        (9, 12, 20),
+        dynamic=True,
+        target="triton",
+    )
+    (kernel,) = compiled.kernels.values()
+    assert "tl.int64)" not in kernel.source.partition("def launch")[0]
+    assert "2**28" in kernel.source
+
+
+def test_positions_that_may_be_far_from_a_tensor_keep_64_bits() -> None:
+    compiled = sweep(
+        lambda x: torch.where(torch.arange(x.shape[0]) * x.shape[0] * 50 > 60, x, -x),
+        lambda n: (randn(n),),
+        (9, 12, 20),
+        dynamic=True,
+        target="triton",
+    )
+    (kernel,) = compiled.kernels.values()
+    assert "tl.int64)" in kernel.source.partition("def launch")[0]
+    assert "2**28" not in kernel.source

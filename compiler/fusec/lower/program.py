@@ -34,7 +34,7 @@ from fusec.lower import (  # noqa: F401  (importing a family registers it)
     windows,
 )
 from fusec.lower.registry import find_rule
-from fusec.lower.sizes import SizeTable
+from fusec.lower.sizes import SizeTable, fixed
 from fusec.lower.values import SUPPORTED_DTYPES, Lowering, NotLowered, ResultMeta, TensorValue
 from fusec.report import SourceLine
 
@@ -125,7 +125,13 @@ class _Driver:
 
     def argument(self, value: object) -> object:
         if isinstance(value, fx.Node):
-            return self.values[value]
+            found = self.values[value]
+            if isinstance(found, (torch.SymFloat, torch.SymBool)):
+                try:
+                    found = self.values[value] = fixed(found)
+                except NotLowered as reason:
+                    raise GraphNotLowered(str(reason)) from None
+            return found
         if isinstance(value, (list, tuple)):
             return type(value)(self.argument(v) for v in value)
         if isinstance(value, dict):
@@ -134,18 +140,21 @@ class _Driver:
 
     def call(self, node: fx.Node) -> None:
         target = node.target
+        value = node.meta.get("val")
+        if isinstance(value, (torch.SymBool, torch.SymFloat, bool, float)):
+            if isinstance(target, torch._ops.OpOverload):
+                raise GraphNotLowered(f"{target} gives a Python value")
+            self.values[node] = value  # used, if at all, by a call that takes a number
+            return
         args = tuple(self.argument(a) for a in node.args)
         kwargs = {k: self.argument(v) for k, v in node.kwargs.items()}
-        value = node.meta.get("val")
         if target is operator.getitem:
             self.values[node] = args[0][args[1]]  # type: ignore[index]
             return
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             self.values[node] = self.sizes.convert(value)
             return
-        if isinstance(value, (torch.SymBool, torch.SymFloat, bool, float)) or (
-            value is None and not isinstance(target, torch._ops.OpOverload)
-        ):
+        if value is None and not isinstance(target, torch._ops.OpOverload):
             raise GraphNotLowered(f"{target} computes on Python values")
         lowering = self.lowering
         several = isinstance(value, (tuple, list))

@@ -14,6 +14,8 @@ from fusec.lower.values import NotLowered
 
 # The lower bound of an integer about which nothing is known.
 ANY_SIGN = -(1 << 62)
+# What index expressions have a form for, in part.
+_FORMS = (sympy.Add, sympy.Mul, sympy.Pow, FloorDiv, CleanDiv, Mod, PythonMod, Max, Min)
 
 
 class SizeTable:
@@ -31,8 +33,11 @@ class SizeTable:
     def convert(self, value: object) -> Expr:
         """Return an int or SymInt as an expression.
 
+        One of a form that index expressions do not have (``trunc(0.3 * s0)``, a power of two...)
+        is guarded to be what it is now: the graph is compiled again where it is something else.
+
         Raises:
-            NotLowered: A form that index expressions do not have (a minimum, a power of two...).
+            NotLowered: It has no such form, and it is too late for guards.
         """
         if isinstance(value, Expr):
             return value
@@ -73,6 +78,8 @@ class SizeTable:
                 bound = ranges[expr].lower
                 low = int(bound) if isinstance(bound, sympy.Integer) else ANY_SIGN
             return Expr.of(self.symbol(expr.name, low))
+        if not isinstance(expr, _FORMS):
+            return Expr.of(_as_it_is(expr, shape_env))
         parts = [self._from_sympy(a, shape_env) for a in expr.args]
         if isinstance(expr, sympy.Add):
             return sum(parts, Expr.of(0))
@@ -92,7 +99,7 @@ class SizeTable:
             return parts[0] % parts[1]
         if isinstance(expr, (Max, Min)):
             return self._extreme(expr, parts, shape_env)
-        raise NotLowered(f"size {expr} has no simple form")
+        return Expr.of(_as_it_is(expr, shape_env))
 
     def _extreme(self, expr: sympy.Expr, parts: Sequence[Expr], shape_env: ShapeEnv | None) -> Expr:
         """Return the part that is the largest or smallest: for all sizes, or by a new guard.
@@ -105,10 +112,38 @@ class SizeTable:
             if all(is_nonnegative((part - other) * sign) for other in parts):
                 return part
         if shape_env is None or shape_env.frozen or len(parts) != 2:
-            raise NotLowered(f"size {expr} has no simple form")
+            raise NotLowered(_no_form(expr))
         left, right = expr.args
         greater = bool(shape_env.evaluate_expr(sympy.Ge(left, right)))
         return parts[0] if greater == (sign > 0) else parts[1]
+
+
+def fixed(value: torch.SymFloat | torch.SymBool) -> float | bool:
+    """Return a number that follows from sizes, guarded to be what it is now.
+
+    Raises:
+        NotLowered: It depends on data, or it is too late for guards.
+    """
+    _require_guards(value.node.expr, value.node.shape_env)
+    return bool(value) if isinstance(value, torch.SymBool) else float(value)
+
+
+def _as_it_is(expr: sympy.Expr, shape_env: ShapeEnv | None) -> int:
+    """Return a size of a form that expressions do not have, guarded to be what it is now."""
+    _require_guards(expr, shape_env)
+    assert shape_env is not None
+    return int(shape_env.evaluate_expr(expr))
+
+
+def _require_guards(expr: sympy.Expr, shape_env: ShapeEnv | None) -> None:
+    if any(symbol.name.startswith(("u", "z")) for symbol in expr.free_symbols):
+        raise NotLowered("the size depends on data")
+    if shape_env is None or shape_env.frozen:
+        raise NotLowered(_no_form(expr))
+
+
+def _no_form(expr: sympy.Expr) -> str:
+    return f"size {expr} has no simple form"
 
 
 def _without_one(*args: sympy.Expr) -> sympy.Expr:

@@ -7,23 +7,20 @@ others get names, the user's own where a line of theirs says ``name = ...``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 import torch
 
-from fusec.codegen.naming import identifier
 from fusec.codegen.patterns import ONE_PLUS
 from fusec.codegen.relaxed import is_softmax_total, is_softmax_weight
 from fusec.codegen.triton import expressions as ex
-from fusec.codegen.triton.expressions import Needs, Text
+from fusec.codegen.triton.expressions import Text
+from fusec.codegen.triton.kernel import Kernel
 from fusec.codegen.triton.names import is_check, rounds_for_memory, wish_for
-from fusec.codegen.triton.padding import Padding
-from fusec.codegen.triton.pairs import Pair, StorePair, write_pair
+from fusec.codegen.triton.pairs import write_pair
 from fusec.codegen.triton.scans import write_scan
-from fusec.codegen.triton.tiling import LIMIT, Dim, Tile, index_guards, payloads
-from fusec.codegen.triton.writer import Writer
-from fusec.ir.body import Buffer, Store
+from fusec.codegen.triton.tiling import LIMIT, Dim, index_guards, payloads
+from fusec.ir.body import Store
 from fusec.ir.bounds import bounds
 from fusec.ir.index import (
     Expr,
@@ -32,84 +29,12 @@ from fusec.ir.index import (
     Monomial,
     Symbol,
     is_nonnegative,
-    lower_bound,
-    upper_bound,
 )
 from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
-from fusec.ir.ops import CHECK_PREFIX, COMPARISONS
+from fusec.ir.ops import CHECK_PREFIX
 from fusec.report import SourceLine
 
 LINE_LIMIT = 72  # an expression longer than this gets its parts named
-
-
-@dataclass
-class Kernel:
-    """One ``@triton.jit`` function being written.
-
-    Attributes:
-        tile: What a program computes.
-        buffers: By name.
-        parameters: Buffer name to the name in the text.
-        needs: What the file's text relies on.
-        writer: Where the lines go.
-        taken: Names in use.
-        free: Node to the axes that it depends on.
-        index_type: ``tl.int32``, ``tl.int64``, or ``INDEX`` where the sizes decide.
-        favorite: Node to the name that the user gave it.
-        size_names: Symbolic size to its name in the text.
-        relaxed: The nodes that quick instructions may compute.
-        padding: What loads yield outside the row; None without a reduction.
-        evict: Number of the pass and buffer to how long the cache should keep it.
-        names: Node to the name it got in this kernel.
-        wishes: Reduction to the name it should get in every kernel of the file.
-        lined: The dimensions whose index the text has as a vector, too.
-        pairs: Load to the pair that it is loaded as a part of.
-        store_pairs: Pairs of stores that are written as one.
-        step: Rows, or elements of a row, that a loop takes at a time, as generated.
-        access: Elements of a 16-byte access, where running values are shared by ``GROUP`` rows.
-    """
-
-    tile: Tile
-    buffers: Mapping[str, Buffer]
-    parameters: Mapping[str, str]
-    needs: Needs
-    writer: Writer
-    taken: set[str]
-    free: Mapping[Node, frozenset[Symbol]]
-    index_type: str
-    favorite: Mapping[Node, str]
-    size_names: Mapping[Symbol, str] = field(default_factory=dict)
-    relaxed: frozenset[Node] = frozenset()
-    padding: Padding | None = None
-    evict: Mapping[tuple[int, str], str] = field(default_factory=dict)
-    names: dict[Node, str] = field(default_factory=dict)
-    wishes: dict[Node, str] = field(default_factory=dict)
-    lined: set[Dim] = field(default_factory=set)
-    pairs: Mapping[Load, Pair] = field(default_factory=dict)
-    store_pairs: tuple[StorePair, ...] = ()
-    step: int = 0
-    access: int = 0
-
-    def dims(self, symbols: Iterable[Symbol]) -> frozenset[Dim]:
-        """Return the tile dimensions of loop axes."""
-        found = (self.tile.dim_of(s) for s in symbols)
-        return frozenset(d for d in found if d is not None)
-
-    def node_dims(self, node: Node) -> frozenset[Dim]:
-        """Return the dimensions that a value varies along."""
-        return self.dims(self.free[node])
-
-    def expr_dims(self, expr: Expr) -> frozenset[Dim]:
-        """Return the dimensions that an index varies along, computed parts included."""
-        found: frozenset[Dim] = frozenset()
-        for symbol in expr.symbols():
-            if isinstance(symbol.payload, Node):
-                found |= self.node_dims(symbol.payload)
-        return found | self.dims(s for s in expr.symbols() if s.kind == "axis")
-
-    def name(self, wish: str, fallback: str = "value") -> str:
-        """Return a name that is not in use."""
-        return identifier(wish, self.taken, fallback)
 
 
 def is_often_zero(node: Node) -> bool:
@@ -154,7 +79,13 @@ class Block:
             stores: The stores that follow; their values and indices count as used.
             reduce: Writes a reduction that occurs among the nodes.
         """
-        todo = [n for n in nodes if n not in self.known and not isinstance(n, Const)]
+        todo = [
+            node
+            for node in nodes
+            if node not in self.known
+            and node not in self.kernel.compared
+            and not isinstance(node, Const)
+        ]
         self._count(todo, roots, stores)
         for position, node in enumerate(todo):
             if isinstance(node, Reduce):
@@ -267,13 +198,14 @@ class Block:
                 self.value(source), source.dtype, node.dtype, self.kernel.needs, node.bitcast
             )
         assert isinstance(node, Op)
-        args = [self.value(arg) for arg in node.args]
-        if node.name in COMPARISONS and all(_is_position(a) for a in node.args):
+        if self.kernel.compares_positions(node):
             # positions fit the index type: comparing them needs no wider one
             args = [
-                Text(self.index(a.expr), ex.SUM) if isinstance(a, IndexValue) else text
-                for a, text in zip(node.args, args, strict=True)
+                Text(self.index(a.expr), ex.SUM) if isinstance(a, IndexValue) else self.value(a)
+                for a in node.args
             ]
+        else:
+            args = [self.value(arg) for arg in node.args]
         dtypes = [a.dtype for a in node.args]
         relaxed = node in self.kernel.relaxed
         if node.name in ONE_PLUS.values():
@@ -304,10 +236,13 @@ class Block:
         return node.dtype == torch.float32 and sums and not stored
 
     def _index_value(self, node: IndexValue) -> Text:
-        if fits_index(node.expr) or self.kernel.index_type == "tl.int64":
+        if self.kernel.fits_index(node.expr) or self.kernel.index_type == "tl.int64":
             text = Text(self.index(node.expr), ex.SUM)
         else:
             text = Text(self.index(node.expr, wide=True), ex.SUM)
+        if not any(d.place >= 0 for d in self.kernel.expr_dims(node.expr)):
+            # a size and a loop's row are plain numbers to the interpreter, a size of 1 a constant
+            return Text(f"tl.cast({text.source}, {ex.triton_type(node.dtype)})")
         return Text(f"{text.within(ex.ATOM)}.to({ex.triton_type(node.dtype)})")
 
     def symbol(self, symbol: Symbol, wide: bool = False) -> str:
@@ -458,24 +393,10 @@ class Block:
         return [d for d in self.kernel.tile.dims if d in dims]
 
 
-def _is_position(node: Node) -> bool:
-    if isinstance(node, Const):
-        return not node.dtype.is_floating_point and -LIMIT < node.value < LIMIT
-    if not isinstance(node, IndexValue) or node.dtype.is_floating_point:
-        return False
-    return fits_index(node.expr)
-
-
 def is_short(node: Node) -> bool:
     """Whether a value surely fits into 32 bits."""
     found = bounds(node)
     return found is not None and found[0] > -LIMIT and found[1] < LIMIT
-
-
-def fits_index(expr: Expr) -> bool:
-    """Whether a 32-bit index can hold an expression's values for sure."""
-    low, high = lower_bound(expr), upper_bound(expr)
-    return low is not None and high is not None and low > -LIMIT and high < LIMIT
 
 
 def _has_negative_division(expr: Expr) -> bool:

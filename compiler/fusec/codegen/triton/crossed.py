@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fusec.codegen.triton.block import Block, Kernel
+from fusec.codegen.triton.block import Block
 from fusec.codegen.triton.expressions import triton_type
 from fusec.codegen.triton.file import File, add_function
 from fusec.codegen.triton.indices import make_tile, write_index, write_row_index
+from fusec.codegen.triton.kernel import Kernel
 from fusec.codegen.triton.reductions import Reducer
 from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol

@@ -63,9 +63,15 @@ class Text:
 
 @dataclass
 class Needs:
-    """What a file's text relies on."""
+    """What a file's text relies on.
+
+    Attributes:
+        helpers: Names of the helper functions that it calls.
+        near: Whether it has positions that reach further than tensors do (``times_reach``).
+    """
 
     helpers: set[str] = field(default_factory=set)
+    near: bool = False
 
     def helper(self, name: str) -> str:
         """Note that the file needs a helper function; return its name."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 from fusec.codegen.relaxed import relaxed_nodes
 from fusec.codegen.triton import reduce_text as rt
-from fusec.codegen.triton.block import Kernel
 from fusec.codegen.triton.choice import Choice, Knob
 from fusec.codegen.triton.expressions import Needs
 from fusec.codegen.triton.helpers import HELPERS
+from fusec.codegen.triton.kernel import Kernel
 from fusec.codegen.triton.names import favorite_names
 from fusec.codegen.triton.padding import Padding
 from fusec.codegen.triton.pairs import TWICE, Pair, StorePair, pairs_along, store_pairs_along
-from fusec.codegen.triton.tiling import Tile, extents
+from fusec.codegen.triton.tiling import NEAR_LIMIT, Tile, extents
 from fusec.codegen.triton.writer import Writer
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
@@ -234,7 +234,8 @@ def write_launch(out: Writer, file: File) -> None:
         texts = list(dict.fromkeys(file.host(e) for e in reach))
         longest = texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
         out.line("# positions need 64 bits where a tensor is that large")
-        out.line(f"wide = {longest} >= 2**31 - 2**24")
+        limit = f"2**{NEAR_LIMIT.bit_length() - 1}" if file.needs.near else "2**31 - 2**24"
+        out.line(f"wide = {longest} >= {limit}")
     for line in file.setup:
         out.line(line)
     for function in file.functions:

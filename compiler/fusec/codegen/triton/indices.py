@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fusec.codegen.triton.block import Block, Kernel
+from fusec.codegen.triton.block import Block
 from fusec.codegen.triton.choice import Choice
 from fusec.codegen.triton.file import File
+from fusec.codegen.triton.kernel import Kernel
 from fusec.codegen.triton.pairs import TWICE
 from fusec.codegen.triton.tiling import Dim, Tile
 from fusec.ir.body import Body

@@ -15,10 +15,11 @@ import jinja2
 
 from fusec.codegen.naming import identifier
 from fusec.codegen.triton import expressions as ex
-from fusec.codegen.triton.block import Block, Kernel
+from fusec.codegen.triton.block import Block
 from fusec.codegen.triton.choices_matmul import Operand, Product
 from fusec.codegen.triton.expressions import Text
 from fusec.codegen.triton.file import File, add_function
+from fusec.codegen.triton.kernel import Kernel
 from fusec.codegen.triton.padding import Padding
 from fusec.codegen.triton.reductions import Reducer
 from fusec.codegen.triton.tiling import Dim, Tile

@@ -234,7 +234,8 @@ def _of_both(block: Block, condition: Node, col: Dim) -> Text:
         return block.value(condition)
     inner = type(block)(block.kernel, block)
     inner.renamed = {col: f"({TWICE} // 2)"}
-    inner.known.update({arg: _of_both(block, arg, col) for arg in condition.args})
+    if not block.kernel.compares_positions(condition):
+        inner.known.update({arg: _of_both(block, arg, col) for arg in condition.args})
     return inner.text(condition)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fusec.codegen.triton.block import Block, Kernel
+from fusec.codegen.triton.block import Block
+from fusec.codegen.triton.kernel import Kernel
 from fusec.codegen.triton.pairs import write_store_pair
 from fusec.codegen.triton.tiling import payloads
 from fusec.ir.node import Const, Load, Reduce, walk

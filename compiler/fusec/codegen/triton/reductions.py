@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 
 from fusec.codegen.passes import Pass, PassPlan
 from fusec.codegen.triton import reduce_text as rt
-from fusec.codegen.triton.block import Block, Kernel
+from fusec.codegen.triton.block import Block
 from fusec.codegen.triton.eviction import for_passes
 from fusec.codegen.triton.expressions import ATOM, SUM, Text, triton_type, typed
 from fusec.codegen.triton.indices import write_index
+from fusec.codegen.triton.kernel import Kernel
 from fusec.codegen.triton.scans import start_scans
 from fusec.codegen.triton.tiling import Dim, payloads
 from fusec.ir.body import Store

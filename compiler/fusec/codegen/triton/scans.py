@@ -25,7 +25,8 @@ from fusec.codegen.triton.tiling import Dim
 from fusec.ir.node import Scan
 
 if TYPE_CHECKING:
-    from fusec.codegen.triton.block import Block, Kernel
+    from fusec.codegen.triton.block import Block
+    from fusec.codegen.triton.kernel import Kernel
 
 _WORDS = {"prod": "product"}
 _COMBINE = {"logsumexp": "log_add_exp", "max": "later_largest", "min": "later_smallest"}

@@ -11,11 +11,12 @@ in between combines them once.
 from __future__ import annotations
 
 from fusec.codegen.passes import PassPlan, plan_passes
-from fusec.codegen.triton.block import Block, Kernel
+from fusec.codegen.triton.block import Block
 from fusec.codegen.triton.eviction import for_passes
 from fusec.codegen.triton.expressions import Text, triton_type
 from fusec.codegen.triton.file import File, add_function, mentions
 from fusec.codegen.triton.indices import make_tile, write_outer_indices, write_padded
+from fusec.codegen.triton.kernel import Kernel
 from fusec.codegen.triton.reduce_text import CARRIED_WITH
 from fusec.codegen.triton.reductions import (
     LOOP,

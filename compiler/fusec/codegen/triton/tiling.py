@@ -13,10 +13,22 @@ from dataclasses import dataclass, replace
 from fusec.codegen.triton.names import is_check
 from fusec.codegen.triton.reduce_text import identity
 from fusec.ir.body import Body, Buffer
-from fusec.ir.index import Expr, Symbol, product, unflatten
+from fusec.ir.index import (
+    Atom,
+    Expr,
+    FloorDiv,
+    Mod,
+    Symbol,
+    is_nonnegative,
+    lower_bound,
+    product,
+    unflatten,
+)
 from fusec.ir.node import Const, Load, Node, Reduce, cast, const, free_axes, reduce, rewrite
 
 LIMIT = 2**31 - 2**24  # positions in the last, partly filled tile must not overflow either
+NEAR_LIMIT = 2**28  # the same where there are positions that reach further, by ``times_reach``
+NEAR = 7  # times NEAR_LIMIT and a few more still are 32 bits
 
 
 @dataclass(frozen=True)
@@ -272,3 +284,47 @@ def extents(body: Body, buffers: Mapping[str, Buffer]) -> list[Expr]:
     found = [largest_offset(buffers[name]) for name in body.reads() + body.writes()]
     found += [axis.size for axis in body.axes + body.reduce_axes if axis.size is not None]
     return list(dict.fromkeys(found))
+
+
+def times_reach(expr: Expr, reach: Sequence[Expr]) -> int | None:
+    """Return how many times the largest of ``reach`` a position of symbolic sizes is at most.
+
+    On both sides of zero, a few elements more; None where nothing is known.  ``2 * i - s0 + 1``,
+    say, with ``i`` an axis and ``s0`` a tensor's size, is within three times: such a position does
+    not need 64 bits where tensors do not, and to divide 64 takes five times as long as 32.
+
+    Args:
+        expr: The position.
+        reach: What ``extents`` says of the body.
+    """
+    total = 0
+    for monomial, coefficient in expr.terms.items():
+        if not monomial:
+            if abs(coefficient) >= 2**20:
+                return None
+            continue
+        (atom, *more) = monomial
+        each = _atom_times_reach(atom, reach) if not more else None
+        if each is None:
+            return None
+        total += abs(coefficient) * each
+    return total
+
+
+def _atom_times_reach(atom: Atom, reach: Sequence[Expr]) -> int | None:
+    if isinstance(atom, FloorDiv | Mod):
+        return times_reach(atom.numerator, reach) if is_nonnegative(atom.numerator) else None
+    if atom.kind == "axis":
+        return 1 if atom.size in reach else None
+    if atom.kind != "size" or atom.low < 0:
+        return None
+    for size in reach:
+        # a product with it in it, the other factors of which are not zero
+        if len(size.terms) == 1 and min(size.terms.values()) >= 1:
+            (monomial,) = size.terms
+            others = [each for each in monomial if each is not atom]
+            if len(others) < len(monomial) and all(
+                (lower_bound(Expr({(each,): 1})) or 0) >= 1 for each in others
+            ):
+                return 1
+    return None

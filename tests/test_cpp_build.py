@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -448,3 +449,30 @@ def test_runtime_under_a_name_of_its_own(
             assert any(hashed.name in line for line in needed)
     finally:
         cpp_compiler._find_compiler.cache_clear()
+
+
+def groups_sessions() -> bool:
+    """Whether Linux shares the processors out to sessions."""
+    setting = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    return setting.exists() and setting.read_text().strip() == "1"
+
+
+@pytest.mark.skipif(not groups_sessions(), reason="sessions are no groups here")
+def test_what_nobody_waits_for_gives_way() -> None:
+    found: dict[int, str] = {}
+
+    def start(priority: int) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), priority)
+        children = cpp_build.Children()
+        process = children.start(["sleep", "10"], "/tmp")
+        try:
+            found[priority] = Path(f"/proc/{process.pid}/autogroup").read_text()
+        finally:
+            children.finish(process)
+
+    for priority in (0, 15):
+        thread = threading.Thread(target=start, args=(priority,))
+        thread.start()
+        thread.join()
+    assert found[0].endswith("nice 0\n")
+    assert found[15].endswith("nice 15\n")

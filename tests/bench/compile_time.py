@@ -60,7 +60,7 @@ ROWS = (
     Row("at-once", "%load_ext and first cell with no pause", ("load_ext", "first"), 2.5, 1.0),
     Row("shown", "first cell: checked, timed, drawn", ("first",), 2.5, 1.0),
     Row("shown", "further new cell: checked, timed, drawn", ("further",), 0.4, 0.05),
-    Row("edit", "edit: checked, in use, timed, drawn", ("edit",), 0.5),
+    Row("edit", "edit: checked, in use, timed, drawn", ("edit",), 0.5, 0.5),
     Row("written", "GPT-2 in plain PyTorch, forward", ("first",), 0.15, relative=True),
     Row("forward", "GPT-2 of transformers, forward", ("first",), 0.15, relative=True),
     Row("training", "GPT-2 of transformers, training step", ("first",), 0.15, relative=True),
@@ -116,7 +116,7 @@ def measure_scene(scene: str, rounds: int, *, peer: bool, warm: bool) -> Runs:
     runs = Runs()
     alone = scene in ("at-once", "shown", "edit")
     compilers = ["fusec", *(["inductor"] if peer and not alone else [])]
-    states = ["cold", *(["warm"] if warm and scene != "edit" else [])]
+    states = ["cold", *(["warm"] if warm else [])]
     with tempfile.TemporaryDirectory(prefix="compile-time-") as root:
         for number in range(rounds):
             for state in states:

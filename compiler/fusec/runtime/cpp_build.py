@@ -42,6 +42,18 @@ DIAGNOSTIC = re.compile(
 )
 
 
+def give_way(session: int) -> None:
+    """Let a session that this thread has started run as this thread does: behind others, if so.
+
+    Linux shares the processors out to sessions first, where it groups them (``sched(7)``, "The
+    autogroup feature"), so that a process's own priority counts only among those of its session.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        priority = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        if priority > 0:
+            Path(f"/proc/{session}/autogroup").write_text(str(priority))
+
+
 @dataclass
 class Children:
     """The compilers that a build has running, so that an interrupt can end them all."""
@@ -67,7 +79,8 @@ class Children:
                 start_new_session=True,
             )
             self.running.add(process)
-            return process
+        give_way(process.pid)
+        return process
 
     def finish(self, process: subprocess.Popen[str]) -> None:
         """End a compiler if it still runs, with what it started, and forget it."""

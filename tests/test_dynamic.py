@@ -234,3 +234,22 @@ def test_positions_that_may_be_far_from_a_tensor_keep_64_bits() -> None:
     (kernel,) = compiled.kernels.values()
     assert "tl.int64)" in kernel.source.partition("def launch")[0]
     assert "2**28" not in kernel.source
+
+
+def test_kernels_are_made_for_the_size_at_hand() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (x.shape[-1],))
+
+    blocks = []
+    for n in (200, 3000):
+        torch._dynamo.reset()
+        compiled = fusec.compile(function, dynamic=True, target="triton")
+        x = randn(3, 4, n)
+        torch._dynamo.mark_dynamic(x, (1, 2))
+        torch.testing.assert_close(compiled(x), function(x))
+        y = randn(3, 5, 3 * n)
+        torch.testing.assert_close(compiled(y), function(y))
+        assert len(compiled.graphs) == 1
+        (kernel,) = compiled.kernels.values()
+        blocks.append({t.name: t.value for t in kernel.tunables}["RBLOCK"])
+    assert blocks[0] < blocks[1]

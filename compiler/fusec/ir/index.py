@@ -32,9 +32,11 @@ class Symbol:
         size: Exclusive upper bound; None for ``size`` symbols without one.
         low: Inclusive lower bound.
         payload: For ``indirect``: the value-graph node that yields the index.
+        hint: For ``size``: what it was in the call that is compiled for; None where not known.
+            It may decide how quick a kernel is, never what it computes.
     """
 
-    __slots__ = ("kind", "low", "name", "payload", "serial", "size")
+    __slots__ = ("hint", "kind", "low", "name", "payload", "serial", "size")
     _count = 0
 
     def __init__(
@@ -44,12 +46,14 @@ class Symbol:
         size: Expr | None = None,
         low: int = 0,
         payload: object = None,
+        hint: int | None = None,
     ) -> None:
         self.name = name
         self.kind = kind
         self.size = size
         self.low = low
         self.payload = payload
+        self.hint = hint
         Symbol._count += 1
         self.serial = Symbol._count  # gives atoms a stable order within a process
 

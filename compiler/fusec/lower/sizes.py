@@ -24,10 +24,10 @@ class SizeTable:
     def __init__(self) -> None:
         self.symbols: dict[str, Symbol] = {}
 
-    def symbol(self, name: str, low: int = 2) -> Symbol:
-        """Return the symbol called ``name``, whose values are at least ``low``."""
+    def symbol(self, name: str, low: int = 2, hint: int | None = None) -> Symbol:
+        """Return the symbol called ``name``, whose values are at least ``low``, ``hint`` now."""
         if name not in self.symbols:
-            self.symbols[name] = Symbol(name, "size", low=low)
+            self.symbols[name] = Symbol(name, "size", low=low, hint=hint)
         return self.symbols[name]
 
     def convert(self, value: object) -> Expr:
@@ -77,7 +77,7 @@ class SizeTable:
                 # an integer argument that is no size may have any sign
                 bound = ranges[expr].lower
                 low = int(bound) if isinstance(bound, sympy.Integer) else ANY_SIGN
-            return Expr.of(self.symbol(expr.name, low))
+            return Expr.of(self.symbol(expr.name, low, _hint(expr, shape_env)))
         if not isinstance(expr, _FORMS):
             return Expr.of(_as_it_is(expr, shape_env))
         parts = [self._from_sympy(a, shape_env) for a in expr.args]
@@ -144,6 +144,17 @@ def _require_guards(expr: sympy.Expr, shape_env: ShapeEnv | None) -> None:
 
 def _no_form(expr: sympy.Expr) -> str:
     return f"size {expr} has no simple form"
+
+
+def _hint(symbol: sympy.Symbol, shape_env: ShapeEnv | None) -> int | None:
+    """Return what a size is in the call that is compiled for."""
+    # the second is what torch 2.11 calls it, and is about to go
+    for name in ("backed_var_to_val", "var_to_val"):
+        values = getattr(shape_env, name, None)
+        if values is not None:
+            value = values.get(symbol)
+            return int(value) if isinstance(value, (int, sympy.Integer)) else None
+    return None
 
 
 def _without_one(*args: sympy.Expr) -> sympy.Expr:

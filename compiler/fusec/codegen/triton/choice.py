@@ -8,7 +8,7 @@ from fusec.ir.index import Expr, Symbol
 
 SMS = 132
 KEPT_IN_L2 = 24 << 20  # bytes that surely stay in the L2 between two passes of a kernel
-UNKNOWN_SIZE = 8192  # what a symbolic size is taken for
+UNKNOWN_SIZE = 8192  # what a symbolic size without a hint is taken for
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Choice:
 
 
 def known(size: Expr) -> int:
-    """Return a size, or a guess where it is symbolic."""
+    """Return a size; where it is symbolic, what it was in the call that is compiled for."""
     value = size.constant
     if value is not None:
         return value
-    guess = size.evaluate(lambda s: UNKNOWN_SIZE)
+    guess = size.evaluate(lambda s: UNKNOWN_SIZE if s.hint is None else s.hint)
     assert isinstance(guess, int)
     return max(guess, 1)
 

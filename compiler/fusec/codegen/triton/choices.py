@@ -16,10 +16,10 @@ from fusec.codegen.triton.choices_reductions import (
     overwrites_row_values,
 )
 from fusec.codegen.triton.pairs import Pair, pairs_along, store_pairs_along
-from fusec.codegen.triton.tiling import by_stride, strides_of
+from fusec.codegen.triton.tiling import by_stride, move, strides_of
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Symbol, product
-from fusec.ir.node import free_axes, indirect_nodes
+from fusec.ir.node import IndexValue, free_axes, indirect_nodes
 
 TILE_SIDE = 32
 LEAST_BYTES = 4096  # that a program moves; the next one takes as long to begin
@@ -80,14 +80,14 @@ def choose_pointwise(body: Body, buffers: Mapping[str, Buffer], strategy: str = 
     if pairs and strategy != "rows":
         # pairs lie along an axis that is a dimension of its own
         flat = paired_knobs(body, buffers, known(points), pairs)
-        tiles = row_tiles(axes, flat)
+        tiles = row_tiles(body, buffers, axes, flat)
         if tiles:
             return Choice("tiled", groups, knobs=tiles)
         if len(wide) == 1:
             return Choice("flat", (tuple(axes),), knobs=flat)
     irregular = steps_irregularly(body, buffers)
     flat = flat_knobs(body, buffers, known(points), irregular)
-    tiles = row_tiles(axes, flat)
+    tiles = row_tiles(body, buffers, axes, flat)
     if tiles and (strategy == "rows" or (irregular and not strategy)):
         rows = row_loop(body, axes, 0 if strategy else 16 * SMS)
         if rows:
@@ -127,7 +127,9 @@ def row_loop(body: Body, axes: list[Symbol], programs: int) -> tuple[Knob, ...]:
     )
 
 
-def row_tiles(axes: list[Symbol], knobs: tuple[Knob, ...]) -> tuple[Knob, ...]:
+def row_tiles(
+    body: Body, buffers: Mapping[str, Buffer], axes: list[Symbol], knobs: tuple[Knob, ...]
+) -> tuple[Knob, ...]:
     """Return the tunables of tiles whose rows lie along the innermost axis; none where none pay.
 
     Axes that could not be joined mean that something depends on one of them alone: the scale of
@@ -135,9 +137,13 @@ def row_tiles(axes: list[Symbol], knobs: tuple[Knob, ...]) -> tuple[Knob, ...]:
     that is computed once a row or column instead of once an element.
     """
     wide = [a for a in axes if a.size != 1]
-    size = wide[-1].size.constant if wide and wide[-1].size is not None else None
-    if len(wide) < 2 or size is None or size < 16:
+    size = known(wide[-1].size) if wide and wide[-1].size is not None else 0
+    if len(wide) < 2 or size < 16:
         return ()
+    if any(a.size is not None and a.size.constant is None for a in wide) and is_straight(
+        body, buffers, axes
+    ):
+        return ()  # axes of symbolic sizes are not joined before
     (block, count) = (knob.value for knob in knobs)
     across = min(power_of_two(size), block)
     if -(-size // across) * across * 3 > size * 4:
@@ -147,6 +153,16 @@ def row_tiles(axes: list[Symbol], knobs: tuple[Knob, ...]) -> tuple[Knob, ...]:
         Knob("XBLOCK", across, (16, 32, 64, 128, 256, 512, 1024), "columns of a tile"),
         warps(count),
     )
+
+
+def is_straight(body: Body, buffers: Mapping[str, Buffer], axes: list[Symbol]) -> bool:
+    """Whether one index says where everything is, without the axes that it is made of."""
+    flat = move(body, (axes,), ())
+    (axis,) = flat.axes
+    places = [buffers[load.buffer].offset(load.index) for load in flat.loads()]
+    places += [buffers[store.buffer].offset(store.index) for store in flat.stores]
+    places += [node.expr for node in flat.nodes() if isinstance(node, IndexValue)]
+    return all(place.is_affine_in(axis) for place in places)
 
 
 def flat_knobs(

@@ -14,6 +14,10 @@ from fusec.graph.alignment import PADDED, align_products
 from fusec.graph.bias import add_biases_later
 from fusec.graph.choices import aligned, alignment_pays
 from fusec.graph.halves import REASON
+from fusec.ir.body import Extern
+from fusec.ir.node import Recorder
+from fusec.lower import lower_graph
+from fusec.lower.matmul import BLAS
 
 aten = torch.ops.aten
 Made = tuple[torch.Tensor, ...]
@@ -123,3 +127,17 @@ def test_biases_of_convolutions_on_a_gpu() -> None:
     same(module, f, given)
     without = traced(lambda x, w: (torch.conv2d(x, w),), given[:2])
     assert add_biases_later(without) == 0
+
+
+@pytest.mark.parametrize("products", [False, True])
+def test_the_reason_is_shown(products: bool) -> None:
+    """Also of a product that a kernel could have taken the place of."""
+    with FakeTensorMode():
+        given = [torch.empty(64, 512).half(), torch.empty(512, 5003).half()]
+        module = make_fx(lambda a, b: (a @ b,))(*given)
+    (product,) = [n for n in module.graph.nodes if n.target is aten.mm.default]
+    product.meta[REASON] = PADDED
+    program = lower_graph(module, recorder=Recorder(), triton=True, products=products)
+    (step,) = program.steps
+    assert isinstance(step, Extern)
+    assert step.reason == f"{BLAS}, {PADDED}"

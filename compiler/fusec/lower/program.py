@@ -77,7 +77,6 @@ class _Driver:
         self.bindings: dict[str, tuple[str, int | None]] = {}
         self.outputs: tuple[object, ...] = ()
         self.notes: list[str] = []
-        self.because = ""  # what a pass over the graph says of the node being lowered
 
     # -- metadata ---------------------------------------------------------------------------
 
@@ -165,12 +164,13 @@ class _Driver:
         lowering.hint = _readable(node)
         lowering.where = user_line(node.meta.get("stack_trace"))
         lowering.stored = bool(node.meta.get(STORED))
-        self.because = str(node.meta.get(REASON, ""))
+        lowering.because = str(node.meta.get(REASON, ""))
         for meta in lowering.results:
             if meta is not None:
                 _require_device(meta.device, lowering.where)
         with source_line(lowering.where):
             self.values[node] = self.lower_call(target, args, kwargs, several)
+        lowering.because = ""
 
     def lower_call(
         self, target: object, args: tuple[object, ...], kwargs: dict[str, object], several: bool
@@ -190,8 +190,8 @@ class _Driver:
                 raise GraphNotLowered(f"{target} cannot be called") from None
             if isinstance(target, torch._ops.HigherOrderOperator):
                 raise GraphNotLowered(f"{target} has no lowering") from None
-            why = f"{reason}, {self.because}" if self.because else str(reason)
-            results = lowering.extern(target, args, kwargs, why, self.mutated(target, args, kwargs))
+            mutated = self.mutated(target, args, kwargs)
+            results = lowering.extern(target, args, kwargs, str(reason), mutated)
             return results if several else results[0]
 
     def converted(self, target: object) -> frozenset[torch.dtype]:

@@ -134,6 +134,7 @@ class Lowering:
         results: The same for all results of an operator that has several.
         label: The operator's name.
         hint: The user's name for the result, where known.
+        because: What a pass over the graph says of the operator, for the reason of a call.
         where: The user's line.
         stored: Whether a cast is a rounding that eager does for memory's sake.
         storage_offsets: Buffer to the first element that torch's fake tensor has for it, where
@@ -151,6 +152,7 @@ class Lowering:
     results: tuple[ResultMeta | None, ...] = ()
     label: str = ""
     hint: str = ""
+    because: str = ""
     where: SourceLine | None = None
     stored: bool = False
     storage_offsets: dict[str, Expr] = field(default_factory=dict)
@@ -242,6 +244,8 @@ class Lowering:
         mutates: tuple[str, ...] = (),
     ) -> tuple[TensorValue | None, ...]:
         """Emit a call of an ATen operator; return its tensor results in order."""
+        if self.because:
+            reason = f"{reason}, {self.because}"
         outputs: list[str] = []
         values: list[TensorValue | None] = []
         metas = self.results or (self.result,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -198,6 +199,44 @@ def test_numbers_that_follow_from_sizes(name: str, target: str) -> None:
         target=target,
     )
     assert compiled.kernels
+
+
+# TorchDynamo makes a symbol of a number from outside, which F.interpolate does not take
+BY_ONE_FACTOR: dict[str, Callable[..., Any]] = {
+    "bilinear 2": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "bilinear 0.5": lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear"),
+    "bilinear 1.25": lambda x: F.interpolate(x, scale_factor=1.25, mode="bilinear"),
+    "nearest 2": lambda x: F.interpolate(x, scale_factor=2, mode="nearest"),
+    "nearest 0.5": lambda x: F.interpolate(x, scale_factor=0.5, mode="nearest"),
+    "nearest 3": lambda x: F.interpolate(x, scale_factor=3.0, mode="nearest"),
+}
+
+
+@pytest.mark.parametrize("target", ["cpp", "triton"])
+@pytest.mark.parametrize("name", BY_ONE_FACTOR)
+def test_images_of_any_size_by_one_factor(name: str, target: str) -> None:
+    function = BY_ONE_FACTOR[name]
+    compiled = fusec.compile(function, dynamic=True, target=target)
+    for height, width in ((9, 12), (17, 30), (24, 5), (11, 11)):
+        x = randn(2, 3, height, width)
+        torch.testing.assert_close(compiled(x), function(x), rtol=1e-4, atol=1e-5)
+    assert not compiled.fallbacks
+    assert len(compiled.graphs) == 1
+
+
+def test_shares_of_sizes_are_exact() -> None:
+    functions = {
+        "trunc": lambda x: x[: int(x.shape[0] * 0.75)] + 1,
+        "floor": lambda x: x[: math.floor(x.shape[0] * 0.625)] + 1,
+        "ceil": lambda x: x[: math.ceil(x.shape[0] * 0.3125)] + 1,
+    }
+    for function in functions.values():
+        compiled = fusec.compile(function, dynamic=True)
+        for n in (7, 8, 9, 15, 16, 31, 33):
+            x = randn(n, 2)
+            torch.testing.assert_close(compiled(x), function(x), rtol=0, atol=0)
+        assert len(compiled.graphs) == 1
+        assert not compiled.fallbacks
 
 
 def test_gradients_of_numbers_that_follow_from_sizes() -> None:

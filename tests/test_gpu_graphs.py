@@ -66,7 +66,7 @@ def captured(compiled: Any) -> bool:
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("function", [softmax_of_product, mixed])
 def test_calls_are_native_and_right(function: Any, graphs: bool) -> None:
-    # products of BLAS: with a small one as a kernel there would be one kernel and nothing to capture
+    # a small product that is a kernel leaves one kernel, and nothing to capture
     compiled = fusec.compile(function, cuda_graphs=graphs, matmul="extern")
     with torch.no_grad():
         for _ in range(CALLS):

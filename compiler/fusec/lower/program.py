@@ -145,14 +145,15 @@ class _Driver:
                 raise GraphNotLowered(f"{target} gives a Python value")
             self.values[node] = value  # used, if at all, by a call that takes a number
             return
-        args = tuple(self.argument(a) for a in node.args)
-        kwargs = {k: self.argument(v) for k, v in node.kwargs.items()}
         if target is operator.getitem:
-            self.values[node] = args[0][args[1]]  # type: ignore[index]
+            several, position = (self.argument(a) for a in node.args)
+            self.values[node] = several[position]  # type: ignore[index]
             return
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             self.values[node] = self.sizes.convert(value)
             return
+        args = tuple(self.argument(a) for a in node.args)
+        kwargs = {k: self.argument(v) for k, v in node.kwargs.items()}
         if value is None and not isinstance(target, torch._ops.OpOverload):
             raise GraphNotLowered(f"{target} computes on Python values")
         lowering = self.lowering

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PythonMod
+from torch.utils._sympy.functions import (
+    CeilToInt,
+    CleanDiv,
+    FloorDiv,
+    FloorToInt,
+    Max,
+    Min,
+    Mod,
+    PythonMod,
+    ToFloat,
+    TruncToInt,
+)
 
 from fusec.ir.index import Expr, Symbol, is_nonnegative
 from fusec.lower.values import NotLowered
@@ -78,6 +90,10 @@ class SizeTable:
                 bound = ranges[expr].lower
                 low = int(bound) if isinstance(bound, sympy.Integer) else ANY_SIGN
             return Expr.of(self.symbol(expr.name, low, _hint(expr, shape_env)))
+        if isinstance(expr, (TruncToInt, FloorToInt, CeilToInt)):
+            share = self._share(expr, shape_env)
+            if share is not None:
+                return share
         if not isinstance(expr, _FORMS):
             return Expr.of(_as_it_is(expr, shape_env))
         parts = [self._from_sympy(a, shape_env) for a in expr.args]
@@ -100,6 +116,21 @@ class SizeTable:
         if isinstance(expr, (Max, Min)):
             return self._extreme(expr, parts, shape_env)
         return Expr.of(_as_it_is(expr, shape_env))
+
+    def _share(self, expr: sympy.Expr, shape_env: ShapeEnv | None) -> Expr | None:
+        """Return ``trunc(0.75 * size)`` and its like as ``3 * size // 4``, which is exact.
+
+        So it is for factors whose denominator is a power of two: floating point holds the product.
+        """
+        factor, number = expr.args[0].as_coeff_Mul()
+        if not isinstance(factor, sympy.Number) or not isinstance(number, ToFloat) or factor <= 0:
+            return None
+        ratio = Fraction(float(factor))
+        size = self._from_sympy(number.args[0], shape_env)
+        if max(ratio.numerator, ratio.denominator) > 1 << 16 or not is_nonnegative(size):
+            return None
+        more = ratio.denominator - 1 if isinstance(expr, CeilToInt) else 0
+        return (ratio.numerator * size + more) // ratio.denominator
 
     def _extreme(self, expr: sympy.Expr, parts: Sequence[Expr], shape_env: ShapeEnv | None) -> Expr:
         """Return the part that is the largest or smallest: for all sizes, or by a new guard.

@@ -267,6 +267,29 @@ def body_values(
     return {node: evaluator.values[id(node)] for node in body.nodes()}
 
 
+class Along:
+    """The values of nodes along the one axis that they depend on, each computed once.
+
+    Args:
+        axis: The axis, of known size.
+    """
+
+    def __init__(self, axis: Symbol) -> None:
+        self._evaluator = _Evaluator(Body((axis,), (), ()), {}, {}, None, torch.device("cpu"))
+        # their ids are the evaluator's keys
+        self._nodes: dict[Node, torch.Tensor] = {}
+
+    def __call__(self, node: Node) -> torch.Tensor:
+        """Return a value for every position, 1-D."""
+        if node not in self._nodes:
+            for arg in node.args:
+                self(arg)
+            value = self._evaluator.compute(node)
+            self._evaluator.values[id(node)] = value
+            self._nodes[node] = value.expand(self._evaluator.extents[0])
+        return self._nodes[node]
+
+
 def size_values(program: Program, inputs: Sequence[object]) -> dict[Symbol, int]:
     """Return the values of a program's symbolic sizes, from its inputs."""
     given = dict(zip(program.inputs, inputs, strict=True))
@@ -401,6 +424,7 @@ def run_program(
 
 
 __all__ = [
+    "Along",
     "CheckFailed",
     "body_values",
     "extern_results",

@@ -12,9 +12,9 @@ pairs 45).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fusec.codegen.triton import expressions as ex
 from fusec.codegen.triton.expressions import Text
@@ -26,6 +26,8 @@ from fusec.ir.node import Const, Load, Node, Reduce, indirect_nodes, walk
 
 if TYPE_CHECKING:
     from fusec.codegen.triton.block import Block
+
+Access = TypeVar("Access", Load, Store)
 
 TWICE = "twice"  # the index that runs over both elements of every pair
 
@@ -91,20 +93,12 @@ def pairs_along(
     found: list[Pair] = []
     alone: list[tuple[Load, Expr]] = []
     for loads in waiting.values():
-        while loads:
-            load, rest = loads.pop(0)
-            for other, place in loads:
-                apart = (place - rest).constant
-                if apart in (1, -1):
-                    loads.remove((other, place))
-                    low, high = (load, other) if apart == 1 else (other, load)
-                    found.append(Pair(low, high, rest if apart == 1 else place))
-                    break
-            else:
-                alone.append((load, rest))
-    if not found or not all(_is_odd(rest) for _, rest in alone):
+        both, rest = neighbors(loads)
+        found += [Pair(*each) for each in both]
+        alone += rest
+    if not found or not all(_is_odd(place) for _, place in alone):
         return ()
-    return (*found, *(Pair(None, load, rest - 1) for load, rest in alone))
+    return (*found, *(Pair(None, load, place - 1) for load, place in alone))
 
 
 def store_pairs_along(
@@ -119,20 +113,41 @@ def store_pairs_along(
         if store.mode != "set" or indirect_nodes(store.index):
             return ()
         waiting.setdefault(store.buffer, []).append((store, offset - 2 * Expr.of(axis)))
-    found = []
+    found: list[StorePair] = []
     for stores in waiting.values():
-        while stores:
-            store, rest = stores.pop(0)
-            for other, place in stores:
-                apart = (place - rest).constant
-                if apart in (1, -1):
-                    stores.remove((other, place))
-                    low, high = (store, other) if apart == 1 else (other, store)
-                    found.append(StorePair(low, high, rest if apart == 1 else place))
-                    break
-            else:
-                return ()
+        both, alone = neighbors(stores)
+        if alone:
+            return ()
+        found += [StorePair(*each) for each in both]
     return tuple(found)
+
+
+def neighbors(
+    accesses: Sequence[tuple[Access, Expr]],
+) -> tuple[list[tuple[Access, Access, Expr]], list[tuple[Access, Expr]]]:
+    """Return the pairs of accesses one element apart, and the accesses without a partner.
+
+    Args:
+        accesses: Each with its place, but for what all of them have in common.
+
+    Returns:
+        The lower one of each pair, the other one and the place of the lower; the others as given.
+    """
+    pairs: list[tuple[Access, Access, Expr]] = []
+    alone: list[tuple[Access, Expr]] = []
+    waiting = list(accesses)
+    while waiting:
+        access, place = waiting.pop(0)
+        for other, beside in waiting:
+            apart = (beside - place).constant
+            if apart in (1, -1):
+                waiting.remove((other, beside))
+                up = apart == 1
+                pairs.append((access, other, place) if up else (other, access, beside))
+                break
+        else:
+            alone.append((access, place))
+    return pairs, alone
 
 
 def _is_odd(offset: Expr) -> bool:

@@ -29,7 +29,7 @@ from fusec.codegen.triton.tiling import by_stride
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol, product
-from fusec.ir.interpret import body_values
+from fusec.ir.interpret import Along
 from fusec.ir.node import (
     Const,
     IndexValue,
@@ -73,7 +73,7 @@ def found_phases(body: Body, buffers: Mapping[str, Buffer]) -> Body:
     counts: dict[Symbol, int] = {}
     for axis in dict.fromkeys(axes.values()):
         assert axis is not None
-        tables = [tabulate(place, axis) for place, along in axes.items() if along is axis]
+        tables = [settler.table(place, axis) for place, along in axes.items() if along is axis]
         count = next((c for c in PHASES if all(are_places(t, c) for t in tables)), 0)
         if not count:
             return body
@@ -130,6 +130,7 @@ class Settler:
     def __init__(self) -> None:
         self._axes: dict[Node, Symbol | bool | None] = {}
         self._settled: dict[Node, Node | None] = {}
+        self._tables: dict[Symbol, Along] = {}
 
     def axis_of(self, node: Node) -> Symbol | None:
         """Return the axis, of known size, that ``node`` is a function of; None if it is not."""
@@ -151,13 +152,20 @@ class Settler:
             self._axes[node] = found
         return self._axes[node]
 
+    def table(self, node: Node, axis: Symbol) -> torch.Tensor:
+        """Return the values of a node for every position of the axis that it depends on."""
+        if axis not in self._tables:
+            self._tables[axis] = Along(axis)
+        return self._tables[axis](node)
+
     def settle(self, node: Node) -> Node | None:
         """Return a simpler node of equal value at every position; None where there is none."""
         if isinstance(node, Const | IndexValue):
             return None
         if node not in self._settled:
             axis = self.axis_of(node)
-            self._settled[node] = simplest(node, axis) if axis is not None else None
+            found = simplest(node, self.table(node, axis), axis) if axis is not None else None
+            self._settled[node] = found
         return self._settled[node]
 
 
@@ -176,15 +184,8 @@ def _both(a: Symbol | bool | None, b: Symbol | bool | None) -> Symbol | bool | N
     return a if a is b else None
 
 
-def tabulate(node: Node, axis: Symbol) -> torch.Tensor:
-    """Return the values of a node for every position of the one axis that it depends on, 1-D."""
-    body = Body((axis,), (), (Store("", (Expr.of(axis),), node),))
-    return body_values(body, {})[node].expand(size_of(axis))
-
-
-def simplest(node: Node, axis: Symbol) -> Node | None:
+def simplest(node: Node, table: torch.Tensor, axis: Symbol) -> Node | None:
     """Return a constant, a constant but for one end of the axis, or a place; None otherwise."""
-    table = tabulate(node, axis)
     first, last = table[:1], table[-1:]
     at = index_value(Expr.of(axis), torch.int64)
 

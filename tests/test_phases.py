@@ -108,6 +108,8 @@ def test_phases_share_their_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     text = kernels(CASES["bilinear"], x)
     assert (text.count("tl.load("), text.count("tl.interleave(")) == (28, 8)
     assert kernels(CASES["bilinear"], torch.randn(1, 2, 12, 64)).count("tl.interleave(") == 2
+    # two phases more, and so fewer rows
+    assert kernels(CASES["trilinear"], torch.randn(1, 8, 16, 32)).count("tl.interleave(") == 16
 
 
 def test_infinity_and_nan_stay_where_they_are() -> None:

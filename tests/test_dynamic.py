@@ -7,11 +7,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+import sympy  # type: ignore[import-untyped]
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import fusec
+from fusec.codegen.triton.tiling import times_reach
+from fusec.ir.index import Expr, Symbol
+from fusec.lower.sizes import SizeTable
+from fusec.lower.values import NotLowered
 from support.compare import difference
 
 Make = Callable[[int], tuple[Any, ...]]
@@ -292,3 +298,18 @@ def test_kernels_are_made_for_the_size_at_hand() -> None:
         (kernel,) = compiled.kernels.values()
         blocks.append({t.name: t.value for t in kernel.tunables}["RBLOCK"])
     assert blocks[0] < blocks[1]
+
+
+def test_a_part_of_a_size_is_never_rounded() -> None:
+    """The expression ``s0 / 2`` has parts that are no sizes: a half is not taken for 0."""
+    shapes = ShapeEnv()
+    size = sympy.Symbol("s0", positive=True, integer=True)
+    with pytest.raises(NotLowered):
+        SizeTable()._from_sympy(size * sympy.Rational(1, 2), shapes)
+
+
+def test_positions_along_a_huge_axis_of_known_size_are_not_near() -> None:
+    huge, short = (Symbol("i", "axis", Expr.of(n)) for n in (2**30, 2**20))
+    reach = [Expr.of(2**30), Expr.of(2**20)]
+    assert times_reach(3 * Expr.of(huge) + 1, reach) is None
+    assert times_reach(3 * Expr.of(short) + 1, reach) == 3

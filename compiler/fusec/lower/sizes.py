@@ -163,7 +163,10 @@ def _as_it_is(expr: sympy.Expr, shape_env: ShapeEnv | None) -> int:
     """Return a size of a form that expressions do not have, guarded to be what it is now."""
     _require_guards(expr, shape_env)
     assert shape_env is not None
-    return int(shape_env.evaluate_expr(expr))
+    value = shape_env.evaluate_expr(expr)
+    if value != int(value):
+        raise NotLowered(_no_form(expr))  # a part of a size alone, the half in s0 / 2
+    return int(value)
 
 
 def _require_guards(expr: sympy.Expr, shape_env: ShapeEnv | None) -> None:

@@ -3,7 +3,7 @@
 An image that is enlarged twice has two results for each element along a row, and four of them are
 made of the same nine neighbors.  One by one, each computes its places and shares in floating point
 and loads four elements (1024 images of 128 x 128 halves: 84 us, bicubic 150 for a quarter of them;
-with phases 51 and 38).  Here the axes are cut into *phases*:
+with phases 51 and 40).  Here the axes are cut into *phases*:
 ``j`` becomes ``2 * j + 0`` and ``2 * j + 1`` in a loop of half the length, each with a store of
 its own.  Within a phase a place is ``j`` plus a constant, but for the ends of a row, and a share is
 a constant: both are found by computing them for every position while the kernel is written, so that

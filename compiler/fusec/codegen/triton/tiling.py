@@ -314,8 +314,10 @@ def times_reach(expr: Expr, reach: Sequence[Expr]) -> int | None:
 def _atom_times_reach(atom: Atom, reach: Sequence[Expr]) -> int | None:
     if isinstance(atom, FloorDiv | Mod):
         return times_reach(atom.numerator, reach) if is_nonnegative(atom.numerator) else None
-    if atom.kind == "axis":
-        return 1 if atom.size in reach else None
+    if atom.kind == "axis" and atom.size is not None:
+        known = atom.size.constant  # ``launch`` asks of symbolic sizes alone
+        fits = atom.size in reach if known is None else known < NEAR_LIMIT
+        return 1 if fits else None
     if atom.kind != "size" or atom.low < 0:
         return None
     for size in reach:

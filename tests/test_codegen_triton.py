@@ -43,6 +43,7 @@ from codegen_triton_bodies import (
 )
 from codegen_triton_windows import blended, neighbors, windows
 from fusec.codegen.triton.emit import emit_triton
+from fusec.graph.rows import LONGEST_ROW
 from fusec.ir import ops
 from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr, Symbol
@@ -146,6 +147,15 @@ def symbolic(make: Callable[[Expr, Expr], Case], rows: int, columns: int) -> Cas
     return case
 
 
+def bounded(make: Callable[[Expr, Expr], Case], rows: int, columns: int) -> Case:
+    """A case of symbolic sizes whose rows are short in every call."""
+    (n,) = sizes("s0")
+    m = Symbol("s1", "size", Expr.of(LONGEST_ROW + 1), low=0, hint=columns)
+    case = make(Expr.of(n), Expr.of(m))
+    case.sizes = {n: rows, m: columns}
+    return case
+
+
 def symbolic_rows(rows: int, make: Callable[[Expr], Case]) -> Case:
     (n,) = sizes("s0")
     case = make(Expr.of(n))
@@ -183,6 +193,7 @@ CASES: dict[str, Callable[[], tuple[Case, str]]] = {
         symbolic(lambda n, m: softmax(n, m, F32), 4, 2000),
         "",
     ),
+    "bounded_softmax": lambda: (bounded(lambda n, m: softmax(n, m, HALF), 7, 300), ""),
     "neighbors": lambda: (neighbors(20, 33, HALF), ""),
     "windows": lambda: (windows(3, 5, 50), "rows"),
     "blended": lambda: (blended(21, 50, HALF), "rows"),

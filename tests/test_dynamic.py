@@ -283,10 +283,10 @@ def test_positions_that_may_be_far_from_a_tensor_keep_64_bits() -> None:
 
 def test_kernels_are_made_for_the_size_at_hand() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        return F.layer_norm(x, (x.shape[-1],))
+        return x.argmax(-1)
 
     blocks = []
-    for n in (200, 3000):
+    for n in (200, 5000):
         torch._dynamo.reset()
         compiled = fusec.compile(function, dynamic=True, target="triton")
         x = randn(3, 4, n)

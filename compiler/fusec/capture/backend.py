@@ -38,6 +38,7 @@ from fusec.graph.norms import reopen_norms
 from fusec.graph.onednn import multiply_by_onednn
 from fusec.graph.pixels import multiply_single_pixels
 from fusec.graph.random import replace_random
+from fusec.graph.rows import bound_rows
 from fusec.graph.saved import recomputed_operators, saved_tensors
 from fusec.graph.softmax import open_log_softmax
 from fusec.ir.body import Extern
@@ -189,6 +190,7 @@ class _GraphCompiler:
             add_biases_later(module)
 
     def _lay_out(self, module: fx.GraphModule) -> None:
+        bound_rows(module, interpreted=self.backend.options.target == "triton")
         if self.backend.options.target != "triton":
             turn_channels_inward(module)
             align_products(module)

@@ -26,6 +26,8 @@ from fusec.lower.values import NotLowered
 
 # The lower bound of an integer about which nothing is known.
 ANY_SIGN = -(1 << 62)
+# An upper bound from here on says no more than that there is one.
+FAR = 1 << 31
 # What index expressions have a form for, in part.
 _FORMS = (sympy.Add, sympy.Mul, sympy.Pow, FloorDiv, CleanDiv, Mod, PythonMod, Max, Min)
 
@@ -36,10 +38,16 @@ class SizeTable:
     def __init__(self) -> None:
         self.symbols: dict[str, Symbol] = {}
 
-    def symbol(self, name: str, low: int = 2, hint: int | None = None) -> Symbol:
-        """Return the symbol called ``name``, whose values are at least ``low``, ``hint`` now."""
+    def symbol(
+        self, name: str, low: int = 2, high: int | None = None, hint: int | None = None
+    ) -> Symbol:
+        """Return the symbol called ``name``, whose values are from ``low`` to ``high``.
+
+        In the call that is compiled for it is ``hint``.
+        """
         if name not in self.symbols:
-            self.symbols[name] = Symbol(name, "size", low=low, hint=hint)
+            size = None if high is None else Expr.of(high + 1)
+            self.symbols[name] = Symbol(name, "size", size, low=low, hint=hint)
         return self.symbols[name]
 
     def convert(self, value: object) -> Expr:
@@ -83,13 +91,14 @@ class SizeTable:
         if isinstance(expr, sympy.Symbol):
             if expr.name.startswith("u"):
                 raise NotLowered("the size depends on data")
-            low = 2
+            low, high = 2, None
             ranges = getattr(shape_env, "var_to_range", {})
             if expr in ranges:
                 # an integer argument that is no size may have any sign
-                bound = ranges[expr].lower
-                low = int(bound) if isinstance(bound, sympy.Integer) else ANY_SIGN
-            return Expr.of(self.symbol(expr.name, low, _hint(expr, shape_env)))
+                least, most = ranges[expr].lower, ranges[expr].upper
+                low = int(least) if isinstance(least, sympy.Integer) else ANY_SIGN
+                high = int(most) if isinstance(most, sympy.Integer) and most < FAR else None
+            return Expr.of(self.symbol(expr.name, low, high, _hint(expr, shape_env)))
         if isinstance(expr, (TruncToInt, FloorToInt, CeilToInt)):
             share = self._share(expr, shape_env)
             if share is not None:

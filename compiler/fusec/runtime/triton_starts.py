@@ -47,14 +47,19 @@ class Recorder:
 def record_starts(
     namespace: dict[str, Any], signature: Signature, entry: str, size: int = SAMPLE_SIZE
 ) -> list[Start]:
-    """Return what ``launch`` starts for tensors of the signature; symbolic sizes are ``size``."""
+    """Return what ``launch`` starts for tensors of the signature.
+
+    Symbolic sizes are what they were in the call that is compiled for, ``size`` if not known.
+    """
     from triton.runtime.jit import JITFunction
 
     starts: list[Start] = []
     functions = {n: f for n, f in namespace.items() if isinstance(f, JITFunction)}
+    exprs = [e for a in signature.arguments for e in (*a.shape, *a.strides)]
+    hints = {s.name: s.hint for e in exprs for s in e.symbols() if s.hint is not None}
 
     def number(expr: Any) -> int:
-        return int(expr.evaluate(lambda s: size))
+        return int(expr.evaluate(lambda s: hints.get(s.name, size)))
 
     with unset_fake_temporarily():  # while a graph is compiled, tensors have no address
         tensors = [
@@ -68,7 +73,7 @@ def record_starts(
         ]
     namespace.update({n: Recorder(f, starts) for n, f in functions.items()})
     try:
-        namespace[entry](*tensors, *[size] * len(signature.sizes))
+        namespace[entry](*tensors, *[hints.get(name, size) for name in signature.sizes])
     finally:
         namespace.update(functions)
     return starts

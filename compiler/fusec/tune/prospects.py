@@ -147,7 +147,9 @@ def tile_of_thread(text: str) -> int:
     """
     values = {t.name: t.value for t in read_tunables(text)}
     rows = {name: int(value) for name, value in _PASSED.findall(text) if name not in values}
-    sides = [value for name, value in {**values, **rows}.items() if name.endswith("BLOCK")]
+    named = {**values, **rows}
+    sides = [named["TILE"]] if "TILE" in named else []
+    sides += [value for name, value in named.items() if name.endswith("BLOCK")]
     if not sides or "NUM_WARPS" not in values:
         return 0
     return prod(sides) // (_WARP * values["NUM_WARPS"])

@@ -34,6 +34,7 @@ class Choice:
         scalar_rows: Whether a program takes one row, so that the row is a scalar.
         knobs: The tunables.
         row_block: The fixed width of a persistent row; 0 otherwise.
+        sized: Whether the width of a persistent row is settled by each call.
         walked: Reduced axes, not among ``reduced``, whose positions a loop takes one by one.
     """
 
@@ -44,6 +45,7 @@ class Choice:
     scalar_rows: bool = False
     knobs: tuple[Knob, ...] = ()
     row_block: int = 0
+    sized: bool = False
     walked: tuple[Symbol, ...] = ()
 
 

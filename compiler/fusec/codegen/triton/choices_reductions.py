@@ -23,11 +23,12 @@ from fusec.codegen.triton.choice import (
 )
 from fusec.codegen.triton.online import carry_online
 from fusec.codegen.triton.tiling import by_stride
+from fusec.graph.rows import LONGEST_ROW
 from fusec.ir.body import Body, Buffer
-from fusec.ir.index import Symbol, product
+from fusec.ir.index import Symbol, product, upper_bound
 from fusec.ir.node import Load, Reduce, Scan, free_axes
 
-PERSISTENT_LIMIT = 16384  # elements of a row in registers, with two programs an SM
+PERSISTENT_LIMIT = LONGEST_ROW
 ONCE_LIMIT = 8192  # the same for rows that a loop, too, would read only once
 SHORT_COLUMN = 64  # elements that one thread goes through by itself
 FEW_PARTS = 512  # elements that a program of a few columns takes in one or two steps
@@ -56,13 +57,15 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -
         return choose_columns((outer,), reduced, rows, columns, bulk, one, strategy, parts=parts)
     width = power_of_two(columns)
     limit = ONCE_LIMIT if reads_once(body) else PERSISTENT_LIMIT
-    fits = size.constant is not None and width <= (1 << 20 if strategy else limit)
+    most = upper_bound(size)
+    fits = most is not None and power_of_two(most) <= (1 << 20 if strategy else limit)
     walked, reduced = walked_axes(body, reduced)
     splits = splits_for(rows, columns)
     kind = strategy or ("split" if splits > 1 else "persistent" if fits else "looped")
     if kind == "persistent" and fits:
         kinds = {n.kind for n in body.nodes() if isinstance(n, Reduce)}
-        return choose_persistent((outer,), walked + reduced, rows, width, single, kinds)
+        rows_held = choose_persistent((outer,), walked + reduced, rows, width, single, kinds)
+        return rows_held if size.constant is not None else sized(rows_held, width)
     if walked:
         return choose_walked((outer,), walked, reduced, rows, strategy)
     bytes_each = row_bytes(body, buffers, reduced)
@@ -193,6 +196,32 @@ def choose_persistent(
         )
     blocks = Knob("XBLOCK", together, (1, 2, 4, 8, 16, 32), "rows a program computes")
     return Choice("persistent", groups, reduced, knobs=(blocks, knob), row_block=width)
+
+
+def sized(held: Choice, width: int) -> Choice:
+    """Return rows in registers whose length each call says, for up to ``LONGEST_ROW`` elements.
+
+    At the width that is compiled for, ``launch`` makes the same programs as where it is known;
+    of other rows more a program, or longer ones of more warps.
+
+    Args:
+        held: What rows of that width would be.
+        width: A power of two.
+    """
+    knobs = {knob.name: knob.value for knob in held.knobs}
+    tile = width * knobs.get("XBLOCK", 1)
+    sizes = tuple(n for n in (tile // 4, tile // 2, tile, 2 * tile) if n)
+    what = "warps for so many elements, 32 threads each"
+    return Choice(
+        "persistent",
+        held.groups,
+        held.reduced,
+        knobs=(
+            Knob("TILE", tile, sizes, "elements a program computes, or one row"),
+            Knob("NUM_WARPS", knobs["NUM_WARPS"], (1, 2, 4, 8, 16, 32), what),
+        ),
+        sized=True,
+    )
 
 
 def choose_crossed(body: Body, buffers: Mapping[str, Buffer]) -> Choice:

@@ -29,6 +29,7 @@ from fusec.codegen.triton.reductions import LOOP, write_looped, write_persistent
 from fusec.codegen.triton.tiling import LIMIT, extents, move, without_empty_rows
 from fusec.codegen.triton.traffic import read_bytes, summarize, written_bytes
 from fusec.ir.body import Body, Buffer
+from fusec.ir.index import Expr, lower_bound, upper_bound
 from fusec.ir.node import Reduce, recording
 from fusec.kernel import KernelSource, Signature
 
@@ -85,7 +86,7 @@ def emit_triton(
             parameters=parameters,
             sizes=sizes,
             needs=Needs(),
-            index=index_type(body, buffers),
+            index=index_type(moved, buffers),
             taken=taken,
         )
         if product is not None:
@@ -143,6 +144,19 @@ def index_type(body: Body, buffers: Mapping[str, Buffer]) -> str:
     return "tl.int32" if all(e.constant is not None for e in reach) else "INDEX"
 
 
+def size_rows(file: File, size: Expr) -> list[str]:
+    """Return the lines of ``launch`` that make tiles for the rows of a call."""
+    length = file.host(size)
+    if (lower_bound(size) or 0) < 1:
+        length = f"max({length}, 1)"
+    return [
+        f'assert {file.host(size)} <= {upper_bound(size)}, "made for shorter rows"',
+        f"RBLOCK = triton.next_power_of_2({length})",
+        "XBLOCK = max(TILE // RBLOCK, 1)  # rows a program",
+        "warps = min(max(NUM_WARPS * RBLOCK // TILE, NUM_WARPS), 32)",
+    ]
+
+
 def write_single(file: File) -> None:
     """Write a file with one kernel."""
     choice, body = file.choice, file.body
@@ -167,6 +181,10 @@ def write_single(file: File) -> None:
         loop = LOOP.format(size)
         write_looped(kernel, block, plan_passes(body), loop)
     constants = [(k.name, k.name) for k in file.knobs]
+    if choice.sized:
+        assert tile.inner is not None
+        file.setup += size_rows(file, tile.inner.size)
+        constants += [("XBLOCK", "XBLOCK"), ("RBLOCK", "RBLOCK")]
     if choice.row_block:
         constants.append(("RBLOCK", str(choice.row_block)))
     add_function(file, kernel, file.name, grid, constants=constants)

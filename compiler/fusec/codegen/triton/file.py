@@ -37,6 +37,8 @@ RESERVED = frozenset(
     }
 ) | {
     "NUM_WARPS",
+    "TILE",
+    "warps",
     "NUM_STAGES",
     "UNROLL",
     "group",
@@ -242,7 +244,7 @@ def write_launch(out: Writer, file: File) -> None:
         values = [value for _, value in function.parameters]
         values += [f"{name}={value}" for name, value in function.constants]
         if any(k.name == "NUM_WARPS" for k in file.choice.knobs):
-            values.append("num_warps=NUM_WARPS")
+            values.append(f"num_warps={'warps' if file.choice.sized else 'NUM_WARPS'}")
         if function.pipelined:
             values.append("num_stages=NUM_STAGES")
         grid = ", ".join(function.grid) + ("," if len(function.grid) == 1 else "")

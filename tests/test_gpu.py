@@ -154,3 +154,22 @@ def test_variances_alone() -> None:
     x = torch.randn(33, 40000, device="cuda") + 50
     for function in (lambda x: x.std(), lambda x: x.var(-1), lambda x: x.var(0)):
         assert not difference(fusec.compile(function)(x), function(x))
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_rows_whose_length_each_call_says(dtype: torch.dtype, graphs: bool) -> None:
+    def normed(x: torch.Tensor) -> Any:
+        return F.layer_norm(x, (x.shape[-1],)), x.softmax(-1)
+
+    compiled = fusec.compile(normed, dynamic=True, cuda_graphs=graphs)
+    for length in (1000, 7, 16384, 1024, 12001, 2, 1000, 1000, 1000, 7, 7):
+        x = torch.randn(77, length, dtype=dtype, device="cuda")
+        torch._dynamo.mark_dynamic(x, (0, 1))
+        assert not difference(compiled(x), normed(x))
+    assert len(compiled.graphs) == 1
+    assert all("TILE" in {t.name for t in k.tunables} for k in compiled.kernels.values())
+    x = torch.randn(77, 40000, dtype=dtype, device="cuda")
+    torch._dynamo.mark_dynamic(x, (0, 1))
+    assert not difference(compiled(x), normed(x))
+    assert len(compiled.graphs) == 2

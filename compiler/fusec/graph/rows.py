@@ -57,15 +57,17 @@ def bound_rows(module: fx.GraphModule, *, interpreted: bool = False) -> int:
 
 def _row(node: fx.Node, interpreted: bool) -> int | torch.SymInt | None:
     """Return how many elements the rows of an operator have; None where it has none."""
+    args: tuple[Any, ...] = node.args
+    dims: Any
     if node.target is aten.native_layer_norm.default:
-        source, dims = node.args[0], range(-len(node.args[1]), 0)  # type: ignore[arg-type]
+        dims = range(-len(args[1]), 0)
     elif node.target in _ALONG:
-        source, dims = node.args[0], node.args[_ALONG[node.target]]  # type: ignore[assignment]
-    elif node.target in _ALONG_KEPT and len(node.args) > 2 and node.args[2] is True:
-        source, dims = node.args[0], node.args[_ALONG_KEPT[node.target]]  # type: ignore[assignment]
+        dims = args[_ALONG[node.target]]
+    elif node.target in _ALONG_KEPT and len(args) > 2 and args[2] is True:
+        dims = args[_ALONG_KEPT[node.target]]
     else:
         return None
-    value = source.meta.get("val") if isinstance(source, fx.Node) else None
+    value = args[0].meta.get("val") if isinstance(args[0], fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return None
     if value.device.type == "cpu" and not interpreted:

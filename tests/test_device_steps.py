@@ -14,10 +14,11 @@ from triton.runtime.jit import JITFunction
 
 import fusec
 from fusec.runtime import native
-from fusec.runtime.device_program import MOST_PLANS, DeviceProgram, device_of
+from fusec.runtime.device_program import DeviceProgram, device_of
 from fusec.runtime.graph_policy import MOST_KEYS, MOST_PLACES, WARM_UPS, Policy
 from fusec.runtime.graph_steps import baked_inputs, for_graph, unmovable_inputs
 from fusec.runtime.launch_records import only_launches
+from fusec.runtime.plan_policy import MOST_PLANS
 from fusec.runtime.rows import DELAYED_BYTES, MANY_PROGRAMS, in_rows, waiting
 from fusec.runtime.same_memory import SameMemory
 from fusec.runtime.step_memory import SHARED, share_memory, with_frees
@@ -137,10 +138,21 @@ def test_sizes_that_return_get_a_plan() -> None:
         call(n)
         call(n)
     assert recorded == program.call.plans == 5
-    for n in range(20, 20 + 2 * MOST_PLANS):
+    more = MOST_PLANS + 8
+    for n in range(20, 20 + more):
         call(n)
         call(n)
     assert program.call.plans == MOST_PLANS
+    before = recorded
+    for _ in range(3):  # more than there is room for, in turns
+        for n in range(20, 20 + more):
+            call(n)
+    assert program.call.plans == MOST_PLANS
+    assert recorded - before < 16  # the others run without
+    served = program.call.hits
+    for n in range(20, 20 + more):
+        call(n)
+    assert program.call.hits - served >= MOST_PLANS - 16
 
 
 def test_a_program_on_the_cpu_is_none_for_plans() -> None:
@@ -277,6 +289,7 @@ def test_what_is_written_through_a_view_cannot_be_copied() -> None:
 
 def inputs_that_cannot_be_copied(function: Callable[..., Any], *inputs: Any) -> set[int]:
     program = program_of(function, *inputs)
+    program.graphs = True  # such a program keeps its steps
     program.call(*inputs)
     (steps,) = program._steps.values()
     assert any(isinstance(step, Call) for step in steps.steps)

@@ -32,12 +32,11 @@ from fusec.runtime.graph_steps import (
 from fusec.runtime.launch import expect
 from fusec.runtime.launch_records import LaunchRecord, only_launches, record_of, recording
 from fusec.runtime.plan_check import agree, may_repeat
+from fusec.runtime.plan_policy import MOST_PLANS, Returning
 from fusec.runtime.residents import Homes, at_home, may_stay
 from fusec.runtime.step_numbers import Numbered, numbered
 from fusec.runtime.steps import Steps
 
-MOST_PLANS = 16
-_SEEN = 64  # combinations of symbolic sizes remembered: one that returns gets a plan
 _PLANS = "FUSEC_GPU_PLANS"
 _WRONG = "its results were not those of the host program"
 # A single start, or a single operator, costs less than the replay of a graph.
@@ -86,7 +85,7 @@ class DeviceProgram:
         self._lock = threading.RLock()
         self._entered = threading.local()
         self._steps: OrderedDict[tuple[int, ...], Steps] = OrderedDict()
-        self._seen: OrderedDict[tuple[int, ...], None] = OrderedDict()
+        self._returning = Returning(int(bool(program.sizes)))
         self._policy = Policy({})
         self._captured: dict[str, int] = {}  # what was captured, in words, and how often
         self._direct = False  # whether there is something that is cheaper without a graph
@@ -133,7 +132,7 @@ class DeviceProgram:
         with self._lock:
             self.call.drop(None)
             self._steps.clear()
-            self._seen.clear()
+            self._returning = Returning(int(bool(self.program.sizes)))
             self._policy = Policy({})
             self._captured.clear()
             self._wrong.clear()
@@ -178,14 +177,11 @@ class DeviceProgram:
         plain = key[1:] if self.graphs else key
         steps = self._steps.get(plain)
         if steps is None:
-            if self.program.sizes and plain not in self._seen:
-                # Recording costs more than a call: sizes that never return shall not pay for it.
-                self._seen[plain] = None
-                if len(self._seen) > _SEEN:
-                    self._seen.popitem(last=False)
+            if key in self._wrong or not self._returning.due(plain):
                 return self._run(inputs)
             outputs, steps = self._record(plain, inputs)
-            self._steps[plain] = steps
+            if self.graphs:  # it is long before there is one; a plan is made at once
+                self._steps[plain] = steps
             if len(self._steps) > MOST_PLANS:
                 self._steps.popitem(last=False)
             if self._added(key, places, stream, steps, inputs):
@@ -308,7 +304,8 @@ class DeviceProgram:
             self._foreign |= foreign
             del plan
             return self._captured_plan(stream, steps, copied, residents, inputs)
-        homes.settle(plan.places())
+        reach = {memory.name: memory.bytes for memory in steps.made}
+        homes.settle(plan.places(), [reach[name] for name in graph.residents])
         inputs_copied = self._names(graph.copied_inputs)
         outputs_copied = self._names(graph.copied_outputs)
         text = f"captured; of {len(steps.tensors)} inputs {inputs_copied} copied"

@@ -187,8 +187,9 @@ def _types(kernel: Any) -> Mapping[str, str]:
 def only_launches(entry: Callable[..., object]) -> bool:
     """Whether a function of a kernel file does nothing but compute numbers and start kernels.
 
-    Its text decides: assignments, conditions and ``kernel[grid](...)`` over its arguments, numbers
-    of the file, ``min``, ``max``, ``triton.cdiv``, ``triton.next_power_of_2`` and ``torch.empty``.
+    Its text decides: assignments, conditions, assertions and ``kernel[grid](...)`` over its
+    arguments, numbers of the file, ``min``, ``max``, ``triton.cdiv``, ``triton.next_power_of_2``
+    and ``torch.empty``.
     """
     if not isinstance(entry, types.FunctionType) or entry.__closure__:
         return False
@@ -225,6 +226,8 @@ class _Text:
         if isinstance(node, ast.If):
             branches = self.statements(node.body) and self.statements(node.orelse)
             return self.value(node.test) and branches
+        if isinstance(node, ast.Assert):
+            return self.value(node.test) and (node.msg is None or self.value(node.msg))
         return False
 
     def start(self, node: ast.expr) -> bool:

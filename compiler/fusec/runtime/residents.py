@@ -16,7 +16,8 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,15 +111,21 @@ class Homes:
     """Where the residents of one captured graph are, as long as its plan keeps this alive.
 
     Attributes:
-        places: Their addresses; empty before the capture.
+        spans: The first address of each, and the one behind its last; empty before the capture.
     """
 
     def __init__(self) -> None:
-        self.places: frozenset[int] = frozenset()
+        self.spans: tuple[tuple[int, int], ...] = ()
 
-    def settle(self, places: Collection[int]) -> None:
-        """Take note of where the residents are."""
-        self.places = frozenset(places) - {0}  # an empty tensor has no memory
+    def settle(self, places: Sequence[int], sizes: Sequence[int]) -> None:
+        """Take note of where the residents are.
+
+        Args:
+            places: Their addresses.
+            sizes: Their bytes.
+        """
+        pairs = zip(places, sizes, strict=True)
+        self.spans = tuple((place, place + size) for place, size in pairs if place and size)
         with _lock:
             _homes.add(self)
 
@@ -128,15 +135,23 @@ _lock = threading.RLock()
 
 
 def at_home(places: Mapping[int, int], inputs: Collection[int]) -> frozenset[int]:
-    """Return the inputs that are residents of a graph.
+    """Return the inputs that are residents of a graph, or views of one.
 
     Args:
         places: Addresses of inputs.
         inputs: Those to look at.
     """
+    if not inputs:
+        return frozenset()
     with _lock:
-        homes = list(_homes)
-    return frozenset(i for i in inputs if any(places[i] in each.places for each in homes))
+        spans = sorted(span for each in _homes for span in each.spans)
+    starts = [start for start, _ in spans]
+
+    def is_home(place: int) -> bool:
+        found = bisect_right(starts, place) - 1
+        return found >= 0 and place < spans[found][1]
+
+    return frozenset(i for i in inputs if is_home(places[i]))
 
 
 __all__ = ["Holders", "Homes", "at_home", "holders", "may_stay"]

@@ -9,9 +9,11 @@ import torch
 
 from codegen_triton_bodies import F32, at, axes, buffer, read
 from fusec.ir import ops
-from fusec.ir.body import Body, Buffer, Compute, Store
+from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Store, TensorRef
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, recording
-from fusec.schedule.choices import cheaper_again
+from fusec.schedule.choices import Kernel, cheaper_again
+from fusec.schedule.inline import Order, expected_kernels, inline_pointwise, order_of
 
 ROWS, COLUMNS = 512, 4096
 HALF = torch.float16
@@ -54,9 +56,19 @@ def column_sums() -> Compute:
     return Compute("columns", Body((j,), (r,), (Store("columns", at(j), total),)))
 
 
-def alone(*consumers: Compute) -> list[tuple[Compute]]:
-    """Return consumers that are not about to be inlined."""
-    return [(consumer,) for consumer in consumers]
+def kernels(*consumers: Compute | tuple[Compute, ...], waits: bool = True) -> list[Kernel]:
+    """Return what readers are about to be: by themselves, or inlined into the last of a tuple.
+
+    Args:
+        consumers: The readers, or each with those that it is about to be inlined into.
+        waits: Whether the last one is computed from all the others.
+    """
+    chains = [each if isinstance(each, tuple) else (each,) for each in consumers]
+    names = [chain[-1].name for chain in chains]
+    bits = {name: 1 << n for n, name in enumerate(names)}
+    nothing = dict.fromkeys(names, 0)
+    before = nothing | ({names[-1]: sum(bits.values()) - bits[names[-1]]} if waits else {})
+    return expected_kernels(chains, Order(bits, before, nothing))
 
 
 def product() -> Compute:
@@ -76,28 +88,91 @@ def result() -> Compute:
 def test_it_pays_while_the_memory_is_what_is_waited_for(functions: int, expected: bool) -> None:
     with recording():
         consumers = [row_sums("sum", True), result()]
-        assert cheaper_again(producer(functions), alone(*consumers), buffers("cuda")) is expected
+        assert cheaper_again(producer(functions), kernels(*consumers), buffers("cuda")) is expected
 
 
 def test_consumers_that_loop_alike_are_one_kernel() -> None:
     with recording():
         alike = [row_sums("sum", True), row_sums("other", False), result()]
         apart = [row_sums("sum", True), column_sums(), result()]
-        assert cheaper_again(producer(3), alone(*alike), buffers("cuda"))
-        assert not cheaper_again(producer(3), alone(*apart), buffers("cuda"))
+        assert cheaper_again(producer(3), kernels(*alike), buffers("cuda"))
+        assert not cheaper_again(producer(3), kernels(*apart), buffers("cuda"))
 
 
 def test_what_is_about_to_be_inlined_counts_where_it_ends() -> None:
     with recording():
-        chains = [(product(), row_sums("sum", False)), (row_sums("other", False),), (result(),)]
-        assert cheaper_again(producer(4), chains, buffers("cuda"))
-        assert not cheaper_again(
-            producer(4), [*chains[:1], (column_sums(),), *chains[2:]], buffers("cuda")
-        )
+        first, last = (product(), row_sums("sum", False)), result()
+        alike = kernels(first, row_sums("other", False), last)
+        assert cheaper_again(producer(4), alike, buffers("cuda"))
+        apart = kernels(first, column_sums(), last)
+        assert not cheaper_again(producer(4), apart, buffers("cuda"))
 
 
 def test_a_processor_computes_for_longer_than_it_reads() -> None:
     with recording():
         assert not cheaper_again(
-            producer(0), alone(row_sums("sum", True), result()), buffers("cpu")
+            producer(0), kernels(row_sums("sum", True), result()), buffers("cpu")
         )
+
+
+def test_a_kernel_that_loops_alike_and_waits_for_none_writes_what_it_computes() -> None:
+    with recording():
+        readers = [row_sums("sum", True), result()]
+        assert cheaper_again(producer(4), kernels(*readers), buffers("cuda"))
+        assert not cheaper_again(producer(4), kernels(*readers, waits=False), buffers("cuda"))
+
+
+def residuals(layers: int, device: str) -> Program:
+    """Return a stream that each layer reads, by an operator after its norm, and adds to."""
+    shape = (ROWS, COLUMNS)
+    found = {"x0": replace(buffer("x0", shape, HALF), device=torch.device(device))}
+    steps: list[Compute | Extern] = []
+
+    def compute(name: str, value: Node, i: Symbol, j: Symbol, dtype: torch.dtype = HALF) -> None:
+        found[name] = replace(buffer(name, shape, dtype), device=torch.device(device))
+        body = Body((i, j), (), (Store(name, at(i, j), ops.cast(value, dtype)),))
+        steps.append(Compute(f"{name}_step", body))
+
+    for n in range(layers):
+        i, j = axes(*shape)
+        stream = ops.cast(ops.load(f"x{n}", at(i, j), HALF), F32)
+        compute(f"wide{n}", stream, i, j, F32)
+        i, j = axes(*shape)
+        compute(f"norm{n}", ops.unary("tanh", ops.load(f"wide{n}", at(i, j), F32)), i, j)
+        made = f"made{n}"
+        found[made] = replace(buffer(made, shape, HALF), device=torch.device(device))
+        whole = found[f"norm{n}"]
+        given = TensorRef(whole.name, whole.shape, whole.strides, Expr.of(0), HALF)
+        steps.append(Extern(f"product{n}", torch.relu, (given,), {}, (made,), "a test's"))
+        i, j = axes(*shape)
+        both = ops.binary(
+            "add",
+            ops.cast(ops.load(f"x{n}", at(i, j), HALF), F32),
+            ops.cast(ops.load(made, at(i, j), HALF), F32),
+        )
+        compute(f"x{n + 1}", both, i, j)
+    results = [f"wide{n}" for n in range(layers)] + [f"x{layers}"]
+    outputs = [
+        TensorRef(n, found[n].shape, found[n].strides, Expr.of(0), found[n].dtype) for n in results
+    ]
+    return Program(("x0",), {}, found, tuple(steps), tuple(outputs))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_stream_of_residuals_is_not_added_up_anew_in_every_layer(device: str) -> None:
+    with recording():
+        steps, _ = inline_pointwise(residuals(8, device))
+    reads = [len(step.reads()) for step in steps if isinstance(step, Compute)]
+    assert max(reads) <= 3
+
+
+def test_operators_stand_between_what_they_are_computed_from_and_what_they_make() -> None:
+    with recording():
+        order = order_of(residuals(2, "cpu").steps)
+    assert order.waits("x1_step", "norm0_step")
+    assert order.apart("x1_step", "norm0_step")
+    assert order.apart("norm0_step", "x1_step")
+    assert not order.apart("norm0_step", "wide0_step")  # one kernel may compute both
+    assert order.waits("norm0_step", "wide0_step")
+    assert not order.waits("wide0_step", "norm0_step")
+    assert not order.apart("product0", "norm0_step")  # it is the operator itself

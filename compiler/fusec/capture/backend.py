@@ -41,6 +41,7 @@ from fusec.graph.random import replace_random
 from fusec.graph.rows import bound_rows
 from fusec.graph.saved import recomputed_operators, saved_tensors
 from fusec.graph.softmax import open_log_softmax
+from fusec.graph.upcasts import widen_again
 from fusec.ir.body import Extern
 from fusec.lower.program import GraphNotLowered
 from fusec.options import Options
@@ -171,6 +172,7 @@ class _GraphCompiler:
         open_log_softmax(joint)
         reopen_norms(joint, given["num_fwd_outputs"])
         merge_common(joint.graph)
+        widen_again(joint, given["num_fwd_outputs"])
         with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
             forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
         seconds = time.perf_counter() - started

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from fusec.graph.calls import caller
+from fusec.graph.joint import first_of, forward_nodes
 
 aten = torch.ops.aten
 _NORMS = (aten.native_group_norm.default, aten.native_layer_norm.default)
@@ -37,8 +38,7 @@ def reopen_norms(module: fx.GraphModule, outputs: int) -> int:
     found = [node for node in module.graph.nodes if node.target in _NORMS]
     if not found:
         return 0
-    (output,) = module.graph.find_nodes(op="output")
-    forward = _needed(output.args[0][:outputs])
+    forward = forward_nodes(module, outputs)
     changed = 0
     for node in found:
         results = {n.args[1]: n for n in node.users if n.target is operator.getitem}
@@ -48,24 +48,12 @@ def reopen_norms(module: fx.GraphModule, outputs: int) -> int:
         later = [user for user in result.users if user not in forward]
         if not later or not all(_is_pointwise(user) for user in result.users):
             continue
-        with module.graph.inserting_before(_first(module.graph, later)):
+        with module.graph.inserting_before(first_of(module.graph, later)):
             again = _normalized(module.graph, node, results)
         for user in later:
             user.replace_input_with(result, again)
         changed += 1
     return changed
-
-
-def _needed(roots: Any) -> set[fx.Node]:
-    """Return the nodes that values are computed from, themselves included."""
-    stack = [node for node in roots if isinstance(node, fx.Node)]
-    seen: set[fx.Node] = set()
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            stack.extend(node.all_input_nodes)
-    return seen
 
 
 def _is_pointwise(node: fx.Node) -> bool:
@@ -78,12 +66,6 @@ def _fits(node: fx.Node, results: dict[Any, fx.Node]) -> bool:
     value = x.meta["val"]
     exact = all(results[i].meta["val"].dtype in _EXACT for i in (1, 2))
     return exact and all(isinstance(size, int) and size > 0 for size in value.shape)
-
-
-def _first(graph: fx.Graph, nodes: list[fx.Node]) -> fx.Node:
-    wanted = set(nodes)
-    first: fx.Node = next(node for node in graph.nodes if node in wanted)
-    return first
 
 
 def _normalized(graph: fx.Graph, node: fx.Node, results: dict[Any, fx.Node]) -> fx.Node:

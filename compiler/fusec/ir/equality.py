@@ -44,7 +44,7 @@ class _Writer:
         self.buffers = buffers
         self.places = {name: f"b{n}" for n, name in enumerate(arguments)}
         self.numbers: dict[Node, str] = {}
-        self.symbols = {symbol: f"s{n}:{symbol.low}" for n, symbol in enumerate(sizes)}
+        self.symbols = {s: f"s{n}:{s.low}:{s.size}" for n, s in enumerate(sizes)}
         axes = (*body.axes, *body.reduce_axes)
         self.symbols |= {axis: f"i{n}" for n, axis in enumerate(axes)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -70,16 +71,30 @@ def large_inputs(producer: Body, buffers: Mapping[str, Buffer]) -> int:
 OPERATIONS_A_BYTE = 4
 
 
-def cheaper_again(
-    producer: Body, consumers: Sequence[Sequence[Compute]], buffers: Mapping[str, Buffer]
-) -> bool:
-    """Whether a GPU computes a value sooner in each consumer than it writes and reads it.
+@dataclass(frozen=True)
+class Kernel:
+    """What a value's readers are expected to be part of.
 
-    Consumers that loop alike count once: they are about to share a kernel.
+    Attributes:
+        sizes: Of its loops.
+        reads: What they read.
+        first: Whether it waits for no other kernel of them.
+    """
+
+    sizes: tuple[tuple[Expr, ...], ...]
+    reads: frozenset[str]
+    first: bool = True
+
+
+def cheaper_again(producer: Body, kernels: Sequence[Kernel], buffers: Mapping[str, Buffer]) -> bool:
+    """Whether a GPU computes a value sooner in each kernel than it writes and reads it.
+
+    A kernel with the same loops that waits for none of the others may be the one that writes it,
+    and need not read it then.
 
     Args:
         producer: One pointwise store.
-        consumers: Who reads it, each with those that it is about to be inlined into.
+        kernels: What reads it.
         buffers: By name.
     """
     made = buffers[producer.stores[0].buffer]
@@ -87,13 +102,11 @@ def cheaper_again(
         return False
     own = buffer_bytes(made)
     inputs = {name for name in producer.reads() if buffer_bytes(buffers[name]) * SMALL_INPUT > own}
-    kernels: dict[tuple[tuple[Expr, ...], ...], set[str]] = {}
-    for chain in consumers:
-        reads = kernels.setdefault(chain[-1].body.sizes(), set())
-        reads.update(name for consumer in chain for name in consumer.reads())
-    saved = (1 + len(kernels)) * own + sum(buffer_bytes(buffers[name]) for name in inputs)
-    for reads in kernels.values():
-        saved -= sum(buffer_bytes(buffers[name]) for name in inputs - reads)
+    writer = any(kernel.first and kernel.sizes == producer.sizes() for kernel in kernels)
+    apart = 1 + len(kernels) - (writer and len(kernels) > 1)
+    saved = apart * own + sum(buffer_bytes(buffers[name]) for name in inputs)
+    for kernel in kernels:
+        saved -= sum(buffer_bytes(buffers[name]) for name in inputs - kernel.reads)
     again = (len(kernels) - 1) * node_cost(producer.nodes()) * estimate(made.elements)
     return again <= OPERATIONS_A_BYTE * saved
 

@@ -1,0 +1,35 @@
+"""Which nodes of a joint graph belong to forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import fx
+
+
+def forward_nodes(module: fx.GraphModule, outputs: int) -> set[fx.Node]:
+    """Return the nodes that forward's own results are computed from, themselves included.
+
+    Args:
+        module: A joint graph.
+        outputs: How many of its results are the forward part's.
+    """
+    (output,) = module.graph.find_nodes(op="output")
+    stack = [node for node in output.args[0][:outputs] if isinstance(node, fx.Node)]
+    seen: set[fx.Node] = set()
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend(node.all_input_nodes)
+    return seen
+
+
+def first_of(graph: fx.Graph, nodes: Iterable[fx.Node]) -> fx.Node:
+    """Return the one that comes first in the graph."""
+    wanted = set(nodes)
+    first: fx.Node = next(node for node in graph.nodes if node in wanted)
+    return first
+
+
+__all__ = ["first_of", "forward_nodes"]

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import fusec
+from fusec.ir.body import Extern
 from support.compare import difference
 
 pytestmark = [
@@ -173,3 +174,31 @@ def test_rows_whose_length_each_call_says(dtype: torch.dtype, graphs: bool) -> N
     torch._dynamo.mark_dynamic(x, (0, 1))
     assert not difference(compiled(x), normed(x))
     assert len(compiled.graphs) == 2
+
+
+def test_gradients_of_weights_are_written_in_float32() -> None:
+    def made() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(
+            torch.nn.Linear(512, 768), torch.nn.GELU(), torch.nn.Linear(768, 384)
+        ).cuda()
+
+    plain, exact = made(), made().double()
+    compiled = fusec.compile(made())
+    for _ in range(3):
+        x = torch.randn(64, 512, device="cuda")
+        exact.zero_grad()
+        exact(x.double()).square().mean().backward()
+        for module, call in ((plain, plain), (compiled.function, compiled)):
+            module.zero_grad(set_to_none=True)
+            with torch.autocast("cuda", torch.bfloat16):
+                call(x).float().square().mean().backward()
+        for name, parameter in exact.named_parameters():
+            truth = parameter.grad
+            found = compiled.function.get_parameter(name).grad
+            eager = (plain.get_parameter(name).grad - truth).abs().max()
+            assert found.dtype == torch.float32
+            assert (found - truth).abs().max() <= 2 * eager + 1e-3 * truth.abs().max(), name
+    steps = [step for part in compiled.graphs[0].parts for step in part.state.scheduled.steps]
+    targets = [step.target for step in steps if isinstance(step, Extern)]
+    assert targets.count(torch.ops.aten.mm.dtype) == 2, targets

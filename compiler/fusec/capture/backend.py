@@ -42,6 +42,7 @@ from fusec.graph.rows import bound_rows
 from fusec.graph.saved import recomputed_operators, saved_tensors
 from fusec.graph.softmax import open_log_softmax
 from fusec.graph.upcasts import widen_again
+from fusec.graph.wide_results import ask_for_wide_results
 from fusec.ir.body import Extern
 from fusec.lower.program import GraphNotLowered
 from fusec.options import Options
@@ -243,6 +244,8 @@ class _GraphCompiler:
             merge_common(module.graph)
         if self.backend.options.target != "triton":
             multiply_by_onednn(module)
+        if self.backend.options.matmul != "auto" and not self.backend.options.emulate_rounding:
+            ask_for_wide_results(module)
         queue = BuildQueue()
         state = Compilation(
             module,

@@ -284,6 +284,7 @@ class _Writer:
 # The same operators by torch's own bindings, which parse their arguments more quickly.
 _DIRECT: dict[object, Callable[..., Any]] = {
     torch.ops.aten.mm.default: torch.mm,
+    torch.ops.aten.mm.dtype: torch.mm,
     torch.ops.aten.bmm.default: torch.bmm,
     torch.ops.aten.addmm.default: torch.addmm,
     torch.ops.aten.baddbmm.default: torch.baddbmm,

@@ -46,6 +46,15 @@ def pays_to_widen(multiplications: int, converted: int) -> bool:
     return multiplications > _PRODUCTS_AN_ELEMENT * converted
 
 
+# Products of fewer multiplications may become kernels of their own.
+_SMALL_PRODUCT = 1 << 20
+
+
+def stays_a_product(sizes: Sequence[int]) -> bool:
+    """Whether a matrix product is certainly left to BLAS, by those of its three sizes it has."""
+    return math.prod(sizes) > _SMALL_PRODUCT
+
+
 # Convolutions of fewer multiplications are a matter of microseconds, whatever the layout.
 _SMALL_CONVOLUTION = 1 << 18
 # Copies that only turn tensors over may be this share of what convolutions read and write. Each

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import fx
+from torch._dynamo.source import ConstantSource
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
 
 import fusec
-from fusec.graph.rows import LONGEST_ROW
+from fusec.graph.rows import LONGEST_ROW, bound_rows
 from fusec.ir.index import Expr, Symbol
 from fusec.kernel import Argument, Signature
 from fusec.runtime.triton_load import load
 from fusec.runtime.triton_starts import record_starts
 
+aten = torch.ops.aten
 Function = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -192,3 +202,36 @@ def test_starts_of_unknown_sizes_take_a_sample() -> None:
     (start,) = record_starts(namespace, Signature((argument,), ("s0",)), "launch", size=123)
     assert start.args[0].shape == (123,)
     assert start.args[1] == 123
+
+
+def test_operators_may_be_called_without_dimensions() -> None:
+    """Which arguments of an operator are given depends on torch's version."""
+    plain = torch.randn(3, 40)
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        dims = [DimDynamic.STATIC, DimDynamic.DYNAMIC]
+        context = StatelessSymbolicContext(dims, None)
+        x = mode.from_tensor(plain, symbolic_context=context, source=ConstantSource("x"))
+        graph = fx.Graph()
+        given = graph.placeholder("x")
+        given.meta["val"] = x
+        calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+            (aten.var.correction, (given,), {}),
+            (aten.std.correction, (given,), {"correction": 0}),
+            (aten.amax.default, (given,), {}),
+            (aten.var_mean.correction, (given,), {"dim": [0], "keepdim": True}),
+            (aten.sum.dim_IntList, (given, [1]), {}),
+            (aten.amax.default, (given,), {"dim": [-1], "keepdim": True}),
+        ]
+        graph.output(tuple(graph.call_function(*call) for call in calls))
+        module = fx.GraphModule({}, graph)
+        assert bound_rows(module) == 0  # on the CPU
+        assert bound_rows(module, interpreted=True) == 1  # 3 * s0, which says enough of s0
+        assert bound_rows(module, interpreted=True) == 0
+
+
+def test_spread_of_everything() -> None:
+    compiled = fusec.compile(lambda x: (x.std(), x.var(), x - x.mean()), target="triton")
+    for rows in (3, 5, 8):
+        x = torch.randn(rows, 40)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(compiled(x), (x.std(), x.var(), x - x.mean()))

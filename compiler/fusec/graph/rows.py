@@ -57,17 +57,17 @@ def bound_rows(module: fx.GraphModule, *, interpreted: bool = False) -> int:
 
 def _row(node: fx.Node, interpreted: bool) -> int | torch.SymInt | None:
     """Return how many elements the rows of an operator have; None where it has none."""
-    args: tuple[Any, ...] = node.args
     dims: Any
     if node.target is aten.native_layer_norm.default:
-        dims = range(-len(args[1]), 0)
+        dims = range(-len(_argument(node, 1, "normalized_shape")), 0)
     elif node.target in _ALONG:
-        dims = args[_ALONG[node.target]]
-    elif node.target in _ALONG_KEPT and len(args) > 2 and args[2] is True:
-        dims = args[_ALONG_KEPT[node.target]]
+        dims = _argument(node, _ALONG[node.target], "dim")
+    elif node.target in _ALONG_KEPT and _argument(node, 2, "keepdim") is True:
+        dims = _argument(node, _ALONG_KEPT[node.target], "dim")
     else:
         return None
-    value = args[0].meta.get("val") if isinstance(args[0], fx.Node) else None
+    source = node.args[0]
+    value = source.meta.get("val") if isinstance(source, fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return None
     if value.device.type == "cpu" and not interpreted:
@@ -76,6 +76,11 @@ def _row(node: fx.Node, interpreted: bool) -> int | torch.SymInt | None:
     if not any(isinstance(s := value.stride(d), int) and s == 1 for d in given):
         return None  # a column
     return prod(value.shape[d] for d in given)
+
+
+def _argument(node: fx.Node, place: int, name: str) -> Any:
+    """Return an argument of an operator, None where it is not given."""
+    return node.args[place] if len(node.args) > place else node.kwargs.get(name)
 
 
 def _bounded(row: torch.SymInt) -> bool:

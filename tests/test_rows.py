@@ -114,6 +114,24 @@ def test_rows_of_strided_inputs_and_their_gradients() -> None:
     assert all(len(graph.parts) == 2 for graph in compiled.graphs)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x - x.amax((-2, -1), keepdim=True),
+        lambda x: x[..., x.shape[-1] // 2 :].softmax(-1),
+    ],
+    ids=["several dimensions", "half of a row"],
+)
+def test_lengths_that_follow_from_a_size(function: Function) -> None:
+    compiled = fusec.compile(function, target="triton")
+    for length in (40, 7, 333):
+        x = torch.randn(5, 3, length)
+        torch._dynamo.mark_dynamic(x, 2)
+        torch.testing.assert_close(compiled(x), function(x))
+    assert len(compiled.graphs) == 1
+    assert "TILE" in tunables(compiled)
+
+
 def test_rows_of_nothing() -> None:
     compiled = fusec.compile(lambda x: x[:, : x.shape[1] // 4].softmax(-1), target="triton")
     for length in (40, 41, 3, 100):

@@ -91,7 +91,8 @@ def _bounded(row: torch.SymInt) -> bool:
         return False
     if shapes.bound_sympy(expr).upper <= LONGEST_ROW:
         return False
-    return bool(shapes.evaluate_expr(sympy.Le(expr, LONGEST_ROW)))
+    times, size = expr.as_coeff_Mul()  # bounds of sizes are whole numbers
+    return bool(shapes.evaluate_expr(sympy.Le(size, LONGEST_ROW // int(times))))
 
 
 def _has_bounds(shapes: ShapeEnv) -> bool:

@@ -15,6 +15,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, StrictMinMaxConstraint
+from torch.utils._sympy.functions import FloorDiv
 
 aten = torch.ops.aten
 
@@ -91,7 +92,10 @@ def _bounded(row: torch.SymInt) -> bool:
         return False
     if shapes.bound_sympy(expr).upper <= LONGEST_ROW:
         return False
-    times, size = expr.as_coeff_Mul()  # bounds of sizes are whole numbers
+    times, size = expr.as_coeff_Mul()
+    part = isinstance(size, FloorDiv) and size.args[1].is_Integer
+    if not (size.is_Symbol or (part and size.args[0].is_Symbol)):
+        return False  # nothing about the size would follow
     return bool(shapes.evaluate_expr(sympy.Le(size, LONGEST_ROW // int(times))))
 
 

@@ -13,7 +13,8 @@ from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Store, TensorR
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, recording
 from fusec.schedule.choices import Kernel, cheaper_again
-from fusec.schedule.inline import Order, expected_kernels, inline_pointwise, order_of
+from fusec.schedule.inline import inline_pointwise
+from fusec.schedule.order import Order, expected_kernels, order_of
 
 ROWS, COLUMNS = 512, 4096
 HALF = torch.float16

@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import (
 import fusec
 from fusec.graph.rows import LONGEST_ROW, bound_rows
 from fusec.ir.index import Expr, Symbol
-from fusec.kernel import Argument, Signature
+from fusec.kernel import Argument, Kernel, Signature
 from fusec.runtime.triton_load import load
 from fusec.runtime.triton_starts import record_starts
 
@@ -195,23 +195,26 @@ def test_bounds_of_the_users_own_stay_as_they_are(bounds: dict[str, int], held: 
     assert ("TILE" in tunables(compiled)) == held
 
 
-def test_launch_refuses_rows_that_the_kernel_is_not_made_for() -> None:
+def softmax_kernel(length: int) -> Kernel:
+    """Return the only kernel of a softmax over rows of symbolic length."""
     compiled = fusec.compile(lambda x: x.softmax(-1), target="triton", dynamic=True)
-    x = torch.randn(2, 50)
+    x = torch.randn(2, length)
     torch._dynamo.mark_dynamic(x, 1)
     compiled(x)
     (kernel,) = compiled.kernels.values()
+    return kernel
+
+
+def test_launch_refuses_rows_that_the_kernel_is_not_made_for() -> None:
+    kernel = softmax_kernel(50)
     namespace, _ = load(kernel.source)
+    x = torch.randn(2, 50)
     with pytest.raises(AssertionError, match="shorter rows"):
         namespace["launch"](x, x, *[LONGEST_ROW + 1] * len(kernel.signature.sizes))
 
 
 def test_kernels_are_compiled_ahead_for_the_row_at_hand() -> None:
-    compiled = fusec.compile(lambda x: x.softmax(-1), target="triton", dynamic=True)
-    x = torch.randn(2, 5000)
-    torch._dynamo.mark_dynamic(x, 1)
-    compiled(x)
-    (kernel,) = compiled.kernels.values()
+    kernel = softmax_kernel(5000)
     namespace, _ = load(kernel.source)
     (start,) = record_starts(namespace, kernel.signature, "launch")
     assert start.kwargs["RBLOCK"] == 8192

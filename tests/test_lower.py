@@ -260,3 +260,28 @@ def test_index_out_of_range_is_an_error() -> None:
     compiled = torch.compile(lambda x, i: x[i] + 1, backend=Interpreted())
     with pytest.raises(IndexError):
         compiled(torch.randn(4, 8), torch.tensor([0, 7]))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(5, 5, 5),
+        lambda: torch.randn(5, 5, 5).transpose(0, 1),
+        lambda: torch.randn(5, 1, 5).expand(5, 5, 5),
+        lambda: torch.randn(5, 5, 10)[..., ::2],
+    ],
+    ids=["contiguous", "transposed", "expanded", "strided"],
+)
+@pytest.mark.parametrize("target", ["cpp", "triton"])
+def test_copies_in_shapes_that_no_view_has(make: Callable[[], torch.Tensor], target: str) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.view_copy(x, (25, -1))
+
+    torch._dynamo.reset()
+    x, compiled = make(), fusec.compile(function, target=target)
+    found, plain = compiled(x), function(x)
+    assert torch.equal(found, plain)
+    assert found.stride() == plain.stride()
+    found.zero_()
+    assert torch.equal(function(x), plain)  # nothing of x is shared
+    assert not compiled.graphs[0].externs

@@ -56,7 +56,6 @@ _ADDED = (
     aten.mse_loss,
     aten.addmv,
     aten.linspace,
-    aten.view_copy.default,
     aten.permute_copy,
     aten.unbind_copy,
     aten.as_strided_copy,
@@ -122,11 +121,17 @@ def _silu_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return grad * weight * (1 + x * (1 - weight))
 
 
+def _view_copy(x: torch.Tensor, shape: list[int]) -> torch.Tensor:
+    """As eager has it: of a tensor that no view of that shape exists of, too."""
+    return x.reshape(shape).clone(memory_format=torch.contiguous_format)
+
+
 _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.bucketize.Tensor: _bucketize,
     aten.embedding_dense_backward.default: _embedding_dense_backward,
     aten.hardsigmoid_backward.default: _hardsigmoid_backward,
     aten.silu_backward.default: _silu_backward,
+    aten.view_copy.default: _view_copy,
 }
 
 

@@ -1,4 +1,4 @@
-"""Which nodes of a joint graph belong to forward."""
+"""What a joint graph's nodes are: forward's, views, the first of some."""
 
 from __future__ import annotations
 
@@ -32,4 +32,11 @@ def first_of(graph: fx.Graph, nodes: Iterable[fx.Node]) -> fx.Node:
     return first
 
 
-__all__ = ["first_of", "forward_nodes"]
+def is_view(node: fx.Node) -> bool:
+    """Whether a node's result lies in the memory of what it is given, by its schema."""
+    schema = getattr(node.target, "_schema", None)
+    arguments = schema.arguments if schema is not None else ()
+    return any(a.alias_info is not None and not a.alias_info.is_write for a in arguments)
+
+
+__all__ = ["first_of", "forward_nodes", "is_view"]

@@ -8,6 +8,7 @@ import re
 import torch
 from torch import fx
 
+from fusec.graph.joint import is_view
 from fusec.lower.program import user_line
 from fusec.report import SavedTensor
 
@@ -44,13 +45,7 @@ def recomputed_operators(forward: fx.GraphModule, backward: fx.GraphModule) -> t
     """Return the operators of the forward graph that the backward graph computes again."""
     known = {node.name for node in forward.graph.nodes if node.op == "call_function"}
     again = [n for n in backward.graph.nodes if n.op == "call_function" and n.name in known]
-    return tuple(dict.fromkeys(_name(node) for node in again if not _is_view(node)))
-
-
-def _is_view(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    arguments = schema.arguments if schema is not None else ()
-    return any(a.alias_info is not None and not a.alias_info.is_write for a in arguments)
+    return tuple(dict.fromkeys(_name(node) for node in again if not is_view(node)))
 
 
 def _name(node: fx.Node) -> str:

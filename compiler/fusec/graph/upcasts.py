@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from fusec.graph.calls import caller
-from fusec.graph.joint import first_of, forward_nodes
+from fusec.graph.joint import first_of, forward_nodes, is_view
 
 aten = torch.ops.aten
 
@@ -50,17 +50,9 @@ def _widened(node: fx.Node) -> fx.Node | None:
             return None
         grows = wide.dtype.itemsize > narrow.dtype.itemsize and wide.device == narrow.device
         return source if grows else None
-    if _is_view(node) and len(node.all_input_nodes) == 1:
+    if is_view(node) and len(node.all_input_nodes) == 1:
         return _widened(node.all_input_nodes[0])
     return None
-
-
-def _is_view(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or len(schema.returns) != 1:
-        return False
-    alias = schema.returns[0].alias_info
-    return alias is not None and not alias.is_write
 
 
 def _again(graph: fx.Graph, node: fx.Node) -> fx.Node:

@@ -24,21 +24,22 @@ class Returning:
     def __init__(self, patience: int) -> None:
         self.patience = patience
         self._seen: OrderedDict[tuple[int, ...], int] = OrderedDict()
-        self._planned: set[tuple[int, ...]] = set()
+        self._planned: OrderedDict[tuple[int, ...], None] = OrderedDict()
 
     def due(self, key: tuple[int, ...]) -> bool:
         """Take note of a call that has no plan; return whether it is to get one."""
         if key in self._planned:  # it had one
-            self._planned.remove(key)
+            del self._planned[key]
             self.patience = min(max(2 * self.patience, 2), MOST_PATIENCE)
         before = self._seen.pop(key, 0)
         if before >= self.patience:
-            self._planned.add(key)
-            return True
-        self._seen[key] = before + 1
-        if len(self._seen) > MOST_REMEMBERED:
-            self._seen.popitem(last=False)
-        return False
+            self._planned[key] = None
+        else:
+            self._seen[key] = before + 1
+        for remembered in (self._planned, self._seen):
+            if len(remembered) > MOST_REMEMBERED:
+                remembered.popitem(last=False)
+        return key in self._planned
 
 
 __all__ = ["MOST_PLANS", "Returning"]

@@ -25,6 +25,7 @@ from fusec.capture.direct import (
 from fusec.capture.recorded import recorded_call
 from fusec.collector import Rest
 from fusec.errors import BadOption, DeviceNotThere, FusecError
+from fusec.graph.activations import activate_again
 from fusec.graph.alignment import align_products
 from fusec.graph.bias import add_biases_later
 from fusec.graph.bytes import keep_interpolations_of_bytes
@@ -34,7 +35,6 @@ from fusec.graph.gradients import add_rows_in_place
 from fusec.graph.halves import widen_products
 from fusec.graph.layouts import turn_channels_inward
 from fusec.graph.masks import settle_attention_masks
-from fusec.graph.norms import reopen_norms
 from fusec.graph.onednn import multiply_by_onednn
 from fusec.graph.pixels import multiply_single_pixels
 from fusec.graph.random import replace_random
@@ -171,9 +171,9 @@ class _GraphCompiler:
         joint.graph.eliminate_dead_code()
         self._lay_out(joint)
         open_log_softmax(joint)
-        reopen_norms(joint, given["num_fwd_outputs"])
         merge_common(joint.graph)
         widen_again(joint, given["num_fwd_outputs"])
+        activate_again(joint, given["num_fwd_outputs"])
         with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
             forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
         seconds = time.perf_counter() - started

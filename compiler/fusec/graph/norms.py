@@ -1,9 +1,7 @@
-"""What backward needs of a norm's result is the norm's input and two numbers a row.
+"""The result of a norm as a formula of its input and its statistics.
 
 A norm is one operator, whose result the partitioner can only keep: as large as the input, and
-written by forward for nothing else where an activation follows.  Here what backward reads is
-computed from the input and the statistics, which backward has at hand anyway; it is then up to
-the partitioner to do that again in backward, where it costs a few operations an element.
+written by forward for nothing else where an activation follows.
 """
 
 from __future__ import annotations
@@ -15,64 +13,40 @@ import torch
 from torch import fx
 
 from fusec.graph.calls import caller
-from fusec.graph.joint import first_of, forward_nodes
 
 aten = torch.ops.aten
 _NORMS = (aten.native_group_norm.default, aten.native_layer_norm.default)
 _EXACT = (torch.float32, torch.float64)
 
 
-def reopen_norms(module: fx.GraphModule, outputs: int) -> int:
-    """Compute the results of norms from their statistics where backward reads them, in place.
-
-    Only where nothing but pointwise operators reads a result: a matrix product needs it in memory
-    in any case.
-
-    Args:
-        module: A joint graph.
-        outputs: How many of its results are the forward part's.
-
-    Returns:
-        How many norms there were.
-    """
-    found = [node for node in module.graph.nodes if node.target in _NORMS]
-    if not found:
-        return 0
-    forward = forward_nodes(module, outputs)
-    changed = 0
-    for node in found:
-        results = {n.args[1]: n for n in node.users if n.target is operator.getitem}
-        result = results.get(0)
-        if result is None or len(results) < 3 or not _fits(node, results):
-            continue
-        later = [user for user in result.users if user not in forward]
-        if not later or not all(_is_pointwise(user) for user in result.users):
-            continue
-        with module.graph.inserting_before(first_of(module.graph, later)):
-            again = _normalized(module.graph, node, results)
-        for user in later:
-            user.replace_input_with(result, again)
-        changed += 1
-    return changed
-
-
-def _is_pointwise(node: fx.Node) -> bool:
-    return torch.Tag.pointwise in getattr(node.target, "tags", ())
-
-
-def _fits(node: fx.Node, results: dict[Any, fx.Node]) -> bool:
+def has_statistics(node: fx.Node) -> bool:
+    """Whether a node is a norm of known sizes that yields exact statistics."""
+    if node.target not in _NORMS:
+        return False
+    results = _results(node)
+    if len(results) < 3:
+        return False
     x = node.args[0]
     assert isinstance(x, fx.Node)
-    value = x.meta["val"]
     exact = all(results[i].meta["val"].dtype in _EXACT for i in (1, 2))
-    return exact and all(isinstance(size, int) and size > 0 for size in value.shape)
+    return exact and all(isinstance(size, int) and size > 0 for size in x.meta["val"].shape)
 
 
-def _normalized(graph: fx.Graph, node: fx.Node, results: dict[Any, fx.Node]) -> fx.Node:
-    """Add the norm's result as pointwise operators, as exact as the norm's own."""
+def _results(node: fx.Node) -> dict[Any, fx.Node]:
+    return {n.args[1]: n for n in node.users if n.target is operator.getitem}
+
+
+def normalized(graph: fx.Graph, node: fx.Node, x: fx.Node) -> fx.Node:
+    """Add a norm's result as pointwise operators, as exact as the norm's own.
+
+    Args:
+        graph: Where its insertion point is.
+        node: A norm that ``has_statistics``.
+        x: Its input, or the same computed again.
+    """
     call = caller(graph, node)
-    x, weight, bias = node.args[0], node.args[2 - _shift(node)], node.args[3 - _shift(node)]
-    assert isinstance(x, fx.Node)
+    results = _results(node)
+    weight, bias = node.args[2 - _shift(node)], node.args[3 - _shift(node)]
     value = x.meta["val"]
     dtype = results[1].meta["val"].dtype
 
@@ -108,4 +82,4 @@ def _shift(node: fx.Node) -> int:
     return 1 if node.target is aten.native_group_norm.default else 0
 
 
-__all__ = ["reopen_norms"]
+__all__ = ["has_statistics", "normalized"]

@@ -142,7 +142,8 @@ class _Formulas:
         steps = tuple(dict.fromkeys(step for f in formulas for step in f.operations))
         if len(sources) != 1 or len(steps) >= _MOST_OPERATIONS:
             return itself
-        return _Formula(*sources, (*steps, node))
+        (source,) = sources
+        return _Formula(source, (*steps, node))
 
 
 def _large_inputs(node: fx.Node) -> list[fx.Node] | None:

@@ -59,6 +59,7 @@ def write_requests(
     requests: Iterable[Request],
     first: Mapping[Symbol, str],
     count: str,
+    streamed: Collection[str] = (),
 ) -> None:
     """Write the requests of one block of a loop.
 
@@ -68,8 +69,11 @@ def write_requests(
         requests: What to ask for.
         first: Axis to the position at which the block begins.
         count: Elements of the block.
+        streamed: Buffers that the block writes past the caches.
     """
     for request in requests:
+        if request.writes and request.buffer in streamed:
+            continue
         place = Scope(scope.kernel, request.place or scope)
         place.axes.update(first)
         moved = {axis: Expr.of(0) for axis, text in first.items() if text == "0"}

@@ -14,7 +14,6 @@ from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.ahead import LINE, Request, declare_line, write_requests
 from fusec.codegen.cpp.dtypes import C_TYPES
 from fusec.codegen.cpp.expressions import Expression
-from fusec.codegen.cpp.halves import Halves
 from fusec.codegen.cpp.reductions import (
     Accumulator,
     clause,
@@ -26,6 +25,7 @@ from fusec.codegen.cpp.reductions import (
     take_number,
 )
 from fusec.codegen.cpp.scope import Scope
+from fusec.codegen.cpp.staging import Staging
 from fusec.codegen.cpp.together import Marks
 from fusec.codegen.cpp.writer import Writer
 from fusec.ir.body import Store
@@ -67,7 +67,7 @@ def blocks(
     axis: Symbol,
     span: tuple[str, str],
     requests: Sequence[Request],
-    halves: Halves,
+    staging: Staging,
     *,
     even: bool,
     marks: str = "",
@@ -83,7 +83,7 @@ def blocks(
         axis: What it runs along.
         span: The positions that it runs over.
         requests: What each block asks for.
-        halves: What it converts.
+        staging: What goes through arrays.
         even: Whether all blocks are full.
         marks: The type of the marks of a full block; empty if it has none.
     """
@@ -91,33 +91,33 @@ def blocks(
     (begin, end), line = span, declare_line(kernel)
     first = scope.name(f"{axis.name}_line")
 
-    def halves_of(count: str) -> tuple[Scope, dict[Load | Store | Op, str]]:
+    def staged_of(count: str) -> tuple[Scope, dict[Load | Store | Op, str]]:
         inner = Scope(kernel, scope)
-        arrays = halves.named(inner)
-        halves.before(inner, writer, arrays, {axis: first}, count)
+        arrays = staging.named(inner)
+        staging.before(inner, writer, arrays, {axis: first}, count)
         return inner, arrays
 
     if marks and not even:
         with _twice(scope, writer, axis, first, span, marks):
-            write_requests(scope, writer, requests, {axis: first}, line)
-            inner, arrays = halves_of("count")
-            bound = lambda at: halves.bind(at, arrays, f"{at.axes[axis]} - {first}")  # noqa: E731
+            write_requests(scope, writer, requests, {axis: first}, line, staging.streamed)
+            inner, arrays = staged_of("count")
+            bound = lambda at: staging.bind(at, arrays, f"{at.axes[axis]} - {first}")  # noqa: E731
             scope.taken |= inner.taken
             yield first, f"{first} + count", bound, "decltype(mark)"
-            halves.after(inner, writer, arrays, {axis: first}, "count")
+            staging.after(inner, writer, arrays, {axis: first}, "count")
         return
     with writer.block(f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {line})"):
-        write_requests(scope, writer, requests, {axis: first}, line)
+        write_requests(scope, writer, requests, {axis: first}, line, staging.streamed)
         last = f"{first} + {line}"
         if not even:
             stop = scope.name(f"{axis.name}_stop")
             writer.line(f"const int64_t {stop} = {kernel.at_most(last, end)};")
             last = stop
         count = line if even else f"{last} - {first}"
-        inner, arrays = halves_of(count)
+        inner, arrays = staged_of(count)
         scope.taken |= inner.taken
-        yield first, last, lambda at: halves.bind(at, arrays, f"{at.axes[axis]} - {first}"), marks
-        halves.after(inner, writer, arrays, {axis: first}, count)
+        yield first, last, lambda at: staging.bind(at, arrays, f"{at.axes[axis]} - {first}"), marks
+        staging.after(inner, writer, arrays, {axis: first}, count)
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def write_lanes(
     span: tuple[str, str],
     items: Sequence[Accumulator],
     requests: Sequence[Request],
-    halves: Halves,
+    staging: Staging,
     element: Element,
     *,
     even: bool,
@@ -165,7 +165,7 @@ def write_lanes(
         span: The positions that it runs over.
         items: What it adds to.
         requests: What each block asks for.
-        halves: What it converts.
+        staging: What goes through arrays.
         element: Writes the body for one element.
         even: Whether all blocks are full.
         marks: The type of the marks of a full block; empty if it has none.
@@ -182,12 +182,14 @@ def write_lanes(
         loop = f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {line})"
         with writer.block(loop):
             own = Marks(scope, marks, line)
-            _write_block(scope, writer, axis, first, line, lanes, requests, halves, element, own)
+            _write_block(scope, writer, axis, first, line, lanes, requests, staging, element, own)
     else:
         # A known number of lanes stays in registers.
         own = Marks(scope, "decltype(mark)" if marks else "", line)
         with _twice(scope, writer, axis, first, span, marks):
-            _write_block(scope, writer, axis, first, "count", lanes, requests, halves, element, own)
+            _write_block(
+                scope, writer, axis, first, "count", lanes, requests, staging, element, own
+            )
     if not lanes:
         return
     clauses = " ".join(clause(each.item, each.nan) for each in lanes)
@@ -207,25 +209,25 @@ def _write_block(
     count: str,
     lanes: Sequence[_Lanes],
     requests: Sequence[Request],
-    halves: Halves,
+    staging: Staging,
     element: Element,
     marks: Marks,
 ) -> None:
-    write_requests(scope, writer, requests, {axis: first}, LINE)
+    write_requests(scope, writer, requests, {axis: first}, LINE, staging.streamed)
     inner = Scope(scope.kernel, scope)
-    arrays = halves.named(inner)
-    halves.before(inner, writer, arrays, {axis: first}, count)
+    arrays = staging.named(inner)
+    staging.before(inner, writer, arrays, {axis: first}, count)
     marks.declare(writer)
     writer.directive("GCC ivdep")
     with writer.block(f"for (int64_t lane = 0; lane < {count}; ++lane)"):
         marks.set(writer, "lane")
         position = inner.bind(axis)
         writer.line(f"const int64_t {position} = {first} + lane;")
-        halves.bind(inner, arrays, "lane")
+        staging.bind(inner, arrays, "lane")
         parts = [each.part for each in lanes]
         element(inner, parts, {each.part.place: each.part_nan for each in lanes if each.nan})
     marks.end(writer)
-    halves.after(Scope(scope.kernel, scope), writer, arrays, {axis: first}, count)
+    staging.after(Scope(scope.kernel, scope), writer, arrays, {axis: first}, count)
 
 
 class _Lanes:

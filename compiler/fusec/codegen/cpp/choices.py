@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import platform
+
 # Longer than this, a value gets a line of its own: two operators and their operands.
 INLINE_WIDTH = 40
 
@@ -93,6 +97,54 @@ ROW_IN_CACHE = 32768
 NEXT_ROW_COST = 16
 # Shorter loops than this are not cut into blocks; their requests stand above them.
 MIN_BLOCKED = 256
+
+
+# -- writing past the caches -------------------------------------------------------------------
+
+CACHE_LINE = 64  # bytes
+# Where nobody says how large the last cache is.
+LAST_CACHE = 32 << 20
+
+
+@functools.cache
+def last_cache() -> int:
+    """Return the bytes of the last cache before the memory."""
+    try:
+        size = os.sysconf("SC_LEVEL3_CACHE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return LAST_CACHE
+    return size if size > 0 else LAST_CACHE
+
+
+@functools.cache
+def can_stream() -> bool:
+    """Whether this processor has stores past its caches that the kernels know."""
+    return platform.machine() in ("x86_64", "AMD64")
+
+
+# Operations a byte from which a kernel's time is no longer the memory's. With two threads of an
+# EPYC, layer norm (0.9) took 0.73 of the time past the caches, AdamW (0.7) 0.72, swiglu (1.4) 0.91;
+# gelu (1.6) 1.05 to 1.25, log-softmax (1.8) 1.08, a chain of tanh, sigmoid and log (5.8) 1.11.
+STREAMED_OPERATIONS = 1.5
+# The share of what is moved that a result has at least.
+STREAMED_SHARE = 1 / 8
+
+
+def worth_streaming(written: int, moved: int, operations: int) -> bool:
+    """Whether a result should be written past the caches.
+
+    A kernel that adds one and moves 64 MiB into 64 MiB takes 0.7 of the time so, 16 into 16
+    between other work 0.8, and by itself in a loop as long (the last cache holds 32); 4 into 4 in a
+    loop takes twice as long.
+
+    Args:
+        written: Bytes of the result.
+        moved: Bytes that the kernel reads and writes in all.
+        operations: Arithmetic operations of the kernel.
+    """
+    if not can_stream() or moved < last_cache() or written < STREAMED_SHARE * moved:
+        return False
+    return operations <= STREAMED_OPERATIONS * moved
 
 
 # -- columns ----------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from fusec.codegen.cpp.ahead import LINE, Request, column_requests, write_reques
 from fusec.codegen.cpp.blocks import blocks, in_blocks, is_even
 from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import Expression, from_memory
-from fusec.codegen.cpp.halves import Halves
 from fusec.codegen.cpp.loops import head, may_thread, shared_loops
 from fusec.codegen.cpp.reductions import (
     Accumulator,
@@ -31,6 +30,7 @@ from fusec.codegen.cpp.reductions import (
 from fusec.codegen.cpp.rows import Span
 from fusec.codegen.cpp.scans import Running, declarations, running_values
 from fusec.codegen.cpp.scope import Kernel, Scope
+from fusec.codegen.cpp.staging import Staging
 from fusec.codegen.cpp.steps import plan_steps
 from fusec.codegen.cpp.together import Marks, mark_type
 from fusec.codegen.cpp.writer import Writer
@@ -218,7 +218,7 @@ class Columns:
             if requests and in_blocks(column, inside):
                 even = (self.whole or self.even) and is_even(column)
                 loop = blocks(
-                    outer, writer, column, span, requests, Halves(), even=even, marks=kind
+                    outer, writer, column, span, requests, Staging(), even=even, marks=kind
                 )
                 first, last, _, marks = stack.enter_context(loop)
                 span, count = (first, last), LINE

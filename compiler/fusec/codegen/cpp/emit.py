@@ -14,6 +14,7 @@ from fusec.codegen.cpp.pieces import should_split, write_pieces
 from fusec.codegen.cpp.pointwise import write_pointwise
 from fusec.codegen.cpp.rows import write_rows
 from fusec.codegen.cpp.scope import Kernel, Scope
+from fusec.codegen.cpp.streaming import END, STREAM, streamed_buffers
 from fusec.codegen.cpp.support import helper_texts
 from fusec.codegen.cpp.updates import write_updates
 from fusec.codegen.cpp.writer import Writer
@@ -27,7 +28,7 @@ from fusec.ir.node import Node, Op, Reduce, Scan, op
 from fusec.kernel import Argument, KernelSource
 
 _RESERVED = {"threads", "failed", "lane", "count", "GRAIN", "LINE", "INFINITY", "NAN", "at_most"}
-_RESERVED |= {"ahead", "ahead_to_write", "div_floor", "mod_floor"}
+_RESERVED |= {"ahead", "ahead_to_write", "div_floor", "mod_floor", STREAM, END}
 
 
 # What has a shorter form in float32 that half precision does not tell apart.
@@ -55,7 +56,8 @@ def emit_cpp(
     for symbol in body_sizes(body, buffers):
         size_names[symbol] = identifier(symbol.name, taken, "n")
     entry = identifier(name, set(), "kernel")
-    kernel = Kernel(body, buffers, names, signature, size_names)
+    streamed = streamed_buffers(body, buffers)
+    kernel = Kernel(body, buffers, names, signature, size_names, streamed=streamed)
     scope = Scope(kernel)
     scope.taken = taken | {entry}
 
@@ -78,6 +80,8 @@ def emit_cpp(
         write_updates(kernel, scope, code)
     else:
         write_pointwise(kernel, scope, code)
+    if END in kernel.helpers:
+        code.line(f"{END}();")
     code.line("return failed;" if kernel.checked else "return 0;")
 
     for argument in signature.arguments:

@@ -17,13 +17,13 @@ from fusec.codegen.cpp.ahead import (
 from fusec.codegen.cpp.blocks import blocks, in_blocks, is_even
 from fusec.codegen.cpp.dtypes import ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import from_memory
-from fusec.codegen.cpp.halves import Halves, converted
 from fusec.codegen.cpp.loops import cost, head, may_thread, shared_loops
 from fusec.codegen.cpp.near import angles, both_forms
 from fusec.codegen.cpp.ranges import split_ranges
 from fusec.codegen.cpp.reductions import simd
 from fusec.codegen.cpp.repeated import declare_repeated, fill_repeated, repeated_rows
 from fusec.codegen.cpp.scope import Kernel, Scope
+from fusec.codegen.cpp.staging import Staging, staged
 from fusec.codegen.cpp.tables import Tables, bind_tables, tabled_nodes, write_tables
 from fusec.codegen.cpp.together import Marks, mark_type
 from fusec.codegen.cpp.transpose import Turned, turned_loads
@@ -124,17 +124,17 @@ def _vector_loop(
     size = axis.size.constant if axis.size is not None else 1
     span = (span[0], span[1] or kernel.extent(axis))
     inside = [n for n in _wanted(kernel, scope, tables) if axis in kernel.free[n]]
-    halves, arguments, marks = Halves(), [], ""
+    staging, arguments, marks = Staging(), [], ""
     gathers = _mostly_gathers(kernel, axis, inside)
     if may_thread(kernel) and in_blocks(axis, inside):
-        halves = converted(kernel, axis, inside, kernel.body.stores)
+        staging = staged(kernel, axis, inside, kernel.body.stores)
         arguments = [] if tables else angles(kernel, scope, axis, inside)
         marks = "" if gathers else mark_type(inside)
     with ExitStack() as stack:
         bind: Callable[[Scope], None] = lambda at: None  # noqa: E731
-        if (requests or halves or arguments or marks) and in_blocks(axis, inside):
+        if (requests or staging or arguments or marks) and in_blocks(axis, inside):
             even = is_even(axis)
-            loop = blocks(scope, writer, axis, span, requests, halves, even=even, marks=marks)
+            loop = blocks(scope, writer, axis, span, requests, staging, even=even, marks=marks)
             first, end, bind, marks = stack.enter_context(loop)
             span = (first, end)
         elif requests and size is not None and size < choices.MIN_BLOCKED:

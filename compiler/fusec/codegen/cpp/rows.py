@@ -13,7 +13,6 @@ from fusec.codegen.cpp.ahead import gathered_requests, row_requests, write_reque
 from fusec.codegen.cpp.blocks import in_blocks, is_even, write_lanes
 from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import from_memory
-from fusec.codegen.cpp.halves import converted
 from fusec.codegen.cpp.loops import head, may_thread, outer_loops
 from fusec.codegen.cpp.ordered import Stretch, plan_stretches
 from fusec.codegen.cpp.reductions import (
@@ -35,6 +34,7 @@ from fusec.codegen.cpp.reductions import (
 from fusec.codegen.cpp.running import running_stretches, write_running
 from fusec.codegen.cpp.scans import declarations, running_values
 from fusec.codegen.cpp.scope import Kernel, Scope
+from fusec.codegen.cpp.staging import staged
 from fusec.codegen.cpp.steps import Steps, plan_steps
 from fusec.codegen.cpp.together import mark_type
 from fusec.codegen.cpp.writer import Writer
@@ -238,10 +238,10 @@ class Rows:
         if in_blocks(axis, step.inside, items) and may_thread(self.kernel):
             kept = {n for n in self.scratch if self.steps.first[n] < number}
             fresh = [n for n in step.inside if n not in kept]
-            halves = converted(self.kernel, axis, fresh, step.stores)
+            staging = staged(self.kernel, axis, fresh, step.stores)
             marks = mark_type(fresh)
             # one vector of sums would wait for each addition before the next
-            if requests or halves or marks or items:
+            if requests or staging or marks or items:
                 even = is_even(axis) and not self.cut
                 span = (begin, end)
                 write_lanes(
@@ -251,7 +251,7 @@ class Rows:
                     span,
                     items,
                     requests,
-                    halves,
+                    staging,
                     element,
                     even=even,
                     marks=marks,

@@ -15,12 +15,12 @@ from fusec.codegen.cpp.ahead import LINE, Request
 from fusec.codegen.cpp.blocks import blocks, in_blocks, is_even
 from fusec.codegen.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import ATOM, UNARY, Expression
-from fusec.codegen.cpp.halves import converted
 from fusec.codegen.cpp.loops import may_thread
 from fusec.codegen.cpp.ordered import Stretch, plan_stretches
 from fusec.codegen.cpp.reductions import Accumulator
 from fusec.codegen.cpp.scans import Running
 from fusec.codegen.cpp.scope import Kernel, Scope
+from fusec.codegen.cpp.staging import staged
 from fusec.codegen.cpp.writer import Writer
 from fusec.codegen.passes import Pass
 from fusec.ir.index import Symbol
@@ -87,8 +87,8 @@ def write_running(
         write: Writes a vector loop.
     """
     kernel = outer.kernel
-    halves = converted(kernel, axis, step.inside, step.stores)
-    with blocks(outer, writer, axis, span, requests, halves, even=is_even(axis)) as block:
+    staging = staged(kernel, axis, step.inside, step.stores)
+    with blocks(outer, writer, axis, span, requests, staging, even=is_even(axis)) as block:
         first, last, converts, _ = block
         inner = Scope(kernel, outer)
         values: dict[Node, str] = {}

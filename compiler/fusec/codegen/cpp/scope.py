@@ -75,6 +75,7 @@ class Kernel:
         free: Node to the axes that its value depends on.
         users: Node to the nodes that have it as an argument.
         updated: Buffers that are read and written.
+        streamed: Results that are written past the caches.
     """
 
     body: Body
@@ -85,6 +86,7 @@ class Kernel:
     helpers: set[str] = field(default_factory=set)
     tunables: dict[str, str] = field(default_factory=dict)
     asserts: list[str] = field(default_factory=list)
+    streamed: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.nodes = self.body.nodes()
@@ -161,6 +163,8 @@ class Scope:
         self.running: dict[Scan, Running] = dict(outer.running) if outer else {}
         # stores whose values go into an array first, as float; the element for each
         self.staged: dict[Store, str] = dict(outer.staged) if outer else {}
+        # the same as they are
+        self.streamed: dict[Store, str] = dict(outer.streamed) if outer else {}
         # what says, where the text is compiled, that arguments of NEAR_FORMS are moderate
         self.near: str = outer.near if outer else ""
 
@@ -387,7 +391,7 @@ class Scope:
             value = self.values[store.value.args[0]]
             writer.line(f"{self.staged[store]} = {value.text};", store.source)
             return
-        target = self.element(store.buffer, store.index)
+        target = self.streamed.get(store) or self.element(store.buffer, store.index)
         value = self.values[store.value]
         dtype = self.kernel.buffers[store.buffer].dtype
         source = store.source

@@ -104,7 +104,7 @@ template <typename T>
 _EXTREME = {"nan_max": (">", "greater"), "nan_min": ("<", "lesser")}
 _C = {"f32": "float", "f64": "double"}
 _INLINE = "static inline"
-_TEMPLATES = {"turn_over", "random_group", "random_words", "running_sums"}
+_TEMPLATES = {"stream", "end_stream", "turn_over", "random_group", "random_words", "running_sums"}
 
 
 def own_name(operation: str, bits: int) -> str:

@@ -1,11 +1,11 @@
-"""What is computed a block at a time, into arrays: conversions of halves and random words.
+"""What goes through arrays, a block at a time: conversions of halves, random words, streams.
 
 Inside of a vector loop the compiler has no instruction for float16, and a dozen integer operations
 each way cost more than most kernels.  So what a block reads is converted into an array of float
 before its loop, and what it writes from one after it.  bfloat16 is a shift to read, and stays in
 the loop; to write, it takes nine operations, or one instruction that the compiler does not use.
 Random words come 64 from 16 Philox numbers, of which an element by itself would compute one
-for each word.
+for each word.  What is written past the caches is written in whole lines (see ``streaming.py``).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import torch
 
-from fusec.codegen.cpp.dtypes import SHORT
+from fusec.codegen.cpp.dtypes import ELEMENT_TYPES, SHORT
 from fusec.codegen.cpp.expressions import Expression
 from fusec.codegen.cpp.scope import Kernel, Scope
+from fusec.codegen.cpp.streaming import END, STREAM, is_streamed, runs_along
 from fusec.codegen.cpp.writer import Writer
 from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol
@@ -29,21 +30,28 @@ Arrays = dict[Load | Store | Op, str]
 
 
 @dataclass(frozen=True)
-class Halves:
-    """What of a loop is converted by the block.
+class Staging:
+    """What of a loop goes through arrays.
 
     Attributes:
-        loads: Each load, and the casts to float that are all its uses.
-        stores: Stores of values that are cast for them alone.
+        loads: Each load of halves, and the casts to float that are all its uses.
+        stores: Stores of halves that are cast for them alone.
         random: Random words of consecutive positions.
+        streams: Stores past the caches; among them may be some of ``stores``.
     """
 
     loads: tuple[tuple[Load, tuple[Cast, ...]], ...] = ()
     stores: tuple[Store, ...] = ()
     random: tuple[Op, ...] = ()
+    streams: tuple[Store, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.loads or self.stores or self.random)
+        return bool(self.loads or self.stores or self.random or self.streams)
+
+    @property
+    def streamed(self) -> frozenset[str]:
+        """The buffers that are written past the caches."""
+        return frozenset(store.buffer for store in self.streams)
 
     def named(self, scope: Scope) -> Arrays:
         """Name the arrays."""
@@ -51,6 +59,9 @@ class Halves:
         items: list[Load | Store] = [*(load for load, _ in self.loads), *self.stores]
         for item in items:
             arrays[item] = scope.name(f"{scope.kernel.names[item.buffer]}_f32")
+        for store in self.streams:
+            if store not in arrays:
+                arrays[store] = scope.name(f"{scope.kernel.names[store.buffer]}_block")
         return arrays
 
     def before(
@@ -77,6 +88,10 @@ class Halves:
             writer.line(f"fx_to_floats({arrays[load]}, &{place}, {count});", load.source)
         for store in self.stores:
             writer.line(f"alignas(64) float {arrays[store]}[{LINE}];", store.source)
+        for store in self.streams:
+            if store not in self.stores:
+                kind = _kind(scope, store)
+                writer.line(f"alignas(64) {kind} {arrays[store]}[{LINE}];", store.source)
         for node in self.random:
             for helper in ("random_group", "random_words"):
                 scope.kernel.use(helper)
@@ -96,6 +111,9 @@ class Halves:
         for store in self.stores:
             scope.values[store.value] = Expression(f"{arrays[store]}[{place}]")
             scope.staged[store] = f"{arrays[store]}[{place}]"
+        for store in self.streams:
+            if store not in self.stores:
+                scope.streamed[store] = f"{arrays[store]}[{place}]"
         for node in self.random:
             scope.values[node] = Expression(f"{arrays[node]}[{place}]")
 
@@ -108,15 +126,25 @@ class Halves:
         count: str,
     ) -> None:
         """Write what follows the loop; arguments as for ``before``."""
-        for store in self.stores:
-            scope.kernel.use(f"to_halves.{SHORT[store.value.dtype]}")
-            place = _at(scope, store.buffer, store.index, first)
-            writer.line(f"fx_to_halves(&{place}, {arrays[store]}, {count});", store.source)
+        for store in (*self.stores, *(s for s in self.streams if s not in self.stores)):
+            target = f"&{_at(scope, store.buffer, store.index, first)}"
+            block = arrays[store]
+            if store in self.stores:
+                to = target
+                if store in self.streams:
+                    to = scope.name(f"{scope.kernel.names[store.buffer]}_block")
+                    kind = _kind(scope, store)
+                    writer.line(f"alignas(64) {kind} {to}[{LINE}];", store.source)
+                scope.kernel.use(f"to_halves.{SHORT[store.value.dtype]}")
+                writer.line(f"fx_to_halves({to}, {block}, {count});", store.source)
+                block = to
+            if store in self.streams:
+                scope.kernel.use(STREAM)
+                scope.kernel.use(END)
+                writer.line(f"{STREAM}<{LINE}>({target}, {block}, {count});", store.source)
 
 
-def converted(
-    kernel: Kernel, axis: Symbol, nodes: Iterable[Node], stores: Sequence[Store]
-) -> Halves:
+def staged(kernel: Kernel, axis: Symbol, nodes: Iterable[Node], stores: Sequence[Store]) -> Staging:
     """Return what a loop along ``axis`` over ``nodes`` and ``stores`` may have by the block."""
     loads, random = [], []
     for node in nodes:
@@ -127,7 +155,7 @@ def converted(
         users = kernel.users.get(node, [])
         casts = [u for u in users if isinstance(u, Cast) and u.dtype == torch.float32]
         halves = kernel.buffers[node.buffer].dtype == torch.float16
-        if halves and len(casts) == len(users) and _runs_along(kernel, node, axis):
+        if halves and len(casts) == len(users) and runs_along(kernel, node, axis):
             loads.append((node, tuple(casts)))
     values = [store.value for store in kernel.body.stores]
     written = [
@@ -140,9 +168,10 @@ def converted(
         and values.count(store.value) == 1
         and not kernel.users.get(store.value)
         and store.value.dtype in (torch.float16, torch.bfloat16)
-        and _runs_along(kernel, store, axis)
+        and runs_along(kernel, store, axis)
     ]
-    return Halves(tuple(loads), tuple(written), tuple(random))
+    streams = [store for store in stores if is_streamed(kernel, store, axis)]
+    return Staging(tuple(loads), tuple(written), tuple(random), tuple(streams))
 
 
 def _is_stream(kernel: Kernel, node: Op, axis: Symbol) -> bool:
@@ -163,13 +192,10 @@ def _constant(node: Node) -> str:
     return str(int(node.value))
 
 
-def _runs_along(kernel: Kernel, access: Load | Store, axis: Symbol) -> bool:
-    offset = kernel.buffers[access.buffer].offset(access.index)
-    return (
-        not any(s.kind == "indirect" for s in offset.symbols())
-        and offset.is_affine_in(axis)
-        and offset.coefficient(axis) == 1
-    )
+def _kind(scope: Scope, store: Store) -> str:
+    dtype = scope.kernel.buffers[store.buffer].dtype
+    scope.use_type(dtype)
+    return ELEMENT_TYPES[dtype]
 
 
 def _at(scope: Scope, buffer: str, index: tuple[Expr, ...], first: Mapping[Symbol, str]) -> str:
@@ -178,4 +204,4 @@ def _at(scope: Scope, buffer: str, index: tuple[Expr, ...], first: Mapping[Symbo
     return place.element(buffer, index)
 
 
-__all__ = ["Halves", "converted"]
+__all__ = ["Staging", "staged"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusec.verify.inputs import clone_strided, fresh_inputs, secret_seed
+from fusec.runtime.strided import clone_strided
+from fusec.verify.inputs import fresh_inputs, secret_seed
 
 KINDS = ["similar", "adversarial", "nonfinite"]
 

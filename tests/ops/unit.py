@@ -11,7 +11,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fusec.verify.inputs import clone_strided
+from fusec.runtime.strided import clone_strided
 from ops.corners import corners
 from support.compare import difference
 from support.opinfo import RANDOM_OR_UNINITIALIZED, name_of, quiet

@@ -31,6 +31,7 @@ from fusec.report import (
 from fusec.runtime import cpp_build
 from fusec.runtime.part import CompiledPart, build_runnable
 from fusec.runtime.simulate import Simulated
+from fusec.runtime.strided import clone_strided
 from fusec.runtime.whole_step import with_backward
 from fusec.tune.limits import Limit
 from fusec.tune.measure import PRECISION, interleave
@@ -350,13 +351,13 @@ class CompiledGraph:
         return self._gradients
 
     def copies(self) -> list[Any]:
-        """Return copies of the inputs of the latest call.
+        """Return copies of the inputs of the latest call, laid out as they are.
 
         Raises:
             NoInputs: The graph has not run with its inputs kept.
         """
         return [
-            t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
+            clone_strided(t).requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
             for t in self._inputs()
         ]
 

@@ -23,6 +23,7 @@ from fusec.runtime.launch import CppRunnable, empty_cuda, expect, multiply_into,
 from fusec.runtime.memory import POOLED_BYTES, empty_cpu, empty_large, pooled
 from fusec.runtime.program import NativeProgram, native_group, native_program, python_group
 from fusec.runtime.simulate import SIMULATION_NOTE, Simulated
+from fusec.runtime.strided import clone_strided
 
 
 class CompiledPart:
@@ -354,8 +355,8 @@ class CompiledPart:
         written = {name for step in program.steps for name in step.writes()}
         return run(  # a trace changes nothing: what is updated in place is a copy
             [
-                _copy(value) if name in written and isinstance(value, torch.Tensor) else value
-                for name, value in zip(program.inputs, inputs, strict=True)
+                clone_strided(v) if name in written and isinstance(v, torch.Tensor) else v
+                for name, v in zip(program.inputs, inputs, strict=True)
             ]
         )
 
@@ -367,18 +368,11 @@ class CompiledPart:
 
         def launch(kernel: str, tensors: list[torch.Tensor], sizes: list[int]) -> None:
             if kernel == name and not caught:
-                caught.append(([_copy(t) for t in tensors], list(sizes)))
+                caught.append(([clone_strided(t) for t in tensors], list(sizes)))
             self.kernels[kernel].runnable()(tensors, sizes)
 
         self.trace(inputs, launch)
         return caught[0]
-
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    copy = torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
-    return copy.copy_(tensor)
 
 
 def build_runnable(kernel: Kernel, text: str) -> Runnable:

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from fusec.ir.body import Extern
 from fusec.report import SourceLine, Timing
+from fusec.runtime.strided import clone_strided
 from fusec.tune.measure import PRECISION, interleave
 
 if TYPE_CHECKING:
@@ -90,14 +91,14 @@ def _calls(
 
     def launch(name: str, tensors: list[torch.Tensor], sizes: list[int]) -> None:
         runnable = part.kernels[name].runnable()
-        given = [copied(tensor) for tensor in tensors]  # as they are before the launch
+        given = [clone_strided(tensor) for tensor in tensors]  # as they are before the launch
         found.append((name, partial(runnable, given, list(sizes)), given))
         runnable(tensors, sizes)
 
     def extern(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         step = next(steps)
         if step.mutates:
-            given, named = pytree.tree_map_only(torch.Tensor, copied, (args, kwargs))
+            given, named = pytree.tree_map_only(torch.Tensor, clone_strided, (args, kwargs))
         else:
             given, named = args, kwargs
         tensors = [t for t in pytree.tree_leaves((given, named)) if isinstance(t, torch.Tensor)]
@@ -107,11 +108,3 @@ def _calls(
     assert part.last_inputs is not None
     part.trace(part.last_inputs, launch, extern if externs else None)
     return found
-
-
-def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy with the same strides."""
-    copy = torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
-    return copy.copy_(tensor)

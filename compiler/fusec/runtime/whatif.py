@@ -13,6 +13,7 @@ from fusec.report import OutputError, Timing
 from fusec.runtime.graph import CompiledGraph, NoInputs
 from fusec.runtime.part import CompiledPart
 from fusec.runtime.reschedule import compile_again
+from fusec.runtime.strided import clone_strided
 from fusec.schedule.choices import points
 from fusec.schedule.view import FusionView, fusion_view, why
 from fusec.schedule.wishes import Wishes
@@ -83,7 +84,9 @@ def what_if(
 
         def fresh() -> list[Any]:
             assert part.last_inputs is not None
-            return [_copied(t) if isinstance(t, torch.Tensor) else t for t in part.last_inputs]
+            return [
+                clone_strided(t) if isinstance(t, torch.Tensor) else t for t in part.last_inputs
+            ]
 
         inputs = fresh()  # what is updated in place is a copy, and another one in each run
         tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
@@ -110,13 +113,6 @@ def what_if(
     )
     kernels = tuple(other.kernels)
     return WhatIf(wishes, kernels, times["now"], times["then"], errors, view, refused)
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    copy = torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
-    return copy.copy_(tensor.detach())
 
 
 def _exact(part: CompiledPart, inputs: list[Any]) -> list[torch.Tensor | None] | None:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from fusec.report import Timing, Verdict, counted
+from fusec.runtime.strided import clone_strided
 from fusec.tune.measure import PRECISION, interleave
 from fusec.verify.compare import compare_output, describe, mismatch, praise
 from fusec.verify.explain import same_bits
-from fusec.verify.inputs import clone_strided
 
 RunGraph = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 

@@ -14,6 +14,8 @@ from typing import Literal
 
 import torch
 
+from fusec.runtime.strided import empty_like_strided, write_strided
+
 Kind = Literal["similar", "adversarial", "nonfinite"]
 
 # How many elements of an adversarial tensor are special: few NaN, since they spread.
@@ -65,29 +67,6 @@ def fresh_like(tensor: torch.Tensor, generator: torch.Generator, kind: Kind) -> 
         values = _integers(original, generator)
     write_strided(fresh, values.to(original.dtype))
     return fresh
-
-
-def empty_like_strided(tensor: torch.Tensor) -> torch.Tensor:
-    """Return an uninitialized tensor of the same shape, strides, dtype and device."""
-    return torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
-
-
-def clone_strided(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy with the same strides, gaps and overlaps included."""
-    copy = empty_like_strided(tensor)
-    write_strided(copy, tensor.detach())
-    return copy
-
-
-def write_strided(target: torch.Tensor, values: torch.Tensor) -> None:
-    """Write ``values``; where elements of an expanded target share memory, one of them wins."""
-    for dim, stride in enumerate(target.stride()):
-        if stride == 0 and target.shape[dim] > 1:
-            target = target.narrow(dim, 0, 1)
-            values = values.narrow(dim, 0, 1)
-    target.copy_(values)
 
 
 def _floats(original: torch.Tensor, generator: torch.Generator, kind: Kind) -> torch.Tensor:

@@ -21,6 +21,7 @@ from fusec.ir.interpret import body_values, extern_results, run_body, size_value
 from fusec.ir.node import Const, Load, Node, Reduce, Scan
 from fusec.report import SourceLine
 from fusec.runtime.part import CompiledPart
+from fusec.runtime.strided import clone_strided
 from fusec.schedule.choices import points
 from fusec.schedule.view import tensor_name
 
@@ -147,7 +148,7 @@ def trace_part(part: CompiledPart) -> Trace:
         raise NotTraced("it has not run with its inputs kept", "run the cell again")
     if part.draws_seed:
         raise NotTraced("it draws random numbers, which float64 would draw otherwise")
-    given = [t.detach().clone() if isinstance(t, torch.Tensor) else t for t in part.last_inputs]
+    given = [clone_strided(t) if isinstance(t, torch.Tensor) else t for t in part.last_inputs]
     with torch.no_grad():
         written = _written(part, given)
         return _Tracer(part, given, written).run()
@@ -171,7 +172,7 @@ def _written(part: CompiledPart, inputs: list[Any]) -> list[tuple[str, list[torc
             if argument.role != "in"
         )
 
-    part.trace([t.clone() if isinstance(t, torch.Tensor) else t for t in inputs], launch)
+    part.trace([clone_strided(t) if isinstance(t, torch.Tensor) else t for t in inputs], launch)
     return found
 
 

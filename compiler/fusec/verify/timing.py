@@ -8,8 +8,8 @@ import torch
 
 from fusec.kernel import Kernel, Runnable, Signature
 from fusec.report import Timing
+from fusec.runtime.strided import clone_strided, empty_like_strided
 from fusec.tune.measure import PRECISION, interleave
-from fusec.verify.inputs import clone_strided, empty_like_strided
 
 # Nothing runs this many times faster than a copy of the bytes that it has to touch.
 _TOO_GOOD = 10.0

@@ -11,6 +11,7 @@ from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fusec.graph.halves import REASON
 from fusec.graph.wide_results import ask_for_wide_results
 
 aten = torch.ops.aten
@@ -35,6 +36,7 @@ RETURNED: dict[str, Callable[..., Any]] = {
     "a gradient": lambda a, b: (a @ b).to(WIDE),
     "turned over": lambda a, b: (a @ b).t().to(WIDE),
     "seen as something else": lambda a, b: (a @ b).view(16, 16, 384).to(WIDE),
+    "without the last rows": lambda a, b: (a @ b)[:250].t().to(WIDE),
     "beside another": lambda a, b: ((a @ b).to(WIDE), a.float()),
 }
 
@@ -54,6 +56,7 @@ def test_what_is_returned_wide_is_written_wide(name: str, dtype: torch.dtype) ->
 
 
 KEPT: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "without the last columns": (lambda a, b: (a @ b)[:, :380].to(WIDE), {}),
     "narrow as well": (lambda a, b: ((c := a @ b).to(WIDE), c), {}),
     "made into something": (lambda a, b: (a @ b).to(WIDE) * 2, {}),
     "float64": (lambda a, b: (a @ b).to(torch.float64), {}),
@@ -71,3 +74,12 @@ def test_everything_else_stays_as_it_is(name: str) -> None:
     module = traced(function, **given)
     assert ask_for_wide_results(module) == 0
     assert products(module) == [aten.mm.default]
+
+
+def test_what_was_said_of_a_product_stays_said() -> None:
+    module = traced(RETURNED["a gradient"])
+    (product,) = module.graph.find_nodes(op="call_function", target=aten.mm.default)
+    product.meta[REASON] = "because"
+    assert ask_for_wide_results(module) == 1
+    (product,) = module.graph.find_nodes(op="call_function", target=aten.mm.dtype)
+    assert product.meta[REASON] == "because"

@@ -11,11 +11,18 @@ from torch import fx
 
 from fusec.graph.calls import caller
 from fusec.graph.choices import stays_a_product
+from fusec.graph.halves import REASON
 
 aten = torch.ops.aten
 
 _HALF = (torch.float16, torch.bfloat16)
-_VIEWS = (aten.permute.default, aten.t.default, aten.view.default, aten.transpose.int)
+_VIEWS = (
+    aten.permute.default,
+    aten.t.default,
+    aten.view.default,
+    aten.transpose.int,
+    aten.slice.Tensor,  # of a product that was padded
+)
 
 
 def ask_for_wide_results(module: fx.GraphModule) -> int:
@@ -39,6 +46,8 @@ def ask_for_wide_results(module: fx.GraphModule) -> int:
         tried = True
         with module.graph.inserting_before(source):
             made = caller(module.graph, source)(aten.mm.dtype, *source.args, torch.float32)
+        if REASON in source.meta:
+            made.meta[REASON] = source.meta[REASON]
         for view in reversed(views):
             with module.graph.inserting_before(view):
                 made = caller(module.graph, view)(view.target, made, *view.args[1:], **view.kwargs)

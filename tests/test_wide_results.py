@@ -36,7 +36,7 @@ RETURNED: dict[str, Callable[..., Any]] = {
     "a gradient": lambda a, b: (a @ b).to(WIDE),
     "turned over": lambda a, b: (a @ b).t().to(WIDE),
     "seen as something else": lambda a, b: (a @ b).view(16, 16, 384).to(WIDE),
-    "without the last rows": lambda a, b: (a @ b)[:250].t().to(WIDE),
+    "without the last rows": lambda a, b: (a @ b).narrow(0, 0, 250).t().to(WIDE),
     "beside another": lambda a, b: ((a @ b).to(WIDE), a.float()),
 }
 
@@ -56,7 +56,7 @@ def test_what_is_returned_wide_is_written_wide(name: str, dtype: torch.dtype) ->
 
 
 KEPT: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "without the last columns": (lambda a, b: (a @ b)[:, :380].to(WIDE), {}),
+    "without the last columns": (lambda a, b: (a @ b).narrow(1, 0, 380).to(WIDE), {}),
     "narrow as well": (lambda a, b: ((c := a @ b).to(WIDE), c), {}),
     "made into something": (lambda a, b: (a @ b).to(WIDE) * 2, {}),
     "float64": (lambda a, b: (a @ b).to(torch.float64), {}),

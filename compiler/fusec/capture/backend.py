@@ -32,6 +32,7 @@ from fusec.graph.bytes import keep_interpolations_of_bytes
 from fusec.graph.common import merge_common
 from fusec.graph.decompositions import decomposition_table
 from fusec.graph.gradients import add_rows_in_place
+from fusec.graph.half_products import multiply_halves
 from fusec.graph.halves import widen_products
 from fusec.graph.layouts import turn_channels_inward
 from fusec.graph.masks import settle_attention_masks
@@ -191,6 +192,8 @@ class _GraphCompiler:
         if options.target != "triton":
             widen_products(module, rounds_as_eager=options.emulate_rounding)
             add_biases_later(module)
+            if not options.emulate_rounding:
+                multiply_halves(module)
 
     def _lay_out(self, module: fx.GraphModule) -> None:
         bound_rows(module, interpreted=self.backend.options.target == "triton")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fusec
 from fusec.ir.body import Extern
@@ -202,3 +203,32 @@ def test_gradients_of_weights_are_written_in_float32() -> None:
     steps = [step for part in compiled.graphs[0].parts for step in part.state.scheduled.steps]
     targets = [step.target for step in steps if isinstance(step, Extern)]
     assert targets.count(torch.ops.aten.mm.dtype) == 2, targets
+
+
+def test_attention_that_is_taken_apart() -> None:
+    """As with a bias that learns; its halves are multiplied as such, forward and backward."""
+    shape = (2, 8, 160, 64)
+    exact = [torch.randn(shape, device="cuda").bfloat16().double() for _ in range(3)]
+    exact.append(torch.randn(1, 8, 160, 160, device="cuda").bfloat16().double())
+    gradient = torch.randn(shape, device="cuda").bfloat16()
+
+    def attend(*given: torch.Tensor) -> torch.Tensor:
+        q, k, v, bias = given
+        return F.scaled_dot_product_attention(q, k, v, bias, scale=0.2)
+
+    compiled = fusec.compile(attend)
+    found = []
+    for call, dtype in ((compiled, torch.bfloat16), (attend, torch.bfloat16), (attend, None)):
+        leaves = [x.to(dtype or x.dtype).requires_grad_() for x in exact]
+        with sdpa_kernel(SDPBackend.MATH):
+            result = call(*leaves)
+        result.backward(gradient.to(result.dtype))
+        found.append([result, *(leaf.grad for leaf in leaves)])
+    for got, eager, truth in zip(*found, strict=True):
+        assert got.stride() == eager.stride()
+        scale = truth.abs().max()
+        own = (eager - truth).abs().max() / scale
+        assert (got - truth).abs().max() / scale <= 1.5 * own + 1e-3
+    steps = [step for part in compiled.graphs[0].parts for step in part.state.scheduled.steps]
+    targets = [step.target for step in steps if isinstance(step, Extern)]
+    assert targets.count(torch.ops.aten.bmm.dtype) == 2, targets

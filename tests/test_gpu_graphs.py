@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import fusec
-from fusec.runtime import native
+from fusec.runtime import device_program, native
 from fusec.runtime.device_program import DeviceProgram
 from fusec.runtime.graph_policy import MOST_GRAPHS
-from fusec.runtime.steps import Start
+from fusec.runtime.steps import Start, Steps
 
 pytestmark = [
     pytest.mark.gpu,
@@ -427,7 +427,15 @@ def test_the_graph_is_dropped_before_its_backward(training: Training) -> None:
 
 
 @pytest.mark.parametrize("graphs", [False, True])
-def test_starts_of_one_kernel_are_one(graphs: bool) -> None:
+def test_starts_of_one_kernel_are_one(graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Steps] = []
+    original = device_program.device_steps
+
+    def noted(*given: Any) -> Steps:
+        made.append(original(*given))
+        return made[-1]
+
+    monkeypatch.setattr(device_program, "device_steps", noted)
     shapes = [(64, 32)] * 7 + [(1000,)] * 40 + [(3,)]
 
     def step(values: list[torch.Tensor], gradients: list[torch.Tensor]) -> torch.Tensor:
@@ -444,8 +452,8 @@ def test_starts_of_one_kernel_are_one(graphs: bool) -> None:
             close(values, copies)
             for g in gradients:
                 g.normal_()
-    (program,) = programs(compiled)
-    starts = [s for steps in program._steps.values() for s in steps.steps if isinstance(s, Start)]
+    (steps,) = made
+    starts = [step for step in steps.steps if isinstance(step, Start)]
     assert len(starts) <= 4, [s.grid for s in starts]
     assert max(s.grid[1] for s in starts) == 40
 

@@ -247,7 +247,7 @@ class _GraphCompiler:
             merge_common(module.graph)
         if self.backend.options.target != "triton":
             multiply_by_onednn(module)
-        if self.backend.options.matmul != "auto" and not self.backend.options.emulate_rounding:
+        if self._may_ask_for_wide_results():
             ask_for_wide_results(module)
         queue = BuildQueue()
         state = Compilation(
@@ -285,6 +285,15 @@ class _GraphCompiler:
         finally:
             queue.close()
         return part.entry()
+
+    def _may_ask_for_wide_results(self) -> bool:
+        """Whether BLAS may write what is returned.
+
+        Not from within a CUDA graph, whose memory is its own: it would be copied out, where a
+        kernel that converts writes it to its place.
+        """
+        options = self.backend.options
+        return not (options.matmul == "auto" or options.emulate_rounding or options.cuda_graphs)
 
     def _choose_epilogue(self, part: CompiledPart) -> None:
         """See whether the part can be called past AOTAutograd's wrappers."""

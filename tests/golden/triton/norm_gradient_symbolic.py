@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 XBLOCK = 8  # tunable: 1 2 4 8 (rows a program takes at a time)
-NUM_WARPS = 4  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
+NUM_WARPS = 2  # tunable: 1 2 4 8 16 32 (warps a program, 32 threads each)
 NUM_STAGES = 1  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
 
 

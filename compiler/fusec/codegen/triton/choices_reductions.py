@@ -33,7 +33,7 @@ ONCE_LIMIT = 8192  # the same for rows that a loop, too, would read only once
 SHORT_COLUMN = 64  # elements that one thread goes through by itself
 FEW_PARTS = 512  # elements that a program of a few columns takes in one or two steps
 UNDER_WAY = 128  # bytes that one thread should be waiting for
-PIPELINED = 96 << 10  # bytes of shared memory that leave room for a second program
+PIPELINED = 200 << 10  # bytes of an SM's shared memory for rows that are on their way
 SMALL_COLUMNS = 1 << 16  # elements in all, of which 128 columns a program make too few programs
 SMALL_PARTS = 1 << 22  # elements in all that lie in the L2, being a kernel's latest results
 
@@ -225,30 +225,29 @@ def sized(held: Choice, width: int) -> Choice:
 
 
 def choose_crossed(body: Body, buffers: Mapping[str, Buffer]) -> Choice:
-    """Rows in registers beside a sum for each column.
+    """Rows in registers beside a sum for each column: 32 elements a thread, of each of them.
 
-    How many programs there are is settled: each leaves sums that another kernel adds up.  Two
-    programs an SM with one row each would mostly wait: the next two rows are on their way to
-    shared memory meanwhile (the backward pass of a layer norm took 89 us, and takes 61).
+    How many programs there are is settled: each leaves sums that another kernel adds up.  They
+    would mostly wait: the next two steps' rows are on their way to shared memory meanwhile.
 
-    Short rows lie in a warp each, or two of them, where no warp waits for another: 32 elements a
-    thread, two warps.  Backward of layer norms, as they were with 16 elements a thread in eight
-    warps: 4096 x 768 35 us and 21 so, 12544 x 384 37 and 18, 50176 x 192 68 and 41.
+    Short rows lie in a warp each, or two of them, where no warp waits for another.  Backward of
+    layer norms, in microseconds, 16 elements a thread and, where two steps took more than 96 KiB,
+    nothing ahead, and as they are: 4096 x 768 35 and 21, 12544 x 384 37 and 18, 50176 x 192 68 and
+    41, 8192 x 2048 108 and 77, 4096 x 5120 129 and 98.
     """
     (row,), reduced = body.axes, tuple(body.reduce_axes)
     width = power_of_two(known(product(a.size for a in reduced if a.size is not None)))
     count = body.rows_of_piece
-    held, each = (2048, 32) if width <= 1024 else (4096, 16)
-    together = max(held // width, 1)
+    together = max((2048 if width <= 1024 else 4096) // width, 1)
     while count % together:
         together //= 2
     blocks = tuple(n for n in (1, 2, 4, 8, 16, 32, 64) if count % n == 0)
     step = width * together * row_bytes(body, buffers, reduced)
-    ahead = min(3, count // together, PIPELINED // max(step, 1))
+    ahead = min(3, count // together) if 2 * step <= PIPELINED else 1
     knobs = (
         Knob("XBLOCK", together, blocks, "rows a program takes at a time"),
-        warps(min(max(width * together // (32 * each), 1), 32)),
-        stages(ahead if ahead > 1 else 1),
+        warps(min(max(width * together // 1024, 1), 32)),
+        stages(max(ahead, 1)),
     )
     return Choice("crossed", ((row,),), reduced, knobs=knobs, row_block=width)
 

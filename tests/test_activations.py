@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import fusec
 from support.compare import difference
@@ -208,3 +209,38 @@ def test_sizes_that_vary() -> None:
         compiled(*ours).backward(gradient)
         F.relu(F.layer_norm(theirs[0], (24,), *theirs[1:])).backward(gradient)
         assert not difference([t.grad for t in ours], [t.grad for t in theirs])
+
+
+def test_within_a_checkpoint() -> None:
+    """The user has it all computed again; what is added does as the nodes around it do."""
+    block = Normed(F.relu, last=True)
+    block.norm = nn.GroupNorm(2, 8)  # in eager, running sums would be updated twice
+
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = block
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(self.block, x, use_reentrant=False)
+
+    kept(Checkpointed(), torch.randn(3, 4, 12, 12))
+
+
+def test_dropout_between() -> None:
+    """Random numbers are not drawn again: only what they are applied to is computed again."""
+    w, b = torch.randn(2, 64)
+    x = torch.randn(32, 64)
+
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.dropout(F.relu(F.layer_norm(x, (64,), w, b)), 0.5)
+
+    compiled = fusec.compile(function)
+    given = [t.clone().requires_grad_() for t in (x, w, b)]
+    result = compiled(*given)
+    result.backward(torch.ones_like(result))
+    leaves = [t.double().requires_grad_() for t in (x, w, b)]
+    exact = F.relu(F.layer_norm(leaves[0], (64,), *leaves[1:]))
+    chosen = torch.where(result != 0, 2.0, 0.0).double()
+    exact.backward(chosen)
+    assert not difference([t.grad for t in given], [t.grad.float() for t in leaves])

@@ -9,9 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import fusec
+from fusec.graph.activations import activate_again
 from support.compare import difference
 
 
@@ -244,3 +246,18 @@ def test_dropout_between() -> None:
     chosen = torch.where(result != 0, 2.0, 0.0).double()
     exact.backward(chosen)
     assert not difference([t.grad for t in given], [t.grad.float() for t in leaves])
+
+
+def test_an_input_that_is_updated_is_not_read_again() -> None:
+    def joint(x: torch.Tensor, mean: torch.Tensor, gradient: torch.Tensor) -> object:
+        y = F.relu(x - mean)
+        later = torch.where(y <= 0, 0.0, gradient) + 2 * x * gradient
+        return y, mean + 1, later
+
+    def traced() -> torch.fx.GraphModule:
+        given = torch.randn(64, 32), torch.randn(32), torch.randn(64, 32)
+        return make_fx(joint, tracing_mode="fake")(*given)
+
+    assert activate_again(traced(), 2) == 1
+    assert activate_again(traced(), 2, updated=("mean_1",)) == 0
+    assert activate_again(traced(), 2, updated=("x_1",)) == 1  # which is read in any case

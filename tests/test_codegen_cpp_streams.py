@@ -48,6 +48,8 @@ CASES: dict[str, tuple[Callable[..., object], Callable[[], tuple[torch.Tensor, .
     "two results": (lambda x, y: (x + y, x - y), lambda: tuple(torch.randn(2, 512, 512))),
     "rows of bytes": (quantized, lambda: (torch.randn(1024, 512),)),
     "a scan": (lambda x: x.cumsum(-1), lambda: (torch.randn(512, 512),)),
+    "booleans": (lambda x: x > 0, lambda: (torch.randn(1024, 512),)),
+    "a name that is taken": (lambda stream: stream + 1, lambda: (torch.randn(512, 512),)),
     "strided input": (lambda x: x * 2, lambda: (torch.randn(512, 1024)[:, ::2],)),
 }
 

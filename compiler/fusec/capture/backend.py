@@ -174,7 +174,7 @@ class _GraphCompiler:
         open_log_softmax(joint)
         merge_common(joint.graph)
         widen_again(joint, given["num_fwd_outputs"])
-        activate_again(joint, given["num_fwd_outputs"])
+        activate_again(joint, given["num_fwd_outputs"], _updated_inputs(joint))
         with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
             forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
         seconds = time.perf_counter() - started

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Symbol
@@ -16,14 +16,19 @@ _RESERVED = frozenset(keyword.kwlist) | frozenset(
     "int long short char float double bool void auto const static signed unsigned struct union "
     "enum switch case default do goto sizeof template typename class namespace using new delete "
     "operator private public protected virtual inline extern register volatile this true false "
-    "tl triton torch launch grid threads main std asm export friend mutable throw typedef".split()
+    "tl triton torch launch grid threads main std asm export friend mutable throw typedef "
+    "alignas alignof and_eq bitand bitor char8_t char16_t char32_t compl concept const_cast "
+    "consteval constexpr constinit co_await co_return co_yield decltype dynamic_cast "
+    "explicit noexcept not_eq nullptr or_eq reinterpret_cast requires static_assert "
+    "static_cast thread_local typeid wchar_t xor xor_eq catch".split()
 )
+_TYPES = re.compile(r"u?int\d+_t|fx_\w+")  # of C++, and the library's own
 
 
 def identifier(text: str, taken: set[str], fallback: str) -> str:
     """Return an identifier like ``text``, valid in C++ and Python and not yet ``taken``."""
     name = re.sub(r"\W+", "_", text).strip("_") or fallback
-    if name[0].isdigit() or name in _RESERVED:
+    if name[0].isdigit() or name in _RESERVED or _TYPES.fullmatch(name):
         name = f"{name}_" if not name[0].isdigit() else f"{fallback}_{name}"
     candidate, number = name, 2
     while candidate in taken:
@@ -55,12 +60,19 @@ def argument_buffers(body: Body) -> tuple[str, ...]:
     return tuple(name for name in body.reads() if name not in writes) + writes
 
 
-def make_signature(body: Body, buffers: Mapping[str, Buffer]) -> tuple[Signature, dict[str, str]]:
+def make_signature(
+    body: Body, buffers: Mapping[str, Buffer], reserved: Collection[str] = ()
+) -> tuple[Signature, dict[str, str]]:
     """Return the signature of a kernel for ``body``, and buffer name to parameter name.
 
     A buffer that is read and written is ``inout``; so is one of which some elements change.
+
+    Args:
+        body: Of the kernel.
+        buffers: Every buffer that it names.
+        reserved: What the text calls something else, and no parameter can be called.
     """
-    reads, taken = set(body.reads()), set()  # type: set[str], set[str]
+    reads, taken = set(body.reads()), set(reserved)
     names: dict[str, str] = {}
     arguments = []
     for name in argument_buffers(body):

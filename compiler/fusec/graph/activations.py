@@ -9,6 +9,7 @@ case.  Both follow from that input and two numbers a row or a channel.
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -64,7 +65,7 @@ class _Formula:
     operations: tuple[fx.Node, ...] = ()
 
 
-def activate_again(module: fx.GraphModule, outputs: int) -> int:
+def activate_again(module: fx.GraphModule, outputs: int, updated: Collection[str] = ()) -> int:
     """Let backward compute again what it reads of such values, in place; return how many.
 
     Only where backward reads the one large tensor that a value follows from anyway, so that no
@@ -73,6 +74,8 @@ def activate_again(module: fx.GraphModule, outputs: int) -> int:
     Args:
         module: A joint graph in which equal computations are one.
         outputs: How many of its results are the forward part's.
+        updated: Inputs that have other values when forward is done; nothing is computed from
+            them that was not before.
     """
     forward = forward_nodes(module, outputs)
     changed = 0
@@ -82,6 +85,8 @@ def activate_again(module: fx.GraphModule, outputs: int) -> int:
             continue
         formula = _Formulas(value, forward).of(value)
         if not formula.operations or not _is_read(formula.source, forward):
+            continue
+        if any(n.name in updated for n in _inputs(formula) if n is not formula.source):
             continue
         with module.graph.inserting_before(first_of(module.graph, later)):
             again = _repeated(module.graph, formula, value)
@@ -159,6 +164,12 @@ def _large_inputs(node: fx.Node) -> list[fx.Node] | None:
     inputs = node.all_input_nodes
     devices = {n.meta["val"].device for n in (node, *inputs)}
     return inputs if len(devices) == 1 else None
+
+
+def _inputs(formula: _Formula) -> set[fx.Node]:
+    """Return what computing a formula reads."""
+    nodes = [_norm_of(node) or node for node in formula.operations]
+    return {given for node in nodes for given in node.all_input_nodes}
 
 
 def _norm_of(node: fx.Node) -> fx.Node | None:

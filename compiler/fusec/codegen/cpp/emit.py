@@ -27,8 +27,13 @@ from fusec.ir.index import Expr, product
 from fusec.ir.node import Node, Op, Reduce, Scan, op
 from fusec.kernel import Argument, KernelSource
 
-_RESERVED = {"threads", "failed", "lane", "count", "GRAIN", "LINE", "INFINITY", "NAN", "at_most"}
-_RESERVED |= {"ahead", "ahead_to_write", "div_floor", "mod_floor", STREAM, END}
+_RESERVED = {"threads", "failed", "lane", "count", "LINE", "INFINITY", "NAN", "at_most"}
+_RESERVED |= {"GRAIN", "ROWS", "COLUMNS", "PIECES", "BLOCK", "UNROLL", "TILE_ROWS", "TILE_COLUMNS"}
+_RESERVED |= {"ahead", "ahead_to_write", "div_floor", "mod_floor", STREAM, END, "together"}
+_RESERVED |= {"nan_max", "nan_min", "running_sums", "mark"}
+_RESERVED |= {"random_bits", "random_word", "random_group", "random_words"}
+_RESERVED |= {f"wrap_{name}{bits}" for name in ("add", "sub", "mul") for bits in ("", "32")}
+_RESERVED |= {f"turn_over_{bits}" for bits in (8, 16, 32, 64)}
 
 
 # What has a shorter form in float32 that half precision does not tell apart.
@@ -50,7 +55,7 @@ def emit_cpp(
         UnsupportedNode: A value has a type or an operation that has no C++.
     """
     body = _use_patterns(body)
-    signature, names = make_signature(body, buffers)
+    signature, names = make_signature(body, buffers, _RESERVED)
     taken = {argument.name for argument in signature.arguments} | _RESERVED
     size_names = {}
     for symbol in body_sizes(body, buffers):

@@ -14,7 +14,7 @@ from support.compare import difference
 
 NAMES = (
     "stream end_stream ahead ahead_to_write together lane count LINE BLOCK UNROLL ROWS GRAIN"
-    " at_most div_floor mark piece threads failed int64_t uint8_t NAN INFINITY fx_exp fx_bf16 nan_max"
+    " at_most div_floor mark threads failed int64_t uint8_t NAN INFINITY fx_exp fx_bf16 nan_max"
     " random_words wrap_add wrap_mul32 alignas decltype nullptr xor XBLOCK RBLOCK tl offsets mask"
     " start grid rows libdevice out_ptr num_warps i0 r0 value begin end"
 ).split()

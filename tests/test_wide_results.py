@@ -57,6 +57,7 @@ def test_what_is_returned_wide_is_written_wide(name: str, dtype: torch.dtype) ->
 
 KEPT: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "without the last columns": (lambda a, b: (a @ b).narrow(1, 0, 380).to(WIDE), {}),
+    "taken for another type": (lambda a, b: (a @ b).view(torch.float16).to(WIDE), {}),
     "narrow as well": (lambda a, b: ((c := a @ b).to(WIDE), c), {}),
     "made into something": (lambda a, b: (a @ b).to(WIDE) * 2, {}),
     "float64": (lambda a, b: (a @ b).to(torch.float64), {}),

@@ -17,24 +17,13 @@ from torch._guards import detect_fake_mode
 
 from fusec.graph.calls import caller
 from fusec.graph.choices import stays_a_product
+from fusec.graph.joint import moves_elements
 
 aten = torch.ops.aten
 
 _HALF = (torch.float16, torch.bfloat16)
 _PRODUCTS = {aten.mm.default: aten.mm.dtype, aten.bmm.default: aten.bmm.dtype}
-# What may stand between the conversion and the product: the same elements, elsewhere.
-_MOVES = (
-    aten.permute.default,
-    aten.transpose.int,
-    aten.t.default,
-    aten.view.default,
-    aten._unsafe_view.default,
-    aten.expand.default,
-    aten.unsqueeze.default,
-    aten.squeeze.dim,
-    aten.clone.default,
-    aten.alias.default,
-)
+_COPIES = (aten.clone.default, aten._unsafe_view.default)  # to other places, as views show them
 _SCALES = (aten.mul.Tensor, aten.mul.Scalar)
 
 
@@ -110,7 +99,7 @@ def _widened(operand: object) -> _Widened | None:
                 return None
             found = _Widened(source, tuple(reversed(moves)), scale)
             return found if _can_move(found) else None
-        if operand.target in _MOVES:
+        if operand.target in _COPIES or moves_elements(operand):
             moves.append(operand)
         elif operand.target in _SCALES and isinstance(operand.args[1], (int, float)):
             scale *= operand.args[1]

@@ -1,9 +1,10 @@
-"""What a joint graph's nodes are: forward's, views, the first of some."""
+"""What a graph's nodes are: forward's, views, the first of some."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from torch import fx
 
 
@@ -39,4 +40,20 @@ def is_view(node: fx.Node) -> bool:
     return any(a.alias_info is not None and not a.alias_info.is_write for a in arguments)
 
 
-__all__ = ["first_of", "forward_nodes", "is_view"]
+def moves_elements(node: fx.Node) -> bool:
+    """Whether a node is a view of one tensor's elements as they are.
+
+    Other views take the bits of a number for another number, of another type.
+    """
+    if not is_view(node) or len(node.all_input_nodes) != 1:
+        return False
+    (source,) = node.all_input_nodes
+    made, given = node.meta.get("val"), source.meta.get("val")
+    return (
+        isinstance(made, torch.Tensor)
+        and isinstance(given, torch.Tensor)
+        and made.dtype == given.dtype
+    )
+
+
+__all__ = ["first_of", "forward_nodes", "is_view", "moves_elements"]

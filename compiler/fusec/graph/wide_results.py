@@ -12,17 +12,11 @@ from torch import fx
 from fusec.graph.calls import caller
 from fusec.graph.choices import stays_a_product
 from fusec.graph.halves import REASON
+from fusec.graph.joint import moves_elements
 
 aten = torch.ops.aten
 
 _HALF = (torch.float16, torch.bfloat16)
-_VIEWS = (
-    aten.permute.default,
-    aten.t.default,
-    aten.view.default,
-    aten.transpose.int,
-    aten.slice.Tensor,  # of a product that was padded
-)
 
 
 def ask_for_wide_results(module: fx.GraphModule) -> int:
@@ -38,7 +32,7 @@ def ask_for_wide_results(module: fx.GraphModule) -> int:
             continue
         views: list[fx.Node] = []
         source = node.args[0]
-        while source.target in _VIEWS and len(source.users) == 1:
+        while moves_elements(source) and len(source.users) == 1:
             views.append(source)
             source = source.args[0]
         if source.target is not aten.mm.default or len(source.users) != 1 or not _fits(source):

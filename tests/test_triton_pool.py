@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -14,7 +17,9 @@ import torch
 
 import fusec
 from fusec.kernel import KernelSource, Signature
-from fusec.runtime import triton_pool
+from fusec.runtime import triton_pool, triton_worker
+from fusec.runtime.packed_kernel import compile_packed, packed_source
+from fusec.runtime.triton_cross import compile_start
 from fusec.runtime.triton_load import load
 from fusec.runtime.triton_starts import gpu_target, record_starts, source_of
 
@@ -116,14 +121,14 @@ def test_a_process_that_cannot_be_started_is_nobodys_problem(
     monkeypatch.setattr(triton_pool, "_start", fails)
     made = triton_pool.Workers(1)
     job = made.submit(request(kernels()[0]))
-    monkeypatch.setattr(triton_pool, "_under_way", {"path": job})
+    monkeypatch.setattr(triton_pool, "_under_way", {"path": (job,)})
     triton_pool.wait("path")  # the start compiles by itself
     assert job.result() == "no process starts: no more processes"
     made.close()
 
 
 def test_a_start_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_pool, "_under_way", {"path": Future()})
+    monkeypatch.setattr(triton_pool, "_under_way", {"path": (Future(),)})
     monkeypatch.setattr(triton_pool, "_PATIENCE", 0.01)
     triton_pool.wait("path")
 
@@ -153,8 +158,68 @@ def test_what_is_compiled_ahead_and_what_is_not(
     triton_pool.prepare(text, on_a_gpu(kernel), kernel.entry)
     (path,) = triton_pool._under_way
     triton_pool.wait(path)
-    assert triton_pool._under_way[path].result() == "done"
+    assert [job.result() for job in triton_pool._under_way[path]] == ["done"]
     assert Path(path).read_text() == text
+    assert list(cache.rglob("*.cubin"))
+
+
+def test_the_kernels_of_one_file_are_compiled_side_by_side(
+    workers: triton_pool.Workers, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = fusec.compile(lambda x: x.sum(0), target="triton")
+    compiled(torch.randn(40000, 32))
+    (kernel,) = (k.generated for g in compiled.graphs for k in g.kernels)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
+    monkeypatch.setattr(triton_pool, "_current", lambda: workers)
+    monkeypatch.setattr(triton_pool, "_under_way", {})
+    triton_pool.prepare(kernel.text + "\n# on a GPU\n", on_a_gpu(kernel), kernel.entry)
+    ((path, jobs),) = triton_pool._under_way.items()
+    triton_pool.wait(path)
+    assert [job.result() for job in jobs] == ["done"] * kernel.text.count("@triton.jit")
+    assert len(jobs) == len(list(cache.rglob("*.cubin"))) > 1
+
+
+def test_a_packed_kernel_is_compiled_by_a_worker_too(
+    workers: triton_pool.Workers, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (kernel, *_) = kernels()
+    namespace, path = load(kernel.text)
+    (start,) = record_starts(namespace, kernel.signature, kernel.entry)
+    single = compile_start(start, gpu_target("sm_90"), namespace, path)
+    hits: list[bool] = []
+    monkeypatch.setattr(knobs.compilation, "listener", lambda **k: hits.append(k["cache_hit"]))
+    monkeypatch.setattr(triton_pool, "_current", lambda: workers)
+    options = {name: getattr(single.metadata, name) for name in ("num_warps", "num_stages")}
+    source = packed_source(single.src, 3)
+    assert source is not None
+    options["num_ctas"] = single.metadata.num_ctas
+    needs = {"kernel": single.src.fn}
+    triton_pool.compile_source(source, options, single.metadata.target, needs)
+    compile_packed(source, single.metadata)
+    assert hits == [True]
+
+
+def test_a_worker_does_not_import_torch(cache: Path) -> None:
+    """It takes seconds, and a hundred megabytes a process."""
+    (kernel, *_) = kernels()
+    asked = json.dumps(request(kernel))
+    code = (
+        "import runpy, sys, json\n"
+        "worker = runpy.run_path(sys.argv[1])\n"
+        "sys.modules['torch'] = worker['Postponed']('torch')\n"
+        "worker['compile_starts'](json.loads(sys.argv[2]))\n"
+        "print('torch._C' in sys.modules)\n"
+        "import torch, inspect; inspect.getmodule(worker['main']); print('torch._C' in sys.modules)\n"
+        "print(torch.float16, sys.modules['torch'].__name__, 'torch._C' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, triton_worker.__file__, asked],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["False", "False", "torch.float16", "torch", "True"], done.stderr
     assert list(cache.rglob("*.cubin"))
 
 

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from fusec.capture.direct import (
     saved_outputs,
     wraps_no_more,
 )
+from fusec.capture.early import Early
 from fusec.capture.recorded import recorded_call
 from fusec.collector import Rest
 from fusec.errors import BadOption, DeviceNotThere, FusecError
@@ -55,6 +57,8 @@ from fusec.runtime.graph import CompiledGraph
 from fusec.runtime.part import CompiledPart
 
 _STRICT = "FUSEC_STRICT"
+# AOTAutograd's option to hand out the backward graph when it has the forward part compiled.
+_ASK_FOR_BOTH = "force_non_lazy_backward_lowering"
 
 
 def strict() -> bool:
@@ -99,13 +103,7 @@ class Backend:
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
             self.graphs.append(graph)
-            stages = [
-                Stage(
-                    "capture",
-                    max(started - self.clock, 0.0),
-                    lambda: str(module.print_readable(print_output=False)),
-                )
-            ]
+            stages = [_as_text("capture", max(started - self.clock, 0.0), module)]
             compiler = _GraphCompiler(self, graph, stages, _input_names(module))
             try:
                 whole = settle_attention_masks(keep_interpolations_of_bytes(module))
@@ -128,6 +126,25 @@ class Backend:
             return graph.entry()
 
 
+@dataclass(frozen=True)
+class _Made:
+    """A part as it was compiled.
+
+    Attributes:
+        kind: ``forward``, ``backward`` or ``inference``.
+        module: Its graph.
+        part: None if it could not be compiled.
+        stages: What its compilation yielded.
+        reason: Why it runs in eager.
+    """
+
+    kind: str
+    module: fx.GraphModule
+    part: CompiledPart | None
+    stages: Sequence[Stage]
+    reason: str = ""
+
+
 class _GraphCompiler:
     """Compiles the parts of one captured graph."""
 
@@ -148,9 +165,12 @@ class _GraphCompiler:
 
     def compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.entered = time.perf_counter()
-        with functorch_config.patch(backward_pass_autocast="off"):
-            # As in eager, where one leaves autocast before asking for gradients: each operator's
-            # gradient has the types of its forward pass, and nothing else is converted.
+        # As in eager, where one leaves autocast before asking for gradients: each operator's
+        # gradient has the types of its forward pass, and nothing else is converted.
+        changes: dict[str, Any] = {"backward_pass_autocast": "off"}
+        if hasattr(functorch_config, _ASK_FOR_BOTH):
+            changes[_ASK_FOR_BOTH] = True  # what becomes of it is up to ``_backward_compiler``
+        with functorch_config.patch(changes):
             compiled = aot_module_simplified(
                 module,
                 inputs,
@@ -179,9 +199,7 @@ class _GraphCompiler:
             forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
         seconds = time.perf_counter() - started
         self.entered += seconds  # what is left is the decomposition's
-        self.partition = Stage(
-            "partition", seconds, lambda: str(joint.print_readable(print_output=False))
-        )
+        self.partition = _as_text("partition", seconds, joint)
         self.returned = given["num_fwd_outputs"]
         self.graph.saved = saved_tensors(forward, given["num_fwd_outputs"])
         self.graph.recomputed = recomputed_operators(forward, backward)
@@ -210,20 +228,45 @@ class _GraphCompiler:
         nor what it returns is to be traced.
         """
         compile_part = self._compiler("backward")
-        return lambda module, inputs: disable(disable(compile_part)(module, inputs))
+
+        def compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+            if self.graph.compiled is not None or not _has_known_sizes(module):
+                return disable(disable(compile_part)(module, inputs))
+            return disable(self._later(module))
+
+        return compile_backward
+
+    def _later(self, module: fx.GraphModule) -> Callable[[list[Any]], Any]:
+        """Return the backward part of a graph that is compiled while forward runs first.
+
+        Where forward runs on the CPU that would take the cores from it; there it is compiled when
+        it is called, as where kernels are chosen by timing them.
+        """
+        early = Early(lambda: self._make("backward", module))
+        if self.forward is not None and _leaves_cores_free(self.forward):
+            self.forward.announce = early.begin
+        entry: Callable[[list[Any]], Any] | None = None
+
+        def call(inputs: list[Any]) -> Any:
+            nonlocal entry
+            if entry is None:
+                made = early.result()
+                with self.backend._lock:
+                    if entry is None:
+                        self.stages.append(_as_text("decompose backward", 0.0, module))
+                        entry = self._take(made)
+            return entry(inputs)
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
 
     def _compiler(self, kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_part(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
             if self.graph.compiled is not None:
                 # At the first gradient: what happened since the forward part is not compilation.
                 self.entered = time.perf_counter()
-            self.stages.append(
-                Stage(
-                    "decompose" if kind != "backward" else "decompose backward",
-                    time.perf_counter() - self.entered,
-                    lambda: str(module.print_readable(print_output=False)),
-                )
-            )
+            label = "decompose" if kind != "backward" else "decompose backward"
+            self.stages.append(_as_text(label, time.perf_counter() - self.entered, module))
             if self.partition is not None:
                 self.stages.append(self.partition)
                 self.partition = None
@@ -236,6 +279,34 @@ class _GraphCompiler:
         return compile_part
 
     def _part(self, kind: str, module: fx.GraphModule) -> Any:
+        return self._take(self._make(kind, module))
+
+    def _make(self, kind: str, module: fx.GraphModule) -> _Made:
+        """Compile a part; nobody sees it until it is taken."""
+        stages: list[Stage] = []
+        reason = ""
+        with self.backend._lock, Rest():
+            try:
+                part = self._compile_part(kind, module, stages)
+                return _Made(kind, module, part, stages)
+            except GraphNotLowered as error:
+                reason = str(error)
+            except DeviceNotThere:
+                raise  # eager would fail as well, in the middle of the work
+            except FusecError as error:
+                if strict():
+                    raise
+                reason = str(error)
+            except Exception as error:
+                # A defect of the compiler must never become the user's: eager is always right.
+                if strict():
+                    raise
+                reason = f"{type(error).__name__}: {error}"
+        return _Made(kind, module, None, stages, reason)
+
+    def _compile_part(
+        self, kind: str, module: fx.GraphModule, stages: list[Stage]
+    ) -> CompiledPart:
         if kind != "backward":
             _name_inputs(module, self.names)
         if kind == "inference":  # the parts of a joint graph have been through this as one
@@ -259,32 +330,29 @@ class _GraphCompiler:
             written=queue.begin,
         )
         try:
-            self.stages += run_stages(state)
+            stages += run_stages(state)
             part = CompiledPart(kind, state, self.graph, self.backend.options.keep_inputs)
-            self.graph.parts.append(part)
             started = time.perf_counter()
             if kind == "inference":
                 self._choose_epilogue(part)
             part.build(queue)
-            self.stages.append(Stage("build", time.perf_counter() - started, ""))
-            if kind == "forward":
-                self.forward = part
-        except GraphNotLowered as reason:
-            return self._fall_back(kind, module, str(reason))
-        except DeviceNotThere:
-            raise  # eager would fail as well, in the middle of the work
-        except FusecError as error:
-            if strict():
-                raise
-            return self._fall_back(kind, module, str(error))
-        except Exception as error:
-            # A defect of the compiler must never become the user's: eager is always right.
-            if strict():
-                raise
-            return self._fall_back(kind, module, f"{type(error).__name__}: {error}")
+            stages.append(Stage("build", time.perf_counter() - started, ""))
+            return part
         finally:
             queue.close()
-        return part.entry()
+
+    def _take(self, made: _Made) -> Any:
+        """Make a part that has been compiled one of the graph's; return what runs it."""
+        self.stages += made.stages
+        if made.part is None:
+            found = self._fall_back(made.kind, made.module, made.reason)
+        else:
+            self.graph.parts.append(made.part)
+            if made.kind == "forward":
+                self.forward = made.part
+            found = made.part.entry()
+        self.graph.stages = tuple(self.stages)
+        return found
 
     def _may_ask_for_wide_results(self) -> bool:
         """Whether BLAS may write what is returned.
@@ -313,7 +381,6 @@ class _GraphCompiler:
         self.direct = part
 
     def _fall_back(self, kind: str, module: fx.GraphModule, reason: str) -> Any:
-        self.graph.parts = [p for p in self.graph.parts if p.kind != kind]
         self.graph.fallback = f"{kind} runs in eager: {reason}"
 
         def run(inputs: list[Any]) -> Any:
@@ -323,6 +390,27 @@ class _GraphCompiler:
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
+
+
+def _as_text(name: str, seconds: float, module: fx.GraphModule) -> Stage:
+    """Return the stage that yielded a graph."""
+    return Stage(name, seconds, lambda: str(module.print_readable(print_output=False)))
+
+
+def _has_known_sizes(module: fx.GraphModule) -> bool:
+    values = [node.meta.get("val") for node in module.graph.nodes]
+    return not any(
+        isinstance(value, torch.SymInt)
+        or (isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides)
+        for value in values
+    )
+
+
+def _leaves_cores_free(part: CompiledPart) -> bool:
+    """Whether something can be compiled while a part runs without being in its way."""
+    program = part.state.scheduled
+    on_gpu = any(buffer.device.type == "cuda" for buffer in program.buffers.values())
+    return on_gpu and part.state.options.matmul != "auto" and triton_pool.worker_count() > 0
 
 
 # -- names --------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from fusec.runtime import triton_pool
 from fusec.runtime.triton_interpret import compiling
 from fusec.runtime.triton_load import load
 
@@ -76,6 +77,10 @@ def _build(kernel: Any, count: int) -> Packed | None:
     source = packed_source(kernel.src, count)
     if source is None:
         return None
+    options = _options(kernel.metadata)
+    needs = {"kernel": kernel.src.fn}
+    # What a worker leaves in Triton's cache is found there.
+    triton_pool.compile_source(source, options, kernel.metadata.target, needs)
     compiled = compile_packed(source, kernel.metadata)
     start = compiled.run  # has the driver load it
     assert start is not None
@@ -87,9 +92,12 @@ def compile_packed(source: Any, metadata: Any) -> Any:
     """Compile what ``packed_source`` returned, as the original's ``metadata`` say it was."""
     import triton
 
-    options = {name: getattr(metadata, name) for name in ("num_warps", "num_stages", "num_ctas")}
     with compiling():
-        return triton.compile(source, target=metadata.target, options=options)
+        return triton.compile(source, target=metadata.target, options=_options(metadata))
+
+
+def _options(metadata: Any) -> dict[str, Any]:
+    return {name: getattr(metadata, name) for name in ("num_warps", "num_stages", "num_ctas")}
 
 
 def packed_source(original: Any, count: int) -> Any | None:

@@ -36,6 +36,7 @@ class CompiledPart:
         externs: The operators that run as ATen's own kernels, with reasons.
         notes: What the user should know of how it runs.
         draws_seed: Whether its kernels compute random numbers.
+        announce: Called once, when the part runs for the first time, if there is one.
         epilogue: What ``direct_entry`` does with the outputs; ``entry`` leaves them as they are.
             To be set before ``build``.
     """
@@ -45,6 +46,7 @@ class CompiledPart:
         self.state = state
         self.keep = keep
         self._last_inputs: tuple[object, ...] | None = None
+        self.announce: Callable[[], None] | None = None
         self.epilogue = Epilogue()
         self._instead: CompiledPart | None = None
         self._native: NativeProgram | DeviceProgram | None = None
@@ -234,6 +236,9 @@ class CompiledPart:
         assert self._run is not None
 
         def call(inputs: list[Any]) -> list[Any]:
+            if self.announce is not None:
+                announce, self.announce = self.announce, None
+                announce()
             part = self.current
             program = part.native()
             if program is not None and not part.epilogue.changes_outputs:

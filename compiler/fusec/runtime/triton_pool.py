@@ -48,9 +48,10 @@ class Workers:
         self._threads = ThreadPoolExecutor(count, "fusec-triton")
 
     def start(self) -> None:
-        """Start them; returns at once."""
+        """Start them, and what this process needs of Triton; returns at once."""
         for _ in range(self.count):
             self._threads.submit(lambda: self._idle.put(_start()))
+        self._threads.submit(_prepare_triton)
 
     def submit(self, request: dict[str, Any]) -> Future[str]:
         """Have a request answered; see ``triton_worker``."""
@@ -91,6 +92,16 @@ class Workers:
         return _start()
 
 
+def _prepare_triton() -> None:
+    """Have Triton do what it does once a process, most of it without holding up other threads."""
+    with contextlib.suppress(Exception):  # it is tried again where it is needed
+        from triton.runtime import driver
+        from triton.runtime.cache import triton_key
+
+        triton_key()  # a hash of all its files
+        driver.active.get_current_target()  # its binding to the driver is built by a C compiler
+
+
 def _start() -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-P", "-W", "ignore", triton_worker.__file__],
@@ -115,7 +126,7 @@ def _end(worker: subprocess.Popen[str]) -> None:
 
 _lock = threading.Lock()
 _workers: Workers | None = None
-_under_way: dict[str, Future[str]] = {}
+_under_way: dict[str, tuple[Future[str], ...]] = {}  # by the path of a kernel file
 
 
 def start() -> None:
@@ -190,22 +201,27 @@ def _submit(text: str, signature: Signature, entry: str) -> str:
         return ""
     with _lock:
         if path not in _under_way and request is not None:
-            _under_way[path] = workers.submit(request)
+            # A reduction may have three kernels; each is compiled by whoever is free.
+            each = [{**request, "starts": [start_]} for start_ in request["starts"]]
+            _under_way[path] = tuple(workers.submit(one) for one in each)
     return path
 
 
 def wait(path: str) -> None:
     """Wait until a kernel file is compiled, if that is under way."""
     with _lock:
-        job = _under_way.get(path)
-    if job is None:
-        return
+        jobs = _under_way.get(path, ())
+    for job in jobs:
+        answer = _answer(job)
+        if answer != "done":
+            _log.debug("%s: %s", path, answer)
+
+
+def _answer(job: Future[str]) -> str:
     try:
-        answer = job.result(_PATIENCE)
+        return job.result(_PATIENCE)
     except (CancelledError, TimeoutError) as error:
-        answer = f"{type(error).__name__} {error}"
-    if answer != "done":
-        _log.debug("%s: %s", path, answer)
+        return f"{type(error).__name__} {error}"
 
 
 def request_for(
@@ -219,29 +235,74 @@ def request_for(
         entry: The function that starts its kernels.
         target: Returns Triton's description of the GPU; that of the current one by default.
     """
-    from triton import knobs
     from triton.runtime import driver
 
     namespace, path = load(text)
     starts = []
     for start_ in record_starts(namespace, signature, entry):
-        source, options = source_of(start_)
-        constants = [[place[0], value] for place, value in source.constants.items()]
-        if not all(isinstance(v, (bool, int, float, str, type(None))) for _, v in constants):
+        described = _described(*source_of(start_))
+        if described is None:
             return path, None
-        starts.append(
-            {
-                "function": start_.function.__name__,
-                "signature": source.signature,
-                "constants": constants,
-                "attributes": [[place[0], given] for place, given in source.attrs.items()],
-                "options": options,
-            }
-        )
+        starts.append(described)
     found = target() if target is not None else driver.active.get_current_target()
-    described = [found.backend, found.arch, found.warp_size]
+    return path, _request(path, found, starts)
+
+
+def compile_source(
+    source: Any, options: dict[str, Any], target: Any, needs: dict[str, Any] | None = None
+) -> None:
+    """Have a worker compile one of Triton's sources, and wait for it; no harm if it fails.
+
+    Args:
+        source: An ``ASTSource`` of a function in a kernel file.
+        options: Triton's.
+        target: Triton's description of the GPU.
+        needs: Functions of other kernel files that the file names but does not define.
+    """
+    workers = _current()
+    described = _described(source, options)
+    if workers is None or described is None:
+        return
+    request = _request(_file_of(source.fn), target, [described])
+    request["needs"] = {n: [_file_of(f), f.__name__] for n, f in (needs or {}).items()}
+    answer = _answer(workers.submit(request))
+    if answer != "done":
+        _log.debug("%s: %s", source.fn.__name__, answer)
+
+
+def _file_of(function: Any) -> str:
+    return str(function.fn.__code__.co_filename)
+
+
+def _described(source: Any, options: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what a worker is told of a source; None if it has constants that cannot be told."""
+    constants = [[place[0], value] for place, value in source.constants.items()]
+    if not all(isinstance(v, (bool, int, float, str, type(None))) for _, v in constants):
+        return None
+    return {
+        "function": source.fn.__name__,
+        "signature": source.signature,
+        "constants": constants,
+        "attributes": [[place[0], given] for place, given in source.attrs.items()],
+        "options": options,
+    }
+
+
+def _request(path: str, target: Any, starts: list[dict[str, Any]]) -> dict[str, Any]:
+    from triton import knobs
+
     cache = str(Path(knobs.cache.dir)) if knobs.cache.dir else None
-    return path, {"cache": cache, "path": path, "target": described, "starts": starts}
+    described = [target.backend, target.arch, target.warp_size]
+    return {"cache": cache, "path": path, "target": described, "starts": starts}
 
 
-__all__ = ["Workers", "compile_now", "prepare", "request_for", "start", "wait", "worker_count"]
+__all__ = [
+    "Workers",
+    "compile_now",
+    "compile_source",
+    "prepare",
+    "request_for",
+    "start",
+    "wait",
+    "worker_count",
+]

@@ -100,6 +100,7 @@ def _prepare_triton() -> None:
 
         triton_key()  # a hash of all its files
         driver.active.get_current_target()  # its binding to the driver is built by a C compiler
+        import triton.experimental.gluon.nvidia.hopper  # noqa: F401  (by the first start)
 
 
 def _start() -> subprocess.Popen[str]:

@@ -2,7 +2,8 @@
 
 It is run as a file and imports Triton alone, so that it is ready after half a second and takes
 80 MB. Kernel files import torch, for the function that starts the kernels, which nothing calls
-here: they are given something that is torch once it is asked for anything. A request is a line of JSON on standard input:
+here: they are given something that is torch once it is asked for anything. A request is a line
+of JSON on standard input:
 
     {"cache": folder or null, "path": kernel file, "target": [backend, architecture, warp size],
      "starts": [{"function": name, "signature": {...}, "constants": [[place, value], ...],

@@ -174,8 +174,9 @@ def launch(x, w, out):
     group = min(max(XBLOCK * RBLOCK // (NUM_WARPS * 256), 1), RBLOCK)
     sum_joined = torch.empty(6, dtype=torch.float32, device=x.device)
     squares1_joined = torch.empty(6, dtype=torch.float32, device=x.device)
-    # columns of a program that combines all parts of them
-    few = min(XBLOCK, max(8192 // triton.next_power_of_2(SPLITS), 4))
+    # columns of a program that combines all parts of them, and its warps
+    few = min(XBLOCK, max(1024 // triton.next_power_of_2(SPLITS), 8))
+    few_warps = min(max(triton.next_power_of_2(SPLITS) * few // 512, 1), 16)
     normalize_part1[(triton.cdiv(6, XBLOCK), SPLITS)](
         x,
         sum_parts,
@@ -197,7 +198,7 @@ def launch(x, w, out):
         SPLITS=SPLITS,
         PARTS=triton.next_power_of_2(SPLITS),
         CHUNK=chunk,
-        num_warps=NUM_WARPS,
+        num_warps=few_warps,
     )
     normalize[(triton.cdiv(6, XBLOCK), SPLITS)](
         x,

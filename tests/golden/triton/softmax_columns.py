@@ -145,8 +145,9 @@ def launch(x, out):
     group = min(max(XBLOCK * RBLOCK // (NUM_WARPS * 256), 1), RBLOCK)
     max_joined = torch.empty(140, dtype=torch.float32, device=x.device)
     online_sum1_joined = torch.empty(140, dtype=torch.float32, device=x.device)
-    # columns of a program that combines all parts of them
-    few = min(XBLOCK, max(8192 // triton.next_power_of_2(SPLITS), 4))
+    # columns of a program that combines all parts of them, and its warps
+    few = min(XBLOCK, max(1024 // triton.next_power_of_2(SPLITS), 8))
+    few_warps = min(max(triton.next_power_of_2(SPLITS) * few // 512, 1), 16)
     softmax_part1[(triton.cdiv(140, XBLOCK), SPLITS)](
         x,
         max_parts,
@@ -167,7 +168,7 @@ def launch(x, out):
         XBLOCK=few,
         SPLITS=SPLITS,
         PARTS=triton.next_power_of_2(SPLITS),
-        num_warps=NUM_WARPS,
+        num_warps=few_warps,
     )
     softmax[(triton.cdiv(140, XBLOCK), SPLITS)](
         x,

@@ -63,8 +63,9 @@ def launch(x, out):
     """Run on the current device and stream; the tensors are as when it was made."""
     chunk = triton.cdiv(triton.cdiv(3000, SPLITS), RBLOCK) * RBLOCK
     sum_parts = torch.empty((SPLITS, 40), dtype=torch.float32, device=x.device)
-    # columns of a program that combines all parts of them
-    few = min(XBLOCK, max(8192 // triton.next_power_of_2(SPLITS), 4))
+    # columns of a program that combines all parts of them, and its warps
+    few = min(XBLOCK, max(1024 // triton.next_power_of_2(SPLITS), 8))
+    few_warps = min(max(triton.next_power_of_2(SPLITS) * few // 512, 1), 16)
     sum_columns_part1[(triton.cdiv(40, XBLOCK), SPLITS)](
         x,
         sum_parts,
@@ -81,5 +82,5 @@ def launch(x, out):
         XBLOCK=few,
         SPLITS=SPLITS,
         PARTS=triton.next_power_of_2(SPLITS),
-        num_warps=NUM_WARPS,
+        num_warps=few_warps,
     )

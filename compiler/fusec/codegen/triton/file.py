@@ -21,6 +21,9 @@ from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, free_axes
 
+WARPS = "NUM_WARPS"  # the tunable
+FEW_WARPS = "few_warps"  # of the programs that combine parts, where ``launch`` computes that
+
 # What a file may define itself: no argument may be called so.
 RESERVED = frozenset(
     {
@@ -32,11 +35,12 @@ RESERVED = frozenset(
         "SPLITS",
         "chunk",
         "few",
+        FEW_WARPS,
         "group",
         rt.GROUP,
     }
 ) | {
-    "NUM_WARPS",
+    WARPS,
     "TILE",
     "warps",
     "NUM_STAGES",
@@ -59,6 +63,7 @@ class Function:
         grid: The grid's sizes, as host expressions.
         parameters: What it takes, in order: name in the kernel, and what ``launch`` passes.
         constants: Likewise for compile-time constants.
+        warps: Those of a program, as a host expression.
         pipelined: Whether the compiler is to load ``NUM_STAGES`` steps of all loops ahead.
     """
 
@@ -67,6 +72,7 @@ class Function:
     grid: list[str]
     parameters: list[tuple[str, str]]
     constants: list[tuple[str, str]]
+    warps: str = WARPS
     pipelined: bool = False
 
 
@@ -109,7 +115,7 @@ class File:
     @property
     def knobs(self) -> tuple[Knob, ...]:
         """The tunables that are constants of the kernels: not the warps."""
-        return tuple(k for k in self.choice.knobs if k.name != "NUM_WARPS")
+        return tuple(k for k in self.choice.knobs if k.name != WARPS)
 
     def new_kernel(self, name: str, body: Body, tile: Tile) -> Kernel:
         """Return a kernel to write; the arguments' names are taken in it."""
@@ -156,6 +162,7 @@ def add_function(
     constants: Sequence[tuple[str, str]],
     extra: Sequence[tuple[str, str]] = (),
     pipelined: bool = False,
+    warps: str = WARPS,
 ) -> None:
     """Add a written kernel to the file, with the parameters that its text mentions."""
     text = kernel.writer.text
@@ -170,7 +177,7 @@ def add_function(
         constants.append((rt.GROUP, "group"))
     if file.index == "INDEX":
         constants = [("INDEX", "tl.int64 if wide else tl.int32"), *constants]
-    function = Function(name, kernel.writer, grid, parameters, list(constants), pipelined)
+    function = Function(name, kernel.writer, grid, parameters, list(constants), warps, pipelined)
     file.functions.append(function)
 
 
@@ -243,8 +250,8 @@ def write_launch(out: Writer, file: File) -> None:
     for function in file.functions:
         values = [value for _, value in function.parameters]
         values += [f"{name}={value}" for name, value in function.constants]
-        if any(k.name == "NUM_WARPS" for k in file.choice.knobs):
-            values.append(f"num_warps={'warps' if file.choice.sized else 'NUM_WARPS'}")
+        if any(k.name == WARPS for k in file.choice.knobs):
+            values.append(f"num_warps={'warps' if file.choice.sized else function.warps}")
         if function.pipelined:
             values.append("num_stages=NUM_STAGES")
         grid = ", ".join(function.grid) + ("," if len(function.grid) == 1 else "")

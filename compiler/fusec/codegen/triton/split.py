@@ -14,7 +14,7 @@ from fusec.codegen.passes import PassPlan, plan_passes
 from fusec.codegen.triton.block import Block
 from fusec.codegen.triton.eviction import for_passes
 from fusec.codegen.triton.expressions import Text, triton_type
-from fusec.codegen.triton.file import File, add_function, mentions
+from fusec.codegen.triton.file import FEW_WARPS, WARPS, File, add_function, mentions
 from fusec.codegen.triton.indices import make_tile, write_outer_indices, write_padded
 from fusec.codegen.triton.kernel import Kernel
 from fusec.codegen.triton.reduce_text import CARRIED_WITH
@@ -32,6 +32,10 @@ from fusec.codegen.triton.reductions import (
 from fusec.codegen.triton.tiling import Tile
 from fusec.ir.body import Store
 from fusec.ir.node import Node, Reduce
+
+JOINED = 1024  # elements of a program that combines parts, if that are columns enough
+FEWEST_COLUMNS = 8  # of such a program: 32 bytes of a row of parts
+JOINED_BY_WARP = 512  # elements of a warp of it, 16 a thread
 
 
 def write(file: File) -> None:
@@ -105,13 +109,14 @@ def write(file: File) -> None:
         extra = mentioned(writer.text, reductions)
         constants = [(k.name, k.name) for k in file.knobs]
         constants += [("PARTS", "triton.next_power_of_2(SPLITS)")]
+        threads = WARPS
         if not loops:
-            grid, constants = narrowed(file, grid, constants, tile)
+            grid, constants, threads = narrowed(file, grid, constants, tile)
         if tile.inner.size.constant is not None:
             constants += [("CHUNK", "chunk")]
         elif mentions(writer.text, "CHUNK"):
             extra += [("CHUNK", "chunk")]
-        add_function(file, kernel, name, grid, constants, extra)
+        add_function(file, kernel, name, grid, constants, extra, warps=threads)
 
 
 def mentioned(text: str, reductions: list[Reduce]) -> list[tuple[str, str]]:
@@ -128,16 +133,24 @@ def joined_name(scratch: str) -> str:
 
 def narrowed(
     file: File, grid: list[str], constants: list[tuple[str, str]], tile: Tile
-) -> tuple[list[str], list[tuple[str, str]]]:
-    """Let programs that only combine parts take few columns each, all parts of which they hold."""
+) -> tuple[list[str], list[tuple[str, str]], str]:
+    """Let programs that only combine parts take few columns each, all parts of which they hold.
+
+    Returns:
+        The grid, the constants, and how many warps such a program has: what one thread holds is
+        written out once for each element, and is compiled as slowly as it runs.
+    """
     if tile.rank != 2:
-        return grid, constants
-    line = "few = min(XBLOCK, max(8192 // triton.next_power_of_2(SPLITS), 4))"
-    if line not in file.setup:
-        file.setup.append("# columns of a program that combines all parts of them")
-        file.setup.append(line)
+        return grid, constants, WARPS
+    lines = [
+        "# columns of a program that combines all parts of them, and its warps",
+        f"few = min(XBLOCK, max({JOINED} // triton.next_power_of_2(SPLITS), {FEWEST_COLUMNS}))",
+        f"{FEW_WARPS} = min(max(triton.next_power_of_2(SPLITS) * few // {JOINED_BY_WARP}, 1), 16)",
+    ]
+    if lines[1] not in file.setup:
+        file.setup += lines
     constants = [(name, "few" if name == "XBLOCK" else value) for name, value in constants]
-    return [size.replace("XBLOCK", "few") for size in grid], constants
+    return [size.replace("XBLOCK", "few") for size in grid], constants, FEW_WARPS
 
 
 def write_joining(
@@ -158,8 +171,9 @@ def write_joining(
             file.setup.append(f"{scratch} = torch.empty({rows}, dtype={dtype}, device={device})")
     constants = [(k.name, k.name) for k in file.knobs]
     constants += [("PARTS", "triton.next_power_of_2(SPLITS)"), ("CHUNK", "chunk")]
-    grid, constants = narrowed(file, grid, constants, tile)
-    add_function(file, kernel, name, grid, constants, mentioned(kernel.writer.text, reductions))
+    grid, constants, threads = narrowed(file, grid, constants, tile)
+    extra = mentioned(kernel.writer.text, reductions)
+    add_function(file, kernel, name, grid, constants, extra, warps=threads)
 
 
 def load_joined(

@@ -210,7 +210,9 @@ def test_a_worker_does_not_import_torch(cache: Path) -> None:
         "sys.modules['torch'] = worker['Postponed']('torch')\n"
         "worker['compile_starts'](json.loads(sys.argv[2]))\n"
         "print('torch._C' in sys.modules)\n"
-        "import torch, inspect; inspect.getmodule(worker['main']); print('torch._C' in sys.modules)\n"
+        "import torch, inspect\n"
+        "inspect.getmodule(worker['main'])\n"
+        "print('torch._C' in sys.modules)\n"
         "print(torch.float16, sys.modules['torch'].__name__, 'torch._C' in sys.modules)\n"
     )
     done = subprocess.run(

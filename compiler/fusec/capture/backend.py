@@ -304,9 +304,7 @@ class _GraphCompiler:
                 reason = f"{type(error).__name__}: {error}"
         return _Made(kind, module, None, stages, reason)
 
-    def _compile_part(
-        self, kind: str, module: fx.GraphModule, stages: list[Stage]
-    ) -> CompiledPart:
+    def _compile_part(self, kind: str, module: fx.GraphModule, stages: list[Stage]) -> CompiledPart:
         if kind != "backward":
             _name_inputs(module, self.names)
         if kind == "inference":  # the parts of a joint graph have been through this as one

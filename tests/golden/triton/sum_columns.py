@@ -65,7 +65,8 @@ def launch(x, out):
     sum_parts = torch.empty((SPLITS, 40), dtype=torch.float32, device=x.device)
     # columns of a program that combines all parts of them, and its warps
     few = min(XBLOCK, max(1024 // triton.next_power_of_2(SPLITS), 8))
-    few_warps = min(max(triton.next_power_of_2(SPLITS) * few // 512, 1), 16)
+    held = triton.next_power_of_2(SPLITS) * few
+    few_warps = 1 if held <= 1024 else min(held // 512, 16)
     sum_columns_part1[(triton.cdiv(40, XBLOCK), SPLITS)](
         x,
         sum_parts,

@@ -35,6 +35,7 @@ RESERVED = frozenset(
         "SPLITS",
         "chunk",
         "few",
+        "held",
         FEW_WARPS,
         "group",
         rt.GROUP,

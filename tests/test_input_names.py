@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fusec
-from fusec.capture.backend import _plain_name
+from fusec.capture.inputs import plain_name
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from fusec.capture.backend import _plain_name
     ],
 )
 def test_name_of_a_source(source: str, name: str) -> None:
-    assert _plain_name(source) == name
+    assert plain_name(source) == name
     assert name.isidentifier()
 
 

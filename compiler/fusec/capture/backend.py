@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +23,7 @@ from fusec.capture.direct import (
     wraps_no_more,
 )
 from fusec.capture.early import Early
+from fusec.capture.inputs import input_names, name_inputs, updated_inputs
 from fusec.capture.recorded import recorded_call
 from fusec.collector import Rest
 from fusec.errors import BadOption, DeviceNotThere, FusecError
@@ -104,7 +104,7 @@ class Backend:
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
             self.graphs.append(graph)
             stages = [_as_text("capture", max(started - self.clock, 0.0), module)]
-            compiler = _GraphCompiler(self, graph, stages, _input_names(module))
+            compiler = _GraphCompiler(self, graph, stages, input_names(module))
             try:
                 whole = settle_attention_masks(keep_interpolations_of_bytes(module))
                 graph.compiled = compiler.compile(whole, example_inputs)
@@ -194,7 +194,7 @@ class _GraphCompiler:
         open_log_softmax(joint)
         merge_common(joint.graph)
         widen_again(joint, given["num_fwd_outputs"])
-        activate_again(joint, given["num_fwd_outputs"], _updated_inputs(joint))
+        activate_again(joint, given["num_fwd_outputs"], updated_inputs(joint))
         with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
             forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
         seconds = time.perf_counter() - started
@@ -306,7 +306,7 @@ class _GraphCompiler:
 
     def _compile_part(self, kind: str, module: fx.GraphModule, stages: list[Stage]) -> CompiledPart:
         if kind != "backward":
-            _name_inputs(module, self.names)
+            name_inputs(module, self.names)
         if kind == "inference":  # the parts of a joint graph have been through this as one
             if not self.backend.options.eager_random:
                 replace_random(module)
@@ -323,7 +323,7 @@ class _GraphCompiler:
             module,
             self.backend.options,
             self.backend._taken,
-            updated=_updated_inputs(module) if self.backend.options.target != "triton" else (),
+            updated=updated_inputs(module) if self.backend.options.target != "triton" else (),
             saved=saved_outputs(module, self.returned) if kind == "forward" else (),
             written=queue.begin,
         )
@@ -409,68 +409,6 @@ def _leaves_cores_free(part: CompiledPart) -> bool:
     program = part.state.scheduled
     on_gpu = any(buffer.device.type == "cuda" for buffer in program.buffers.values())
     return on_gpu and part.state.options.matmul != "auto" and triton_pool.worker_count() > 0
-
-
-# -- names --------------------------------------------------------------------------------
-
-_PLUMBING = frozenset("L G self _parameters _buffers _modules _orig_mod forward".split())
-
-
-def _input_names(module: fx.GraphModule) -> dict[int, str]:
-    """Return the user's own name of each graph input, by position."""
-    names: dict[int, str] = {}
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    for position, node in enumerate(placeholders):
-        source = getattr(node.meta.get("grapharg"), "source", None)
-        name = getattr(source, "name", None)
-        text = name() if callable(name) else name
-        names[position] = _plain_name(text) if isinstance(text, str) else node.name
-    return names
-
-
-def _plain_name(source: str) -> str:
-    """Return ``mlp_weight`` for ``L['self']._modules['mlp']._parameters['weight']``.
-
-    What is numbered in between is told apart by its number: ``mlp_2_weight`` of a Sequential.
-    """
-    found = re.findall(r"[A-Za-z_]\w*|(?<=')\d+(?=')", source)
-    words = [word for word in found if word not in _PLUMBING]
-    while words and words[-1].isdigit():
-        words.pop()
-    last = words[-1:]
-    for word in reversed(words[:-1]):
-        last.insert(0, word)
-        if not word.isdigit():
-            break
-    if last and last[0].isdigit():  # of a Sequential that is compiled itself
-        last = last[-1:] + last[:-1]
-    return "_".join(last) if last else "x"
-
-
-def _updated_inputs(module: fx.GraphModule) -> tuple[str, ...]:
-    """Return the inputs that AOTAutograd copies the first outputs into, by AOTAutograd's notes."""
-    given = [
-        (node.meta["desc"], node.name)
-        for node in module.graph.find_nodes(op="placeholder")
-        if node.meta.get("desc") is not None
-    ]
-    found: list[str] = []
-    (output,) = module.graph.find_nodes(op="output")
-    for note in output.meta.get("desc") or ():
-        name = [n for each, n in given if each == getattr(note, "mutated_input", None)]
-        if len(name) != 1:
-            break  # they come first
-        found.append(name[0])
-    return tuple(found)
-
-
-def _name_inputs(module: fx.GraphModule, names: dict[int, str]) -> None:
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    for position, node in enumerate(placeholders):
-        desc = node.meta.get("desc")
-        number = getattr(desc, "idx", position if len(placeholders) == len(names) else None)
-        if number in names:
-            node.meta["fusec_name"] = names[number]
 
 
 _MODES: dict[str, dict[str, Any]] = {"default": {}, "reduce-overhead": {"cuda_graphs": True}}

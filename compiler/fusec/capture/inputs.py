@@ -1,0 +1,70 @@
+"""The inputs of a captured graph: what the user calls them, and which of them it updates."""
+
+from __future__ import annotations
+
+import re
+
+from torch import fx
+
+_PLUMBING = frozenset("L G self _parameters _buffers _modules _orig_mod forward".split())
+
+
+def input_names(module: fx.GraphModule) -> dict[int, str]:
+    """Return the user's own name of each graph input, by position."""
+    names: dict[int, str] = {}
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for position, node in enumerate(placeholders):
+        source = getattr(node.meta.get("grapharg"), "source", None)
+        name = getattr(source, "name", None)
+        text = name() if callable(name) else name
+        names[position] = plain_name(text) if isinstance(text, str) else node.name
+    return names
+
+
+def plain_name(source: str) -> str:
+    """Return ``mlp_weight`` for ``L['self']._modules['mlp']._parameters['weight']``.
+
+    What is numbered in between is told apart by its number: ``mlp_2_weight`` of a Sequential.
+    """
+    found = re.findall(r"[A-Za-z_]\w*|(?<=')\d+(?=')", source)
+    words = [word for word in found if word not in _PLUMBING]
+    while words and words[-1].isdigit():
+        words.pop()
+    last = words[-1:]
+    for word in reversed(words[:-1]):
+        last.insert(0, word)
+        if not word.isdigit():
+            break
+    if last and last[0].isdigit():  # of a Sequential that is compiled itself
+        last = last[-1:] + last[:-1]
+    return "_".join(last) if last else "x"
+
+
+def updated_inputs(module: fx.GraphModule) -> tuple[str, ...]:
+    """Return the inputs that AOTAutograd copies the first outputs into, by AOTAutograd's notes."""
+    given = [
+        (node.meta["desc"], node.name)
+        for node in module.graph.find_nodes(op="placeholder")
+        if node.meta.get("desc") is not None
+    ]
+    found: list[str] = []
+    (output,) = module.graph.find_nodes(op="output")
+    for note in output.meta.get("desc") or ():
+        name = [n for each, n in given if each == getattr(note, "mutated_input", None)]
+        if len(name) != 1:
+            break  # they come first
+        found.append(name[0])
+    return tuple(found)
+
+
+def name_inputs(module: fx.GraphModule, names: dict[int, str]) -> None:
+    """Note the user's names, as ``input_names`` found them, in a graph of AOTAutograd's."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for position, node in enumerate(placeholders):
+        desc = node.meta.get("desc")
+        number = getattr(desc, "idx", position if len(placeholders) == len(names) else None)
+        if number in names:
+            node.meta["fusec_name"] = names[number]
+
+
+__all__ = ["input_names", "name_inputs", "plain_name", "updated_inputs"]

@@ -20,6 +20,7 @@ import torch
 
 from fusec.capture.direct import cell, names_only, updates_are_plain, wrapper_of
 from fusec.runtime.part import CompiledPart
+from fusec.runtime.updates import copy_all
 
 # What the generated parts of AOTAutograd's wrappers may name: running, and normalizing results.
 _COMMON = frozenset("torch isinstance tuple list len AssertionError".split())
@@ -87,8 +88,7 @@ def recorded_call(compiled: Callable[..., Any], part: CompiledPart) -> Callable[
         outputs: Any = apply(*inputs)
         if not updated:
             return outputs
-        for position, output in zip(updated, outputs, strict=False):
-            inputs[position].copy_(output)
+        copy_all((inputs[i], output) for i, output in zip(updated, outputs, strict=False))
         return outputs[len(updated) :]
 
     return call

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from fusec.runtime.updates import copy_all
+
 # What is put on outputs: which output, under which name, which dimensions have varying sizes.
 Marks = tuple[tuple[int, str, frozenset[int]], ...]
 # Outputs that are made from inputs: which output, which input, what makes it; None for the input.
@@ -49,8 +51,7 @@ class Epilogue:
             inputs: The graph's.
             outputs: Likewise.
         """
-        for position, output in zip(self.updates, outputs, strict=False):
-            inputs[position].copy_(output)
+        copy_all((inputs[i], output) for i, output in zip(self.updates, outputs, strict=False))
         results = outputs[len(self.updates) :]
         for position, source, make in self.views:
             results[position] = inputs[source] if make is None else make(inputs[source])

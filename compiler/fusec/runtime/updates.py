@@ -1,0 +1,37 @@
+"""Inputs that a graph updates: what it computed is copied into them when it has run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+# From this many of one kind on, one operator for all takes less time than one for each.
+SEVERAL = 3
+
+
+def copy_all(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Copy tensors into others: many of a type and device by one operator.
+
+    A network in training updates two or three numbers, or small vectors, for each of its batch
+    norms; 141 copies of a MobileNetV3 take the host a millisecond.
+
+    Args:
+        pairs: What is updated, and its new value, of the same shape and type.
+    """
+    groups: dict[tuple[torch.dtype, torch.device], tuple[list[torch.Tensor], ...]] = {}
+    for target, value in pairs:
+        if target is value:
+            continue
+        targets, values = groups.setdefault((target.dtype, target.device), ([], []))
+        targets.append(target)
+        values.append(value)
+    for targets, values in groups.values():
+        if len(targets) >= SEVERAL:
+            torch._foreach_copy_(targets, values)
+        else:
+            for target, value in zip(targets, values, strict=True):
+                target.copy_(value)
+
+
+__all__ = ["copy_all"]

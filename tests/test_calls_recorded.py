@@ -423,3 +423,64 @@ def test_what_is_not_plain_keeps_its_wrappers() -> None:
         same(mine, theirs)
         same(b, other)
         same(torch.autograd.grad(mine.sum(), a), torch.autograd.grad(theirs.sum(), a))
+
+
+class Mixed(nn.Module):
+    """A product in bfloat16, one that is kept in float32, and updated statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low, self.high, self.norm = nn.Linear(24, 16), nn.Linear(16, 8), nn.BatchNorm1d(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(torch.tanh(self.low(x)))
+        with torch.autocast("cpu", enabled=False):
+            return self.high(x.float()).sin()
+
+
+@pytest.mark.parametrize("within", [True, False], ids=["backward within", "backward outside"])
+def test_recorded_under_autocast(within: bool) -> None:
+    """Operators have had their inputs converted: what is float32 by now is to stay so."""
+    torch.manual_seed(0)
+    module = Mixed()
+    other = copy.deepcopy(module)
+    compiled = fusec.compile(module)
+    for _ in range(3):
+        x = torch.randn(32, 24)
+        found = []
+        for call, owner in ((compiled, module), (other, other)):
+            owner.zero_grad(set_to_none=True)
+            given = x.clone().requires_grad_()
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(torch.autocast("cpu", torch.bfloat16))
+                out = call(given)
+                assert out.dtype == torch.float32
+                if not within:
+                    stack.close()
+                out.square().sum().backward()
+            found.append([out, given.grad, *[p.grad for p in owner.parameters()]])
+        for ours, theirs in zip(*found, strict=True):
+            assert ours.dtype == theirs.dtype
+            assert (ours - theirs).norm() <= 0.02 * theirs.norm()
+    assert is_recorded(compiled)
+    for ours, theirs in zip(module.buffers(), other.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-3)
+
+
+def test_what_is_float32_under_autocast_is_multiplied_so() -> None:
+    def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return torch.sigmoid(x.float() @ w)
+
+    compiled = fusec.compile(product, matmul="extern")
+    for _ in range(3):
+        x, w = torch.randn(40, 64, requires_grad=True), torch.randn(64, 40, requires_grad=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            out = compiled(x, w)
+            ours = torch.autograd.grad(out.sum(), (x, w))
+        exact = torch.sigmoid(x.double() @ w.double())
+        theirs = torch.autograd.grad(exact.sum(), (x, w))
+        torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=1e-5)
+        for mine, true in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, true, rtol=1e-4, atol=1e-4)
+    assert is_recorded(compiled)

@@ -22,8 +22,10 @@ from fusec.capture.direct import cell, names_only, updates_are_plain, wrapper_of
 from fusec.runtime.part import CompiledPart
 from fusec.runtime.updates import copy_all
 
-# What the generated parts of AOTAutograd's wrappers may name: running, and normalizing results.
-_COMMON = frozenset("torch isinstance tuple list len AssertionError".split())
+# What the generated parts of AOTAutograd's wrappers may name: running, and normalizing results,
+# and that operators convert nothing once more where the graph was made under autocast.
+_NO_AUTOCAST = "_DisableAutocast_"
+_COMMON = frozenset(("torch isinstance tuple list len AssertionError " + _NO_AUTOCAST).split())
 _WRAPPER = _COMMON | frozenset(
     "_C _is_view_replay_enabled _set_view_replay_enabled enable_grad _apply_mutations_".split()
 )
@@ -46,6 +48,7 @@ class _Plan:
         constant: Those of them that have no gradient.
         gradients: Positions of the gradients that the backward graph takes.
         layouts: Shape and strides of each of these, or its memory format.
+        autocast: Whether autocast is on where it is called, and to be off while it runs.
     """
 
     function: type[torch.autograd.Function]
@@ -54,6 +57,7 @@ class _Plan:
     constant: tuple[int, ...]
     gradients: tuple[int, ...]
     layouts: tuple[tuple[Any, Any, torch.memory_format | None], ...]
+    autocast: bool
 
 
 def recorded_call(compiled: Callable[..., Any], part: CompiledPart) -> Callable[..., Any] | None:
@@ -73,7 +77,8 @@ def recorded_call(compiled: Callable[..., Any], part: CompiledPart) -> Callable[
         return None  # another release of torch builds other wrappers
     if plan is None or not torch.is_grad_enabled():
         return None
-    made = _subclass(plan, part.entry())
+    run = part.entry()
+    made = _subclass(plan, without_autocast(run) if plan.autocast else run)
     for method in (made.forward, made.backward):
         never_traced(method.__code__)
     # Not Function.apply, which asks about transforms once more, and unwraps what is left of them.
@@ -119,11 +124,25 @@ def _subclass(plan: _Plan, run: Callable[[list[Any]], list[Any]]) -> type[torch.
         arguments = [*ctx.saved_tensors, *_laid_out(plan, gradients)]
         gradients.clear()
         ctx.maybe_clear_saved_tensors()
-        return tuple(compiled(arguments))
+        if not plan.autocast:
+            return tuple(compiled(arguments))
+        with torch._C._DisableAutocast():  # who asks for gradients may be within autocast
+            return tuple(compiled(arguments))
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     # The name is what a result's grad_fn shows.
     return type(function.__name__, (function,), methods)
+
+
+def without_autocast(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Return a function that runs another one with autocast off."""
+    disabled = torch._C._DisableAutocast
+
+    def call(inputs: list[Any]) -> Any:
+        with disabled():
+            return run(inputs)
+
+    return call
 
 
 def _is_plain_call(plan: _Plan, given: Sequence[Any]) -> bool:
@@ -199,6 +218,7 @@ def _plan(compiled: Any) -> _Plan | None:
         tuple(i for i, each in enumerate(infos) if not each.requires_grad),
         gradients,
         tuple((each.size, each.stride, each.memory_format) for each in formats),
+        _NO_AUTOCAST in function._fwd_fn.__code__.co_names,
     )
 
 

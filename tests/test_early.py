@@ -229,3 +229,22 @@ def test_symbolic_sizes_are_not_left_to_a_thread(by_a_thread: list[str]) -> None
         module(theirs).square().mean().backward()
         torch.testing.assert_close(ours.grad, theirs.grad)
     assert "fusec-early" not in by_a_thread
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_gradients_that_are_asked_for_again(earlier: int, dynamic: bool) -> None:
+    """From the first time on, or later; what forward saved is as it was."""
+    module = network()
+    compiled = fusec.compile(module, dynamic=dynamic)
+    for _ in range(earlier):
+        compiled(torch.randn(9, 24)).sum().backward()
+    x = torch.randn(9, 24, requires_grad=True)
+    found = []
+    for call in (compiled, module):
+        loss = call(x).square().mean()
+        for retained in (True, True, False):
+            (slope,) = torch.autograd.grad(loss, x, retain_graph=retained)
+            found.append(slope)
+    for slope in found:
+        torch.testing.assert_close(slope, found[-1])

@@ -19,6 +19,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from fusec.capture.direct import (
     drop_returned_inputs,
     epilogue_instead_of_wrappers,
+    keep_saved_tensors,
     saved_outputs,
     wraps_no_more,
 )
@@ -230,6 +231,7 @@ class _GraphCompiler:
         compile_part = self._compiler("backward")
 
         def compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+            keep_saved_tensors()
             if self.graph.compiled is not None or not _has_known_sizes(module):
                 return disable(disable(compile_part)(module, inputs))
             return disable(self._later(module))

@@ -127,6 +127,18 @@ def saved_outputs(module: fx.GraphModule, outputs: int | None) -> tuple[int, ...
         return ()  # another release of torch keeps another record
 
 
+def keep_saved_tensors() -> None:
+    """Let a gradient be asked for more than once: backward leaves what forward saved as it is.
+
+    It is asked while AOTAutograd compiles the graph, which has made a list of saved tensors that a
+    compiler may write over. Unless that is empty, AOTAutograd refuses ``retain_graph=True``.
+    """
+    record = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    donated = getattr(record, "bw_donated_idxs", None)
+    if isinstance(donated, list):
+        donated.clear()  # in place: it is shared by AOTAutograd's records of the graph
+
+
 def wraps_no_more(compiled: Callable[..., Any]) -> bool:
     """Whether what AOTAutograd returned does no more than an ``Epilogue`` can say.
 
@@ -262,6 +274,7 @@ __all__ = [
     "cell",
     "drop_returned_inputs",
     "epilogue_instead_of_wrappers",
+    "keep_saved_tensors",
     "names_only",
     "saved_outputs",
     "updates_are_plain",

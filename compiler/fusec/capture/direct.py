@@ -33,7 +33,7 @@ _UNKNOWN = (AttributeError, LookupError, TypeError, ValueError)
 
 # Before torch 2.12 the wrapper is one function for all graphs, which looks up in AOTAutograd's
 # record what there is to do. It may know this much.
-_LOOKS_UP = frozenset(
+LOOKED_UP = frozenset(
     "compiled_fn disable_amp epilogue_args_idx first_invocation_ctx indices_of_inps_to_detach "
     "keep_input_mutations output_handlers record_runtime_wrapper_prologue_enter "
     "record_runtime_wrapper_prologue_exit runtime_metadata trace_joint".split()
@@ -151,7 +151,7 @@ def wraps_no_more(compiled: Callable[..., Any]) -> bool:
             return names_only(cell(wrapper, "_codegen_runtime_wrapper"), _GENERATED)
         # The record said that there is nothing to do; see ``epilogue_instead_of_wrappers``.
         switches = [cell(wrapper, name) for name in ("trace_joint", "keep_input_mutations")]
-        return _LOOKS_UP.issuperset(wrapper.__code__.co_freevars) and not any(switches)
+        return LOOKED_UP.issuperset(wrapper.__code__.co_freevars) and not any(switches)
     except _UNKNOWN:
         return False
 
@@ -271,6 +271,7 @@ def _replay(steps: Any, base: torch.Tensor) -> torch.Tensor:
 
 
 __all__ = [
+    "LOOKED_UP",
     "cell",
     "drop_returned_inputs",
     "epilogue_instead_of_wrappers",

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fusec.capture.direct import cell, names_only, updates_are_plain, wrapper_of
+from fusec.capture.direct import LOOKED_UP, cell, names_only, updates_are_plain, wrapper_of
 from fusec.runtime.part import CompiledPart
 from fusec.runtime.updates import copy_all
 
@@ -49,6 +49,7 @@ class _Plan:
         gradients: Positions of the gradients that the backward graph takes.
         layouts: Shape and strides of each of these, or its memory format.
         autocast: Whether autocast is on where it is called, and to be off while it runs.
+        listed: Whether backward is given its gradients in a list, to be emptied.
     """
 
     function: type[torch.autograd.Function]
@@ -58,6 +59,7 @@ class _Plan:
     gradients: tuple[int, ...]
     layouts: tuple[tuple[Any, Any, torch.memory_format | None], ...]
     autocast: bool
+    listed: bool
 
 
 def recorded_call(compiled: Callable[..., Any], part: CompiledPart) -> Callable[..., Any] | None:
@@ -108,7 +110,7 @@ def _subclass(plan: _Plan, run: Callable[[list[Any]], list[Any]]) -> type[torch.
         outputs = run(list(inputs))
         # As AOTAutograd does it: a view would keep its base and its history.
         ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in outputs[returned:]])
-        ctx.symints = ctx.opaque_objects = ()
+        ctx.symints = ctx.opaque_objects = ctx._tensors_no_vc_check = ()
         if constant:
             values = [outputs[i] for i in constant]
             ctx.mark_non_differentiable(*[v for v in values if isinstance(v, torch.Tensor)])
@@ -118,11 +120,12 @@ def _subclass(plan: _Plan, run: Callable[[list[Any]], list[Any]]) -> type[torch.
     def backward(ctx: Any, *given: Any) -> Any:
         # From the first gradient on it is there, wrapped so that TorchDynamo leaves it alone.
         compiled = getattr(forward_cls.compiled_bw, "_torchdynamo_orig_callable", None)
-        if compiled is None or not _is_plain_call(plan, given):
+        gradients = given[0] if plan.listed else given
+        if compiled is None or not _is_plain_call(plan, gradients):
             return slow(ctx, *given)
-        (gradients,) = given
         arguments = [*ctx.saved_tensors, *_laid_out(plan, gradients)]
-        gradients.clear()
+        if plan.listed:
+            gradients.clear()
         ctx.maybe_clear_saved_tensors()
         if not plan.autocast:
             return tuple(compiled(arguments))
@@ -145,7 +148,7 @@ def without_autocast(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], A
     return call
 
 
-def _is_plain_call(plan: _Plan, given: Sequence[Any]) -> bool:
+def _is_plain_call(plan: _Plan, gradients: Sequence[Any]) -> bool:
     """Whether AOTAutograd would run the backward graph on the gradients, laid out as it wants."""
     if (
         torch.is_grad_enabled()
@@ -156,7 +159,6 @@ def _is_plain_call(plan: _Plan, given: Sequence[Any]) -> bool:
         or (torch._C._is_key_in_tls("context") and torch._C._get_obj_in_tls("context") is not None)
     ):
         return False
-    (gradients,) = given
     for position in plan.gradients:
         gradient = gradients[position]
         if type(gradient) is not torch.Tensor or gradient.layout is not torch.strided:
@@ -184,17 +186,20 @@ def _laid_out(plan: _Plan, gradients: Sequence[torch.Tensor]) -> list[torch.Tens
 
 def _plan(compiled: Any) -> _Plan | None:
     wrapper = wrapper_of(compiled)
-    inner = cell(cell(wrapper, "_inner_compiled_fn"), "f")
+    listed = "_codegen_runtime_wrapper" in wrapper.__code__.co_freevars
+    inner = cell(cell(wrapper, "_inner_compiled_fn" if listed else "compiled_fn"), "f")
     function: Any = inner.__self__
     if (
         not isinstance(inner, MethodType)
         or inner.__func__ is not torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
         or function.__mro__[1] is not torch.autograd.Function
-        or not names_only(cell(wrapper, "_codegen_runtime_wrapper"), _WRAPPER)
-        or not names_only(function._fwd_fn, _FORWARD)
-        or not names_only(function._bwd_fn, _BACKWARD)
+        or not (_is_generated(wrapper, function) if listed else _is_looked_up(wrapper, function))
     ):
         return None
+    if listed:
+        autocast = _NO_AUTOCAST in function._fwd_fn.__code__.co_names
+    else:
+        autocast = cell(wrapper, "disable_amp")
     record = function.metadata
     if not _is_plain(record) or function.maybe_subclass_metadata is not None:
         return None
@@ -206,7 +211,8 @@ def _plan(compiled: Any) -> _Plan | None:
     gradients = tuple(
         len(updated) + i
         for i, each in enumerate(record.output_info)
-        if issubclass(each.raw_type, torch.Tensor) and each.requires_grad_for_backward
+        if issubclass(each.raw_type, torch.Tensor)
+        and getattr(each, "requires_grad_for_backward", each.requires_grad)
     )
     formats = [each.memory_format for each in record.subclass_tangent_meta]
     if len(formats) != len(gradients):
@@ -218,7 +224,29 @@ def _plan(compiled: Any) -> _Plan | None:
         tuple(i for i, each in enumerate(infos) if not each.requires_grad),
         gradients,
         tuple((each.size, each.stride, each.memory_format) for each in formats),
-        _NO_AUTOCAST in function._fwd_fn.__code__.co_names,
+        autocast,
+        listed,
+    )
+
+
+def _is_generated(wrapper: Any, function: Any) -> bool:
+    """Whether the text of AOTAutograd's wrappers says that they do no more than is known here."""
+    return (
+        names_only(cell(wrapper, "_codegen_runtime_wrapper"), _WRAPPER)
+        and names_only(function._fwd_fn, _FORWARD)
+        and names_only(function._bwd_fn, _BACKWARD)
+    )
+
+
+def _is_looked_up(wrapper: Any, function: Any) -> bool:
+    """Likewise of releases before 2.12, whose wrappers look up in records what to do."""
+    return (
+        frozenset(wrapper.__code__.co_freevars) <= LOOKED_UP
+        and cell(wrapper, "trace_joint")
+        and not cell(wrapper, "keep_input_mutations")
+        and not cell(wrapper, "indices_of_inps_to_detach")
+        and not cell(function.forward, "backward_state_indices")
+        and not cell(function.forward, "num_rng")
     )
 
 

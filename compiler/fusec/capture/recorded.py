@@ -120,7 +120,7 @@ def _subclass(plan: _Plan, run: Callable[[list[Any]], list[Any]]) -> type[torch.
     def backward(ctx: Any, *given: Any) -> Any:
         # From the first gradient on it is there, wrapped so that TorchDynamo leaves it alone.
         compiled = getattr(forward_cls.compiled_bw, "_torchdynamo_orig_callable", None)
-        gradients = given[0] if plan.listed else given
+        gradients: Any = given[0] if plan.listed else given
         if compiled is None or not _is_plain_call(plan, gradients):
             return slow(ctx, *given)
         arguments = [*ctx.saved_tensors, *_laid_out(plan, gradients)]

@@ -179,10 +179,9 @@ def test_graphs_that_are_compiled_meanwhile(by_a_thread: list[str]) -> None:
     assert len(set(kernels)) == len(kernels)
 
 
-def test_a_failure_of_backward_leaves_it_to_eager(
-    by_a_thread: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("FUSEC_STRICT", raising=False)
+@pytest.fixture
+def broken(by_a_thread: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have whatever the thread compiles fail."""
     original = backend.run_stages
 
     def fails(state: Any) -> Any:
@@ -191,6 +190,11 @@ def test_a_failure_of_backward_leaves_it_to_eager(
         return original(state)
 
     monkeypatch.setattr(backend, "run_stages", fails)
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_failure_of_backward_leaves_it_to_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FUSEC_STRICT", raising=False)
     module = network()
     compiled = fusec.compile(module)
     compare(compiled, module)
@@ -199,18 +203,11 @@ def test_a_failure_of_backward_leaves_it_to_eager(
     ]
 
 
+@pytest.mark.usefixtures("broken")
 def test_a_failure_of_backward_is_raised_where_that_is_wanted(
-    by_a_thread: list[str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FUSEC_STRICT", "1")
-    original = backend.run_stages
-
-    def fails(state: Any) -> Any:
-        if threading.current_thread().name == "fusec-early":
-            raise RuntimeError("broken")
-        return original(state)
-
-    monkeypatch.setattr(backend, "run_stages", fails)
     compiled = fusec.compile(network())
     for _ in range(2):
         result = compiled(torch.randn(9, 24).requires_grad_())

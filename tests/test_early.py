@@ -79,6 +79,22 @@ def test_what_it_raises_is_raised_where_it_is_needed() -> None:
             early.result()
 
 
+def test_after_an_interrupt_it_is_made_anew() -> None:
+    tries: list[int] = []
+
+    def make() -> str:
+        tries.append(len(tries))
+        if len(tries) == 1:
+            raise KeyboardInterrupt
+        return "made"
+
+    early = Early(make)
+    with pytest.raises(KeyboardInterrupt):
+        early.result()
+    assert [early.result(), early.result()] == ["made", "made"]
+    assert tries == [0, 1]
+
+
 # -- backward -------------------------------------------------------------------------------
 
 
@@ -213,6 +229,25 @@ def test_a_failure_of_backward_is_raised_where_that_is_wanted(
         result = compiled(torch.randn(9, 24).requires_grad_())
         with pytest.raises(RuntimeError, match="broken"):
             result.sum().backward()
+
+
+def test_a_compilation_that_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = backend.run_stages
+    left = [2]  # the backward part's turn comes second
+
+    def stops(state: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return original(state)
+
+    monkeypatch.setattr(backend, "run_stages", stops)
+    module = network()
+    compiled = fusec.compile(module)
+    with pytest.raises(KeyboardInterrupt):
+        compiled(torch.randn(9, 24).requires_grad_()).sum().backward()
+    compare(compiled, module)
+    assert kinds(compiled) == ["forward", "backward"]
 
 
 def test_symbolic_sizes_are_not_left_to_a_thread(by_a_thread: list[str]) -> None:

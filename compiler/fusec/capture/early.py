@@ -20,14 +20,15 @@ class Early(Generic[Result]):
     """Something to be made once, by a thread that is told to begin or else by who needs it first.
 
     Args:
-        make: Makes it; what it raises is raised by ``result``.
+        make: Makes it; an exception of it is raised by ``result``, each time. After an interrupt
+            it is called again.
     """
 
     def __init__(self, make: Callable[[], Result]) -> None:
         self._make: Callable[[], Result] | None = make
         self._device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
         self._result: Result | None = None
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._lock = threading.Lock()
         self._begun = False
 
@@ -42,7 +43,7 @@ class Early(Generic[Result]):
         """Return it: made now, or waited for.
 
         Raises:
-            BaseException: What making it raised, each time.
+            Exception: What making it raised.
         """
         self._begun = True
         self._settle()
@@ -61,11 +62,11 @@ class Early(Generic[Result]):
         with self._lock:
             if self._make is None:
                 return
-            make, self._make = self._make, None
             try:
-                self._result = make()
-            except BaseException as error:
+                self._result = self._make()
+            except Exception as error:
                 self._error = error
+            self._make = None
 
 
 __all__ = ["Early"]

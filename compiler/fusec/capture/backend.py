@@ -111,7 +111,8 @@ class Backend:
                 graph.compiled = compiler.compile(whole, example_inputs)
                 if compiler.direct is not None and not graph.fallback:
                     if wraps_no_more(graph.compiled):
-                        graph.bypass(compiler.direct)
+                        converts = compiler.autocast and _calls_operators(compiler.direct)
+                        graph.bypass(compiler.direct, converts=converts)
                     else:
                         compiler.direct.forget_epilogue()
                 elif compiler.forward is not None and not graph.fallback:
@@ -157,7 +158,9 @@ class _GraphCompiler:
         self.stages = stages
         self.names = names
         self.entered = 0.0
+        # As where the graph is called, by TorchDynamo's guards; AOTAutograd changes both meanwhile.
         self.autocast = torch._C._is_any_autocast_enabled()
+        self.records = torch.is_grad_enabled()
         self.partition: Stage | None = None
         self.returned: int | None = None  # by the forward part of a joint graph, to its caller
         # All of the graph, if it can be called by itself.
@@ -369,9 +372,7 @@ class _GraphCompiler:
         if len(program.inputs) != len(self.names):
             return
         found = epilogue_instead_of_wrappers(
-            len(self.names),
-            calls_operators=any(isinstance(step, Extern) for step in program.steps),
-            autocast=self.autocast,
+            len(self.names), calls_operators=_calls_operators(part), records=self.records
         )
         if found is None:
             return
@@ -404,6 +405,10 @@ def _has_known_sizes(module: fx.GraphModule) -> bool:
         or (isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides)
         for value in values
     )
+
+
+def _calls_operators(part: CompiledPart) -> bool:
+    return any(isinstance(step, Extern) for step in part.state.scheduled.steps)
 
 
 def _leaves_cores_free(part: CompiledPart) -> bool:

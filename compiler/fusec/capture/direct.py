@@ -27,7 +27,7 @@ _METADATA_MUTATIONS = (
 # What the generated part of the wrapper of a graph without gradients may name.
 _GENERATED = frozenset(
     "torch _C is_grad_enabled _set_grad_enabled isinstance tuple list len AssertionError "
-    "_apply_mutations_ _replay_aliases_ _mark_dynamic_".split()
+    "_apply_mutations_ _replay_aliases_ _mark_dynamic_ _DisableAutocast_".split()
 )
 _UNKNOWN = (AttributeError, LookupError, TypeError, ValueError)
 
@@ -41,7 +41,7 @@ LOOKED_UP = frozenset(
 
 
 def epilogue_instead_of_wrappers(
-    inputs: int, *, calls_operators: bool, autocast: bool
+    inputs: int, *, calls_operators: bool, records: bool
 ) -> Epilogue | None:
     """Return what to do in place of AOTAutograd's wrappers; None if they are needed.
 
@@ -50,16 +50,13 @@ def epilogue_instead_of_wrappers(
     Args:
         inputs: How many inputs the graph has that TorchDynamo captured.
         calls_operators: Whether ATen's operators run in it, and not only kernels.
-        autocast: Whether autocast is on where the graph is called.  Not to be asked here:
-            AOTAutograd switches it off while it compiles.
+        records: Whether autograd is on where the graph is called.
     """
     context = torch._guards.TracingContext.try_get()
     record = getattr(context, "fw_metadata", None)
     try:
-        if record is None or not _is_plain(record, inputs, calls_operators):
+        if record is None or not _is_plain(record, inputs, calls_operators and records):
             return None
-        if calls_operators and autocast:
-            return None  # the operators have had their inputs converted; not a second time
         views = _views(record)
         if views is None:
             return None
@@ -204,11 +201,11 @@ def _name_of_marks() -> str:
     return str(name)
 
 
-def _is_plain(record: Any, inputs: int, calls_operators: bool) -> bool:
+def _is_plain(record: Any, inputs: int, would_record: bool) -> bool:
     if len(record.input_info) != inputs:
         return False
     # Kernels record nothing for autograd; operators would.
-    if calls_operators and any(each.requires_grad for each in record.input_info):
+    if would_record and any(each.requires_grad for each in record.input_info):
         return False
     return bool(
         updates_are_plain(record)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from fusec.capture.direct import LOOKED_UP, cell, names_only, updates_are_plain, wrapper_of
+from fusec.runtime.autocast import without_autocast
 from fusec.runtime.part import CompiledPart
 from fusec.runtime.updates import copy_all
 
@@ -135,17 +136,6 @@ def _subclass(plan: _Plan, run: Callable[[list[Any]], list[Any]]) -> type[torch.
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     # The name is what a result's grad_fn shows.
     return type(function.__name__, (function,), methods)
-
-
-def without_autocast(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """Return a function that runs another one with autocast off."""
-    disabled = torch._C._DisableAutocast
-
-    def call(inputs: list[Any]) -> Any:
-        with disabled():
-            return run(inputs)
-
-    return call
 
 
 def _is_plain_call(plan: _Plan, gradients: Sequence[Any]) -> bool:

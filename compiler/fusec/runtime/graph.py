@@ -29,6 +29,7 @@ from fusec.report import (
     counted,
 )
 from fusec.runtime import cpp_build
+from fusec.runtime.autocast import without_autocast
 from fusec.runtime.part import CompiledPart, build_runnable
 from fusec.runtime.simulate import Simulated
 from fusec.runtime.strided import clone_strided
@@ -131,11 +132,16 @@ class CompiledGraph:
         assert self.compiled is not None
         return self.compiled(*inputs)
 
-    def bypass(self, part: CompiledPart) -> None:
+    def bypass(self, part: CompiledPart, *, converts: bool = False) -> None:
         """From now on give the inputs straight to the only part, past AOTAutograd's wrappers.
 
         Whoever calls this has made sure that the wrappers have nothing to do but the part's
         ``epilogue``; see ``fusec.capture.direct``.
+
+        Args:
+            part: The part.
+            converts: Whether it calls operators where autocast is on, which would convert their
+                inputs once more.
         """
         native, marks = part.native(), part.epilogue.marks
         if marks and native is None:
@@ -143,8 +149,12 @@ class CompiledGraph:
             return  # only a native program puts them on
         if native is not None and marks:
             native.call.marks = marks
+        run = part.direct_entry()
+        if converts:
+            self.compiled = without_autocast(run)
+            return  # nobody may call the native program itself
         self._direct = part
-        self.compiled = part.direct_entry()
+        self.compiled = run
 
     def record(self, call: Callable[..., Any] | None) -> None:
         """From now on call the graph, which records for autograd, by ``call``, unless it is None.

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusec
+from fusec.graph.bias import add_biases_later
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +70,27 @@ def test_factors_and_wide_biases_stay() -> None:
     compiled = fusec.compile(function)
     torch.testing.assert_close(compiled(*inputs), function(*inputs), rtol=1e-5, atol=1e-5)
     assert products(compiled) == ["addmm", "addmm"]
+
+
+@pytest.mark.parametrize("wanted", [(True, True, True), (False, True, True), (False, False, True)])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_sums_of_gradients_are_taken_out_of_convolutions_on_a_gpu(
+    dims: int, wanted: tuple[bool, bool, bool]
+) -> None:
+    kernel, ones = [3] * dims, [1] * dims
+
+    def backward(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Sequence[object]:
+        found = torch.ops.aten.convolution_backward(
+            *(gradient, x, weight, [6], ones, ones, ones, False, [0] * dims, 1, wanted)
+        )
+        return [each for each, want in zip(found, wanted, strict=True) if want]
+
+    given = (torch.randn(2, 6, *[8] * dims), torch.randn(2, 4, *[8] * dims))
+    inputs = (*given, torch.randn(6, 4, *kernel))
+    with FakeTensorMode():
+        module = make_fx(backward)(*(torch.empty(t.shape, device="cuda") for t in inputs))
+    assert add_biases_later(module) == 1
+    calls = [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
+    assert ("aten.convolution_backward.default" in calls) == any(wanted[:2])
+    assert "aten.sum.dim_IntList" in calls
+    torch.testing.assert_close(module(*inputs), backward(*inputs), rtol=1e-4, atol=1e-4)

@@ -120,6 +120,12 @@ def compare(compiled: Any, module: nn.Module) -> None:
             torch.testing.assert_close(ours, theirs)
 
 
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    """No size has been another one before: parts for any size are not compiled early."""
+    torch._dynamo.reset()
+
+
 @pytest.fixture
 def by_a_thread(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Have backward compiled by a thread on the CPU as well; return the names of who did it."""

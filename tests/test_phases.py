@@ -11,8 +11,9 @@ import torch.nn.functional as F
 import fusec
 from codegen_triton_windows import blended
 from fusec.codegen.triton import phases
-from fusec.codegen.triton.phases import Settler, cut_into_phases, line_of
+from fusec.codegen.triton.phases import cut_into_phases
 from fusec.ir import ops
+from fusec.ir.along import Settler, line_of
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Const, IndexValue, Load, cast, const, index_value, recording
 from fusec.runtime.triton_cross import artifacts

@@ -37,6 +37,7 @@ from fusec.graph.decompositions import decomposition_table
 from fusec.graph.gradients import add_rows_in_place
 from fusec.graph.half_products import multiply_halves
 from fusec.graph.halves import widen_products
+from fusec.graph.inputless import compute_inputless_again
 from fusec.graph.layouts import turn_channels_inward
 from fusec.graph.masks import settle_attention_masks
 from fusec.graph.onednn import multiply_by_onednn
@@ -201,6 +202,7 @@ class _GraphCompiler:
         activate_again(joint, given["num_fwd_outputs"], updated_inputs(joint))
         with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
             forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
+        compute_inputless_again(forward, backward, given["num_fwd_outputs"])
         seconds = time.perf_counter() - started
         self.entered += seconds  # what is left is the decomposition's
         self.partition = _as_text("partition", seconds, joint)

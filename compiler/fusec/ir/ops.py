@@ -263,11 +263,14 @@ def guard_loads(value: Node, condition: Node) -> Node:
 
     Checks below it are guarded as well: they fail only where the condition holds.  Reductions and
     scans stay as they are: they read other elements than those that the condition is about.
+    Numbers that are by themselves in memory are there whatever holds.
     """
     from fusec.ir.node import Reduce, Scan, rewrite
 
     def guard(node: Node) -> Node | None:
         if isinstance(node, Load):
+            if not node.index:
+                return None
             mask = logical_and(condition, node.mask)
             return load(node.buffer, node.index, node.dtype, mask, node.other)
         if getattr(node, "name", "").startswith(CHECK_PREFIX):

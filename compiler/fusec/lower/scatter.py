@@ -15,10 +15,19 @@ from fusec.ir import ops
 from fusec.ir.index import Expr, contiguous_strides, flatten, product, unflatten
 from fusec.ir.node import Node
 from fusec.lower.indexing import Selection
+from fusec.lower.known_places import gathered_sums
 from fusec.lower.pointwise import convert, truth
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.scans import scan_values
-from fusec.lower.scatter_steps import Place, combining_dtype, fill, finished, update, updated
+from fusec.lower.scatter_steps import (
+    HALVES,
+    Place,
+    combining_dtype,
+    fill,
+    finished,
+    update,
+    updated,
+)
 from fusec.lower.values import (
     Element,
     Index,
@@ -63,6 +72,11 @@ def index_put(
     if values.ndim > len(selection.shape):
         raise NotLowered("more dimensions of values than of places")
     mode = "add" if accumulate else "put"
+    if accumulate and x.dtype.is_floating_point and given:
+        dtype = torch.float32 if x.dtype in HALVES else x.dtype
+        element = gathered_sums(lowering, x, indices, value, dtype)
+        if element is not None:
+            return lowering.pointwise(element)
     return updated(lowering, x, selection.shape, selection.place, value, mode)
 
 

@@ -16,7 +16,7 @@ from fusec.lower.values import Element, Index, NotLowered, ResultMeta, Shape, Te
 Place = Callable[[Index], Index]
 
 _SMALL = (torch.bool, torch.int8, torch.uint8, torch.int16)
-_HALVES = (torch.float16, torch.bfloat16)
+HALVES = (torch.float16, torch.bfloat16)
 
 
 def combining_dtype(lowering: Lowering, mode: str) -> torch.dtype:
@@ -39,7 +39,7 @@ def combining_dtype(lowering: Lowering, mode: str) -> torch.dtype:
             raise NotLowered("Triton has no atomic product")
         if mode in ("max", "min") and dtype.is_floating_point:
             raise NotLowered("Triton's atomic extremes of floats do not heed NaN")
-    if dtype in _HALVES:
+    if dtype in HALVES:
         return torch.float32
     return torch.int32 if dtype in _SMALL else dtype
 

@@ -113,3 +113,38 @@ def overlapping(rows: int, columns: int, places: tuple[int, ...], width: int = 0
         assert total is not None
         body = Body((i, j), (), (Store("out", at(i, j), to_memory(total, torch.float16)),))
     return Case("overlapping", body, buffers, "neighbors and one more")
+
+
+def weighted(images: int, side: int, channels: int, dtype: torch.dtype = torch.float16) -> Case:
+    """Return each channel's 3 x 3 windows times its weights, 0 outside, the channels innermost."""
+    buffers = {
+        "x": buffer("x", (images, side, side, channels), dtype),
+        "weight": buffer("weight", (3, 3, channels), dtype),
+        "out": buffer("out", (images, side, side, channels), dtype),
+    }
+    with recording():
+        n, i, j, c = axes(images, side, side, channels)
+        with source_line(line(1, "y = F.conv2d(x, weight, None, 1, 1, 1, channels)")):
+            total: Node | None = None
+            for row in range(3):
+                for column in range(3):
+                    places = (Expr.of(i) + row - 1, Expr.of(j) + column - 1)
+                    inside = ops.logical_and(
+                        *(
+                            ops.binary(
+                                test, index_value(place, torch.int64), const(end, torch.int64)
+                            )
+                            for place, step in zip(places, (row, column), strict=True)
+                            for test, end in (("ge", 0), ("lt", side))
+                            if (step, test) in ((0, "ge"), (2, "lt"))
+                        )
+                    )
+                    index = (Expr.of(n), *places, Expr.of(c))
+                    value = cast(load("x", index, dtype, inside, 0.0), F32)
+                    weight = ops.load("weight", (Expr.of(row), Expr.of(column), Expr.of(c)), dtype)
+                    term = ops.binary("mul", value, cast(weight, F32))
+                    total = term if total is None else ops.binary("add", total, term)
+            assert total is not None
+        store = Store("out", at(n, i, j, c), to_memory(total, dtype))
+        body = Body((n, i, j, c), (), (store,))
+    return Case("weighted", body, buffers, "convolution")

@@ -41,7 +41,7 @@ from codegen_triton_bodies import (
     transpose_add,
     unique,
 )
-from codegen_triton_windows import blended, neighbors, windows
+from codegen_triton_windows import blended, neighbors, weighted, windows
 from fusec.codegen.triton.emit import emit_triton
 from fusec.graph.rows import LONGEST_ROW
 from fusec.ir import ops
@@ -197,6 +197,7 @@ CASES: dict[str, Callable[[], tuple[Case, str]]] = {
     "neighbors": lambda: (neighbors(20, 33, HALF), ""),
     "windows": lambda: (windows(3, 5, 50), "rows"),
     "blended": lambda: (blended(21, 50, HALF), "rows"),
+    "weighted": lambda: (weighted(2, 7, 48), ""),
     "norm_gradient": lambda: (norm_gradient(70, 200, 16), ""),
     "norm_gradient_even": lambda: (norm_gradient(64, 128, 16, BF16), ""),
     "norm_gradient_symbolic": lambda: (

@@ -105,6 +105,29 @@ def test_convolutions_train_as_in_eager(
     assert not turned if dtype == torch.float32 else groups > 1 or turned >= 4
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest"])
+def test_gradients_of_enlarged_images(mode: str, channels_last: bool, dtype: torch.dtype) -> None:
+    def enlarged(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x.relu(), scale_factor=2, mode=mode)
+
+    compiled = fusec.compile(enlarged)
+    for _ in range(2):
+        x = torch.randn(4, 24, 35, 46, device="cuda", dtype=dtype)
+        if channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        upstream = torch.randn_like(enlarged(x))
+        found = []
+        for call, given in ((compiled, x), (enlarged, x), (enlarged, x.double())):
+            leaf = given.clone().requires_grad_()
+            call(leaf).backward(upstream.to(given.dtype))
+            found.append(leaf.grad.double())
+        errors = [(each - found[2]).abs().max().item() for each in found[:2]]
+        assert errors[0] <= 3 * errors[1] + (1e-5 if dtype == torch.float32 else 2e-2)
+    assert not any("atomic" in kernel.source for kernel in compiled.kernels.values())
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("classes", [5003, 4999, 5010, 5004])
 def test_vocabularies_of_odd_sizes(dtype: torch.dtype, classes: int) -> None:

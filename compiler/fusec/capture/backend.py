@@ -34,6 +34,7 @@ from fusec.graph.bias import add_biases_later
 from fusec.graph.bytes import keep_interpolations_of_bytes
 from fusec.graph.common import merge_common
 from fusec.graph.decompositions import decomposition_table
+from fusec.graph.depthwise import divide_gradients
 from fusec.graph.gradients import add_rows_in_place
 from fusec.graph.half_products import multiply_halves
 from fusec.graph.halves import widen_products
@@ -226,6 +227,7 @@ class _GraphCompiler:
             align_products(module)
             multiply_single_pixels(module)
             add_rows_in_place(module)
+        divide_gradients(module, interpreted=self.backend.options.target == "triton")
 
     def _backward_compiler(self) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         """Return the compiler of backward graphs, out of TorchDynamo's sight.

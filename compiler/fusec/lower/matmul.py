@@ -28,7 +28,6 @@ _REASONS: dict[str, tuple[object, ...]] = {
     # by its name, for builds without it; in place of BLAS by graph/onednn.py
     "a matrix product runs best in oneDNN": ("mkldnn::_linear_pointwise",),
     UNINITIALIZED: (aten.empty_permuted, aten.new_empty_strided),
-    "a convolution runs best in ATen's library kernels": (aten.convolution,),
     "attention runs as ATen's fused kernel": (
         aten._scaled_dot_product_flash_attention_for_cpu,
         aten._scaled_dot_product_flash_attention,

@@ -17,6 +17,7 @@ from fusec.ir.body import OWNED_TENSOR, Buffer, Program
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line
 from fusec.lower import (  # noqa: F401  (importing a family registers it)
+    convolution,
     embedding,
     factories,
     indexing,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import torch
 
 from fusec.ir.body import Body, Buffer, Compute
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Load, Node, Op, Reduce, Scan, walk
+from fusec.ir.node import Load, Node, Op, Reduce, Scan, free_axes, walk
 from fusec.ir.ops import EXPENSIVE
 
 # A symbolic size counts as this many elements in an estimate.
@@ -111,8 +112,47 @@ def cheaper_again(producer: Body, kernels: Sequence[Kernel], buffers: Mapping[st
     return again <= OPERATIONS_A_BYTE * saved
 
 
+# A tensor is small beside what is made of it by this factor, and turned over for next to nothing.
+SMALL_TABLE = 64
+
+
+def is_turned_over(
+    producer: Body, consumers: Sequence[Body], buffers: Mapping[str, Buffer]
+) -> bool:
+    """Whether a small tensor is copied into another order, in which a large kernel reads it often.
+
+    Such as the weights of a convolution of each channel by itself, turned over so that the channels
+    are innermost: read as they were, the lanes of a warp would read a line of memory each.
+    """
+    (store,) = producer.stores
+    loads = producer.loads()
+    if len(loads) != 1 or node_cost(producer.nodes()) or loads[0].mask is not None:
+        return False
+    written, read = buffers[store.buffer], buffers[loads[0].buffer]
+    inner = [
+        symbol
+        for index, stride in zip(store.index, written.strides, strict=True)
+        if stride == Expr.of(1)
+        for symbol in index.symbols()
+    ]
+    if not inner:
+        return False
+    steps = [
+        stride * index.coefficient(inner[0])
+        for index, stride in zip(loads[0].index, read.strides, strict=True)
+        if inner[0] in index.symbols() and index.is_affine_in(inner[0])
+    ]
+    large = all(points(c.axes) >= SMALL_TABLE * points(producer.axes) for c in consumers)
+    return large and bool(steps) and steps[0] != Expr.of(1)
+
+
 def may_recompute(
-    producer: Body, uses: int, expansion: float, large: int, cheap: bool = False
+    producer: Body,
+    uses: int,
+    expansion: float,
+    large: int,
+    cheap: bool = False,
+    taps: bool = False,
 ) -> str | None:
     """Return None where a pointwise producer may be computed at each use, else the reason not.
 
@@ -122,6 +162,7 @@ def may_recompute(
         expansion: How many times as often the busiest consumer would compute an element.
         large: Its ``large_inputs``.
         cheap: Whether it is ``cheaper_again``.
+        taps: Whether a consumer ``is_convolution`` and multiplies it by weights.
 
     A producer with one consumer that reads each element once costs nothing to inline. Computing
     it again for every consumer pays as long as that is cheaper than a write and a read of memory:
@@ -130,6 +171,8 @@ def may_recompute(
     """
     nodes = producer.nodes()
     cost = node_cost(nodes)
+    if expansion >= FEW_TAPS and cost > TAP_COST and taps:
+        return f"a window would compute each element {expansion:.0f} times, at a cost of {cost}"
     inputs = len({node.buffer for node in nodes if isinstance(node, Load)})
     if uses == 1 and expansion <= 1:
         return None
@@ -231,6 +274,46 @@ def too_large(body: Body) -> str | None:
     reductions = sum(isinstance(node, Reduce | Scan) for node in nodes)
     if reductions > MAX_REDUCTIONS:
         return f"the kernel would hold {reductions} reductions or scans, more than {MAX_REDUCTIONS}"
+    return None
+
+
+# -- windows with weights -----------------------------------------------------------------------
+
+# Elements of an image, and weights, that one element of a convolution takes at least.
+FEW_TAPS = 4
+# What is computed once for each tap: a comparison with 0, say, and no more.
+TAP_COST = 1
+
+
+def is_convolution(body: Body) -> bool:
+    """Whether each element takes several of an image, each times a weight from a small table."""
+    if body.has_reduction:
+        return False
+    loads = body.loads()
+    counts = Counter(load.buffer for load in loads)
+    often = {name for name, count in counts.items() if count >= FEW_TAPS}
+    if len(often) < 2:
+        return False
+    free = free_axes(tuple(loads))
+    axes = {axis for axis in body.axes if axis.size != 1}
+    images = {load.buffer for load in loads if free[load] >= axes}
+    return bool(often & images) and bool(often - images)
+
+
+def unfit_for_windows(first: Body, second: Body) -> str | None:
+    """Return why a computation and one after it or beside it are kernels of their own, or None.
+
+    An element of an image is read by as many others as a window has pixels; computed there it
+    would be computed as often.  And sums are taken by programs that each go down a few columns,
+    where neighbors along both axes are far apart.
+    """
+    read = set(first.writes()) & set(second.reads())
+    if is_convolution(second) and read:
+        return "each of its elements would be computed once for every pixel of a window"
+    if is_convolution(first) and second.has_reduction:
+        return "windows are computed in tiles of their own"
+    if is_convolution(second) and first.has_reduction:
+        return "windows are computed in tiles of their own"
     return None
 
 

@@ -111,6 +111,9 @@ def _try(groups: Groups, a: int, b: int, mutated: set[str], wishes: Wishes) -> B
     refusal = _product_refusal(first.body, second.body)
     if refusal is not None:
         return refusal
+    unfit = choices.unfit_for_windows(first.body, second.body)
+    if unfit is not None and not wishes.wants(groups.members[a], groups.members[b]):
+        return Refusal(unfit)
     if groups.blocked(a, b):
         return Refusal("another step must run between them")
     if len({groups.buffers[name].device for name in touched}) > 1:

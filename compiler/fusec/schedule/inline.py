@@ -68,7 +68,12 @@ def inline_pointwise(
         chains = [_chain(c, steps, readers, kept | updated) for c in computes]
         kernels = expected_kernels(chains, order)
         cheap = choices.cheaper_again(body, kernels, program.buffers)
-        reason = choices.may_recompute(body, len(users), expansion, large, cheap)
+        taps = any(choices.is_convolution(c.body) for c in computes)
+        reason = choices.may_recompute(body, len(users), expansion, large, cheap, taps)
+        if reason is None and choices.is_turned_over(
+            body, [c.body for c in computes], program.buffers
+        ):
+            reason = "it is small, and turned over once for all who read it"
         if reason is None and _belongs_to_its_producer(body, computes, program, steps):
             reason = "it picks from a large result, and belongs into the kernel that makes it"
         if reason is not None and all(

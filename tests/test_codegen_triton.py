@@ -197,7 +197,7 @@ CASES: dict[str, Callable[[], tuple[Case, str]]] = {
     "neighbors": lambda: (neighbors(20, 33, HALF), ""),
     "windows": lambda: (windows(3, 5, 50), "rows"),
     "blended": lambda: (blended(21, 50, HALF), "rows"),
-    "weighted": lambda: (weighted(2, 7, 48), ""),
+    "weighted": lambda: (weighted(2, 7, 64), ""),
     "norm_gradient": lambda: (norm_gradient(70, 200, 16), ""),
     "norm_gradient_even": lambda: (norm_gradient(64, 128, 16, BF16), ""),
     "norm_gradient_symbolic": lambda: (

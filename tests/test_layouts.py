@@ -8,9 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusec
-from fusec.graph.layouts import CHANNELS_LAST
+from fusec.graph.layouts import CHANNELS_LAST, turn_channels_inward
 
 
 @pytest.fixture(autouse=True)
@@ -175,3 +177,34 @@ def test_gradients_and_changing_sizes() -> None:
         for ours, theirs in zip(net.parameters(), other.parameters(), strict=True):
             scale = theirs.grad.abs().max().item()  # type: ignore[union-attr]
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-3 * scale + 1e-3)
+
+
+def test_enlarged_images_stay_channels_last_on_a_gpu() -> None:
+    aten = torch.ops.aten
+    places = (torch.arange(32)[:, None] // 2, torch.arange(32) // 2)
+
+    def function(
+        x: torch.Tensor, above: torch.Tensor, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        where = [None, None, *(each.to(x.device) for each in places)]
+        settings = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+        large = aten.convolution(aten._unsafe_index(x.relu(), where), weight, *settings)
+        zeros = aten.new_zeros(above, x.shape)
+        gathered = aten._unsafe_index_put(zeros, where, above * 2, True)
+        return large.sum(), aten.convolution(gathered, weight, *settings).sum()
+
+    half = torch.bfloat16
+    inputs = [
+        torch.randn(shape, dtype=half).contiguous(memory_format=torch.channels_last)
+        for shape in ((2, 24, 16, 16), (2, 24, 32, 32), (32, 24, 3, 3))
+    ]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fake = [torch.empty_strided(t.shape, t.stride(), dtype=half, device="cuda") for t in inputs]
+        module = make_fx(function)(*fake)
+    assert turn_channels_inward(module) == 2
+    picked = (aten._unsafe_index.Tensor, aten._unsafe_index_put.default)
+    found = [node.meta["val"] for node in module.graph.nodes if node.target in picked]
+    assert [t.is_contiguous(memory_format=torch.channels_last) for t in found] == [True, True]
+    assert not module.graph.find_nodes(op="call_function", target=aten.clone.default)
+    for got, plain in zip(module(*inputs), function(*inputs), strict=True):
+        torch.testing.assert_close(got, plain, rtol=2e-2, atol=2)

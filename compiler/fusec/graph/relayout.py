@@ -53,6 +53,12 @@ _FOLLOW = frozenset(
         torch.ops.prims.convert_element_type,
     }
 )
+# They ask of a tensor no more than its type and device.
+_NEW = frozenset({aten.new_zeros, aten.new_ones, aten.new_full, aten.new_empty})
+_FRESH = _NEW | {aten.zeros, aten.full}
+# Kernels of ours that pick elements of a tensor, or add to those of zeros.
+_PICKING = frozenset({aten.index, aten._unsafe_index})
+_ADDING = frozenset({aten.index_put, aten._unsafe_index_put})
 # Kernels of ours, whose first result lies as their input does, whatever ATen's own would return.
 _LIKE_INPUT = frozenset({aten.native_layer_norm, aten.native_group_norm})
 _VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
@@ -83,6 +89,8 @@ class Relayout:
                 continue
             if any(source in self.changed for source in node.all_input_nodes):
                 self.follow(node)
+            elif getattr(node.target, "overloadpacket", None) in _PICKING | _ADDING:
+                self.follows_on_a_gpu(node)
 
     def rewrite(self, node: fx.Node) -> bool:
         """Change an operator if it is one that the pass is about; return whether it was."""
@@ -105,6 +113,8 @@ class Relayout:
         elif packet in _LIKE_INPUT:
             self.follow_norm(node)
             return
+        elif self.follows_on_a_gpu(node):
+            return
         elif not pointwise and packet not in _FOLLOW and target is not operator.getitem:
             node.args = fx.node.map_arg(node.args, self.as_traced)
             node.kwargs = fx.node.map_arg(node.kwargs, self.as_traced)
@@ -120,6 +130,51 @@ class Relayout:
         node.meta["val"] = (result, *before[1:])
         if not lies_alike(before, node.meta["val"]):
             self.changed[node] = before
+
+    def follows_on_a_gpu(self, node: fx.Node) -> bool:
+        """Change what picks elements and adds to them, on a GPU; returns whether ``node`` does.
+
+        Enlarged images and their gradients lie as the convolutions around them then: a step of a
+        U-Net takes a third less.  On a CPU, where a norm of groups and pooling are slower so, 69 ms
+        instead of 54.
+        """
+        packet = getattr(node.target, "overloadpacket", None)
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor) or value.device.type != "cuda":
+            return False
+        if packet in _PICKING:
+            return self.follow_elements(node, node.args[0])
+        if packet in _ADDING and self.adds_to_zeros(node):
+            return self.follow_elements(node, node.args[2])
+        return packet in _NEW
+
+    def adds_to_zeros(self, node: fx.Node) -> bool:
+        """Whether elements are added at places, not put there, and to nothing but each other."""
+        zeros, _, _, *accumulate = node.args
+        return (
+            accumulate == [True]
+            and isinstance(zeros, fx.Node)
+            and getattr(zeros.target, "overloadpacket", None) in _FRESH
+            and not torch.are_deterministic_algorithms_enabled()
+        )
+
+    def follow_elements(self, node: fx.Node, source: Any) -> bool:
+        """Have a result lie as the elements it is made of; returns whether it does."""
+        before = node.meta["val"]
+        given = source.meta["val"] if isinstance(source, fx.Node) else None
+        if given is None or given.is_contiguous() or given.dim() != before.dim():
+            return False
+        if not all(isinstance(size, int) for size in before.shape) or 0 in before.shape:
+            return False
+        strides = given.stride()
+        order = sorted(range(given.dim()), key=lambda d: (-strides[d], d))
+        with _fake_mode(node):
+            node.meta["val"] = torch.empty_permuted(
+                before.shape, order, dtype=before.dtype, device=before.device
+            )
+        if not lies_alike(before, node.meta["val"]):
+            self.changed[node] = before
+        return True
 
     def update(self, node: fx.Node) -> None:
         """Compute a node's value for the inputs as they lie now."""

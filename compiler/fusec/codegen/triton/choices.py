@@ -147,7 +147,9 @@ def window_tiles(
     own = [load for load in body.loads() if set(free_axes((load,))[load]) == {channel}]
     others = Counter(load.buffer for load in body.loads() if load not in own)
     most = max(others.values(), default=0)
-    across = next((n for n in (64, 32, 16) if size % n == 0), 0)
+    across = next((n for n in (64, 32) if size % n == 0), 16 if size == 16 else 0)
+    if not across and -(-size // 64) * 64 * 14 <= size * 15:
+        across = 64  # next to nothing of the last tile is idle
     if len(axes) < 2 or most < 4 or len(own) < most or not across:
         return ()
     down = 2048 // across

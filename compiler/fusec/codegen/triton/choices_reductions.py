@@ -57,7 +57,10 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -
         parts = adds_parts(body, rows, columns)
         each = elements_each(body, reduced) if one else 32
         return choose_columns(
-            (outer,), reduced, rows, columns, bulk, one, strategy, parts=parts, each=each
+            *((outer,), reduced, rows, columns, bulk, one, strategy),
+            parts=parts,
+            each=each,
+            loads=loaded_bytes(body, reduced),
         )
     width = power_of_two(columns)
     limit = ONCE_LIMIT if reads_once(body) else PERSISTENT_LIMIT
@@ -305,6 +308,7 @@ def choose_columns(
     *,
     parts: bool = False,
     each: int = 32,
+    loads: int = 2,
 ) -> Choice:
     """Reduce down columns: neighboring lanes take neighboring columns.
 
@@ -322,7 +326,8 @@ def choose_columns(
     of 768 columns 1.4 us, of 5120 2.2; twice as wide with 8 warps 1.7 and 2.6).
 
     ``rows`` counts the results, ``columns`` what each one reduces; ``each``, for ``one`` value, the
-    elements a thread takes at a time (``elements_each``).
+    elements a thread takes at a time (``elements_each``); ``loads`` the bytes that an element of a
+    step takes in shared memory.
     """
     if columns <= SHORT_COLUMN and rows >= 1024 * SMS:
         short = (
@@ -359,7 +364,7 @@ def choose_columns(
         Knob("XBLOCK", block, (16, 32, 64, 128, 256), "columns a program computes"),
         Knob("RBLOCK", step, (4, 8, 16, 32, 64, 128), "rows it takes at a time"),
         warps(max(together // (32 * each), 1) if alone else 2 if ahead and bulk <= 2 else 4),
-        stages(4 if ahead else 1),
+        stages(steps_that_fit(4, loads, step * block) if ahead else 1),
         unroll(),
     ]
     # programs that run side by side
@@ -372,6 +377,19 @@ def choose_columns(
         knobs.insert(2, sharing)
         return Choice("split", groups, reduced, inner_last=False, knobs=tuple(knobs))
     return Choice("looped", groups, reduced, inner_last=False, knobs=tuple(knobs))
+
+
+def loaded_bytes(body: Body, reduced: Sequence[Symbol]) -> int:
+    """Return the bytes that all loads of an element take where steps are loaded ahead."""
+    along = set(reduced)
+    free = free_axes(tuple(body.loads()))
+    return sum(load.dtype.itemsize for load in body.loads() if along & free[load])
+
+
+def steps_that_fit(wanted: int, bytes_each: int, elements: int) -> int:
+    """Return how many steps are loaded ahead, ``wanted`` or what shared memory has room for."""
+    room = PIPELINED // 2 // max(bytes_each * elements, 1)  # of two programs at least
+    return next((n for n in range(wanted, 1, -1) if n - 1 <= room), 1)
 
 
 def elements_each(body: Body, reduced: Sequence[Symbol]) -> int:

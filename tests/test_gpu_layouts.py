@@ -49,6 +49,7 @@ class Convolutions(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = F.max_pool2d(F.silu(self.norm(self.first(x))), 3, 2, 1)
         x = x + self.pixel(F.gelu(self.grouped(self.each(x))))
+        x = F.interpolate(x, scale_factor=2, mode="bilinear")
         x = F.relu(self.group_norm(self.apart(x)))
         return self.up(x).flatten(2).transpose(1, 2)
 

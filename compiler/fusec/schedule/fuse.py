@@ -111,7 +111,7 @@ def _try(groups: Groups, a: int, b: int, mutated: set[str], wishes: Wishes) -> B
     refusal = _product_refusal(first.body, second.body)
     if refusal is not None:
         return refusal
-    unfit = choices.unfit_for_windows(first.body, second.body)
+    unfit = choices.unfit_for_windows(first.body, second.body, groups.buffers)
     if unfit is not None and not wishes.wants(groups.members[a], groups.members[b]):
         return Refusal(unfit)
     if groups.blocked(a, b):

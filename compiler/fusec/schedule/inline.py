@@ -80,10 +80,9 @@ def inline_pointwise(
             wishes.wants(members[step.name], members[c.name]) for c in computes
         ):
             reason = None
-        if reason is None and choices.is_convolution(body):
-            reason = next(
-                (r for c in computes if (r := choices.unfit_for_windows(body, c.body))), None
-            )
+        if reason is None and choices.reads_windows(body):
+            unfit = [choices.unfit_for_windows(body, c.body, program.buffers) for c in computes]
+            reason = next(filter(None, unfit), None)
         if any(wishes.forbids(members[step.name], members[c.name]) for c in computes):
             reason = FORBIDDEN
         if reason is not None:

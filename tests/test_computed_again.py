@@ -177,3 +177,33 @@ def test_operators_stand_between_what_they_are_computed_from_and_what_they_make(
     assert order.waits("norm0_step", "wide0_step")
     assert not order.waits("wide0_step", "norm0_step")
     assert not order.apart("product0", "norm0_step")  # it is the operator itself
+
+
+@pytest.mark.parametrize(("device", "kept"), [("cuda", HALF), ("cpu", F32)])
+def test_what_is_kept_is_the_narrow_one(device: str, kept: torch.dtype) -> None:
+    shape = (ROWS, COLUMNS)
+    found = {n: replace(b, dtype=HALF) if n == "made" else b for n, b in buffers(device).items()}
+    found["wide"] = replace(buffer("wide", shape, F32), device=torch.device(device))
+    with recording():
+        i, j = axes(*shape)
+        made = producer(20)
+        (store,) = made.stores
+        narrow = Compute(
+            "narrow", replace(made, stores=(replace(store, value=ops.cast(store.value, HALF)),))
+        )
+        value = ops.cast(ops.load("made", at(i, j), HALF), F32)
+        wide = Compute("widen", Body((i, j), (), (Store("wide", at(i, j), value),)))
+        (k,), (r,) = axes(ROWS), axes(COLUMNS, prefix="r")
+        total = ops.reduce("sum", ops.load("wide", at(k, r), F32), (r,), F32)
+        sums = Compute("sums", Body((k,), (r,), (Store("sum", at(k), total),)))
+        i, j = axes(*shape)
+        out = ops.binary("add", ops.load("wide", at(i, j), F32), read("x", at(i, j), HALF))
+        last = Compute("last", Body((i, j), (), (Store("out", at(i, j), ops.cast(out, HALF)),)))
+    outputs = tuple(
+        TensorRef(name, found[name].shape, found[name].strides, Expr.of(0), found[name].dtype)
+        for name in ("sum", "out")
+    )
+    program = Program(("x", "gradient"), {}, found, (narrow, wide, sums, last), outputs)
+    steps, _ = inline_pointwise(program)
+    written = {name for step in steps for name in step.writes()}
+    assert {found[name].dtype for name in written - {"sum", "out"}} == {kept}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from fusec.ir.body import Body, Compute, Extern, Program, Step
+from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Step
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Load
+from fusec.ir.node import Cast, Load
 from fusec.report import FusionDecision
 from fusec.schedule import choices
 from fusec.schedule.align import Refusal, inline_producer
@@ -41,7 +41,8 @@ def inline_pointwise(
     }
     order = order_of(program.steps)
     decisions: list[FusionDecision] = []
-    for original in program.steps:
+    # What only widens goes first, into all that read it: what is kept then is the narrow one.
+    for original in sorted(program.steps, key=lambda s: not _only_widens(s, program.buffers)):
         if original.name not in steps:
             continue
         step = steps[original.name]
@@ -107,6 +108,26 @@ def inline_pointwise(
             readers[read] = [user for user in readers[read] if user != step.name]
         del steps[step.name]
     return tuple(steps[s.name] for s in program.steps if s.name in steps), decisions
+
+
+def _only_widens(step: Step, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether a step on a GPU converts a tensor to a wider type, and does no more."""
+    if not isinstance(step, Compute) or len(step.body.stores) != 1:
+        return False
+    (store,) = step.body.stores
+    value = store.value
+    while isinstance(value, Cast):
+        (value,) = value.args
+    made = buffers[store.buffer]
+    return (
+        made.device.type == "cuda"
+        and store.mode == "set"
+        and isinstance(value, Load)
+        and value.mask is None
+        and value.index == store.index
+        and value.dtype.is_floating_point
+        and value.dtype.itemsize < made.dtype.itemsize
+    )
 
 
 def _chain(

@@ -232,3 +232,21 @@ def test_attention_that_is_taken_apart() -> None:
     steps = [step for part in compiled.graphs[0].parts for step in part.state.scheduled.steps]
     targets = [step.target for step in steps if isinstance(step, Extern)]
     assert targets.count(torch.ops.aten.bmm.dtype) == 2, targets
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "shape"), [(32, (257, 300, 8)), (2, (16, 512, 768))])
+def test_tables_of_few_rows(rows: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def function(at: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        zeros = torch.zeros(rows, shape[-1], dtype=gradient.dtype, device="cuda")
+        return zeros.index_put((at,), gradient * 2, accumulate=True)
+
+    compiled = fusec.compile(function)
+    for _ in range(2):
+        at = torch.randint(0, rows, shape[:-1], device="cuda")
+        gradient = torch.randn(shape, device="cuda", dtype=dtype)
+        got, exact = compiled(at, gradient), function(at, gradient.double())
+        assert (got - exact).abs().max() <= 1e-5 * exact.abs().max() + (
+            1e-3 if dtype == torch.float32 else 1e-2 * exact.abs().max()
+        )
+    assert not any("atomic" in kernel.source for kernel in compiled.kernels.values())

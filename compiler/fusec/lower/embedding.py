@@ -14,6 +14,7 @@ import torch
 from fusec.ir import ops
 from fusec.ir.index import Expr, flatten, unflatten
 from fusec.ir.node import Node, indirect
+from fusec.lower.few_rows import sums_of_few_rows
 from fusec.lower.pointwise import convert
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.scatter_steps import Place, combining_dtype, fill, finished, update
@@ -51,6 +52,10 @@ def embedding_dense_backward(
         counts = ops.binary("ne", index, ops.const(padding, torch.int64))
         return ops.where(counts, found, ops.const(0.0, dtype))
 
+    zeros = lowering.lazy(lambda at: ops.const(0.0, dtype))
+    summed = sums_of_few_rows(lowering, zeros, (indices, None), value, dtype)
+    if summed is not None:
+        return summed
     if _few(lowering, indices):
         return _sums_of_few(lowering, gradient, indices, row, value)
     table = dense_meta(lowering.meta().shape, dtype, lowering.meta().device)

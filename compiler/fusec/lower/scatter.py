@@ -14,6 +14,7 @@ import torch
 from fusec.ir import ops
 from fusec.ir.index import Expr, contiguous_strides, flatten, product, unflatten
 from fusec.ir.node import Node
+from fusec.lower.few_rows import sums_of_few_rows
 from fusec.lower.indexing import Selection
 from fusec.lower.known_places import gathered_sums
 from fusec.lower.pointwise import convert, truth
@@ -77,6 +78,9 @@ def index_put(
         element = gathered_sums(lowering, x, indices, value, dtype)
         if element is not None:
             return lowering.pointwise(element)
+        summed = sums_of_few_rows(lowering, x, indices, value, dtype)
+        if summed is not None:
+            return summed
     return updated(lowering, x, selection.shape, selection.place, value, mode)
 
 

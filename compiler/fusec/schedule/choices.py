@@ -146,6 +146,10 @@ def is_turned_over(
     return large and bool(steps) and steps[0] != Expr.of(1)
 
 
+# Readings of a value, after which one tensor in place of several saves more than writing it costs.
+MANY_TIMES = 8
+
+
 def may_recompute(
     producer: Body,
     uses: int,
@@ -178,6 +182,8 @@ def may_recompute(
         return None
     if inputs == 0 and cost <= 32:
         return None  # made from nothing: reading it could only be slower
+    if expansion >= MANY_TIMES and large > 1:
+        return f"each of {large} tensors would be read {expansion:.0f} times instead of one"
     if expansion > 2 and cost >= 10:
         return f"each element would be computed {expansion:.0f} times, at a cost of {cost}"
     if uses > 1 and (cost >= 10 or large > 2) and not cheap:

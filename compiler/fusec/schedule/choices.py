@@ -193,6 +193,11 @@ def may_recompute(
     return None
 
 
+# Bytes of converted inputs that are there before they are needed, so that conversions of a kind
+# start as one; and what one of them has at least to be put off.
+AHEAD_BYTES = 32 << 20
+LEAST_LATE_BYTES = 64 << 10
+
 # Multiplications of a product that is over before BLAS would have been called, and terms that one
 # program adds up in so little time.  100 x 100 times 100 x 100 with a softmax took 21.5 us a call
 # with BLAS, and takes 7.1 as one kernel; larger ones were not timed.

@@ -14,6 +14,7 @@ from fusec.schedule.fuse import fuse
 from fusec.schedule.groups import has_effects
 from fusec.schedule.in_place import update_in_place
 from fusec.schedule.inline import inline_pointwise, inlined_members
+from fusec.schedule.late import convert_late
 from fusec.schedule.loops import arrange_loops
 from fusec.schedule.onehot import settle_one_hots
 from fusec.schedule.settle import settle
@@ -114,6 +115,7 @@ def schedule_program(
         else step
         for step in program.steps
     )
+    arranged = convert_late(arranged, program.inputs, program.buffers)
     used = set(program.inputs) | program.output_buffers()
     for step in arranged:
         used |= set(step.reads()) | set(step.writes())

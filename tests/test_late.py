@@ -80,6 +80,23 @@ def test_an_input_that_changes_is_read_before_it_does(monkeypatch: pytest.Monkey
     assert order.index("convert1") < order.index("product0") < order.index("convert2")
 
 
+def test_what_is_added_to_is_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late, "AHEAD_BYTES", 0)
+    monkeypatch.setattr(late, "LEAST_LATE_BYTES", 0)
+    steps, inputs, buffers = network(2)
+    buffers["at"] = buffer("at", (SIDE,), torch.int64)
+    with recording():
+        i, j = axes(SIDE, SIDE)
+        row = ops.checked_index(ops.load("at", at(i), torch.int64), Expr.of(SIDE))
+        one = ops.cast(ops.load("w0", at(i, j), F32), HALF)
+        store = Store("h1", (row, Expr.of(j)), one, "add")
+        addition = Compute("add", Body((i, j), (), (store,)))
+    steps.insert(2, addition)
+    order = names(convert_late(steps, [*inputs, "at"], buffers))
+    assert sorted(order) == sorted(names(steps))
+    assert order.index("convert1") < order.index("add") < order.index("product1")
+
+
 def test_a_network_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(late, "AHEAD_BYTES", 1 << 17)
     monkeypatch.setattr(late, "LEAST_LATE_BYTES", 0)

@@ -326,6 +326,12 @@ def checked_index(index: Node, size: Expr, *, wrap: bool = True, what: str = "in
         position = int(index.value) + (size.constant if wrap and index.value < 0 else 0)
         if 0 <= position < size.constant:
             return Expr.of(position)
+    return indirect(checked_place(index, size, wrap=wrap, what=what), size)
+
+
+def checked_place(index: Node, size: Expr, *, wrap: bool = True, what: str = "index") -> Node:
+    """Return what ``checked_index`` does, as a number to compute with; arguments as there."""
+    index = cast(index, torch.int64)
     limit = index_value(size, torch.int64)
     zero = const(0, torch.int64)
     if wrap:
@@ -333,7 +339,7 @@ def checked_index(index: Node, size: Expr, *, wrap: bool = True, what: str = "in
         index = where(negative, binary("add", index, limit), index)
     inside = logical_and(binary("ge", index, zero), binary("lt", index, limit))
     assert inside is not None
-    return indirect(check(inside, index, f"{what} out of range"), size)
+    return check(inside, index, f"{what} out of range")
 
 
 __all__ = [
@@ -347,6 +353,7 @@ __all__ = [
     "cast",
     "check",
     "checked_index",
+    "checked_place",
     "compute_dtype",
     "const",
     "decided",

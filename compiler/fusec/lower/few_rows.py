@@ -14,7 +14,6 @@ import torch
 from fusec.ir import ops
 from fusec.ir.body import new_axes
 from fusec.ir.index import Expr, product
-from fusec.ir.node import Node
 from fusec.lower.pointwise import convert
 from fusec.lower.reductions import ReductionLoop, emit_rows
 from fusec.lower.registry import Lowering
@@ -58,22 +57,12 @@ def sums_of_few_rows(
     axes, along = new_axes(x.shape), new_axes(index.shape, "r")
     kept, within = (tuple(map(Expr.of, each)) for each in (axes, along))
     loop = ReductionLoop(axes, along, kept + within, kept, index.numel)
-    named = _row(index, within, x.shape[0])
+    named = ops.checked_place(index.at(within), x.shape[0])
     own = ops.binary("eq", named, ops.index_value(kept[0], torch.int64))
     value = convert(values((*within, *kept[1:])), dtype)
     total = loop.reduce("sum", ops.where(own, value, ops.const(0, dtype)))
     result = ops.binary("add", convert(x.at(kept), dtype), total)
     return emit_rows(lowering, loop, [(result, False)])[0]
-
-
-def _row(index: TensorValue, at: tuple[Expr, ...], rows: Expr) -> Node:
-    """Return the row that an index names, counted from the end if it is negative; checked."""
-    named = ops.cast(index.at(at), torch.int64)
-    zero, limit = ops.const(0, torch.int64), ops.index_value(rows, torch.int64)
-    named = ops.where(ops.binary("lt", named, zero), ops.binary("add", named, limit), named)
-    inside = ops.logical_and(ops.binary("ge", named, zero), ops.binary("lt", named, limit))
-    assert inside is not None
-    return ops.check(inside, named, "index out of range")
 
 
 __all__ = ["sums_of_few_rows"]

@@ -187,13 +187,7 @@ def _selected(
 
     def value(at: Index) -> Node:
         first = (*at[:dim], Expr.of(0), *at[dim + 1 :])
-        named = ops.cast(index.at(first), torch.int64)
-        limit = ops.index_value(x.shape[dim], torch.int64)
-        inside = ops.logical_and(
-            ops.binary("ge", named, ops.const(0, torch.int64)), ops.binary("lt", named, limit)
-        )
-        assert inside is not None
-        checked = ops.check(inside, named, "index out of range")
+        checked = ops.checked_place(index.at(first), x.shape[dim], wrap=False)
         hit = ops.binary("eq", checked, ops.index_value(at[dim], torch.int64))
         return ops.where(hit, convert(source(first), dtype), convert(x.at(at), dtype))
 

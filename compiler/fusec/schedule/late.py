@@ -8,6 +8,7 @@ took four times TorchInductor's).  But a few ahead of time are as well: those of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from fusec.ir.body import Buffer, Compute, Extern, Step
@@ -27,6 +28,7 @@ def convert_late(
     changed = {n for s in steps if isinstance(s, Extern) for n in s.mutates}
     changed |= {name for step in steps for name in step.writes()} & set(inputs)
     still = set(inputs) - changed
+    writers = Counter(name for step in steps for name in step.writes())
     reader: dict[str, int] = {}  # the first one of each buffer
     for position, step in enumerate(steps):
         for name in step.reads():
@@ -34,7 +36,10 @@ def convert_late(
     waiting = {
         step.body.stores[0].buffer: step
         for step in steps
-        if isinstance(step, Compute) and _converts(step, still, buffers)
+        if isinstance(step, Compute)
+        and _converts(step, still, buffers)
+        and writers[step.body.stores[0].buffer] == 1  # nothing is added to it later
+        and step.body.stores[0].buffer not in changed
     }
     queue = sorted((reader[name], name) for name in waiting if name in reader)
     late = {name for _, name in queue}

@@ -135,8 +135,8 @@ class Relayout:
         """Change what picks elements and adds to them, on a GPU; returns whether ``node`` does.
 
         Enlarged images and their gradients lie as the convolutions around them then: a step of a
-        U-Net takes a third less.  On a CPU, where a norm of groups and pooling are slower so, 69 ms
-        instead of 54.
+        U-Net takes 8.8 ms instead of 10.4.  On a CPU, where a norm of groups and pooling are slower
+        so, 69 ms instead of 54.
         """
         packet = getattr(node.target, "overloadpacket", None)
         value = node.meta["val"]
@@ -150,9 +150,11 @@ class Relayout:
 
     def adds_to_zeros(self, node: fx.Node) -> bool:
         """Whether elements are added at places, not put there, and to nothing but each other."""
-        zeros, _, _, *accumulate = node.args
+        zeros, indices, _, *accumulate = node.args
+        given: Any = [index for index in indices if index is not None]  # type: ignore[union-attr]
         return (
             accumulate == [True]
+            and not any(index.meta["val"].dtype in (torch.bool, torch.uint8) for index in given)
             and isinstance(zeros, fx.Node)
             and getattr(zeros.target, "overloadpacket", None) in _FRESH
             and not torch.are_deterministic_algorithms_enabled()

@@ -21,12 +21,13 @@ class Definitions:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._stores: dict[str, Store | None] = {}
+        mutated = {n for step in steps if isinstance(step, Extern) for n in step.mutates}
         for step in steps:
             for name in step.writes():
-                known = name in self._stores
-                self._stores[name] = None if known else _only_store(step)
-            if isinstance(step, Extern):
-                self._stores |= dict.fromkeys(step.mutates)
+                store = None if name in self._stores or name in mutated else _only_store(step)
+                if store is not None and _reads(store.value) & mutated:
+                    store = None  # it may have read what is no longer there
+                self._stores[name] = store
         self._expanded: dict[Node, Node] = {}
 
     def expanded(self, node: Node) -> Node:
@@ -71,6 +72,10 @@ def _only_store(step: Step) -> Store | None:
 def _is_cheap(value: Node) -> bool:
     """Whether a formula may be computed several times: it reads one element at most."""
     return sum(isinstance(node, Load) for node in walk((value,))) <= 1
+
+
+def _reads(value: Node) -> set[str]:
+    return {node.buffer for node in walk((value,)) if isinstance(node, Load)}
 
 
 __all__ = ["Definitions"]

@@ -9,6 +9,7 @@ import torch
 
 from fusec.codegen.host import direct_target, function_of_buffers, returns_list, view_of_buffer
 from fusec.codegen.naming import argument_buffers, body_sizes
+from fusec.ir.aliases import may_view
 from fusec.ir.body import RANDOM_SEED, Compute, Extern, Program, TensorRef, tensor_refs
 from fusec.ir.index import Expr, Symbol
 from fusec.runtime.launch_records import LaunchRecord
@@ -221,12 +222,6 @@ def is_random(step: Extern) -> bool:
     """Whether an operator draws from torch's generators."""
     tags = getattr(step.target, "tags", ())
     return step.reason == RANDOM_SEED or torch.Tag.nondeterministic_seeded in tags
-
-
-def may_view(target: object) -> bool:
-    """Whether what an operator returns may be a view of what it is given, by its schema."""
-    schema = getattr(target, "_schema", None)
-    return schema is None or any(result.alias_info is not None for result in schema.returns)
 
 
 __all__ = ["device_steps"]

@@ -198,6 +198,10 @@ def may_recompute(
 AHEAD_BYTES = 32 << 20
 LEAST_LATE_BYTES = 64 << 10
 
+# A result is written over what it is computed from where memory matters; small tensors keep apart,
+# so that fewer kernels differ in nothing else.
+LEAST_OVERWRITTEN_BYTES = 1 << 20
+
 # Multiplications of a product that is over before BLAS would have been called, and terms that one
 # program adds up in so little time.  100 x 100 times 100 x 100 with a softmax took 21.5 us a call
 # with BLAS, and takes 7.1 as one kernel; larger ones were not timed.

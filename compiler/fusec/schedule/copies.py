@@ -18,7 +18,7 @@ from fusec.ir.node import Load
 from fusec.report import FusionDecision
 
 aten = torch.ops.aten
-_FRESH: tuple[object, ...] = (  # their results share memory with nothing
+FRESH: tuple[object, ...] = (  # their results share memory with nothing
     aten.mm.default,
     aten.bmm.default,
     aten.addmm.default,
@@ -27,7 +27,7 @@ _FRESH: tuple[object, ...] = (  # their results share memory with nothing
     aten.convolution_backward.default,
 )
 if hasattr(torch.ops.mkldnn, "_linear_pointwise"):  # in builds with oneDNN
-    _FRESH += (torch.ops.mkldnn._linear_pointwise.default,)
+    FRESH += (torch.ops.mkldnn._linear_pointwise.default,)
 
 
 def take_over(
@@ -50,7 +50,7 @@ def take_over(
             continue
         source = _copied(step, program)
         maker = makers.get(source)
-        if maker is None or maker.target not in _FRESH or source in kept or reads[source] != 1:
+        if maker is None or maker.target not in FRESH or source in kept or reads[source] != 1:
             continue
         (made,) = step.writes()
         renamed[source] = made
@@ -89,4 +89,4 @@ def _copied(step: Compute, program: Program) -> str:
     return source.name if alike else ""
 
 
-__all__ = ["take_over"]
+__all__ = ["FRESH", "take_over"]

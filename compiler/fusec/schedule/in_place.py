@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fusec.ir.body import Compute, Program, Step, TensorRef, tensor_refs
+from fusec.ir.body import Buffer, Compute, Program, Step, TensorRef, tensor_refs
 from fusec.ir.node import walk
 from fusec.report import FusionDecision
 
@@ -79,26 +79,41 @@ def _writer(
         return "the old value is read later"
     if any(name in s.writes() for s in program.steps):
         return "the input is written elsewhere"
-    if not _elementwise(step, value.buffer, name):
+    problem = hindrance(step, made, given)
+    return problem or (writers[0], step)
+
+
+def hindrance(step: Compute, made: Buffer, given: Buffer) -> str:
+    """Return why a kernel must not write ``made`` over what it reads of ``given``; or nothing.
+
+    Args:
+        step: The kernel.
+        made: One of its results.
+        given: What nobody reads after it, of as many bytes; both without gaps, or of one layout.
+    """
+    if not _elementwise(step, made, given):
         return "no element by itself"
-    if made.device.type != "cpu" and not _read_before(step, value.buffer, name):
+    if made.device.type != "cpu" and not _read_before(step, made.name, given.name):
         return "threads of a GPU might read the old value after it is written"
-    return writers[0], step
+    return ""
 
 
-def _elementwise(step: Compute, made: str, given: str) -> bool:
+def _elementwise(step: Compute, made: Buffer, given: Buffer) -> bool:
     """Whether each element is written in the very turn of the loops that reads its old value."""
     body = step.body
-    if body.has_reduction or body.reduce_axes:
+    if body.has_reduction or body.reduce_axes or body.products:
         return False
-    stores = [store for store in body.stores if store.buffer == made]
+    stores = [store for store in body.stores if store.buffer == made.name]
     if len(stores) != 1 or stores[0].updates:
         return False
     (store,) = stores
     used = {symbol for expr in store.index for symbol in expr.symbols()}
     if any(axis not in used and axis.size != 1 for axis in body.axes):
         return False
-    return all(load.index == store.index for load in body.loads() if load.buffer == given)
+    loads = (load for load in body.loads() if load.buffer == given.name)
+    if (made.shape, made.strides) == (given.shape, given.strides):
+        return all(load.index == store.index for load in loads)
+    return all(given.offset(load.index) == made.offset(store.index) for load in loads)
 
 
 def _read_before(step: Compute, made: str, given: str) -> bool:
@@ -112,4 +127,4 @@ def _read_before(step: Compute, made: str, given: str) -> bool:
     return all(load in needed for load in step.body.loads() if load.buffer == given)
 
 
-__all__ = ["update_in_place"]
+__all__ = ["hindrance", "update_in_place"]

@@ -17,6 +17,7 @@ from fusec.schedule.inline import inline_pointwise, inlined_members
 from fusec.schedule.late import convert_late
 from fusec.schedule.loops import arrange_loops
 from fusec.schedule.onehot import settle_one_hots
+from fusec.schedule.overwrite import overwrite
 from fusec.schedule.settle import settle
 from fusec.schedule.wishes import Wishes
 
@@ -122,4 +123,5 @@ def schedule_program(
     buffers = {name: buffer for name, buffer in program.buffers.items() if name in used}
     scheduled = replace(program, steps=arranged, buffers=buffers)
     scheduled, placed = update_in_place(scheduled, updated)
-    return Schedule(scheduled, (*inlined, *taken, *fused.decisions, *placed))
+    scheduled, over = overwrite(scheduled)
+    return Schedule(scheduled, (*inlined, *taken, *fused.decisions, *placed, *over))

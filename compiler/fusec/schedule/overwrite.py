@@ -46,8 +46,10 @@ def overwrite(program: Program) -> tuple[Program, tuple[FusionDecision, ...]]:
                 continue
             for given in step.body.reads():
                 dying = given in own and given not in taken and last[given] == position
-                if dying and _may_lie(program, step, store, given) and moved.join(
-                    store.buffer, given
+                if (
+                    dying
+                    and _may_lie(program, step, store, given)
+                    and moved.join(store.buffer, given)
                 ):
                     taken.add(given)
                     saved = program.buffers[given].bytes
@@ -182,7 +184,7 @@ Groups = tuple[tuple[tuple[int, int], ...], ...]
 
 
 def dimensions_within(coarse: Buffer, fine: Buffer) -> Groups | None:
-    """Return the dimensions of ``fine`` that each one of ``coarse`` is made of; None if they differ.
+    """Return which dimensions of ``fine`` each one of ``coarse`` is made of; None if of none.
 
     Args:
         coarse: Its elements lie without gaps.
@@ -214,18 +216,18 @@ def dimensions_within(coarse: Buffer, fine: Buffer) -> Groups | None:
 
 def _in_memory_order(buffer: Buffer) -> Sequence[tuple[int, int]] | None:
     """Return the dimensions longer than 1 with their sizes, slowest first; None where gaps are."""
-    known = []
+    known: list[tuple[int, int, int]] = []
     for dim, (size, stride) in enumerate(zip(buffer.shape, buffer.strides, strict=True)):
         if size.constant is None or stride.constant is None:
             return None
         if size.constant != 1:
             known.append((stride.constant, dim, size.constant))
     expected = 1
-    for stride, _, size in sorted(known):
-        if stride != expected:
+    for distance, _, length in sorted(known):
+        if distance != expected:
             return None
-        expected *= size
-    return [(dim, size) for _, dim, size in sorted(known, reverse=True)]
+        expected *= length
+    return [(dim, length) for _, dim, length in sorted(known, reverse=True)]
 
 
 __all__ = ["dimensions_within", "overwrite"]

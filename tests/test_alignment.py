@@ -14,10 +14,11 @@ from fusec.graph.alignment import PADDED, align_products
 from fusec.graph.bias import add_biases_later
 from fusec.graph.choices import aligned, alignment_pays
 from fusec.graph.halves import REASON
-from fusec.ir.body import Extern
+from fusec.ir.body import ODD_ROWS, Extern
 from fusec.ir.node import Recorder
 from fusec.lower import lower_graph
 from fusec.lower.matmul import BLAS
+from fusec.schedule import products_of, small_products
 
 aten = torch.ops.aten
 Made = tuple[torch.Tensor, ...]
@@ -104,6 +105,47 @@ def test_what_stays(dtype: torch.dtype) -> None:
     assert module.code == before
     small = (given[0][:, :-1].contiguous(), given[1][:-1].contiguous())
     assert align_products(traced(lambda a, b: (a @ b,), small)) == 0
+
+
+def returned(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Made:
+    """Logits that nothing but the caller reads."""
+    return (torch.addmm(b, x, w.t()).view(4, 6, -1),)
+
+
+def test_results_for_the_caller_are_written_by_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fusec.graph.choices._LARGE_PRODUCT", 24 * 64 * 37)
+    given = tuple(torch.randn(s, dtype=torch.bfloat16) for s in ((24, 64), (37, 64), (37,)))
+    module = traced(returned, given)
+    assert align_products(module) == 0
+    same(module, returned, given)
+    monkeypatch.setattr("fusec.lower.program._require_device", lambda *_: None)
+    program = lower_graph(module, products=True, recorder=Recorder())
+    (product,) = products_of(program)
+    assert small_products(program, [product]) == (product,)
+    (call,) = (step for step in program.steps if step.name == product)
+    assert isinstance(call, Extern)
+    assert ODD_ROWS in call.reason
+
+
+@pytest.mark.parametrize(
+    "change", ["too small", "no kernels", "read", "odd operand", "batch", "aligned"]
+)
+def test_what_no_kernel_writes(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = 40 if change == "aligned" else 37
+    least = 24 * 64 * 37 + (change == "too small")
+    monkeypatch.setattr("fusec.graph.choices._LARGE_PRODUCT", least)
+    inner = 63 if change == "odd operand" else 64
+
+    def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Made:
+        if change == "batch":
+            return (torch.bmm(x.view(2, 12, inner), w.t().expand(2, -1, -1)),)
+        (y,) = returned(x, w, b)
+        return (y, y.exp()) if change == "read" else (y,)
+
+    shapes = ((24, inner), (columns, inner), (columns,))
+    module = traced(f, tuple(torch.randn(s, dtype=torch.bfloat16) for s in shapes))
+    align_products(module, kernels=change != "no kernels")
+    assert not any(ODD_ROWS in n.meta.get(REASON, "") for n in module.graph.nodes)
 
 
 def test_when_it_pays() -> None:

@@ -224,7 +224,7 @@ class _GraphCompiler:
         bound_rows(module, interpreted=self.backend.options.target == "triton")
         if self.backend.options.target != "triton":
             turn_channels_inward(module)
-            align_products(module)
+            align_products(module, kernels=self.backend.options.matmul != "extern")
             multiply_single_pixels(module)
             add_rows_in_place(module)
         divide_gradients(module, interpreted=self.backend.options.target == "triton")

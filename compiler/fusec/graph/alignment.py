@@ -4,6 +4,9 @@ Tensor cores are fed by copies of 16 bytes; a vocabulary of 50257 makes BLAS tak
 up to seven times slower.  Such products get operands padded with zeros and yield a result of which
 a part is read: views of it cost nothing, and the kernel that writes an operand (converts a weight,
 computes a gradient) writes it padded.
+
+Where nothing but the result has such rows and all that becomes of it is that the caller gets it,
+the part would have to be copied out.  A kernel of our own writes it as it is to lie.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusec.graph.choices import aligned, alignment_pays
+from fusec.graph.choices import aligned, alignment_pays, own_rows_pay
 from fusec.graph.halves import REASON
 from fusec.graph.relayout import Relayout, lies_alike
+from fusec.ir.body import ODD_ROWS
 
 aten = torch.ops.aten
 PADDED = "padded to rows of 16 bytes"
@@ -28,15 +32,20 @@ _PRODUCTS: dict[Any, tuple[int, int]] = {
 _VIEWS = (aten.permute.default, aten.t.default, aten.view.default, aten._unsafe_view.default)
 
 
-def align_products(module: fx.GraphModule) -> int:
+def align_products(module: fx.GraphModule, *, kernels: bool = True) -> int:
     """Pad the products that this makes faster; return how many.
 
     Args:
         module: A functional joint or inference graph with fake tensors in ``meta["val"]``; changed
             in place.
+        kernels: Whether kernels of our own may take the place of BLAS.
     """
     if not any(n.target in _PRODUCTS and _may_gain(n) for n in module.graph.nodes):
         return 0
+    if kernels:
+        for node in module.graph.nodes:
+            if node.target in _PRODUCTS and _may_gain(node) and _is_best_ours(node):
+                node.meta[REASON] = ODD_ROWS
     padding = _Padding(module.graph)
     padding.run()
     if padding.count:
@@ -57,7 +66,7 @@ class _Padding(Relayout):
         operands = [node.args[position] for position in _PRODUCTS[node.target]]
         if not all(isinstance(o, fx.Node) and _has_rows(o.meta["val"]) for o in operands):
             return False  # laid out as traced before it is read
-        if _may_gain(node) and self.pad(node):
+        if _may_gain(node) and node.meta.get(REASON) != ODD_ROWS and self.pad(node):
             return True
         self.update(node)  # BLAS takes any distance of rows
         return True
@@ -148,6 +157,20 @@ def _may_gain(node: fx.Node) -> bool:
     )
 
 
+def _is_best_ours(node: fx.Node) -> bool:
+    """Whether a kernel of our own is to compute a product whose odd rows the caller gets."""
+    left, right = (node.args[position].meta["val"] for position in _PRODUCTS[node.target])  # type: ignore[union-attr]
+    result = node.meta["val"]
+    return (
+        REASON not in node.meta
+        and result.dim() == 2
+        and result.is_contiguous()
+        and all(aligned(_distance(value)) == _distance(value) for value in (left, right))
+        and _is_only_returned(node)
+        and own_rows_pay(left.shape[0], left.shape[1], right.shape[1])
+    )
+
+
 def _padded_sizes(left: torch.Tensor, right: torch.Tensor) -> tuple[int, int, int]:
     """Return rows, inner size and columns such that no row of the three starts unaligned."""
     rows, inner = left.shape[-2:]
@@ -185,6 +208,14 @@ def _is_returned(node: fx.Node) -> bool:
     """Whether a graph returns a node or a view of it, which has to lie as it was traced."""
     return any(
         user.op == "output" or (user.target in _VIEWS and _is_returned(user)) for user in node.users
+    )
+
+
+def _is_only_returned(node: fx.Node) -> bool:
+    """Whether all that becomes of a node is a result of the graph, or a view that is."""
+    return bool(node.users) and all(
+        user.op == "output" or (user.target in _VIEWS and _is_only_returned(user))
+        for user in node.users
     )
 
 

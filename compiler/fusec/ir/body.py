@@ -328,6 +328,8 @@ class Compute:
 OWNED_TENSOR = "a tensor that the graph owns"
 RANDOM_SEED = "the seed of the graph's random numbers"
 UNINITIALIZED = "memory that nothing has written yet"
+# What is added to the reason of a matrix product's call where a kernel is to take its place.
+ODD_ROWS = "but for one whose rows are no multiples of 16 bytes"
 
 
 @dataclass(frozen=True)

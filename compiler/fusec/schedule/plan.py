@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from fusec.ir.body import Compute, Extern, Program
+from fusec.ir.body import ODD_ROWS, Compute, Extern, Program
 from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
 from fusec.schedule import choices
@@ -68,7 +68,10 @@ def products_of(program: Program) -> tuple[str, ...]:
 
 
 def small_products(program: Program, names: Collection[str]) -> tuple[str, ...]:
-    """Return those of the calls of ``products_of`` that are over sooner than made, on a GPU."""
+    """Return those of the calls of ``products_of`` that kernels are best for without a measurement.
+
+    On a GPU, those that are over sooner than made, and those that write rows BLAS is slow at.
+    """
     return tuple(
         step.name
         for step in program.steps
@@ -76,7 +79,7 @@ def small_products(program: Program, names: Collection[str]) -> tuple[str, ...]:
         and step.name in names
         and step.body is not None
         and program.buffers[step.outputs[0]].device.type == "cuda"
-        and choices.is_small_product(step.body)
+        and (ODD_ROWS in step.reason or choices.is_small_product(step.body))
     )
 
 

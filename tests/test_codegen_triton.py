@@ -194,6 +194,7 @@ CASES: dict[str, Callable[[], tuple[Case, str]]] = {
         "",
     ),
     "bounded_softmax": lambda: (bounded(lambda n, m: softmax(n, m, HALF), 7, 300), ""),
+    "odd_rows": lambda: (cross_entropy(4, 5003, HALF), "looped"),
     "neighbors": lambda: (neighbors(20, 33, HALF), ""),
     "windows": lambda: (windows(3, 5, 50), "rows"),
     "blended": lambda: (blended(21, 50, HALF), "rows"),

@@ -158,6 +158,44 @@ def test_variances_alone() -> None:
         assert not difference(fusec.compile(function)(x), function(x))
 
 
+@pytest.mark.parametrize("first", [0, 1, 6])
+@pytest.mark.parametrize("columns", [50257, 30522])
+def test_rows_that_begin_anywhere(columns: int, first: int) -> None:
+    space = torch.full((300 * columns + 16,), float("nan"), device="cuda", dtype=torch.bfloat16)
+    x = space[first : first + 300 * columns].view(300, columns)
+    x.normal_()
+    x[7] = float("nan")
+    target = torch.randint(0, columns, (300,), device="cuda")
+
+    def loss(x: torch.Tensor, target: torch.Tensor) -> Any:
+        return F.cross_entropy(x.float(), target, reduction="none"), x.float().amax(1)
+
+    compiled = fusec.compile(loss)
+    for got, plain in zip(compiled(x, target), loss(x, target), strict=True):
+        torch.testing.assert_close(got, plain, rtol=1e-4, atol=1e-4, equal_nan=True)
+    assert any("loaded as one" in kernel.source for kernel in compiled.kernels.values())
+
+
+@pytest.mark.parametrize("columns", [10001, 30522])
+@pytest.mark.parametrize("rows", [5, 200, 2049])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_logits_for_the_caller(dtype: torch.dtype, rows: int, columns: int) -> None:
+    x = torch.randn(rows, 768, device="cuda", dtype=dtype)
+    weight = (torch.randn(columns, 768, device="cuda") / 28).to(dtype)
+    bias = torch.randn(columns, device="cuda", dtype=dtype)
+
+    def head(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, weight, bias)
+
+    compiled = fusec.compile(head)
+    found, exact = compiled(x, weight, bias), head(x.double(), weight.double(), bias.double())
+    assert found.stride() == (columns, 1)
+    own = (head(x, weight, bias).double() - exact).abs().max()
+    assert (found.double() - exact).abs().max() <= 1.1 * own
+    large = rows * 768 * columns >= 1 << 29
+    assert bool(compiled.kernels) == large
+
+
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_rows_whose_length_each_call_says(dtype: torch.dtype, graphs: bool) -> None:

@@ -300,6 +300,9 @@ class Block:
             if self.kernel.padding is not None and node in self.kernel.padding.loads:
                 texts.append(f"other={self._padded(node)}")
             return Text(f"tl.load({', '.join(texts)}){line.spread(2)}")
+        odd, policy = self.kernel.odd, self.kernel.evict.get((self.number, node.buffer))
+        if odd is not None and odd.row.is_read_by(node, self.kernel.buffers, self.kernel.tile):
+            return Text(odd.load(self._outside(node), policy or ""))
         address, dims = self.pointer(node.buffer, node.index)
         conditions = [d.mask for d in self.ordered(dims) if d.mask]
         spread = dims
@@ -319,10 +322,15 @@ class Block:
             args.append(f"other={other.source}")
         elif self.kernel.padding is not None and node in self.kernel.padding.loads:
             args.append(f"other={self._padded(node)}")
-        policy = self.kernel.evict.get((self.number, node.buffer))
         if policy is not None and any(d.place >= 0 for d in dims):
             args.append(f'eviction_policy="{policy}"')
         return ex.call("tl.load", *[Text(a) for a in args])
+
+    def _outside(self, node: Load) -> str:
+        """Return what a load is to yield outside of its row."""
+        padding = self.kernel.padding
+        known = padding is not None and node in padding.loads
+        return f"tl.cast({self._padded(node) if known else 0}, {ex.triton_type(node.dtype)})"
 
     def _padded(self, node: Load) -> str:
         assert self.kernel.padding is not None

@@ -21,6 +21,7 @@ from fusec.codegen.triton.indices import (
     write_padded,
     write_row_index,
 )
+from fusec.codegen.triton.odd_rows import write_odd_row
 from fusec.codegen.triton.online import carry_online
 from fusec.codegen.triton.patterns import use_patterns
 from fusec.codegen.triton.phases import cut_into_phases
@@ -178,7 +179,8 @@ def write_single(file: File) -> None:
         size = block.index(tile.inner.size)
         if tile.walk is not None:
             size = f"{block.index(tile.walk.size)} * {write_padded(kernel, tile)}"
-        loop = LOOP.format(size)
+        kernel.odd = write_odd_row(kernel, block)
+        loop = LOOP.format(size if kernel.odd is None else f"{size} + {kernel.odd.shift}")
         write_looped(kernel, block, plan_passes(body), loop)
     constants = [(k.name, k.name) for k in file.knobs]
     if choice.sized:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from fusec.codegen.naming import identifier
 from fusec.codegen.triton.expressions import Needs
+from fusec.codegen.triton.odd_rows import OddLoop
 from fusec.codegen.triton.padding import Padding
 from fusec.codegen.triton.pairs import Pair, StorePair
 from fusec.codegen.triton.tiling import LIMIT, NEAR, Dim, Tile, extents, times_reach
@@ -43,6 +44,7 @@ class Kernel:
         store_pairs: Pairs of stores that are written as one.
         step: Rows, or elements of a row, that a loop takes at a time, as generated.
         access: Elements of a 16-byte access, where running values are shared by ``GROUP`` rows.
+        odd: How a loop reads rows that begin anywhere; None where there are none.
     """
 
     tile: Tile
@@ -65,6 +67,7 @@ class Kernel:
     store_pairs: tuple[StorePair, ...] = ()
     step: int = 0
     access: int = 0
+    odd: OddLoop | None = None
 
     @functools.cached_property
     def reach(self) -> list[Expr]:

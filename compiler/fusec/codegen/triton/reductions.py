@@ -428,7 +428,10 @@ def write_pass(
                 writer.line(f"{walk.mask} = {walk.index} < {size}")
             origin = f"tl.multiple_of({first} % PADDED, {inner_dim.block})"
         wide = "" if kernel.index_type == "tl.int32" else f".to({kernel.index_type})"
-        write_index(kernel, inner_dim, f"{origin} + ", wide)
+        if kernel.odd is not None:
+            kernel.odd.write_index(kernel, reducer.block)
+        else:
+            write_index(kernel, inner_dim, f"{origin} + ", wide)
         inside = Block(kernel, reducer.block, number)
         inside.carries = carries
         inside.write(nodes, roots=roots, stores=stores)

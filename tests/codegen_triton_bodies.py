@@ -384,6 +384,28 @@ def batch_norm_last(rows: int, channels: int, dtype: torch.dtype = torch.float16
     return normalize((rows, channels), (0,), (1,), dtype)
 
 
+def running_mean(rows: int, columns: int) -> Case:
+    """A mean of each row that goes into one of all calls, beside the row less its mean."""
+    buffers = {
+        "x": buffer("x", (rows, columns), F32),
+        "mean": buffer("mean", (rows,), F32),
+        "out": buffer("out", (rows, columns), F32),
+    }
+    with recording():
+        (i,), (r,) = axes(rows), axes(columns, prefix="r")
+        x = ops.load("x", at(i, r), F32)
+        total = ops.reduce("sum", x, (r,), F32)
+        new = ops.binary("mul", total, ops.const(0.1 / columns, F32))
+        old = ops.binary("mul", ops.load("mean", at(i), F32), ops.const(0.9, F32))
+        centred = ops.binary("sub", x, ops.binary("mul", total, ops.const(1 / columns, F32)))
+        stores = (
+            Store("out", at(i, r), centred),
+            Store("mean", at(i), ops.binary("add", old, new)),
+        )
+        body = Body((i,), (r,), stores)
+    return Case("running_mean", body, buffers, "running mean")
+
+
 def cross_entropy(rows: IntLike, columns: int, dtype: torch.dtype = torch.float16) -> Case:
     """Loss of each row: log of the sum of exponentials, less the target's score."""
     buffers = {

@@ -16,6 +16,7 @@ from codegen_triton_bodies import (
     group_norm,
     normalize,
     reduce_rows,
+    running_mean,
     spread_rows,
 )
 from fusec.errors import CompileError
@@ -79,3 +80,9 @@ def test_first_of_equal_extremes(kind: str, strategy: str) -> None:
         x[4, ::2], x[4, 1::2] = 0.0, -0.0
 
     run(reduce_rows(kind, 5, 5000), strategy, change)
+
+
+@pytest.mark.parametrize("strategy", ["persistent", "looped", "split"])
+@pytest.mark.parametrize("shape", [(5, 300), (33, 70), (2, 5000)])
+def test_a_rows_value_is_updated_where_it_lies(shape: tuple[int, int], strategy: str) -> None:
+    run(running_mean(*shape), strategy)

@@ -158,6 +158,32 @@ def test_variances_alone() -> None:
         assert not difference(fusec.compile(function)(x), function(x))
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("shape", [(4, 3, 9, 9), (16, 3, 96, 96), (2, 3, 300, 280)])
+def test_running_statistics(
+    shape: tuple[int, ...], format: torch.memory_format, graphs: bool
+) -> None:
+    def made() -> torch.nn.Module:
+        torch.manual_seed(0)
+        norms = (torch.nn.BatchNorm2d(c, momentum=0.3) for c in (64, 5, 3))
+        convolutions = (torch.nn.Conv2d(*c, 1) for c in ((3, 64), (64, 5), (5, 3)))
+        layers = [layer for pair in zip(convolutions, norms, strict=True) for layer in pair]
+        return torch.nn.Sequential(*layers).cuda()
+
+    ours, theirs = made(), made()
+    compiled = fusec.compile(ours, cuda_graphs=graphs)
+    for _ in range(5):
+        x = torch.randn(shape, device="cuda").to(memory_format=format)
+        one, two = compiled(x), theirs(x)
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-3)
+        one.square().mean().backward()
+        two.square().mean().backward()
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-4, atol=1e-5)
+    updated = [d for g in compiled.graphs for d in g.fusions if "updated where" in d.reason]
+    assert len(updated) == 9
+
+
 @pytest.mark.parametrize("first", [0, 1, 6])
 @pytest.mark.parametrize("columns", [50257, 30522])
 def test_rows_that_begin_anywhere(columns: int, first: int) -> None:

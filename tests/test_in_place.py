@@ -117,6 +117,70 @@ def test_layouts_and_views_of_one_tensor() -> None:
         assert torch.equal(ours, theirs)
 
 
+class _Norms(nn.Module):
+    def __init__(self, kind: type[nn.Module], convolution: type[nn.Module]) -> None:
+        super().__init__()
+        self.first, self.second = convolution(3, 8, 3), convolution(8, 5, 3)
+        self.one, self.two = kind(8), kind(5, momentum=0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.two(self.second(torch.relu(self.one(self.first(x)))))
+        return found
+
+
+_DIMENSIONS = [
+    (nn.BatchNorm1d, nn.Conv1d, (4, 3, 50)),
+    (nn.BatchNorm2d, nn.Conv2d, (4, 3, 12, 13)),
+    (nn.BatchNorm3d, nn.Conv3d, (2, 3, 6, 7, 8)),
+]
+
+
+@pytest.mark.parametrize("learn", [True, False])
+@pytest.mark.parametrize(("kind", "convolution", "shape"), _DIMENSIONS)
+def test_running_statistics(
+    kind: type[nn.Module],
+    convolution: type[nn.Module],
+    shape: tuple[int, ...],
+    learn: bool,
+) -> None:
+    ours = _Norms(kind, convolution)
+    theirs = copy.deepcopy(ours)
+    compiled = fusec.compile(ours)
+    places = {name: buffer.data_ptr() for name, buffer in ours.named_buffers()}
+    for _ in range(3):
+        x = torch.randn(shape)
+        with torch.set_grad_enabled(learn):
+            one, two = compiled(x), theirs(x)
+        torch.testing.assert_close(one, two)
+        if learn:
+            one.square().sum().backward()
+            two.square().sum().backward()
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+    assert places == {name: buffer.data_ptr() for name, buffer in ours.named_buffers()}
+    assert placed(compiled) == 6  # a mean, a variance and a count for each
+
+
+def test_statistics_that_are_read_besides() -> None:
+    """What else is computed from the old or from the new mean is as in eager."""
+
+    def function(x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        centred = x - mean[:, None]
+        mean.mul_(0.9).add_(x.mean(1), alpha=0.1)
+        scale.mul_(0.5).add_((x * scale[:, None]).sum(1))
+        return centred * centred.square().mean(1, keepdim=True) + mean[:, None]
+
+    same(function, torch.randn(7, 300), torch.randn(7), torch.randn(7))
+    same(function, torch.randn(400, 9), torch.randn(400), torch.randn(400))
+
+
+def test_a_row_that_is_written_as_well() -> None:
+    def function(x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+        mean.mul_(0.9).add_(x.mean(1), alpha=0.1)
+        return x * 2
+
+    assert same(function, torch.randn(64, 1000), torch.randn(64)) == 1
+
+
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
 def test_an_optimizers_step(kind: str) -> None:
     def make() -> tuple[list[nn.Parameter], torch.optim.Optimizer]:

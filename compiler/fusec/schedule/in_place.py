@@ -3,7 +3,8 @@
 AOTAutograd makes a graph functional: what updates an input is returned, and copied into the input
 when the graph is done.  Where one kernel computes the new values from the old ones element by
 element, and nobody looks at the old ones afterwards, it may as well put them into the input; the
-copy then finds that there is nothing to do.  An optimizer's step is of this kind.
+copy then finds that there is nothing to do.  An optimizer's step is of this kind, and so are the
+running statistics of a norm, of which a kernel has one for each row that it reduces.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fusec.ir.body import Buffer, Compute, Program, Step, TensorRef, tensor_refs
-from fusec.ir.node import walk
+from fusec.ir.body import Body, Buffer, Compute, Program, Step, TensorRef, tensor_refs
+from fusec.ir.node import Reduce, Scan, walk
 from fusec.report import FusionDecision
 
 
@@ -91,7 +92,7 @@ def hindrance(step: Compute, made: Buffer, given: Buffer) -> str:
         made: One of its results.
         given: What nobody reads after it, of as many bytes; both without gaps, or of one layout.
     """
-    if not _elementwise(step, made, given):
+    if not _elementwise(step, made, given) and not _row_by_row(step, made, given):
         return "no element by itself"
     if made.device.type != "cpu" and not _read_before(step, made.name, given.name):
         return "threads of a GPU might read the old value after it is written"
@@ -103,6 +104,32 @@ def _elementwise(step: Compute, made: Buffer, given: Buffer) -> bool:
     body = step.body
     if body.has_reduction or body.reduce_axes or body.products:
         return False
+    return _is_at_its_place(body, made, given)
+
+
+def _row_by_row(step: Compute, made: Buffer, given: Buffer) -> bool:
+    """Whether each row's one element is written by whom its old value is read for nothing else.
+
+    Several threads, or programs that share a row, may read the old value, and some of them when it
+    has been written; but only one of them writes, who has read it before.
+    """
+    body = step.body
+    if not body.reduce_axes or body.products or body.sums:
+        return False
+    if not _is_at_its_place(body, made, given):
+        return False
+    (store,) = (store for store in body.stores if store.buffer == made.name)
+    if {symbol for expr in store.index for symbol in expr.symbols()} & set(body.reduce_axes):
+        return False
+    others = [each.value for each in body.stores if each is not store]
+    others += [each for each in body.computed if each is not store.value and each not in others]
+    others += [a for n in body.nodes() if isinstance(n, Reduce | Scan) for a in n.args]
+    elsewhere = set(walk(tuple(others)))
+    return not any(n in elsewhere for n in body.loads() if n.buffer == given.name)
+
+
+def _is_at_its_place(body: Body, made: Buffer, given: Buffer) -> bool:
+    """Whether a store is for each outer turn, and all old values read in it are of its element."""
     stores = [store for store in body.stores if store.buffer == made.name]
     if len(stores) != 1 or stores[0].updates:
         return False

@@ -216,8 +216,9 @@ def _few_rows(rows: int, columns: int, inner: int, count: int) -> list[tuple[str
     """Few rows (or columns): every program streams its part of the large operand, once.
 
     16 to 32 KiB a step and four steps ahead keep the memory busy; where there are too few tiles
-    for all SMs, several programs share the sum of each.  Of 198 and 176 settings for 16 x 11008 over
-    4096 and 16 x 4096 over 11008 the best are among these: 34.6 and 35.7 us, cuBLAS 35.4 and 37.0.
+    for all SMs, several programs share the sum of each.  Of 198 and 176 settings for 16 x 11008
+    over 4096 and 16 x 4096 over 11008 the best are among these: 34.6 and 35.7 us, cuBLAS 35.4 and
+    37.0.
     """
     tall = columns <= FEW_ROWS and columns < rows
     short = max(power_of_two(min(rows, columns)), 16)

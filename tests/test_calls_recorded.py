@@ -383,6 +383,38 @@ def test_training_with_running_statistics() -> None:
     torch.testing.assert_close(compiled(x), other(x), rtol=1e-4, atol=1e-5)
 
 
+def test_what_kernels_update_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fusec.runtime import updates
+
+    copied: list[int] = []
+    plain = updates.copy_all
+    monkeypatch.setattr(
+        updates, "copy_all", lambda pairs: (copied.append(len(pairs)), plain(pairs))
+    )
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    compiled = fusec.compile(module)
+    before = {name: (b.clone(), b._version) for name, b in module.named_buffers()}
+    for _ in range(3):
+        compiled(torch.randn(2, 3, 8, 8)).square().sum().backward()
+    assert is_recorded(compiled)
+    assert not copied
+    for name, buffer in module.named_buffers():
+        assert not torch.equal(buffer, before[name][0])
+        assert buffer._version >= before[name][1] + 3
+
+
+def test_a_gradient_that_needs_what_was_updated_since_is_refused() -> None:
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    compiled = fusec.compile(module)
+    x = torch.randn(2, 3, 8, 8)
+    compiled(x).sum().backward()
+    scale = torch.randn(4, requires_grad=True)
+    product = scale * module[1].running_mean  # type: ignore[operator]
+    compiled(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
+
+
 def test_edited_kernels_of_recorded_calls() -> None:
     a, b = leaf(), leaf()
     compiled = short(lambda a, b: a * b + a, a, b)

@@ -21,7 +21,7 @@ import torch
 from fusec.capture.direct import LOOKED_UP, cell, names_only, updates_are_plain, wrapper_of
 from fusec.runtime.autocast import without_autocast
 from fusec.runtime.part import CompiledPart
-from fusec.runtime.updates import copy_all
+from fusec.runtime.updates import note_updates
 
 # What the generated parts of AOTAutograd's wrappers may name: running, and normalizing results,
 # and that operators convert nothing once more where the graph was made under autocast.
@@ -96,7 +96,7 @@ def recorded_call(compiled: Callable[..., Any], part: CompiledPart) -> Callable[
         outputs: Any = apply(*inputs)
         if not updated:
             return outputs
-        copy_all((inputs[i], output) for i, output in zip(updated, outputs, strict=False))
+        note_updates([inputs[i] for i in updated], outputs)
         return outputs[len(updated) :]
 
     return call
@@ -104,6 +104,7 @@ def recorded_call(compiled: Callable[..., Any], part: CompiledPart) -> Callable[
 
 def _subclass(plan: _Plan, run: Callable[[list[Any]], list[Any]]) -> type[torch.autograd.Function]:
     function, returned, constant = plan.function, plan.returned, plan.constant
+    updated = plan.updated
     slow: Callable[..., Any] = function.backward
     forward_cls: Any = function
 
@@ -112,6 +113,9 @@ def _subclass(plan: _Plan, run: Callable[[list[Any]], list[Any]]) -> type[torch.
         # As AOTAutograd does it: a view would keep its base and its history.
         ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in outputs[returned:]])
         ctx.symints = ctx.opaque_objects = ctx._tensors_no_vc_check = ()
+        for i, each in enumerate(updated):
+            if outputs[i] is inputs[each]:
+                outputs[i] = None  # its kernel has updated it; torch would return a view of it
         if constant:
             values = [outputs[i] for i in constant]
             ctx.mark_non_differentiable(*[v for v in values if isinstance(v, torch.Tensor)])

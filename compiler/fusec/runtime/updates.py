@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
+from torch.autograd.graph import increment_version
 
 # From this many of one kind on, one operator for all takes less time than one for each.
 SEVERAL = 3
+
+
+def note_updates(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor | None]) -> None:
+    """Copy new values into what is updated; autograd learns of what a kernel has updated already.
+
+    Args:
+        targets: What is updated.
+        values: Its new values, as many or more; None for what has them.
+    """
+    changed: list[torch.Tensor] = []
+    left: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for target, value in zip(targets, values, strict=False):
+        if value is None:
+            changed.append(target)
+        else:
+            left.append((target, value))
+    if changed:
+        increment_version(changed)
+    if left:
+        copy_all(left)
 
 
 def copy_all(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -34,4 +55,4 @@ def copy_all(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
                 target.copy_(value)
 
 
-__all__ = ["copy_all"]
+__all__ = ["copy_all", "note_updates"]

@@ -384,22 +384,24 @@ def batch_norm_last(rows: int, channels: int, dtype: torch.dtype = torch.float16
     return normalize((rows, channels), (0,), (1,), dtype)
 
 
-def running_mean(rows: int, columns: int) -> Case:
-    """A mean of each row that goes into one of all calls, beside the row less its mean."""
+def running_mean(rows: int, columns: int, down: bool = False) -> Case:
+    """A mean of each row (or column) that goes into one of all calls, beside what is left of it."""
+    shape = (columns, rows) if down else (rows, columns)
     buffers = {
-        "x": buffer("x", (rows, columns), F32),
+        "x": buffer("x", shape, F32),
         "mean": buffer("mean", (rows,), F32),
-        "out": buffer("out", (rows, columns), F32),
+        "out": buffer("out", shape, F32),
     }
     with recording():
         (i,), (r,) = axes(rows), axes(columns, prefix="r")
-        x = ops.load("x", at(i, r), F32)
+        place = at(r, i) if down else at(i, r)
+        x = ops.load("x", place, F32)
         total = ops.reduce("sum", x, (r,), F32)
         new = ops.binary("mul", total, ops.const(0.1 / columns, F32))
         old = ops.binary("mul", ops.load("mean", at(i), F32), ops.const(0.9, F32))
         centred = ops.binary("sub", x, ops.binary("mul", total, ops.const(1 / columns, F32)))
         stores = (
-            Store("out", at(i, r), centred),
+            Store("out", place, centred),
             Store("mean", at(i), ops.binary("add", old, new)),
         )
         body = Body((i,), (r,), stores)

@@ -86,3 +86,5 @@ def test_first_of_equal_extremes(kind: str, strategy: str) -> None:
 @pytest.mark.parametrize("shape", [(5, 300), (33, 70), (2, 5000)])
 def test_a_rows_value_is_updated_where_it_lies(shape: tuple[int, int], strategy: str) -> None:
     run(running_mean(*shape), strategy)
+    if strategy != "persistent":
+        run(running_mean(*shape, down=True), strategy)

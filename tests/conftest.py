@@ -67,6 +67,17 @@ def private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield cache
 
 
+@pytest.fixture(scope="session", autouse=True)
+def fast_halves() -> Iterator[None]:
+    """Products of halves are what they are in the tests' text, not what this machine is fast at."""
+    from fusec.graph.speeds import HalfSpeed
+
+    with pytest.MonkeyPatch.context() as patch:
+        speed = HalfSpeed(half=0.01, single=0.02, conversion=0.4)
+        patch.setattr("fusec.graph.choices.half_speed", lambda dtype: speed)
+        yield
+
+
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Let what a file draws while it is imported be the same in every run as well."""
     if isinstance(collector, pytest.Module):

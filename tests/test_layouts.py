@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusec
 from fusec.graph.layouts import CHANNELS_LAST, turn_channels_inward
+from fusec.graph.speeds import HalfSpeed
 
 
 @pytest.fixture(autouse=True)
@@ -71,9 +72,8 @@ def test_a_network_of_convolutions(given: torch.memory_format, shape: tuple[int,
 @pytest.mark.parametrize("native", [True, False])
 def test_of_bfloat16(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are turned where the processor multiplies it; else as what they are widened to."""
-    for place in ("choices", "halves"):
-        name = f"fusec.graph.{place}.multiplies_slowly"
-        monkeypatch.setattr(name, lambda dtype: not native, raising=False)
+    speed = HalfSpeed(half=0.01 if native else 0.05, single=0.0167, conversion=0.8)
+    monkeypatch.setattr("fusec.graph.choices.half_speed", lambda dtype: speed)
     exact = Block().eval().double()
     module, x = copy.deepcopy(exact).bfloat16(), torch.randn(2, 3, 57, 43).bfloat16()
     compiled = fusec.compile(module)

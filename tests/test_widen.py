@@ -11,16 +11,18 @@ import torch.nn.functional as F
 from torch import nn
 
 import fusec
-from fusec.graph import halves
+from fusec.graph.speeds import HalfSpeed
 
 HALVES = (torch.bfloat16, torch.float16)
+SLOW = HalfSpeed(half=0.05, single=0.0167, conversion=0.8)
+FAST = HalfSpeed(half=0.01, single=0.02, conversion=0.4)
 
 
 @pytest.fixture(autouse=True)
 def slow_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every processor be one that has no half-precision products."""
     monkeypatch.setenv("FUSEC_STRICT", "1")
-    monkeypatch.setattr(halves, "multiplies_slowly", lambda dtype: dtype in HALVES)
+    monkeypatch.setattr("fusec.graph.choices.half_speed", lambda dtype: SLOW)
     torch._dynamo.reset()
     torch.manual_seed(0)
 
@@ -165,7 +167,7 @@ def test_batches_masks_and_sizes_that_change() -> None:
 
 
 def test_a_fast_processor_keeps_its_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(halves, "multiplies_slowly", lambda dtype: False)
+    monkeypatch.setattr("fusec.graph.choices.half_speed", lambda dtype: FAST)
     x = torch.randn(64, 64).bfloat16()
     compiled = fusec.compile(torch.mm)
     assert torch.equal(compiled(x, x), x @ x)

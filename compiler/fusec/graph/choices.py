@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import platform
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
+from fusec.graph.speeds import half_speed
+from fusec.processor import is_amd
 
-@functools.cache
+# Products that take this many times as long as float32's are slow: less may be noise.
+_SLOWER = 1.25
+
+
 def multiplies_slowly(dtype: torch.dtype) -> bool:
-    """Whether this processor multiplies matrices of a half-precision dtype slower than float32.
-
-    Without instructions for it, oneDNN converts both operands again for every block of the
-    product: bfloat16 runs at a third of float32's speed on AVX-512, float16 at a tenth, and
-    convolutions at half to an eighth. Only x86 was measured.
-    """
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return False
-    ask = getattr(torch.cpu, "get_capabilities", None)
-    known = ask() if ask is not None else {}
-    if dtype == torch.bfloat16:
-        native = known.get("avx512_bf16") or torch.cpu._is_avx512_bf16_supported()
-        return not (native or torch.cpu._is_amx_tile_supported())
-    if dtype == torch.float16:
-        return not (known.get("avx512_fp16") or known.get("amx_fp16"))
-    return False
+    """Whether this processor multiplies matrices of a half-precision dtype slower than float32."""
+    speed = half_speed(dtype)
+    return speed.half >= _SLOWER * speed.single
 
 
-# A float32 product saves about 1/30 ns a multiplication over a bfloat16 one, and an operand's
-# conversion costs 0.8 ns an element: it is read, written and read again.
-_PRODUCTS_AN_ELEMENT = 24
-
-
-def pays_to_widen(multiplications: int, converted: int) -> bool:
+def pays_to_widen(dtype: torch.dtype, multiplications: int, converted: int) -> bool:
     """Whether a product is faster in float32, its operands' conversion counted.
 
     Args:
+        dtype: Of the product, in half precision.
         multiplications: Of one scalar by another.
         converted: Elements that are there in half precision only.
     """
-    return multiplications > _PRODUCTS_AN_ELEMENT * converted
+    speed = half_speed(dtype)
+    return multiplications * (speed.half - speed.single) > converted * speed.conversion
 
 
 # Products of fewer multiplications may become kernels of their own.
@@ -144,15 +130,6 @@ def own_rows_pay(rows: int, inner: int, columns: int) -> bool:
 def aligned(size: int) -> int:
     """Return the next size whose rows of half precision are multiples of 16 bytes."""
     return -(-size // _ALIGNED) * _ALIGNED
-
-
-@functools.cache
-def is_amd() -> bool:
-    """Whether this processor is AMD's, for which MKL is not made; False where nobody says."""
-    try:
-        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
 
 
 # Where MKL multiplies float32 with half-wide instructions, a thread saves this much by oneDNN in

@@ -162,7 +162,7 @@ class _Widening:
             return False
         missing = [n for n in operands if self.find(n, make=False) is None]
         converted = sum(_elements(n.meta["val"]) for n in missing)
-        return pays_to_widen(_multiplications(node), converted)
+        return pays_to_widen(values[0].dtype, _multiplications(node), converted)
 
     # -- rewriting --------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from fusec.kernel import Kernel
+from fusec.processor import processor
 from fusec.report import Timing, Trial, TuningRun
 from fusec.tunables import read_tunables, set_tunables
 
@@ -89,18 +90,6 @@ def device_name(device: torch.device) -> str:
 
 
 @functools.cache
-def processor() -> str:
-    """Return the processor's name."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
 def machine(device: torch.device) -> dict[str, Any]:
     """Describe the machine for a record."""
     try:

@@ -14,11 +14,12 @@ from fusec.graph.alignment import PADDED, align_products
 from fusec.graph.bias import add_biases_later
 from fusec.graph.choices import aligned, alignment_pays
 from fusec.graph.halves import REASON
-from fusec.ir.body import ODD_ROWS, Extern
-from fusec.ir.node import Recorder
+from fusec.ir.body import ODD_ROWS, Compute, Extern
+from fusec.ir.node import Recorder, recording
 from fusec.lower import lower_graph
 from fusec.lower.matmul import BLAS
 from fusec.schedule import products_of, small_products
+from fusec.tune.products import Choice, choose_products
 
 aten = torch.ops.aten
 Made = tuple[torch.Tensor, ...]
@@ -125,6 +126,20 @@ def test_results_for_the_caller_are_written_by_a_kernel(monkeypatch: pytest.Monk
     (call,) = (step for step in program.steps if step.name == product)
     assert isinstance(call, Extern)
     assert ODD_ROWS in call.reason
+
+
+def test_what_is_not_measured_is_a_kernel_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is padded for BLAS, which would take several times as long."""
+    monkeypatch.setattr("fusec.graph.choices._LARGE_PRODUCT", 24 * 64 * 37)
+    monkeypatch.setattr("fusec.lower.program._require_device", lambda *_: None)
+    given = tuple(torch.randn(s, dtype=torch.bfloat16) for s in ((24, 64), (37, 64), (37,)))
+    module = traced(returned, given)
+    align_products(module)
+    recorder = Recorder()
+    program = lower_graph(module, products=True, recorder=recorder)
+    with recording(recorder):
+        found = choose_products(program, products_of(program), lambda *_: Choice("not measured"))
+    assert [type(step) for step in found.program.steps] == [Compute]
 
 
 @pytest.mark.parametrize(

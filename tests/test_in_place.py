@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import fusec
+from fusec.schedule.view import fusion_view
 
 
 @pytest.fixture(autouse=True)
@@ -171,6 +172,21 @@ def test_statistics_that_are_read_besides() -> None:
 
     same(function, torch.randn(7, 300), torch.randn(7), torch.randn(7))
     same(function, torch.randn(400, 9), torch.randn(400), torch.randn(400))
+
+
+def test_the_graph_shows_who_updates() -> None:
+    def function(x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+        mean.mul_(0.9).add_(x.mean(1), alpha=0.1)
+        return x * 2
+
+    compiled = fusec.compile(function)
+    compiled(torch.randn(64, 1000), torch.randn(64))
+    (part,) = compiled.graphs[0].parts
+    state = part.state
+    assert state.program is not None
+    assert state.schedule is not None
+    view = fusion_view(state.program, state.scheduled, state.schedule.decisions)
+    assert all(node.kernels for node in view.before.nodes if node.kind == "kernel")
 
 
 def test_a_row_that_is_written_as_well() -> None:

@@ -14,6 +14,7 @@ from codegen_triton_bodies import F32, buffer
 from fusec.ir.index import Expr
 from fusec.schedule import overwrite
 from fusec.schedule.overwrite import dimensions_within
+from fusec.schedule.view import fusion_view
 
 Function = Callable[..., object]
 
@@ -192,6 +193,21 @@ def test_a_network_learns_the_same() -> None:
 def test_small_results_have_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overwrite, "LEAST_OVERWRITTEN_BYTES", 24 * 24 * 4 + 1)
     assert same(_activation, torch.randn(24, 24), torch.randn(24, 24)) == 0
+
+
+@pytest.mark.parametrize("function", [_activation, _one_over_another, _of_more_dimensions, _of_two])
+def test_the_graph_shows_who_computes_what(function: Function) -> None:
+    compiled = fusec.compile(function)
+    with torch.no_grad():
+        compiled(torch.randn(24, 24), torch.randn(24, 24))
+    (part,) = compiled.graphs[0].parts
+    state = part.state
+    assert state.program is not None
+    assert state.schedule is not None
+    view = fusion_view(state.program, state.scheduled, state.schedule.decisions)
+    shown = {kernel for node in view.before.nodes for kernel in node.kernels}
+    assert all(node.kernels for node in view.before.nodes if node.kind == "kernel")
+    assert shown == set(part.kernels)
 
 
 def test_which_dimensions_are_of_which() -> None:

@@ -120,8 +120,8 @@ _LARGE_PRODUCT = 1 << 29
 def own_rows_pay(rows: int, inner: int, columns: int) -> bool:
     """Whether a kernel of our own writes odd rows sooner than BLAS writes padded ones, and a copy.
 
-    On an H200, 8192 x 768 x 30522 in 0.65 ms instead of 0.83, 4096 x 768 x 50257 0.55 (0.74), 2048
-    x 4096 x 32001 0.74 (0.87), 512 x 768 x 50257 0.08 (0.14), 128 x 4096 x 50257 0.12 (0.32), where
+    On an H200, 8192 x 768 x 30522 in 0.65 ms instead of 0.83, 4096 x 768 x 50257 0.56 (0.74), 2048
+    x 4096 x 32001 0.74 (0.87), 512 x 768 x 50257 0.08 (0.14), 128 x 4096 x 50257 0.14 (0.32), where
     BLAS alone takes 1.6 to 5.7 ms of the large ones.  And there is no second tensor of that size.
     """
     return rows * inner * columns >= _LARGE_PRODUCT

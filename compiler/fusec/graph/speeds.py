@@ -2,9 +2,9 @@
 
 Instructions alone do not say it.  Without any oneDNN converts both operands again for every block
 of a product: bfloat16 runs at a third of float32's speed on AVX-512, float16 at a tenth.  A Xeon
-that has them (AVX-512's, but no AMX) multiplies bfloat16 at half of float32's speed all the same,
-an EPYC that has them faster.  So both are timed, a tenth of a second once; the store keeps what was
-found, so that the same program computes the same the next time.
+that has them (AVX-512's, but no AMX) multiplies bfloat16 at half of float32's speed all the same.
+So both are timed, a tenth of a second once; the store keeps what was found, so that the same
+program computes the same the next time.
 """
 
 from __future__ import annotations

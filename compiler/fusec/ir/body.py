@@ -81,6 +81,8 @@ class Store:
             values stays is not defined); ``add``, ``mul``, ``max`` and ``min`` combine with what
             is there, in any order.
         asked: The user's line that was lowered when the store was recorded.
+        made: The result's own name, where it is written over another tensor, ``buffer``; else
+            empty.
     """
 
     buffer: str
@@ -90,6 +92,7 @@ class Store:
     asked: SourceLine | None = field(
         default_factory=lambda: current_recorder().source, compare=False, repr=False
     )
+    made: str = field(default="", compare=False, repr=False)
 
     @property
     def source(self) -> SourceLine | None:

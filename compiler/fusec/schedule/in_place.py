@@ -38,7 +38,9 @@ def update_in_place(
             continue
         at, step = found
         stores = tuple(
-            replace(store, buffer=name) if store.buffer == value.buffer else store
+            replace(store, buffer=name, made=store.buffer)
+            if store.buffer == value.buffer
+            else store
             for store in step.body.stores
         )
         steps = list(program.steps)

@@ -157,11 +157,13 @@ class _Moved:
         if self.name_of.keys().isdisjoint((*body.reads(), *body.writes())):
             return body
         moved = body.moved(body.axes, body.reduce_axes, {}, swap)
-        stores = (
-            replace(s, buffer=self.find(s.buffer), index=self.index(s.buffer, s.index))
-            for s in moved.stores
-        )
-        return replace(moved, stores=tuple(stores))
+        return replace(moved, stores=tuple(map(self.store, moved.stores)))
+
+    def store(self, store: Store) -> Store:
+        if store.buffer not in self.name_of:
+            return store
+        index = self.index(store.buffer, store.index)
+        return replace(store, buffer=self.find(store.buffer), index=index, made=store.buffer)
 
     def extern(self, step: Extern) -> Extern:
         args, kwargs = self.value(step.args), self.value(step.kwargs)

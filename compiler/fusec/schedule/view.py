@@ -133,7 +133,12 @@ def kernels_of(steps: Iterable[Step], scheduled: Program) -> dict[str, tuple[str
     of those who read it.  A kernel that leaves sums of pieces for another to add up has a share in
     what the other writes.
     """
-    writer = {b: s.name for s in scheduled.steps if isinstance(s, Compute) for b in s.writes()}
+    writer = {
+        store.made or store.buffer: step.name
+        for step in scheduled.steps
+        if isinstance(step, Compute)
+        for store in step.body.stores
+    }
     steps = tuple(steps)
     readers: dict[str, list[str]] = {}
     for step in steps:

@@ -19,7 +19,7 @@ import torch
 
 from fusec.codegen.naming import argument_buffers
 from fusec.codegen.triton.choices_matmul import Settings, candidates, take_apart
-from fusec.ir.body import Compute, Extern, Program
+from fusec.ir.body import ODD_ROWS, Compute, Extern, Program
 from fusec.ir.equality import body_key
 from fusec.report import FusionDecision
 from fusec.schedule import Schedule, schedule_program
@@ -78,6 +78,7 @@ def choose_products(
         return schedule_program(program, wishes)
     judge = judge or Measuring(GRAPH_SECONDS)
     wanted = set(products)
+    odd = {s.name for s in program.steps if isinstance(s, Extern) and ODD_ROWS in s.reason}
     refused: dict[str, str] = {}
     # Without a product that BLAS keeps, its neighbors may fuse in another way: look again.
     while True:
@@ -87,7 +88,14 @@ def choose_products(
             for step in result.program.steps
             if isinstance(step, Compute) and step.body.products
         }
-        losers = {name: choice.reason for name, choice in found.items() if not choice.strategy}
+        # Their operands are not padded: BLAS would take several times as long.
+        for name in [name for name in odd & found.keys() if not found[name].strategy]:
+            found[name] = Choice("BLAS is slow to write its rows (by rule)")
+        losers = {
+            name: choice.reason
+            for name, choice in found.items()
+            if not choice.strategy and name not in odd
+        }
         if not losers:
             return _settled(result, found, refused)
         refused |= losers

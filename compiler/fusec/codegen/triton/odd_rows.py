@@ -2,13 +2,13 @@
 
 Triton loads several elements by one instruction only where it can prove that they begin at a
 multiple of their bytes, and that a mask is the same for all of them.  Rows of 50257 elements begin
-at any element and end in the middle of such a group, so that each element is loaded by itself: a
-softmax of them takes two and a half times as long as of rows of 50264.
+at any element and end in the middle of such a group, so that each element is loaded by itself:
+maxima and sums of exponentials of 4096 such rows took 249 us, of rows of 50264 99.
 
 Steps along such a row begin at the last multiple of 16 bytes before it, and load whole groups of 16
-bytes.  What lies before the row's first element or behind its last one in the
-same group is loaded too, and replaced; it is in the same 16 bytes as an element of the row, and
-so no address is touched that might not be there.
+bytes.  What lies before the row's first element or behind its last one in the same group is loaded
+too, and replaced; it is in the same 16 bytes as an element of the row, and so no address is touched
+that might not be there.
 """
 
 from __future__ import annotations

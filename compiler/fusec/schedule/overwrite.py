@@ -36,6 +36,7 @@ def overwrite(program: Program) -> tuple[Program, tuple[FusionDecision, ...]]:
     first, last = _lifetimes(program)
     own = _own_memory(program)
     moved = _Moved(program)
+    maker = {name: step.name for step in reversed(program.steps) for name in step.writes()}
     decisions: list[FusionDecision] = []
     for position, step in enumerate(program.steps):
         if not isinstance(step, Compute):
@@ -52,9 +53,8 @@ def overwrite(program: Program) -> tuple[Program, tuple[FusionDecision, ...]]:
                     and moved.join(store.buffer, given)
                 ):
                     taken.add(given)
-                    saved = program.buffers[given].bytes
-                    reason = "written over what is read for the last time"
-                    decisions.append(FusionDecision(step.name, given, True, reason, saved))
+                    reason = "written over its result, which is read for the last time"
+                    decisions.append(FusionDecision(maker[given], step.name, True, reason))
                     break
     return (moved.renamed() if decisions else program), tuple(decisions)
 

@@ -384,8 +384,15 @@ def batch_norm_last(rows: int, channels: int, dtype: torch.dtype = torch.float16
     return normalize((rows, channels), (0,), (1,), dtype)
 
 
-def running_mean(rows: int, columns: int, down: bool = False) -> Case:
-    """A mean of each row (or column) that goes into one of all calls, beside what is left of it."""
+def running_mean(rows: int, columns: int, down: bool = False, about: str = "total") -> Case:
+    """A mean of each row (or column) that goes into one of all calls, beside what is left of it.
+
+    Args:
+        rows: Of the input.
+        columns: Of the input.
+        down: Whether the columns are what has a mean.
+        about: What is left is beside the new ``total`` or the ``old`` mean.
+    """
     shape = (columns, rows) if down else (rows, columns)
     buffers = {
         "x": buffer("x", shape, F32),
@@ -398,8 +405,10 @@ def running_mean(rows: int, columns: int, down: bool = False) -> Case:
         x = ops.load("x", place, F32)
         total = ops.reduce("sum", x, (r,), F32)
         new = ops.binary("mul", total, ops.const(0.1 / columns, F32))
-        old = ops.binary("mul", ops.load("mean", at(i), F32), ops.const(0.9, F32))
-        centred = ops.binary("sub", x, ops.binary("mul", total, ops.const(1 / columns, F32)))
+        before = ops.load("mean", at(i), F32)
+        old = ops.binary("mul", before, ops.const(0.9, F32))
+        middle = ops.binary("mul", total, ops.const(1 / columns, F32))
+        centred = ops.binary("sub", x, middle if about == "total" else before)
         stores = (
             Store("out", place, centred),
             Store("mean", at(i), ops.binary("add", old, new)),

@@ -14,6 +14,7 @@ from fusec.ir.node import (
     Dot,
     Load,
     Node,
+    Op,
     Reduce,
     Scan,
     current_recorder,
@@ -78,8 +79,9 @@ class Store:
             as well, each the sum of the values of all points of the loops that have its index (see
             ``Body.sums``). The others are *updates*: they touch some elements, perhaps several
             times, of a buffer that another step has filled. ``put`` overwrites (which of several
-            values stays is not defined); ``add``, ``mul``, ``max`` and ``min`` combine with what
-            is there, in any order.
+            values stays is not defined); ``some`` does so where the condition of its value, a
+            ``where``, holds, also in a buffer that nobody has filled; ``add``, ``mul``, ``max`` and
+            ``min`` combine with what is there, in any order.
         asked: The user's line that was lowered when the store was recorded.
         made: The result's own name, where it is written over another tensor, ``buffer``; else
             empty.
@@ -100,6 +102,13 @@ class Store:
         if self.asked is not None and (self.mode == "sum" or is_shared(self.value)):
             return self.asked
         return self.value.source
+
+    @property
+    def condition(self) -> Node | None:
+        """Under which ``some`` writes an element; None: always."""
+        value = self.value
+        conditional = self.mode == "some" and isinstance(value, Op) and value.name == "where"
+        return value.args[0] if conditional else None
 
     @property
     def updates(self) -> bool:
@@ -140,6 +149,20 @@ class Body:
         """The values written, the run-time integers that say where, then the companions."""
         places = indirect_nodes(tuple(e for store in self.stores for e in store.index))
         return (*self.roots, *places, *self.companions)
+
+    def reads_for_itself(self, store: Store, buffer: str = "") -> bool:
+        """Whether a buffer's old values are read for nothing but the value of ``store``.
+
+        Args:
+            store: One of the body's.
+            buffer: The buffer; that of the store by default.
+        """
+        others = [each.value for each in self.stores if each is not store]
+        others += [n for n in self.computed if n is not store.value]
+        others += [a for n in self.nodes() if isinstance(n, Reduce | Scan) for a in n.args]
+        elsewhere = set(walk(tuple(others)))
+        name = buffer or store.buffer
+        return not any(n in elsewhere for n in self._loads if n.buffer == name)
 
     # Every stage asks for these many times; a body never changes.
     @functools.cached_property

@@ -242,7 +242,11 @@ def run_body(
         shape = torch.broadcast_shapes(value.shape, *(i.shape for i in index))
         if store.mode == "sum":  # every point counts, also where nothing depends on its row
             shape = torch.Size(evaluator.extents)
-        results.append((store, [i.expand(shape) for i in index], value.expand(shape)))
+        places, value = [i.expand(shape) for i in index], value.expand(shape)
+        if store.condition is not None:
+            chosen = evaluator.values[id(store.condition)].expand(shape)
+            places, value = [place[chosen] for place in places], value[chosen]
+        results.append((store, places, value))
     for store, index, value in results:  # all values are read before anything is written
         if value.numel():
             _write(tensors[store.buffer], index, value, store.mode)

@@ -21,6 +21,7 @@ _SIGNS = {
     "set": "=",
     "sum": "= the sum of",
     "put": ":=",
+    "some": "?=",
     "add": "+=",
     "mul": "*=",
     "max": "max=",

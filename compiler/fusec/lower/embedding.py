@@ -3,8 +3,8 @@
 In half precision a sum needs float32, and a whole table of that kind would be filled, added to,
 read again and converted, where most of its rows stay zero.  Where there are few rows to add, each
 row of the table that gets any is known by the first and the last of them.  Where these are one, it
-is copied; only the others are added up, at the first one's place among the rows.  The table is
-written once.
+is copied; only the others are added up, at the first one's place among the rows, where the sum
+begins as that row: nothing is filled with zeros.  The table is written once.
 """
 
 from __future__ import annotations
@@ -116,18 +116,29 @@ def _sums_of_few(
     def is_shared(at: Index) -> Node:
         return ops.binary("lt", first(at), last(at))
 
-    zero = ops.const(0.0, torch.float32)
     kept = dense_meta((count, meta.shape[1]), torch.float32, meta.device)
-    sums = fill(lowering, kept, lambda at: zero)
+    sums = lowering.from_buffer(lowering.new_buffer(kept))
+
+    def own_place(at: Index) -> Index:
+        return (flatten(at[:depth], indices.shape), *at[depth:])
 
     def place(at: Index) -> Index:
         return (ops.checked_index(owner(row(at)), count, wrap=False), *at[depth:])
 
-    # adding nothing is left out, and what would be added not read
-    def shared(at: Index) -> Node:
-        return ops.masked(is_shared(row(at)), value(at), 0.0)
+    def begins(at: Index) -> Node:
+        return ops.binary("eq", first(row(at)), narrow(own_place(at)[0]))
 
-    update(lowering, sums, gradient.shape, place, shared, "add")
+    # what is not written, and what would be added as nothing, is not read either
+    def start(at: Index) -> Node:
+        here = ops.binary("logical_and", is_shared(row(at)), begins(at))
+        return ops.masked(here, value(at), 0.0)
+
+    def rest(at: Index) -> Node:
+        here = ops.binary("logical_and", is_shared(row(at)), ops.unary("logical_not", begins(at)))
+        return ops.masked(here, value(at), 0.0)
+
+    update(lowering, sums, gradient.shape, own_place, start, "some")
+    update(lowering, sums, gradient.shape, place, rest, "add")
 
     def element(at: Index) -> Node:
         place = indirect(owner(at[:1]), count)

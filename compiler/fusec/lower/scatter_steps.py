@@ -65,7 +65,7 @@ def update(
 
     Args:
         lowering: The state.
-        target: The tensor.
+        target: The tensor; for ``some`` it may be one that nobody has filled.
         shape: Of the loops.
         place: Point of the loops to index into the tensor.
         value: Point of the loops to what is written there, in the tensor's dtype.

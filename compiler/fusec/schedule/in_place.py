@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fusec.ir.body import Body, Buffer, Compute, Program, Step, TensorRef, tensor_refs
-from fusec.ir.node import Reduce, Scan, walk
+from fusec.ir.node import walk
 from fusec.report import FusionDecision
 
 
@@ -123,11 +123,7 @@ def _row_by_row(step: Compute, made: Buffer, given: Buffer) -> bool:
     (store,) = (store for store in body.stores if store.buffer == made.name)
     if {symbol for expr in store.index for symbol in expr.symbols()} & set(body.reduce_axes):
         return False
-    others = [each.value for each in body.stores if each is not store]
-    others += [each for each in body.computed if each is not store.value and each not in others]
-    others += [a for n in body.nodes() if isinstance(n, Reduce | Scan) for a in n.args]
-    elsewhere = set(walk(tuple(others)))
-    return not any(n in elsewhere for n in body.loads() if n.buffer == given.name)
+    return body.reads_for_itself(store, given.name)
 
 
 def _is_at_its_place(body: Body, made: Buffer, given: Buffer) -> bool:

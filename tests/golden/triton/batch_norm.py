@@ -125,9 +125,12 @@ def normalize(
     quotient = x_sum / 1500.0
     rsqrt = tl.rsqrt(x_squares / 1500.0 + 1e-05)
     for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
-        part = (split * CHUNK + start) // PADDED
+        part = ((split + 1) * CHUNK - RBLOCK - start) // PADDED
         part_inside = part < 5
-        col = tl.multiple_of((split * CHUNK + start) % PADDED, RBLOCK) + tl.arange(0, RBLOCK)
+        col = tl.multiple_of(
+            ((split + 1) * CHUNK - RBLOCK - start) % PADDED,
+            RBLOCK,
+        ) + tl.arange(0, RBLOCK)
         col_inside = col < 300
         x = tl.load(
             x_ptr + row * 300 + part * 900 + col,

@@ -158,7 +158,7 @@ def normalize(
     quotient = x_sum / 300.0
     rsqrt = tl.rsqrt(x_squares / 300.0 + 1e-05)
     for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
-        row = split * CHUNK + start + tl.arange(0, RBLOCK)[:, None]
+        row = (split + 1) * CHUNK - RBLOCK - start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 300
         x = tl.load(x_ptr + col + row * 6, col_inside & row_inside, other=0.0).to(tl.float32)
         y = (x - quotient) * rsqrt * w

@@ -125,7 +125,7 @@ def softmax(
     x_max = tl.load(max_joined + col, col_inside)
     exp_sum = tl.load(online_sum1_joined + col, col_inside)
     for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
-        row = split * CHUNK + start + tl.arange(0, RBLOCK)[:, None]
+        row = (split + 1) * CHUNK - RBLOCK - start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 700
         x = tl.load(
             x_ptr + col + row * 140,

@@ -89,7 +89,7 @@ def softmax(
     online_sum1_part = tl.load(online_sum1_parts + part * 2 + row, part < SPLITS, 0.0)
     exp_sum = tl.sum(online_sum1_part * tl.exp(max_part - x_max), 0)
     for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
-        col = split * CHUNK + start + tl.arange(0, RBLOCK)
+        col = (split + 1) * CHUNK - RBLOCK - start + tl.arange(0, RBLOCK)
         col_inside = col < 70000
         x = tl.load(x_ptr + row * 70000 + col, col_inside, other=-float("inf")).to(tl.float32)
         y = libdevice.fast_expf(x - x_max) * (1.0 / exp_sum)

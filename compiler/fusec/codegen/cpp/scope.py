@@ -401,7 +401,10 @@ class Scope:
             # where there is no such element at all, not even the first one may be touched
             valid = [v for e in store.index for v in self._emptiness(e)]
             guard = f"if ({' & '.join(dict.fromkeys(valid))}) " if valid else ""
-        if store.mode in ("set", "put"):
+        condition = store.condition
+        if condition is not None:
+            guard = f"{guard}if ({self.values[condition].text}) "
+        if store.mode in ("set", "put", "some"):
             writer.line(f"{guard}{target} = {value.text};", source)
             return
         if store.mode in ("add", "sum") and dtype.is_floating_point and dtype not in HALVES:

@@ -376,6 +376,9 @@ class Block:
         node = store.value
         if store.mode == "set" and rounds_for_memory(node) and node not in kernel.names:
             node = node.args[0]
+        if store.condition is not None:
+            conditions.append(self.value(store.condition).within(ex.AND + 1))
+            node = node.args[1]
         if store.mode == "add" and is_often_zero(node) and node not in kernel.names:
             # adding nothing is left out
             conditions.append(self.value(node.args[0]).within(ex.AND + 1))

@@ -152,9 +152,15 @@ def bulk_loads(body: Body, buffers: Mapping[str, Buffer], reduced: tuple[Symbol,
 
 
 def overwrites_row_values(body: Body) -> bool:
-    """Whether one program of a shared row might overwrite what another still has to read."""
-    free, writes = free_axes(body.computed), set(body.writes())
+    """Whether one program of a shared row might overwrite what another still has to read.
+
+    What only the new value of its place is computed from (a running mean) is no matter: the others
+    compute that as well, but do not store it.
+    """
+    free = free_axes(body.computed)
     reduced = frozenset(body.reduce_axes)
+    stores = [store for store in body.stores if not body.reads_for_itself(store)]
+    writes = {store.buffer for store in stores}
     return any(load.buffer in writes and not free[load] & reduced for load in body.loads())
 
 

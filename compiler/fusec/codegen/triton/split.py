@@ -42,6 +42,14 @@ JOINED = 1024
 FEWEST_COLUMNS = 8
 JOINED_BY_WARP = 512
 
+# Where a step of a program's part begins. What the kernel before has read last is still in the L2
+# when the next one begins: its programs take their parts in the opposite order, and where nothing
+# is reduced, so that the order of the steps does not matter, go through them from the end as well
+# (all programs run at once, mostly). Of the backward pass of batch norm channels-last 127 us
+# became 120, of softmax of columns 63 became 62.
+FORWARDS = "split * CHUNK + start"
+BACKWARDS = "(split + 1) * CHUNK - RBLOCK - start"
+
 
 def write(file: File) -> None:
     """Write the kernels of a split reduction, and the scratch memory they share."""
@@ -50,15 +58,11 @@ def write(file: File) -> None:
     tile = make_tile(choice, body)
     assert tile.inner is not None
     stores = delayed_stores(plan)
-    reads = set(body.reads())
-    # a row value that a neighbor still has to read may only be overwritten by a later kernel
-    late = [s for each in plan.passes for s in each.row_stores if s.buffer in reads]
     looping = [n for n, each in enumerate(plan.passes) if each.reductions or stores[n]]
     row_stores: dict[int, list[Store]] = {}
     for number, each in enumerate(plan.passes):
         home = next((n for n in looping if n >= number), len(plan.passes))
-        row_stores.setdefault(home, []).extend(s for s in each.row_stores if s not in late)
-    row_stores.setdefault(len(plan.passes), []).extend(late)
+        row_stores.setdefault(home, []).extend(each.row_stores)
     reductions = [r for each in plan.passes for r in each.reductions]
     # what is carried is combined with what it is carried with, which therefore comes first
     reductions.sort(key=lambda r: (plan.ready[r], r.kind in CARRIED_WITH))
@@ -84,7 +88,6 @@ def write(file: File) -> None:
         grid = write_outer_indices(file, kernel, tile)
         if loops:
             grid = [*grid, "SPLITS"] if grid != ["1"] else ["1", "SPLITS"]
-            # the last parts of one kernel are still in the cache when the next one begins
             first = looping[0] == number
             writer.line(f"split = {'' if first else 'SPLITS - 1 - '}tl.program_id(1)")
         if tile.walk is not None:
@@ -101,7 +104,8 @@ def write(file: File) -> None:
         block.write(before, roots=later_uses(plan, number), stores=row_stores.get(number, []))
         if loops:
             loop = LOOP.format("CHUNK")
-            origin = "split * CHUNK + start"
+            back = not first and not plan.passes[number].reductions
+            origin = BACKWARDS if back else FORWARDS
             write_pass(kernel, reducer, number, plan.passes[number], stores[number], loop, origin)
             for node in reductions:
                 if node in plan.passes[number].reductions:

@@ -20,7 +20,7 @@ from fusec.codegen.triton.pairs import Pair, pairs_along, store_pairs_along
 from fusec.codegen.triton.tiling import by_stride, move, strides_of
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Symbol, product
-from fusec.ir.node import IndexValue, free_axes, indirect_nodes
+from fusec.ir.node import IndexValue, Load, Node, free_axes, indirect_nodes, walk
 
 TILE_SIDE = 32
 LEAST_BYTES = 4096  # that a program moves; the next one takes as long to begin
@@ -169,7 +169,9 @@ def row_tiles(
 
     Axes that could not be joined mean that something depends on one of them alone: the scale of
     a row, the place that an index says, the position in an image.  In a tile of rows and columns
-    that is computed once a row or column instead of once an element.
+    that is computed once a row or column instead of once an element.  Where memory says first
+    whether a row is read at all, two rows at a time wait for it, in twice the block (the gradient
+    of an embedding in half precision 61 us instead of 71).
     """
     wide = [a for a in axes if a.size != 1]
     size = known(wide[-1].size) if wide and wide[-1].size is not None else 0
@@ -183,11 +185,25 @@ def row_tiles(
     across = min(power_of_two(size), block)
     if -(-size // across) * across * 3 > size * 4:
         return ()  # more than a quarter of the threads would have nothing to do
+    masks = [load.mask for load in whole_loads(body, wide)]
+    if masks and all(mask is not None and reads_memory(mask) for mask in masks):
+        block *= 2
     return (
         Knob("YBLOCK", block // across, (1, 2, 4, 8, 16, 32, 64), "rows of a tile"),
         Knob("XBLOCK", across, (16, 32, 64, 128, 256, 512, 1024), "columns of a tile"),
         warps(count),
     )
+
+
+def whole_loads(body: Body, axes: list[Symbol]) -> list[Load]:
+    """Return the loads that are elsewhere for each point of all ``axes``."""
+    free = free_axes(body.computed)
+    return [load for load in body.loads() if free[load] >= set(axes)]
+
+
+def reads_memory(node: Node) -> bool:
+    """Whether a value is computed from what is in memory."""
+    return any(isinstance(each, Load) for each in walk((node,)))
 
 
 def is_straight(body: Body, buffers: Mapping[str, Buffer], axes: list[Symbol]) -> bool:

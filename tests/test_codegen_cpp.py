@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import fusec
 from codegen_cpp_bodies import Bench, Built, check, make_inputs, references
@@ -215,7 +217,8 @@ def test_what_half_precision_hides_is_computed_in_short(dtype: torch.dtype) -> N
     compiled = fusec.compile(torch.nn.functional.gelu)
     actual = compiled(x)
     (kernel,) = compiled.kernels.values()
-    assert "fx_one_plus_erf_for_half" in kernel.source
+    short = "bfloat16" if dtype == torch.bfloat16 else "half"
+    assert f"fx_one_plus_erf_for_{short}" in kernel.source
     exact = x.double() * torch.special.erfc(-x.double() * math.sqrt(0.5)) / 2
     # eager makes NaN of infinity where oneDNN computes it
     wanted = (x[-9:].double() / 2 * (1 + torch.erf(x[-9:].double() * math.sqrt(0.5)))).to(dtype)
@@ -229,6 +232,28 @@ def test_what_half_precision_hides_is_computed_in_short(dtype: torch.dtype) -> N
     wide = fusec.compile(lambda x: torch.nn.functional.gelu(x.float()))
     wide(x)
     assert all("erf_half" not in kernel.source for kernel in wide.kernels.values())
+
+
+@pytest.mark.parametrize(
+    ("function", "short"),
+    [
+        (lambda x: F.gelu(x) * x, "bfloat16"),
+        (lambda x: F.gelu(x.float()) * 3, ""),
+        (lambda x: (F.gelu(x.float()) * 3).to(torch.float16), "half"),
+        (lambda x: (F.gelu(x.float()) - 0.35).to(x.dtype), "half"),
+        (lambda x: F.layer_norm(F.gelu(x), (64,)), "half"),
+    ],
+)
+def test_eight_bits_hide_more_where_only_multiples_are_stored(
+    function: Callable[[torch.Tensor], torch.Tensor], short: str
+) -> None:
+    torch._dynamo.reset()
+    x = torch.randn(50, 64, dtype=torch.bfloat16)
+    compiled = fusec.compile(function)
+    torch.testing.assert_close(compiled(x), function(x), rtol=2e-2, atol=2e-2)
+    (kernel,) = compiled.kernels.values()
+    found = re.findall(r"[=*] fx_one_plus_erf(?:_for_(\w+))?\(", kernel.source)
+    assert found == [short]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -351,19 +351,22 @@ def test_one_plus_erf(run: Callable[..., torch.Tensor], float_samples: torch.Ten
     assert (got - exact)[~exact.isnan()].abs().max() <= 2.0**-23 * 2
 
 
-@pytest.mark.parametrize("name", ["exp", "sigmoid", "one_plus_erf"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("exp", "half"), ("sigmoid", "half"), ("one_plus_erf", "half"), ("one_plus_erf", "bfloat16")],
+)
 def test_forms_for_half_precision(
-    name: str, run: Callable[..., torch.Tensor], float_samples: torch.Tensor
+    name: str, kind: str, run: Callable[..., torch.Tensor], float_samples: torch.Tensor
 ) -> None:
     """Their errors are relative, in powers of two; small results have an absolute one."""
-    stated = expand(f"{name}_for_half.f32")[0].accuracy
+    stated = expand(f"{name}_for_{kind}.f32")[0].accuracy
     relative = 2.0 ** float(re.match(r"2\^(-\d+)", stated)[1])  # type: ignore[index]
     small = re.search(r"2\^(-\d+) absolutely", stated)
     absolute = 2.0 ** float(small[1]) if small else 2.0**-125  # beside a subnormal result
     functions = {"exp": torch.exp, "sigmoid": sigmoid_exact}
     x = float_samples.double()
     exact = torch.special.erfc(-x) if name == "one_plus_erf" else functions[name](x)
-    got = run(f"{name}_for_half_f32", float_samples).double()
+    got = run(f"{name}_for_{kind}_f32", float_samples).double()
     assert torch.equal(got.isnan(), exact.isnan())
     large = exact > torch.finfo(torch.float32).max
     assert (got[large] == torch.inf).all()
@@ -373,7 +376,7 @@ def test_forms_for_half_precision(
     # and it is not much better than it says
     assert (off > exact[there].abs() * relative / 4).any()
     ends = torch.tensor([-torch.inf, -1e30])
-    assert (run(f"{name}_for_half_f32", ends) == 0).all()
+    assert (run(f"{name}_for_{kind}_f32", ends) == 0).all()
 
 
 @pytest.fixture(scope="module")

@@ -168,6 +168,11 @@ def exp2_fit(terms: int, bits: int) -> Fit:
     )
 
 
+def twice_exp2_fit(terms: int, bits: int) -> Fit:
+    """Twice the power of 2; that of 0 is as near as the others."""
+    return Fit(lambda r: 2 ** (r + 1), lambda r: 2 ** (-r - 1), -0.5, 0.5, terms, bits)
+
+
 def log_fit(terms: int, bits: int) -> Fit:
     weight = near_zero(lambda f: f**3 / mp.log1p(f), 0)
     return Fit(log_tail, weight, LOW, HIGH, terms, bits)
@@ -246,10 +251,10 @@ def one_plus_erf_fit(high: str, terms: int, bits: int) -> Fit:
     )
 
 
-def one_plus_erf_for_half_fit(high: str, terms: int, bits: int) -> Fit:
-    """log2(erfc(t)) / t in t, error relative to erfc, or to 2^-20 where that is more."""
+def one_plus_erf_for_half_fit(high: str, terms: int, bits: int, least: int) -> Fit:
+    """log2(erfc(t)) / t in t, error relative to erfc, or to 2^least where that is more."""
     plain = one_plus_erf_fit(high, terms, bits)
-    floor = mp.mpf(2) ** -20
+    floor = mp.mpf(2) ** least
     return replace(plain, w=lambda t: min(1, mp.erfc(t) / floor) * t * LN2)
 
 
@@ -334,8 +339,10 @@ FITS: dict[str, Callable[[], Fit]] = {
     "erf_near.f32": lambda: erf_near_fit("0.93", 6, 24),
     "erf_far.f32": lambda: erf_power_fit("0.92", "4", 7, 24),
     "one_plus_erf.f32": lambda: one_plus_erf_fit("4.2", 8, 24),
-    "one_plus_erf_for_half.f32": lambda: one_plus_erf_for_half_fit("4.6", 7, 24),
+    "one_plus_erf_for_half.f32": lambda: one_plus_erf_for_half_fit("4.6", 7, 24, -20),
+    "one_plus_erf_for_bfloat16.f32": lambda: one_plus_erf_for_half_fit("4.6", 5, 24, -17),
     "exp2_for_half.f32": lambda: exp2_fit(4, 24),
+    "twice_exp2_for_bfloat16.f32": lambda: twice_exp2_fit(4, 24),
     "exp2_short.f32": lambda: exp2_fit(5, 24),
     "erf_near.f64": lambda: erf_near_fit("1", 12, 53),
     "erf_half.f64": lambda: erf_near_fit("0.5", 9, 53),

@@ -20,10 +20,13 @@ from fusec.ir.node import Cast, Const, Node, Op, Reduce
 
 _SMOOTH = frozenset(
     "add sub mul truediv neg abs maximum minimum sqrt rsqrt exp tanh sigmoid erf log log1p "
-    "one_plus_erf one_plus_erf_for_half one_plus_tanh exp_for_half sigmoid_for_half".split()
+    "one_plus_erf one_plus_erf_for_half one_plus_erf_for_bfloat16 one_plus_tanh exp_for_half "
+    "sigmoid_for_half".split()
 )
+_SCALING = frozenset("mul truediv neg abs".split())
 _SMOOTH_REDUCTIONS = frozenset({"sum", "max", "min", "prod", "online_sum", "squares"})
 _HALF = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
+_EIGHT_BITS = (torch.bfloat16, torch.float8_e4m3fn)
 
 
 def relaxed_nodes(body: Body) -> frozenset[Node]:
@@ -48,6 +51,22 @@ def relaxed_nodes(body: Body) -> frozenset[Node]:
         elif not harmless:
             strict.update(node.args)
     return frozenset(n for n in nodes if n not in strict and n.dtype == torch.float32)
+
+
+def coarse_nodes(body: Body) -> frozenset[Node]:
+    """Return the float32 values of which only multiples reach memory, as numbers of 8 bits or less.
+
+    Nothing is added to them or taken away, so that a relative error stays as small as it was.
+    """
+    nodes = body.nodes()
+    fine: set[Node] = {s.value for s in body.stores if s.value.dtype not in _EIGHT_BITS}
+    for node in reversed(nodes):  # users before their arguments
+        if isinstance(node, Cast) and node.dtype in _EIGHT_BITS and not node.bitcast:
+            continue
+        scales = isinstance(node, Op) and node.name in _SCALING and node not in fine
+        if not scales:
+            fine.update(node.args)
+    return frozenset(n for n in nodes if n not in fine and n.dtype == torch.float32)
 
 
 def follows_maximum(shift: Node, value: Node) -> bool:

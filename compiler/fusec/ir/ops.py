@@ -70,8 +70,8 @@ SCALAR_OPS = (
 EXPENSIVE = dict.fromkeys(
     "exp exp2 expm1 log log2 log10 log1p tanh sigmoid erf erfc sin cos tan sinh cosh asin "
     "acos atan asinh acosh atanh lgamma digamma erfinv pow atan2 hypot remainder fmod "
-    "floordiv truncdiv one_plus_erf one_plus_erf_for_half one_plus_tanh exp_for_half "
-    "sigmoid_for_half".split(),
+    "floordiv truncdiv one_plus_erf one_plus_erf_for_half one_plus_erf_for_bfloat16 "
+    "one_plus_tanh exp_for_half sigmoid_for_half".split(),
     10,
 ) | {"truediv": 4, "sqrt": 4, "rsqrt": 5, RANDOM_BITS: 40, RANDOM_WORD: 40}
 

@@ -21,7 +21,7 @@ from fusec.codegen.cpp.writer import Writer
 from fusec.codegen.naming import body_sizes, identifier, make_signature
 from fusec.codegen.operations import count_operations
 from fusec.codegen.patterns import index_nodes, replace_values, use_one_plus
-from fusec.codegen.relaxed import relaxed_nodes
+from fusec.codegen.relaxed import coarse_nodes, relaxed_nodes
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, product
 from fusec.ir.node import Node, Op, Reduce, Scan, op
@@ -38,6 +38,7 @@ _RESERVED |= {f"turn_over_{bits}" for bits in (8, 16, 32, 64)}
 
 # What has a shorter form in float32 that half precision does not tell apart.
 _FOR_HALF = frozenset({"exp", "sigmoid", "one_plus_erf"})
+_FOR_BFLOAT16 = frozenset({"one_plus_erf"})
 
 
 def emit_cpp(
@@ -134,11 +135,13 @@ def _use_patterns(body: Body) -> Body:
     body = use_one_plus(body, ("erf",), lambda n: n.dtype == torch.float32 and n not in fixed)
     if not any(isinstance(n, Op) and n.name in _FOR_HALF for n in body.nodes()):
         return body
-    relaxed = relaxed_nodes(body)
+    relaxed, coarse = relaxed_nodes(body), coarse_nodes(body)
 
     def for_half(node: Node, done: Mapping[Node, Node]) -> Node | None:
         if isinstance(node, Op) and node.name in _FOR_HALF and node in relaxed:
-            return op(f"{node.name}_for_half", (done[node.args[0]],), node.dtype)
+            bfloat16 = node.name in _FOR_BFLOAT16 and node in coarse
+            name = f"{node.name}_for_{'bfloat16' if bfloat16 else 'half'}"
+            return op(name, (done[node.args[0]],), node.dtype)
         return None
 
     return replace_values(body, for_half)

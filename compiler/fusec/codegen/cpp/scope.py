@@ -56,6 +56,8 @@ _WORDS = {
     "exp": "exponential",
     "exp_for_half": "exponential",
     "sigmoid_for_half": "sigmoid",
+    "one_plus_erf_for_half": "one_plus_erf",
+    "one_plus_erf_for_bfloat16": "one_plus_erf",
     "sqrt": "root",
 }
 _ASSIGNED = re.compile(r"^(?:return\s+)?([A-Za-z_]\w*)\s*(?::[^=]+)?=[^=]")

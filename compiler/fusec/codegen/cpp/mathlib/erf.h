@@ -88,6 +88,22 @@ FX_INLINE float fx_one_plus_erf_for_half(float x)
     return x > 0.0f ? 2.0f - tail : tail;
 }
 
+//@ name: one_plus_erf_for_bfloat16.f32
+//@ needs: _exp2_for_bfloat16.f32
+//@ accuracy: 2^-12, or 2^-28 absolutely
+//@ method: of degrees 4 and 3, for results of 8 bits
+FX_INLINE float fx_one_plus_erf_for_bfloat16(float x)
+{
+    float a = __builtin_fabsf(x);
+    float q = -0x1.c91eb6p-10f;
+    q = __builtin_fmaf(q, a, 0x1.771782p-6f);
+    q = __builtin_fmaf(q, a, -0x1.15f292p-3f);
+    q = __builtin_fmaf(q, a, -0x1.db59aap-1f);
+    q = __builtin_fmaf(q, a, -0x1.a022ccp+0f);
+    float tail = fx_exp2_for_bfloat16(q * a);
+    return x > 0.0f ? 2.0f - tail : tail;
+}
+
 //@ name: erf.f64
 //@ needs: _exp_normal.f64
 //@ accuracy: 1 ulp

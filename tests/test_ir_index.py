@@ -41,6 +41,27 @@ def test_reshape_and_back_is_the_identity() -> None:
     assert flatten(unflatten(i * 4 + j, (3, 8)), (3, 8)) == i * 4 + j
 
 
+def test_inner_parts_of_a_position_join() -> None:
+    """Where the outer part lies elsewhere, such as images around their channels."""
+    _, k = axis("k", 3 * 8 * 5)
+    outer, row, column = unflatten(k, (3, 8, 5))
+    assert row * 5 + column == k % 40
+    assert outer * 1000 + row * 5 + column == k // 40 * 1000 + k % 40
+    assert row * 10 + column * 2 + 7 == k % 40 * 2 + 7
+    for divisor, limit, step in ((5, 40, 1), (5, 8, 3), (4, 12, 2), (4, 6, 1), (3, 3, 7)):
+        for part in (k % limit // divisor, k // divisor % limit):
+            total = part * divisor * step + k % divisor * step
+            for value in range(120):
+                (symbol,) = k.symbols()
+                parts = (part.evaluate({symbol: value}.__getitem__), value % divisor)
+                wanted = parts[0] * divisor * step + parts[1] * step
+                assert total.evaluate({symbol: value}.__getitem__) == wanted
+    # another step, or another position, is left alone
+    _, other = axis("l", 120)
+    assert row * 6 + column != k % 40
+    assert (other % 40) // 5 * 5 + column != k % 40
+
+
 def test_symbolic_sizes_simplify() -> None:
     size = Expr.of(Symbol("s0", "size", low=2))
     (_, a), (_, b) = axis("a", size), axis("b", 5)

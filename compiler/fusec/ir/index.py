@@ -603,7 +603,11 @@ def _single_atom(expr: Expr) -> Atom | None:
 
 
 def _join_remainders(expr: Expr) -> Expr:
-    """Apply ``k * (x // k) + x % k == x``, which undoes the reshapes of reshapes."""
+    """Apply ``k * (x // k) + x % k == x``, which undoes the reshapes of reshapes.
+
+    And ``k * (x % (k * n) // k) + x % k == x % (k * n)``, or with ``x // k % n``, which is the
+    same: inner parts of a position.
+    """
     while True:
         for monomial, c in expr.terms.items():
             position = next((i for i, a in enumerate(monomial) if isinstance(a, Mod)), None)
@@ -618,18 +622,61 @@ def _join_remainders(expr: Expr) -> Expr:
                 continue
             wanted = _product(partner, quotient)
             ((wanted_monomial, wanted_c),) = wanted.terms.items()
-            have = expr.terms.get(wanted_monomial)
-            if have is None or have != wanted_c:
-                continue
+            whole = atom.numerator
+            if expr.terms.get(wanted_monomial) != wanted_c:
+                found = _coarser_part(expr, atom, others, partner)
+                if found is None:
+                    continue
+                wanted_monomial, whole = found
             terms = dict(expr.terms)
             del terms[monomial], terms[wanted_monomial]
-            joined = Expr({others: c}) * atom.numerator if others else atom.numerator * c
+            joined = Expr({others: c}) * whole if others else whole * c
             for m, joined_c in joined.terms.items():
                 terms[m] = terms.get(m, 0) + joined_c
             expr = Expr(terms)
             break
         else:
             return expr
+
+
+def _coarser_part(
+    expr: Expr, fine: Mod, others: Monomial, factor: Expr
+) -> tuple[Monomial, Expr] | None:
+    """Find the term with ``x % (k * n) // k``, or ``x // k % n``, beside one with ``x % k``.
+
+    Args:
+        expr: Where both are.
+        fine: ``x % k``.
+        others: What it is multiplied with.
+        factor: What the other one should be: that, times k.
+
+    Returns:
+        The other term, and ``x % (k * n)``.
+    """
+    for monomial, c in expr.terms.items():
+        for position, atom in enumerate(monomial):
+            part = _inner_part(atom)
+            if part is None or part[:2] != (fine.numerator, fine.divisor.constant):
+                continue
+            rest = monomial[:position] + monomial[position + 1 :]
+            if rest == others and Expr({rest: c}) == factor:
+                return monomial, remainder(fine.numerator, _constant(part[2]))
+    return None
+
+
+def _inner_part(atom: Atom) -> tuple[Expr, int, int] | None:
+    """Return x, k and k * n of ``x % (k * n) // k`` or ``x // k % n``; None for anything else."""
+    if isinstance(atom, Symbol):
+        return None
+    inner, outer = _single_atom(atom.numerator), atom.divisor.constant
+    if not isinstance(inner, (FloorDiv, Mod)) or type(inner) is type(atom):
+        return None
+    known = inner.divisor.constant
+    if outer is None or known is None:
+        return None
+    if isinstance(atom, FloorDiv):
+        return (inner.numerator, outer, known) if known % outer == 0 else None
+    return inner.numerator, known, known * outer
 
 
 def _product(left: Expr, right: Expr) -> Expr:

@@ -195,7 +195,9 @@ def test_small_results_have_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert same(_activation, torch.randn(24, 24), torch.randn(24, 24)) == 0
 
 
-@pytest.mark.parametrize("function", [_activation, _one_over_another, _of_more_dimensions, _of_two])
+@pytest.mark.parametrize(
+    "function", [_activation, _returned, _one_over_another, _of_more_dimensions, _of_two]
+)
 def test_the_graph_shows_who_computes_what(function: Function) -> None:
     compiled = fusec.compile(function)
     with torch.no_grad():
@@ -208,6 +210,14 @@ def test_the_graph_shows_who_computes_what(function: Function) -> None:
     shown = {kernel for node in view.before.nodes for kernel in node.kernels}
     assert all(node.kernels for node in view.before.nodes if node.kind == "kernel")
     assert shown == set(part.kernels)
+    # results are called what they are, not what they are written over
+    before, after = (
+        {node.label for node in graph.nodes if node.kind == "output"}
+        for graph in (view.before, view.after)
+    )
+    assert before == after
+    read = {edge.tensor for edge in view.after.edges}
+    assert read <= {edge.tensor for edge in view.before.edges}
 
 
 def test_which_dimensions_are_of_which() -> None:

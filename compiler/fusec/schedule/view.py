@@ -105,7 +105,7 @@ def fusion_view(
     kernels = kernels_of(before, scheduled)
     first = step_graph(lowered, before, kernels)
     own = {step.name: (step.name,) for step in scheduled.steps if isinstance(step, Compute)}
-    second = step_graph(scheduled, scheduled.steps, own)
+    second = step_graph(scheduled, scheduled.steps, own, lowered)
     return FusionView(first, second, tuple(decisions))
 
 
@@ -168,7 +168,10 @@ def kernels_of(steps: Iterable[Step], scheduled: Program) -> dict[str, tuple[str
 
 
 def step_graph(
-    program: Program, steps: Sequence[Step], kernels: Mapping[str, tuple[str, ...]]
+    program: Program,
+    steps: Sequence[Step],
+    kernels: Mapping[str, tuple[str, ...]],
+    lowered: Program | None = None,
 ) -> StepGraph:
     """Return steps of a program as a graph.
 
@@ -176,8 +179,11 @@ def step_graph(
         program: Where the buffers are described.
         steps: In order; those that no user asked for (constants, seeds) count as inputs.
         kernels: Step name to the kernels that compute it.
+        lowered: The program before fusion, which describes what is written over other tensors.
     """
+    lowered = lowered or program
     nodes: dict[str, GraphNode] = {}
+    names = {name: tensor_name(program, name) for name in program.buffers}
     writers: dict[str, str] = {}
     edges: dict[tuple[str, str, str], GraphEdge] = {}
     for name in program.inputs:
@@ -189,10 +195,9 @@ def step_graph(
         if source is None or source == target:
             return
         if source.startswith("input ") and source not in nodes:
-            nodes[source] = GraphNode(source, tensor_name(program, buffer), "input")
-        tensor = tensor_name(program, buffer)
+            nodes[source] = GraphNode(source, names[buffer], "input")
         size = program.buffers[buffer].bytes
-        edges.setdefault((source, target, buffer), GraphEdge(source, target, tensor, size))
+        edges.setdefault((source, target, buffer), GraphEdge(source, target, names[buffer], size))
 
     for step in steps:
         if isinstance(step, Extern) and step.is_plumbing:
@@ -204,10 +209,14 @@ def step_graph(
             edge(buffer, step.name)
         nodes[step.name] = _node(step, kernels)
         writers |= dict.fromkeys(step.writes(), step.name)
+        stores = step.body.stores if isinstance(step, Compute) else ()
+        for store in stores:
+            if store.made and store.buffer not in program.inputs:
+                names[store.buffer] = tensor_name(lowered, store.made)
     for buffer in sorted(program.output_buffers()):
         if buffer in program.buffers and writers.get(buffer):
             name = f"output {buffer}"
-            nodes[name] = GraphNode(name, tensor_name(program, buffer), "output")
+            nodes[name] = GraphNode(name, names[buffer], "output")
             edge(buffer, name)
     return StepGraph(tuple(nodes.values()), tuple(edges.values()))
 

@@ -203,7 +203,7 @@ class FusionTab(LateTab):
         ]
         self.picture.html = (
             # As tall as it is: of a large graph a part is drawn.
-            "<div style='display:flex;flex-wrap:wrap;gap:8px 32px;overflow:auto'>"
+            "<div style='display:flex;flex-wrap:wrap;gap:8px 32px;overflow:auto;padding:0 2px'>"
             f"{''.join(boxes)}</div>"
         )
         self._show_reason()

@@ -3,7 +3,8 @@
 Every figure is of a fresh process that has imported torch, and nothing else of the compiler's:
 cold with empty caches, warm over the caches that the cold process before it has filled.  Both
 compilers are measured in turns, so that a machine whose speed varies is as unkind to either;
-figures are medians over the rounds, ratios medians of the rounds' ratios.
+figures are medians over the rounds, ratios medians of the rounds' ratios.  Bytecode of all modules
+is there, as it is where pip has installed them.
 
 ``python tests/bench/compile_time.py [--only cell at-once shown edit written forward training]
 [--rounds 3] [--no-peer] [--no-warm]``
@@ -12,6 +13,7 @@ figures are medians over the rounds, ratios medians of the rounds' ratios.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import statistics
@@ -84,6 +86,12 @@ class Runs:
             if all(parts):
                 rounds.append(sum(statistics.median(part) for part in parts))
         return rounds
+
+
+def write_bytecode() -> None:
+    """Give the packages what pip gives them when it installs them, torch among them."""
+    for package in ("compiler/fusec", "ext/fuselab"):
+        compileall.compile_dir(ROOT / package, quiet=1)
 
 
 def measure(scene: str, compiler: str, cache: Path) -> Times:
@@ -184,6 +192,7 @@ def main() -> None:
     parser.add_argument("--no-peer", action="store_true", help="leave TorchInductor out")
     parser.add_argument("--no-warm", action="store_true", help="cold figures only")
     options = parser.parse_args()
+    write_bytecode()
     table: list[str] = []
     stages: list[str] = []
     torch_seconds: list[float] = []

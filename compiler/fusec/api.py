@@ -17,7 +17,13 @@ from fusec.capture import quiet
 from fusec.capture.backend import Backend
 from fusec.capture.breaks import break_marker, breaks_since
 from fusec.capture.explain import Explanation
-from fusec.capture.guards import describe_guards, describe_recompile, too_often
+from fusec.capture.guards import (
+    NotedGuard,
+    describe_guards,
+    describe_recompile,
+    note_guards,
+    too_often,
+)
 from fusec.capture.shortcut import Shortcut
 from fusec.errors import FusecError
 from fusec.kernel import Kernel
@@ -44,6 +50,7 @@ class CompiledFunction:
         self._backend = Backend(options)
         self._breaks: dict[GraphBreak, None] = {}
         self._guards: dict[str, Guard] = {}
+        self._noted: list[NotedGuard] = []  # of these those that nobody has asked for yet
         self._recompiles: list[Recompile] = []
         self._failures: list[Any] = []  # guards that failed since the last compilation
         optimize = torch._dynamo.optimize(
@@ -102,8 +109,7 @@ class CompiledFunction:
         return getattr(self.function, name)
 
     def _export_guards(self, guards: Any) -> None:
-        for guard in describe_guards(guards):
-            self._guards.setdefault(guard.text, guard)
+        self._noted.extend(note_guards(guards))
 
     def _guard_failed(self, failure: Any) -> None:
         self._failures.append(failure)
@@ -139,6 +145,9 @@ class CompiledFunction:
     @property
     def guards(self) -> tuple[Guard, ...]:
         """What must stay true for the compiled code to be used again."""
+        noted, self._noted = self._noted, []
+        for guard in describe_guards(noted):
+            self._guards.setdefault(guard.text, guard)
         return tuple(self._guards.values())
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -137,19 +137,53 @@ def too_often(last: Recompile, limit: int) -> Recompile:
     )
 
 
-def describe_guards(guards: Any) -> tuple[Guard, ...]:
+class NotedGuard(NamedTuple):
+    """What TorchDynamo says of a guard, as long as it is there.
+
+    Attributes:
+        kind: TorchDynamo's name of the check.
+        name: Of what is checked, as TorchDynamo spells it.
+        codes: The check as Python.
+        tensor: What a checked tensor is, in words.
+        stack: Where the user's code asked for it.
+    """
+
+    kind: str
+    name: str
+    codes: tuple[str, ...]
+    tensor: str
+    stack: Any
+
+
+def note_guards(guards: Any) -> tuple[NotedGuard, ...]:
+    """Return what has to be kept of guards to describe them when somebody asks.
+
+    Putting a few hundred into words takes a tenth of a second, which no call should wait for.
+    """
+    return tuple(
+        NotedGuard(
+            guard.create_fn_name() if hasattr(guard, "create_fn_name") else "",
+            _name_of(guard),
+            tuple(getattr(guard, "code_list", None) or ()),
+            _tensor_of(guard),
+            getattr(guard, "user_stack", None) or (),
+        )
+        for guard in guards
+    )
+
+
+def describe_guards(guards: Iterable[NotedGuard]) -> tuple[Guard, ...]:
     """Return the guards that a user can do something about, in words."""
     found: dict[str, Guard] = {}
     for guard in guards:
-        kind = guard.create_fn_name() if hasattr(guard, "create_fn_name") else ""
-        raw = _name_of(guard)
+        kind, raw = guard.kind, guard.name
         name = _readable(raw)
         if _is_plumbing(name, kind):
             continue
-        where = user_frame(getattr(guard, "user_stack", None) or ())
+        where = user_frame(guard.stack)
         if is_ours(where):
             continue
-        for text in _texts(kind, name, guard):
+        for text in _texts(name, guard):
             text = re.sub(
                 r"\b(?:fn|self)(?:\._modules\['[\w.]+'\])+", name.rpartition(".")[0], text
             )
@@ -160,17 +194,21 @@ def describe_guards(guards: Any) -> tuple[Guard, ...]:
     return tuple(found.values())
 
 
-def _texts(kind: str, name: str, guard: Any) -> Iterable[str]:
-    if kind == "TENSOR_MATCH":
-        reference = getattr(guard, "obj_weakref", None)
-        tensor = reference() if callable(reference) else None
-        if isinstance(tensor, torch.Tensor):
-            yield f"{name} is {_describe_tensor(tensor)}"
+def _texts(name: str, guard: NotedGuard) -> Iterable[str]:
+    if guard.kind == "TENSOR_MATCH":
+        if guard.tensor:
+            yield f"{name} is {guard.tensor}"
         return
-    for code in getattr(guard, "code_list", None) or ():
-        text = _words(kind, name, code)
+    for code in guard.codes:
+        text = _words(guard.kind, name, code)
         if text:
             yield text
+
+
+def _tensor_of(guard: Any) -> str:
+    reference = getattr(guard, "obj_weakref", None)
+    tensor = reference() if callable(reference) else None
+    return _describe_tensor(tensor) if isinstance(tensor, torch.Tensor) else ""
 
 
 def _describe_tensor(tensor: torch.Tensor) -> str:

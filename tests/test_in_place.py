@@ -12,12 +12,15 @@ from torch import nn
 import fusec
 from fusec.schedule.view import fusion_view
 
+TARGETS = ["cpp", "triton"]  # Triton's kernels in its interpreter
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+
+@pytest.fixture(autouse=True, params=TARGETS)
+def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("FUSEC_STRICT", "1")
     torch._dynamo.reset()
     torch.manual_seed(0)
+    return str(request.param)
 
 
 def placed(compiled: fusec.CompiledFunction) -> int:
@@ -25,9 +28,9 @@ def placed(compiled: fusec.CompiledFunction) -> int:
     return sum("where it lies" in d.reason for g in compiled.graphs for d in g.fusions)
 
 
-def same(function: Callable[..., object], *inputs: torch.Tensor) -> int:
+def same(target: str, function: Callable[..., object], *inputs: torch.Tensor) -> int:
     """Compare three calls with eager's, inputs included; return ``placed``."""
-    compiled = fusec.compile(function, emulate_rounding=True)
+    compiled = fusec.compile(function, emulate_rounding=True, target=target)
     ours, theirs = inputs, tuple(copy.deepcopy(x) for x in inputs)
     for _ in range(3):
         found, eager = compiled(*ours), function(*theirs)
@@ -43,23 +46,23 @@ SIZES = [(64,), (33, 7), (0, 5), (300, 1000)]
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("shape", SIZES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int32])
-def test_elementwise_updates(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_elementwise_updates(shape: tuple[int, ...], dtype: torch.dtype, target: str) -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.mul_(2)
         y.add_(x)
         return (x - y).clamp(-1, 1)
 
     x, y = (torch.randn(shape).mul(3).to(dtype) for _ in range(2))
-    assert same(function, x, y) == (2 if x.numel() else 0)
+    assert same(target, function, x, y) == (2 if x.numel() else 0)
 
 
-def test_both_from_the_old_values_of_both() -> None:
+def test_both_from_the_old_values_of_both(target: str) -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> None:
         old = x.clone()
         x.copy_(y + 1)
         y.copy_(old * 0.5)
 
-    same(function, torch.randn(1000), torch.randn(1000))
+    same(target, function, torch.randn(1000), torch.randn(1000))
 
 
 def _shifted(x: torch.Tensor) -> None:
@@ -96,23 +99,23 @@ def _returned_too(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     "function", [_shifted, _reversed, _turned, _by_its_sum, _part, _read_later, _returned_too]
 )
-def test_updates_that_look_elsewhere(function: Callable[..., object]) -> None:
-    same(function, torch.rand(48, 48))
+def test_updates_that_look_elsewhere(function: Callable[..., object], target: str) -> None:
+    same(target, function, torch.rand(48, 48))
 
 
-def test_layouts_and_views_of_one_tensor() -> None:
+def test_layouts_and_views_of_one_tensor(target: str) -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.mul_(2)
         y.add_(1)
         return x + 1
 
-    assert same(function, torch.randn(40, 30).T, torch.randn(8, 2, 6).permute(2, 0, 1)) == 2
-    same(function, torch.randn(64, 64)[::2, 1::3], torch.randn(9))
+    assert same(target, function, torch.randn(40, 30).T, torch.randn(8, 2, 6).permute(2, 0, 1)) == 2
+    same(target, function, torch.randn(64, 64)[::2, 1::3], torch.randn(9))
     for dynamic in (None, True):
         ours, theirs = torch.randn(64), torch.empty(64)
         theirs.copy_(ours)
         torch._dynamo.reset()
-        compiled = fusec.compile(function, dynamic=dynamic)
+        compiled = fusec.compile(function, target=target, dynamic=dynamic)
         compiled(ours[:32], ours[16:48])
         function(theirs[:32], theirs[16:48])
         assert torch.equal(ours, theirs)
@@ -143,10 +146,11 @@ def test_running_statistics(
     convolution: type[nn.Module],
     shape: tuple[int, ...],
     learn: bool,
+    target: str,
 ) -> None:
     ours = _Norms(kind, convolution)
     theirs = copy.deepcopy(ours)
-    compiled = fusec.compile(ours)
+    compiled = fusec.compile(ours, target=target)
     places = {name: buffer.data_ptr() for name, buffer in ours.named_buffers()}
     for _ in range(3):
         x = torch.randn(shape)
@@ -161,7 +165,7 @@ def test_running_statistics(
     assert placed(compiled) == 6  # a mean, a variance and a count for each
 
 
-def test_statistics_that_are_read_besides() -> None:
+def test_statistics_that_are_read_besides(target: str) -> None:
     """What else is computed from the old or from the new mean is as in eager."""
 
     def function(x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
@@ -170,16 +174,16 @@ def test_statistics_that_are_read_besides() -> None:
         scale.mul_(0.5).add_((x * scale[:, None]).sum(1))
         return centred * centred.square().mean(1, keepdim=True) + mean[:, None]
 
-    same(function, torch.randn(7, 300), torch.randn(7), torch.randn(7))
-    same(function, torch.randn(400, 9), torch.randn(400), torch.randn(400))
+    same(target, function, torch.randn(7, 300), torch.randn(7), torch.randn(7))
+    same(target, function, torch.randn(400, 9), torch.randn(400), torch.randn(400))
 
 
-def test_the_graph_shows_who_updates() -> None:
+def test_the_graph_shows_who_updates(target: str) -> None:
     def function(x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
         mean.mul_(0.9).add_(x.mean(1), alpha=0.1)
         return x * 2
 
-    compiled = fusec.compile(function)
+    compiled = fusec.compile(function, target=target)
     compiled(torch.randn(64, 1000), torch.randn(64))
     (part,) = compiled.graphs[0].parts
     state = part.state
@@ -189,16 +193,16 @@ def test_the_graph_shows_who_updates() -> None:
     assert all(node.kernels for node in view.before.nodes if node.kind == "kernel")
 
 
-def test_a_row_that_is_written_as_well() -> None:
+def test_a_row_that_is_written_as_well(target: str) -> None:
     def function(x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
         mean.mul_(0.9).add_(x.mean(1), alpha=0.1)
         return x * 2
 
-    assert same(function, torch.randn(64, 1000), torch.randn(64)) == 1
+    assert same(target, function, torch.randn(64, 1000), torch.randn(64)) == 1
 
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
-def test_an_optimizers_step(kind: str) -> None:
+def test_an_optimizers_step(kind: str, target: str) -> None:
     def make() -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
         torch.manual_seed(0)
         parameters = [nn.Parameter(torch.randn(s)) for s in ((64, 33), (33,), (5, 4, 3))]
@@ -211,7 +215,7 @@ def test_an_optimizers_step(kind: str) -> None:
     def step() -> None:
         optimizer.step()
 
-    compiled = fusec.compile(step)
+    compiled = fusec.compile(step, target=target)
     versions = [p._version for p in ours]
     for _ in range(4):
         for one, two in zip(ours, theirs, strict=True):
@@ -228,10 +232,10 @@ def test_an_optimizers_step(kind: str) -> None:
     assert sum("where it lies" in d.reason for d in last) >= (9 if kind == "adamw" else 6)
 
 
-def test_running_statistics_in_training() -> None:
+def test_running_statistics_in_training(target: str) -> None:
     ours = nn.BatchNorm1d(16)
     theirs = copy.deepcopy(ours)
-    compiled = fusec.compile(ours)
+    compiled = fusec.compile(ours, target=target)
     for _ in range(3):
         x = torch.randn(32, 16, requires_grad=True)
         compiled(x).square().sum().backward()
@@ -241,12 +245,27 @@ def test_running_statistics_in_training() -> None:
         torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=1e-4, atol=1e-4)
 
 
-def test_looking_at_a_kernels_inputs_changes_nothing() -> None:
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
+def test_programs_share_channels_whose_statistics_are_updated(
+    format: torch.memory_format, target: str
+) -> None:
+    ours = nn.BatchNorm2d(3)
+    theirs = copy.deepcopy(ours)
+    compiled = fusec.compile(ours, target=target)
+    x = torch.randn(2, 3, 210, 200).to(memory_format=format)
+    torch.testing.assert_close(compiled(x), theirs(x))
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+    assert placed(compiled) == 3
+    if target == "triton":
+        assert sum("SPLITS" in kernel.source for kernel in compiled.kernels.values()) == 1
+
+
+def test_looking_at_a_kernels_inputs_changes_nothing(target: str) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         x.mul_(2)
         return x + 1
 
-    compiled = fusec.compile(function, keep_inputs=True)
+    compiled = fusec.compile(function, target=target, keep_inputs=True)
     x = torch.ones(64)
     compiled(x)
     assert placed(compiled) == 1

@@ -332,7 +332,7 @@ class _GraphCompiler:
             module,
             self.backend.options,
             self.backend._taken,
-            updated=updated_inputs(module) if self.backend.options.target != "triton" else (),
+            updated=updated_inputs(module),
             saved=saved_outputs(module, self.returned) if kind == "forward" else (),
             written=queue.begin,
         )

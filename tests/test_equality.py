@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import fusec
+import fusec.pipeline
 from fusec.codegen.naming import argument_buffers, body_sizes
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Store
@@ -99,3 +102,35 @@ def test_layers_of_a_model_share_their_kernels() -> None:
     kernels[2].revert()
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), net(x))
+
+
+def test_of_equal_kernels_one_is_written_until_somebody_reads_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[str] = []
+    emit = fusec.pipeline.emit_kernel
+
+    def watched(step, program, options):  # type: ignore[no-untyped-def]
+        written.append(step.name)
+        return emit(step, program, options)
+
+    monkeypatch.setattr(fusec.pipeline, "emit_kernel", watched)
+    net = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(16, 16), nn.GELU()))).eval()
+    compiled = fusec.compile(net)
+    x = torch.randn(8, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), net(x))
+        torch.testing.assert_close(compiled(x + 1), net(x + 1))
+    kernels = list(compiled.kernels.values())
+    assert len(kernels) == 4
+    assert written == [kernels[0].name]
+    last = kernels[-1]
+    assert not last.edited
+    assert written == [kernels[0].name], "nobody has read it"
+    with ThreadPoolExecutor(4) as pool:
+        sources = set(pool.map(lambda _: last.source, range(8)))
+    assert written == [kernels[0].name, last.name], "once, whoever reads it first"
+    (source,) = sources
+    assert f"int {last.generated.entry}(" in source
+    assert all(kernel.source in compiled.graphs[0].stages[-2].text for kernel in kernels)
+    assert sorted(written) == sorted(kernel.name for kernel in kernels)

@@ -121,7 +121,7 @@ def test_cpp_file_builds_as_its_header_says(tmp_path):
 
 def test_what_the_user_edited_is_exported(tmp_path):
     kernel = symbolic()
-    kernel._source = vk.cpp().replace("2.0f", "3.0f") + "// '''quotes''' and \\ backslash\n"
+    kernel._text = vk.cpp().replace("2.0f", "3.0f") + "// '''quotes''' and \\ backslash\n"
     path = kernel.export(tmp_path / "exported.py")
     assert "Edited with Fuselab" in path.read_text()
     code = "import torch, exported; assert exported.run(torch.ones(4)).tolist() == [4.0] * 4"

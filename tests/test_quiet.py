@@ -185,6 +185,26 @@ def test_it_rests_until_the_last_one_ends_and_loses_nothing() -> None:
     assert gone() is None
 
 
+def test_what_an_inner_rest_leaves_is_old() -> None:
+    with Rest():
+        with Rest():
+            kept = [[] for _ in range(100)]  # type: list[list[int]]
+        young = {id(each) for n in (0, 1) for each in gc.get_objects(generation=n)}
+        assert young.isdisjoint(map(id, kept))
+
+
+def test_a_rest_with_the_collector_off_moves_nothing() -> None:
+    gc.disable()
+    try:
+        kept: list[int] = []
+        with Rest():
+            pass
+        assert any(each is kept for each in gc.get_objects(generation=0))
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
 def test_an_error_ends_its_rest() -> None:
     def fails(x: torch.Tensor) -> torch.Tensor:
         return x.view(3, 5)

@@ -158,7 +158,7 @@ def test_eager_is_timed():
 
 def test_a_kernel_without_tunables():
     bench = Bench(lambda v: 1.0)
-    bench.kernel._source = "no tunables here"
+    bench.kernel._text = "no tunables here"
     run = bench.tune()
     assert len(run.trials) == 1
     assert run.best == 0
@@ -231,7 +231,7 @@ def test_an_edited_kernel_is_guarded(tmp_path):
     kernel = vk.kernel()
     # Right for one choice only: the others write past the end.
     body = "for (int64_t i = 0; i < n + (GRAIN - 64) * 100; i++) out[i] = x[i] * 2.0f + 1.0f;"
-    kernel._source = vk.cpp(body)
+    kernel._text = vk.cpp(body)
     kernel.host.check = lambda kernel, text, timed=True: PASSED
     run = tune_in_graph(
         kernel.host,

@@ -32,10 +32,13 @@ class Rest:
         """End; the last one to end lets the collector work again."""
         with Rest._lock:
             Rest._depth -= 1
-            if not Rest._depth and Rest._was_on:
-                if not gc.get_freeze_count():  # else they are the user's, and stay frozen
-                    gc.freeze()  # this and the next move lists, and look at no object
-                    gc.unfreeze()
+            if not Rest._was_on:
+                return
+            # Also where another one goes on: TorchDynamo looks at all young objects before it ends.
+            if not gc.get_freeze_count():  # else they are the user's, and stay frozen
+                gc.freeze()  # this and the next move lists, and look at no object
+                gc.unfreeze()
+            if not Rest._depth:
                 gc.enable()
 
 

@@ -110,6 +110,35 @@ class KernelSource:
     summary: str = ""
 
 
+class Generated:
+    """A kernel's generated source, written when somebody first reads it.
+
+    Of the kernels of a graph many are equal but for names (a model's layers), and only the first
+    of them has to be there to build.
+
+    Attributes:
+        name: The kernel's name, unique in its graph.
+        target: ``cpp`` or ``triton``.
+    """
+
+    def __init__(self, name: str, target: Target, write: Callable[[], KernelSource]) -> None:
+        self.name = name
+        self.target: Target = target
+        self._write: Callable[[], KernelSource] | None = write
+        self._source: KernelSource | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def source(self) -> KernelSource:
+        """The source; always the same one."""
+        if self._source is None:
+            with self._lock:
+                if self._write is not None:
+                    self._source, self._write = self._write(), None
+        assert self._source is not None
+        return self._source
+
+
 class Runnable(Protocol):
     """A built kernel: call it with its tensors and its symbolic sizes."""
 
@@ -144,30 +173,35 @@ class Kernel:
     """A kernel of a compiled graph, and the text that is in use for it.
 
     Attributes:
-        generated: The compiler's own source; never changes.
         body: The loop-level IR it was written from: the oracle for checking an edit.
         host: The graph that launches it.
     """
 
-    def __init__(self, generated: KernelSource, body: Body, host: KernelHost) -> None:
-        self.generated = generated
+    def __init__(self, generated: KernelSource | Generated, body: Body, host: KernelHost) -> None:
+        self._generated = generated
         self.body = body
         self.host = host
         self.last_verdict: Verdict | None = None
         self.tuning: TuningRun | None = None
         self._lock = threading.RLock()
-        self._source = generated.text
+        self._text: str | None = None  # where that is not the generated one
         self._runnable: Runnable | None = None
+
+    @property
+    def generated(self) -> KernelSource:
+        """The compiler's own source; never changes."""
+        made = self._generated
+        return made.source if isinstance(made, Generated) else made
 
     @property
     def name(self) -> str:
         """The kernel's name, as the user types it after ``%%kernel``."""
-        return self.generated.name
+        return self._generated.name
 
     @property
     def target(self) -> Target:
         """``cpp`` or ``triton``."""
-        return self.generated.target
+        return self._generated.target
 
     @property
     def signature(self) -> Signature:
@@ -177,17 +211,17 @@ class Kernel:
     @property
     def source(self) -> str:
         """The text in use."""
-        return self._source
+        return self.generated.text if self._text is None else self._text
 
     @property
     def edited(self) -> bool:
         """Whether the text in use differs from the generated one."""
-        return self._source != self.generated.text
+        return self._text is not None and self._text != self.generated.text
 
     @property
     def tunables(self) -> tuple[Tunable, ...]:
         """The tunables that the text in use declares."""
-        return read_tunables(self._source)
+        return read_tunables(self.source)
 
     def runnable(self) -> Runnable:
         """Return the built kernel for the text in use, building it at the first call."""
@@ -199,13 +233,13 @@ class Kernel:
 
     def _build(self) -> Runnable:
         try:
-            return self.host.build(self, self._source)
+            return self.host.build(self, self.source)
         except CompileError:
             if self.tuning is None or not self.edited:
                 raise
             # settings of an earlier session: what is generated builds in any case
-            self._source, self.tuning = self.generated.text, None
-            return self.host.build(self, self._source)
+            self._text, self.tuning = None, None
+            return self.host.build(self, self.source)
 
     def pin(self, run: TuningRun) -> None:
         """Start from the winner of an earlier tuning run; to be called before it is built.
@@ -214,7 +248,7 @@ class Kernel:
             run: Its winner is not None, and was checked.
         """
         assert run.best is not None
-        self._source = set_tunables(self._source, dict(run.trials[run.best].values))
+        self._text = set_tunables(self.source, dict(run.trials[run.best].values))
         self.tuning = run
 
     def share(self, other: Kernel) -> None:
@@ -248,13 +282,13 @@ class Kernel:
         """Put ``text`` in use unchecked (stored edits and tuned values that were checked)."""
         runnable = self.host.build(self, text)
         with self._lock:
-            self._source = text
+            self._text = text
             self._runnable = runnable
 
     def adopt(self, text: str, runnable: Runnable) -> None:
         """Take over a text that is in use, and built, for an equal kernel."""
         with self._lock:
-            self._source = text
+            self._text = text
             self._runnable = runnable
 
     def revert(self) -> None:
@@ -263,7 +297,7 @@ class Kernel:
 
     def with_tunables(self, values: Mapping[str, int]) -> str:
         """Return the text in use with other tunable values; nothing is put in use."""
-        return set_tunables(self._source, values)
+        return set_tunables(self.source, values)
 
     def tune(
         self,

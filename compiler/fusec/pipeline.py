@@ -8,6 +8,7 @@ panel, saved reports, verification) is an observer of ``run_stages``.
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from fusec.ir.body import Compute, Program
 from fusec.ir.equality import body_key
 from fusec.ir.node import Recorder, recording
 from fusec.ir.printer import format_program
-from fusec.kernel import KernelSource
+from fusec.kernel import Generated, KernelSource, Target
 from fusec.lower import lower_graph
 from fusec.options import Options
 from fusec.report import Stage
@@ -40,13 +41,14 @@ class Compilation:
         recorder: Interns the nodes of all stages.
         program: After ``lower``.
         schedule: After ``schedule``.
-        kernels: After ``emit``: by name, in order.
+        kernels: After ``emit``: by name, in order; those that are built are written.
         leaders: After ``emit``: each kernel's name to the first that is equal to it but for names.
         host: After ``emit``.
         wishes: What somebody wants of the fusion, whatever the heuristics say.
         updated: The graph's inputs that its first outputs are copied into when it is done.
         saved: Positions of the outputs that nobody but the backward graph sees.
         written: Told of each kernel that has to be built, as soon as it is written.
+        writing: Held while a kernel is written, by whoever first reads it: the recorder is shared.
     """
 
     module: fx.GraphModule
@@ -55,13 +57,19 @@ class Compilation:
     recorder: Recorder = field(default_factory=Recorder)
     program: Program | None = None
     schedule: Schedule | None = None
-    kernels: dict[str, KernelSource] = field(default_factory=dict)
+    kernels: dict[str, Generated] = field(default_factory=dict)
     leaders: dict[str, str] = field(default_factory=dict)
     host: HostProgram | None = None
     wishes: Wishes = field(default_factory=Wishes)
     updated: tuple[str, ...] = ()
     saved: tuple[int, ...] = ()
     written: Callable[[KernelSource], object] = lambda kernel: None
+    writing: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def targets(self) -> dict[str, str]:
+        """Each kernel's language, by name."""
+        return {name: kernel.target for name, kernel in self.kernels.items()}
 
     @property
     def scheduled(self) -> Program:
@@ -117,18 +125,24 @@ def emit(state: Compilation) -> Callable[[], str]:
     program = replace(program, steps=tuple(steps))
     computes = {step.name: step for step in steps if isinstance(step, Compute)}
     state.leaders = find_leaders(computes.values(), program, state.options)
-    # Those that are built go first: the compilers run while the others are written.
-    written = {}
-    for name in sorted(computes, key=lambda name: state.leaders[name] != name):
-        written[name] = emit_kernel(computes[name], program, state.options)
-        if state.leaders[name] == name:
-            state.written(written[name])
-    state.kernels = {name: written[name] for name in computes}
+    state.kernels = {name: _generated(step, program, state) for name, step in computes.items()}
+    # Those that are built are written now: the compilers run while the others are.
+    for name in dict.fromkeys(state.leaders.values()):
+        state.written(state.kernels[name].source)
     state.schedule = replace(state.schedule, program=program)  # type: ignore[type-var]
-    targets = {name: kernel.target for name, kernel in state.kernels.items()}
-    state.host = emit_host(program, targets)
-    texts = [state.host.text] + [kernel.text for kernel in state.kernels.values()]
-    return lambda: "\n\n".join(texts)
+    host = state.host = emit_host(program, state.targets)
+    kernels = state.kernels.values()
+    return lambda: "\n\n".join([host.text, *(kernel.source.text for kernel in kernels)])
+
+
+def _generated(step: Compute, program: Program, state: Compilation) -> Generated:
+    """Return a kernel that is written when its source is first read."""
+
+    def write() -> KernelSource:
+        with state.writing, recording(state.recorder):
+            return emit_kernel(step, program, state.options)
+
+    return Generated(step.name, kernel_target(step, program, state.options), write)
 
 
 def find_leaders(computes: Iterable[Compute], program: Program, options: Options) -> dict[str, str]:
@@ -145,7 +159,7 @@ def find_leaders(computes: Iterable[Compute], program: Program, options: Options
     return leaders
 
 
-def kernel_target(step: Compute, program: Program, options: Options) -> str:
+def kernel_target(step: Compute, program: Program, options: Options) -> Target:
     """Return the language that a kernel is written in."""
     device = program.buffers[step.writes()[0]].device
     return "triton" if device.type == "cuda" or options.target == "triton" else "cpp"

@@ -257,9 +257,9 @@ def model(compiler: str, *, train: bool = False, written: bool = False) -> Times
     with clock(times, "first"):
         with clock(times, "import"):
             if compiler == "fusec":
-                import fusec.api
+                import fusec
 
-                compiled: Any = fusec.api.compile(module)
+                compiled: Any = fusec.compile(module)
             else:
                 compiled = torch.compile(module)
         found = step(compiled)

@@ -31,15 +31,12 @@ class HostProgram:
     Attributes:
         text: Source of ``def run(inputs)``: what a call executes. It empties the list, so that a
             tensor that nobody else needs is freed after the last step that reads it.
-        traced: The same function, launching through ``launch(name, tensors, sizes)``, so that a
-            kernel's own inputs can be caught.
         constants: Names in the text that stand for Python objects (operators, tensors).
         groups: Kernels that run one after the other and are launched by one call, by the name that
             the call has in the text.
     """
 
     text: str
-    traced: str
     constants: Mapping[str, object]
     groups: Mapping[str, Group]
 
@@ -356,19 +353,18 @@ def returns_list(target: object) -> bool:
     return len(kinds) == 1 and isinstance(kinds[0], torch.ListType)
 
 
-def emit_host(program: Program, targets: Mapping[str, str]) -> HostProgram:
+def emit_host(program: Program, targets: Mapping[str, str], *, traced: bool = False) -> HostProgram:
     """Write the host program of a scheduled program whose steps have their final names.
 
     Args:
         program: The program.
         targets: Kernel name to ``cpp`` (called with pointers) or ``triton`` (with tensors).
+        traced: Launch each kernel through ``launch(name, tensors, sizes)``, so that its own inputs
+            can be caught.
     """
-    plain = _Writer(program, targets, traced=False)
-    text = plain.run()
-    traced = _Writer(program, targets, traced=True)
-    traced_text = traced.run()
-    constants = {**traced.constants, **plain.constants}
-    return HostProgram(text, traced_text, constants, plain.groups)
+    writer = _Writer(program, targets, traced=traced)
+    text = writer.run()
+    return HostProgram(text, writer.constants, writer.groups)
 
 
 # From this size on, the C library may give freed memory back to the system, so that every

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import torch
-from torch._decomp import core_aten_decompositions, get_decompositions
+from torch import _decomp
+from torch._decomp import get_decompositions
 from torch._decomp.decompositions import pw_cast_for_opmath
 
 from fusec.graph.foreach import foreach_decompositions
@@ -71,8 +72,13 @@ _ADDED = (
 
 @lru_cache(maxsize=1)
 def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
-    """Return the operators that are decomposed during tracing."""
-    table = dict(core_aten_decompositions())
+    """Return the operators that are decomposed during tracing.
+
+    Those that are composed of others for every device (matmul, say) are none of them: AOTAutograd
+    takes them apart by itself, and listing them takes longer than all the rest of the table.
+    """
+    listed = getattr(_decomp, "_core_aten_decompositions_post_autograd", None)
+    table = dict((listed or _decomp.core_aten_decompositions)())
     table.update(get_decompositions([op for op in _ADDED if not _is_kept(op)]))
     table.update(foreach_decompositions())
     table.update(_AMENDED)

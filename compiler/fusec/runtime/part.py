@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fusec.codegen.host import DTYPES, Group, buffer_bytes, called_as
+from fusec.codegen.host import DTYPES, Group, HostProgram, buffer_bytes, called_as, emit_host
 from fusec.ir.body import RANDOM_SEED, Compute, Extern
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.pipeline import Compilation
@@ -203,7 +203,8 @@ class CompiledPart:
         return (f"no CUDA graph: {reason}",)
 
     def _work(self) -> dict[str, int]:
-        return {name: kernel.generated.operations for name, kernel in self.kernels.items()}
+        leaders = self.state.leaders  # equal kernels do equal work
+        return {name: self.kernels[leaders[name]].generated.operations for name in self.kernels}
 
     def _label(self) -> str:
         return next(iter(self.kernels), self.kind)
@@ -223,7 +224,8 @@ class CompiledPart:
         if getattr(runnable, "direct", None) is not None:
             self._namespace[name] = runnable.direct  # type: ignore[attr-defined]
         else:
-            count = len(self.kernels[name].signature.arguments)
+            leader = self.kernels[self.state.leaders[name]]  # takes as many
+            count = len(leader.signature.arguments)
             self._namespace[name] = lambda *args: runnable(args[:count], args[count:])
 
     def _failed(self, name: str, status: int) -> None:
@@ -332,6 +334,11 @@ class CompiledPart:
             return self._native.call.last  # type: ignore[no-any-return]
         return self._last_inputs
 
+    @cached_property
+    def _traced(self) -> HostProgram:
+        """The host program, launching through ``launch``."""
+        return emit_host(self.state.scheduled, self.state.targets, traced=True)
+
     def trace(
         self,
         inputs: Sequence[object],
@@ -346,15 +353,15 @@ class CompiledPart:
             extern: Called in place of every extern call, in the order of the steps, with what
                 would be called and its arguments; returns what that returns.
         """
-        assert self.state.host is not None
-        namespace = {**self._namespace, "launch": launch}
+        host = self._traced
+        namespace = {**self._namespace, **host.constants, "launch": launch}
         if extern is not None:
             steps = (s for s in self.state.scheduled.steps if isinstance(s, Extern))
             targets = {id(called_as(step.target)) for step in steps}
-            for name, value in self.state.host.constants.items():
+            for name, value in host.constants.items():
                 if id(value) in targets:
                     namespace[name] = partial(extern, value)
-        exec(compile(self.state.host.traced, "<traced host program>", "exec"), namespace)
+        exec(compile(host.text, "<traced host program>", "exec"), namespace)
         run: Callable[..., list[Any]] = namespace["run"]
         program = self.state.scheduled
         written = {name for step in program.steps for name in step.writes()}

@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test test-all test-jupyter ops models bench-cpu bench-gpu bench-models bench-compile bench-calls lint format clean
+.PHONY: help demo lab test test-all test-jupyter ops fuzz models bench-cpu bench-gpu bench-models bench-compile bench-calls lint format clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -35,6 +35,9 @@ test-jupyter: $(INSTALLED) ## The panel's browser tests in other ipykernels and 
 ops: $(INSTALLED) ## torch's operator database, a sample or --all (ARGS="--help" for the choices)
 	@PYTHONPATH=tests $(BIN)/python -m ops $(ARGS)
 
+fuzz: $(INSTALLED) ## Random programs beside eager and float64 (ARGS="--help" for the choices)
+	@PYTHONPATH=tests $(BIN)/python -m programs $(ARGS)
+
 models: $(INSTALLED) ## Whole models beside eager and TorchInductor (ARGS="--help" for the choices)
 	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[models]'
 	@PYTHONPATH=tests $(BIN)/python -m models $(ARGS)
@@ -45,7 +48,10 @@ bench-cpu: $(INSTALLED) ## Workloads on the CPU beside eager, TorchInductor and 
 bench-gpu: $(INSTALLED) ## Workloads on a GPU beside eager, TorchInductor and a copy (ARGS="--help")
 	@$(BIN)/python tests/bench/gpu.py $(ARGS)
 
-bench-models: $(INSTALLED) ## Whole models on the CPU beside eager and TorchInductor (ARGS="--help")
+bench-fuzz: $(INSTALLED) ## Random programs beside eager and float64 (ARGS="--help" for the choices)
+	@PYTHONPATH=tests $(BIN)/python -m programs $(ARGS)
+
+models: $(INSTALLED) ## Whole models on the CPU beside eager and TorchInductor (ARGS="--help")
 	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[models]'
 	@$(BIN)/python tests/bench/cpu_models.py $(ARGS)
 

@@ -33,6 +33,7 @@ from fusec.graph.alignment import align_products
 from fusec.graph.bias import add_biases_later
 from fusec.graph.bytes import keep_interpolations_of_bytes
 from fusec.graph.common import merge_common
+from fusec.graph.compared import compute_compared_once
 from fusec.graph.decompositions import decomposition_table
 from fusec.graph.depthwise import divide_gradients
 from fusec.graph.gradients import add_rows_in_place
@@ -199,6 +200,7 @@ class _GraphCompiler:
         self._lay_out(joint)
         open_log_softmax(joint)
         merge_common(joint.graph)
+        compute_compared_once(joint)
         widen_again(joint, given["num_fwd_outputs"])
         activate_again(joint, given["num_fwd_outputs"], updated_inputs(joint))
         with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
@@ -323,6 +325,7 @@ class _GraphCompiler:
             self._lay_out(module)
             drop_returned_inputs(module)
             merge_common(module.graph)
+            compute_compared_once(module)
         if self.backend.options.target != "triton":
             multiply_by_onednn(module)
         if self._may_ask_for_wide_results():

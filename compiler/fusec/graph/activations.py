@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from fusec.graph.calls import caller
+from fusec.graph.compared import COMPARED
 from fusec.graph.joint import first_of, forward_nodes, is_view
 from fusec.graph.norms import has_statistics, normalized
 
@@ -85,6 +86,8 @@ def activate_again(module: fx.GraphModule, outputs: int, updated: Collection[str
             continue
         formula = _Formulas(value, forward).of(value)
         if not formula.operations or not _is_read(formula.source, forward):
+            continue
+        if COMPARED in value.meta:
             continue
         if any(n.name in updated for n in _inputs(formula) if n is not formula.source):
             continue

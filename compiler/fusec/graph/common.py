@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._pytree import tree_leaves
+
+from fusec.graph.storages import storages
 
 _NAMESPACES = frozenset({"aten", "prims"})
 # Their values are whatever was in memory; merging them would make two results one.
@@ -104,20 +104,9 @@ def _shares_memory_with_results(graph: fx.Graph) -> set[fx.Node]:
         storage
         for node in graph.find_nodes(op="output")
         for each in node.all_input_nodes
-        for storage in _storages(each)
+        for storage in storages(each)
     }
-    return {node for node in graph.nodes if not results.isdisjoint(_storages(node))}
-
-
-def _storages(node: fx.Node) -> list[StorageWeakRef]:
-    found = []
-    for value in tree_leaves(node.meta.get("val")):
-        if isinstance(value, torch.Tensor):
-            try:
-                found.append(StorageWeakRef(value.untyped_storage()))
-            except (NotImplementedError, RuntimeError):
-                continue  # sparse tensors have none
-    return found
+    return {node for node in graph.nodes if not results.isdisjoint(storages(node))}
 
 
 __all__ = ["merge_common"]

@@ -428,6 +428,9 @@ class Program:
         buffers: Every buffer by name, inputs included.
         steps: In an order that respects the data flow.
         outputs: What the graph returns: ``TensorRef``, ``Expr``, or a plain value (None...).
+        notes: What the user should know of it.
+        once: Buffers whose elements no kernel may compute again, because they are compared with
+            numbers that were chosen from them.
     """
 
     inputs: tuple[str, ...]
@@ -436,6 +439,7 @@ class Program:
     steps: tuple[Step, ...]
     outputs: tuple[object, ...]
     notes: tuple[str, ...] = field(default=())
+    once: frozenset[str] = frozenset()
 
     def output_buffers(self) -> frozenset[str]:
         """Return the buffers that outlive the program's run as outputs."""

@@ -151,6 +151,10 @@ def gathered_sums(
     before = dims[0] if adjacent else 0
 
     def element(at: Index) -> Node:
+        with unset_fake_temporarily():
+            return summed(at)
+
+    def summed(at: Index) -> Node:
         total = convert(x.at(at), dtype)
         choices = [along[d].places(at[d]) for d in dims]
         kept = [i for d, i in enumerate(at) if d not in given]
@@ -170,8 +174,7 @@ def gathered_sums(
             if applies is not None:
                 value = ops.where(applies, value, ops.const(0, dtype))
             total = ops.binary("add", total, value)
-        with unset_fake_temporarily():
-            return rewrite((total,), {}, settler.settle)[0]
+        return rewrite((total,), {}, settler.settle)[0]
 
     return element
 

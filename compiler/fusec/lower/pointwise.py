@@ -8,10 +8,11 @@ from collections.abc import Callable
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as PROMOTION
 from torch._prims_common import elementwise_dtypes
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.ir import ops
 from fusec.ir.index import Expr
-from fusec.ir.node import Node
+from fusec.ir.node import Const, Node
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import (
     SUPPORTED_DTYPES,
@@ -63,6 +64,27 @@ def element(operand: object, index: Index, dtype: torch.dtype) -> Node:
         return ops.cast(ops.index_value(operand, torch.int64), dtype)
     assert isinstance(operand, (int, float))
     return ops.const(operand, dtype)
+
+
+def rounded(operand: object, value: Node, common: torch.dtype) -> Node:
+    """Return an operand's element as eager compares it: rounded where its type is a wider one.
+
+    A number, or a tensor of no dimensions, takes part in the others' type: ``x == 0.1`` holds for
+    a half-precision x that is the nearest to 0.1.
+
+    Args:
+        operand: What it is an element of.
+        value: The element, in the type that is computed in.
+        common: The type that the operands have in common.
+    """
+    own = operand.dtype if isinstance(operand, TensorValue) else torch.float64
+    if common.itemsize != 2 or not common.is_floating_point or own == common:
+        return value
+    if isinstance(value, Const):
+        with unset_fake_temporarily():
+            number = torch.tensor(value.value, dtype=torch.float64).to(common).item()
+        return ops.const(number, value.dtype)
+    return ops.cast(ops.cast(value, common), value.dtype)
 
 
 def map_elements(
@@ -309,10 +331,12 @@ def modulo(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
     """Return the remainder, with the divisor's sign (remainder) or the dividend's (fmod)."""
     name = lowering.label
 
+    _, common = promoted((x, y))
+
     def value(a: Node, b: Node) -> Node:
         if not a.dtype.is_floating_point:
             b = _nonzero(b)
-        return ops.binary(name, a, b)
+        return ops.binary(name, rounded(x, a, common), rounded(y, b, common))
 
     return map_elements(lowering, (x, y), value)
 
@@ -377,10 +401,10 @@ def float_binary(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
 def compare(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
     """Return a comparison; mixed operands are promoted first."""
     name = lowering.label
-    dtype, _ = promoted((x, y))
+    dtype, common = promoted((x, y))
 
     def value(index: Index) -> Node:
-        a, b = element(x, index, dtype), element(y, index, dtype)
+        a, b = (rounded(o, element(o, index, dtype), common) for o in (x, y))
         if dtype == torch.bool:
             a, b = ops.cast(a, torch.uint8), ops.cast(b, torch.uint8)
         return ops.binary(name, a, b)
@@ -415,11 +439,12 @@ def bitwise(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
 @register(aten.where.self)
 def where(lowering: Lowering, condition: TensorValue, x: Operand, y: Operand) -> TensorValue:
     """Return x where the condition holds, else y."""
-    dtype, _ = promoted((x, y))
+    dtype, common = promoted((x, y))
 
     def value(index: Index) -> Node:
         c = truth(condition.compute(broadcast_index(index, condition.shape)))
-        return ops.where(c, element(x, index, dtype), element(y, index, dtype))
+        a, b = (rounded(o, element(o, index, dtype), common) for o in (x, y))
+        return ops.where(c, a, b)
 
     return lowering.pointwise(value)
 
@@ -433,7 +458,8 @@ def masked_fill(
 
     def value(index: Index) -> Node:
         m = truth(mask.compute(broadcast_index(index, mask.shape)))
-        return ops.where(m, element(fill, index, dtype), element(x, index, dtype))
+        number = rounded(fill, element(fill, index, dtype), x.dtype)
+        return ops.where(m, number, element(x, index, dtype))
 
     return lowering.pointwise(value)
 
@@ -446,14 +472,14 @@ def clamp(
     if lowering.label == "clamp_max":
         low, high = None, low
     operands = tuple(o for o in (x, low, high) if o is not None)
-    dtype, _ = promoted(operands)
+    dtype, common = promoted(operands)
 
     def value(index: Index) -> Node:
         result = element(x, index, dtype)
-        if low is not None:
-            result = _bounded(result, low, element(low, index, dtype), "lt")
-        if high is not None:
-            result = _bounded(result, high, element(high, index, dtype), "gt")
+        for bound, beyond in ((low, "lt"), (high, "gt")):
+            if bound is not None:
+                limit = rounded(bound, element(bound, index, dtype), common)
+                result = _bounded(result, bound, limit, beyond)
         return result
 
     return lowering.pointwise(value)

@@ -12,7 +12,9 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.errors import DeviceNotThere
+from fusec.graph.compared import COMPARED
 from fusec.graph.halves import REASON, STORED
+from fusec.graph.storages import makers_of_shared_results
 from fusec.ir.body import OWNED_TENSOR, Buffer, Program
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line
@@ -77,7 +79,9 @@ class _Driver:
         self.inputs: list[str] = []
         self.bindings: dict[str, tuple[str, int | None]] = {}
         self.outputs: tuple[object, ...] = ()
+        self.shared = makers_of_shared_results(module.graph)
         self.notes: list[str] = []
+        self.once: set[str] = set()
 
     # -- metadata ---------------------------------------------------------------------------
 
@@ -171,7 +175,12 @@ class _Driver:
             if meta is not None:
                 _require_device(meta.device, lowering.where)
         with source_line(lowering.where):
-            self.values[node] = self.lower_call(target, args, kwargs, several)
+            found = self.lower_call(target, args, kwargs, several)
+            if node in self.shared and isinstance(found, TensorValue):
+                found = lowering.realize(found, lowering.result)
+            self.values[node] = found
+        if COMPARED in node.meta and isinstance(found, TensorValue) and found.ref is not None:
+            self.once.add(found.ref.buffer)
         lowering.because = ""
 
     def lower_call(
@@ -236,7 +245,8 @@ class _Driver:
                 self.lowering.hint = _readable(made) if made is not None else ""
                 asked = user_line(made.meta.get("stack_trace")) if made is not None else None
                 with source_line(asked):  # of what exists only as a function until now
-                    placed = self.lowering.realize(placed).ref
+                    meta = self.tensor_meta(made.meta.get("val")) if made is not None else None
+                    placed = self.lowering.realize(placed, meta).ref
             results.append(placed)
         self.outputs = tuple(results)
 
@@ -265,6 +275,7 @@ class _Driver:
             tuple(self.lowering.steps),
             self.outputs,
             tuple(self.notes),
+            frozenset(self.once),
         )
 
     def constant(self, node: fx.Node) -> None:

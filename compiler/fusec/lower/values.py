@@ -224,11 +224,16 @@ class Lowering:
         meta = meta or self.meta()
         return TensorValue(meta.shape, meta.dtype, meta.device, element)
 
-    def realize(self, value: TensorValue) -> TensorValue:
-        """Return ``value`` with a place in memory, computing it there if it has none."""
+    def realize(self, value: TensorValue, meta: ResultMeta | None = None) -> TensorValue:
+        """Return ``value`` with a place in memory, computing it there if it has none.
+
+        Args:
+            value: What is to have a place.
+            meta: How it lies in eager; row-major if None.
+        """
         if value.ref is not None:
             return value
-        meta = dense_meta(value.shape, value.dtype, value.device)
+        meta = meta or dense_meta(value.shape, value.dtype, value.device)
         buffer = self.new_buffer(meta)
         axes = new_axes(value.shape)
         index = tuple(Expr.of(axis) for axis in axes)

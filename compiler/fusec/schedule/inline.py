@@ -13,6 +13,8 @@ from fusec.schedule.align import Refusal, inline_producer
 from fusec.schedule.order import expected_kernels, order_of
 from fusec.schedule.wishes import FORBIDDEN, Wishes
 
+ONCE = "it is compared with its own extremes, and must be the same number for both"
+
 
 def inline_pointwise(
     program: Program, wishes: Wishes | None = None
@@ -54,6 +56,9 @@ def inline_pointwise(
         name = body.stores[0].buffer
         users = readers.get(name, [])
         if name in kept or name in updated or not users or mutated & ({name} | set(body.reads())):
+            continue
+        if name in program.once:
+            decisions += [FusionDecision(step.name, user, False, ONCE) for user in users]
             continue
         consumers = [steps[user] for user in users]
         computes = [c for c in consumers if isinstance(c, Compute)]

@@ -1,0 +1,1 @@
+"""Random PyTorch programs through fusec, beside eager and float64; ``python -m programs``."""

@@ -1,0 +1,83 @@
+"""Random programs compute what they do in eager; ``make fuzz`` runs as many as one likes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from programs.check import problems
+from programs.generate import Program, write
+
+BLOCK = 8
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEC_STRICT", "1")
+
+
+def check(programs: list[Program], **how: object) -> None:
+    found = {}
+    for program in programs:
+        wrong = problems(program, **how)  # type: ignore[arg-type]
+        if wrong:
+            found[program.seed] = f"{program}" + "\n".join(wrong)
+    assert not found, "\n\n".join(f"# {seed}\n{text}" for seed, text in found.items())
+
+
+def block(number: int, size: int = BLOCK) -> range:
+    return range(number * size, (number + 1) * size)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("number", range(12))
+def test_forward(number: int) -> None:
+    check([write(seed) for seed in block(number)])
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("number", range(12))
+def test_gradients(number: int) -> None:
+    check([write(seed, train=True) for seed in block(number)])
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("number", range(4))
+def test_halves(number: int) -> None:
+    check([write(seed, halves=True, train=seed % 2 == 1) for seed in block(number)])
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("number", range(4))
+def test_symbolic_sizes(number: int) -> None:
+    check([write(seed) for seed in block(number)], dynamic=True)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("number", range(4))
+def test_triton_kernels(number: int) -> None:
+    check([write(seed, length=5) for seed in block(number, 4)], target="triton")
+
+
+def test_a_seed_makes_the_same_program_again() -> None:
+    one, other = write(7), write(7)
+    assert str(one) == str(other)
+    for a, b in zip(one.fresh(), other.fresh(), strict=True):
+        assert torch.equal(a, b)
+        assert a.stride() == b.stride()
+
+
+def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that computes something else, shares memory, or lies otherwise, differs."""
+    program = write(0)
+    right = program.function()
+
+    def wrong(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        outputs = list(right(*inputs))
+        outputs[1] = outputs[1].clone()
+        outputs[1].view(-1)[-1] += 0.01
+        return tuple(outputs)
+
+    monkeypatch.setattr("fusec.compile", lambda *_, **__: wrong)
+    assert all("output 1: 1 of" in each for each in problems(program))
+    assert len(problems(program)) == 2

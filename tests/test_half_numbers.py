@@ -20,7 +20,7 @@ FUNCTIONS: dict[str, Function] = {
     "lt": lambda x, s: x < s,
     "remainder": lambda x, s: x % s,
     "remainder of a number": lambda x, s: torch.remainder(s, x),
-    "fmod": lambda x, s: torch.fmod(x, s),
+    "fmod": torch.fmod,
     "tensor of no dimensions": lambda x, s: x >= torch.tensor(s),
     "wide tensor of no dimensions": lambda x, s: torch.tensor(s, dtype=torch.float64) == x,
     "clamped": lambda x, s: x.clamp(min=s) == s,

@@ -284,19 +284,20 @@ def gathering(s: Scope) -> str:
     i = s.pick(lambda t: t.dtype == torch.int64 and t.dim() <= 2)
     places = f"({i} % {size})"
     flat = f"{places}.reshape(-1)"
+    rows = f"({i} % {s.values[x].shape[0]})"
     masks = [n for n, v in s.values.items() if v.dtype == torch.bool] or [f"({x} > 0.5)"]
     return s.rng.choice(
         [
             f"{x}.index_select({dim}, {flat})",
-            f"{x}[{places}]",
-            f"F.embedding({places}, {x})",
+            f"{x}[{rows}]",
+            f"F.embedding({rows}, {x})",
             f"{x}.masked_fill({s.rng.choice(masks)}, -0.5)",
             f"{x}.masked_fill({x} < 0, 0)",
             f"torch.zeros_like({x}).index_add({dim}, {flat}, {x}.index_select({dim}, {flat}))",
             f"{x}.gather({dim}, ({x}.abs() * 3).to(torch.int64) % {size})",
             f"torch.zeros_like({x}).scatter_add({dim}, ({x}.abs() * 3).long() % {size}, {x})",
-            f"{x}.index_put(({flat},), {x}[{flat}] * 2)",
-            f"{x}.index_put(({flat},), {x}[{flat}], accumulate=True)",
+            f"{x}.index_put(({rows},), {x}[{rows}] * 2)",
+            f"{x}.index_put(({rows},), {x}[{rows}], accumulate=True)",
             f"{x}.take_along_dim({x}.argmax({dim}, keepdim=True), {dim})",
         ]
     )

@@ -74,7 +74,8 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -
         rows_held = choose_persistent((outer,), walked + reduced, rows, width, single, kinds)
         return rows_held if size.constant is not None else sized(rows_held, width)
     if walked:
-        return choose_walked((outer,), walked, reduced, rows, strategy)
+        bytes_each = loaded_bytes(body, reduced)
+        return choose_walked((outer,), walked, reduced, rows, strategy, bytes_each)
     bytes_each = row_bytes(body, buffers, reduced)
     if kind == "split":
         return choose_split((outer,), reduced, max(splits, 2), bytes_each)
@@ -110,11 +111,13 @@ def choose_walked(
     reduced: tuple[Symbol, ...],
     rows: int,
     strategy: str,
+    bytes_each: int,
 ) -> Choice:
     """A row of several parts: a step is one of them or an equal share of one, 8 elements a thread.
 
     Programs enough to fill half the GPU with threads share the rows, three steps ahead (batch norm
-    27 us; with twice the programs and no steps ahead 32).
+    27 us; with twice the programs and no steps ahead 32), where shared memory has room for two
+    steps of two parts each.
     """
     parts = product(a.size for a in walked if a.size is not None)
     size = known(reduced[0].size) if reduced[0].size is not None else 1
@@ -133,7 +136,7 @@ def choose_walked(
     if strategy == "split" or (splits > 1 and not strategy):
         counts = (2, 4, 8, 16, 32, 64, 128)
         knobs.insert(1, Knob("SPLITS", max(splits, 2), counts, "programs that share a row"))
-        knobs.insert(3, stages(3))
+        knobs.insert(3, stages(3 if 4 * block * bytes_each <= PIPELINED else 1))
         kind = "split"
     else:
         knobs.insert(2, stages())

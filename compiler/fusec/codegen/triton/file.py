@@ -224,7 +224,7 @@ def assemble(file: File, label: str, summary: str) -> Writer:
         parameters += [f"{c}: tl.constexpr" for c, _ in function.constants]
         write_call(out, f"def {function.name}(", parameters, "):")
         shift = len(out.lines)
-        for line in function.writer.lines:
+        for line in function.writer.lines or ["pass"]:  # of no elements there is nothing to do
             out.line(f"    {line}" if line else "")
         for number, sources in function.writer.origins.items():
             out.origins[number + shift] = sources

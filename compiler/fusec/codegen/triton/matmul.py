@@ -233,7 +233,9 @@ class _Product:
         block = Block(own)
         block.write(nodes, roots=(node,))
         text = ex.typed(block.value(node), node.dtype)
-        if across.mask and not isinstance(node, Load):
+        # a load's own mask has zeros for it, if its address varies that way at all
+        is_zero = isinstance(node, Load) and across in self.reach(own, node)
+        if across.mask and not is_zero:
             text = Text(f"tl.where({across.mask}, {text.source}, 0.0)")
         places = {dim.place for dim in own.node_dims(node) if dim.size != 1}
         if not {0, 1} <= places:

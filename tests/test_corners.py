@@ -1,0 +1,65 @@
+"""What random programs found: nothing to do, operands without a place of their own, large steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fusec
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+OF_NOTHING: dict[str, Function] = {
+    "log_softmax": lambda x: torch.log_softmax(x * 2, -1),
+    "layer norm": lambda x: F.layer_norm(x, (0,)),
+    "cumsum": lambda x: (x * 0.5).cumsum(-1),
+    "cummax": lambda x: x.cummax(0)[0],
+    "sum": lambda x: (x + 1).sum(-1),
+    "normalize": lambda x: F.normalize(x, dim=-1),
+}
+
+
+@pytest.mark.parametrize("target", ["cpp", "triton"])
+@pytest.mark.parametrize("name", OF_NOTHING)
+def test_rows_of_nothing(name: str, target: str) -> None:
+    torch._dynamo.reset()
+    function = OF_NOTHING[name]
+    compiled = fusec.compile(function, target=target)
+    torch.testing.assert_close(compiled(torch.randn(0)), function(torch.randn(0)))
+    assert not compiled.fallbacks
+
+
+@pytest.mark.parametrize("rows", [3, 16, 33])
+@pytest.mark.parametrize("across", [3, 17])
+def test_a_product_of_the_same_column_over_and_over(rows: int, across: int) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        wide = x.unsqueeze(-1).expand(-1, across)
+        return F.linear(wide, wide) / across
+
+    def left(x: torch.Tensor) -> torch.Tensor:
+        return x.unsqueeze(-1).expand(-1, across) @ torch.ones(across, rows)
+
+    for function in (f, left):
+        torch._dynamo.reset()
+        compiled = fusec.compile(function, target="triton", matmul="template")
+        x = torch.randn(rows)
+        torch.testing.assert_close(compiled(x), function(x))
+        assert any("tl.dot" in kernel.source for kernel in compiled.kernels.values())
+
+
+def test_steps_of_large_parts_fit_into_shared_memory() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, x], -1).double().mean([0, 1])
+
+    torch._dynamo.reset()
+    compiled = fusec.compile(f, target="triton")
+    x = torch.randn(8, 2080)
+    torch.testing.assert_close(compiled(x), f(x))
+    (kernel,) = compiled.kernels.values()
+    tunables = {t.name: t.value for t in kernel.tunables}
+    assert "SPLITS" in tunables
+    ahead = (tunables["NUM_STAGES"] - 1) * tunables["UNROLL"] * tunables["RBLOCK"] * 2 * 4
+    assert ahead <= 227 << 10

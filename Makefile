@@ -48,10 +48,7 @@ bench-cpu: $(INSTALLED) ## Workloads on the CPU beside eager, TorchInductor and 
 bench-gpu: $(INSTALLED) ## Workloads on a GPU beside eager, TorchInductor and a copy (ARGS="--help")
 	@$(BIN)/python tests/bench/gpu.py $(ARGS)
 
-bench-fuzz: $(INSTALLED) ## Random programs beside eager and float64 (ARGS="--help" for the choices)
-	@PYTHONPATH=tests $(BIN)/python -m programs $(ARGS)
-
-models: $(INSTALLED) ## Whole models on the CPU beside eager and TorchInductor (ARGS="--help")
+bench-models: $(INSTALLED) ## Whole models on the CPU beside eager and TorchInductor (ARGS="--help")
 	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[models]'
 	@$(BIN)/python tests/bench/cpu_models.py $(ARGS)
 

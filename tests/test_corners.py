@@ -63,3 +63,19 @@ def test_steps_of_large_parts_fit_into_shared_memory() -> None:
     assert "SPLITS" in tunables
     ahead = (tunables["NUM_STAGES"] - 1) * tunables["UNROLL"] * tunables["RBLOCK"] * 2 * 4
     assert ahead <= 227 << 10
+
+
+def test_a_computed_size_that_is_one_is_broadcast() -> None:
+    """It is ``(s0 - 1) // 3 + 1``, and torch has asked whether it is 1."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        row = x.unfold(-1, 1, 3)
+        return F.pad(row, [1, 1, 0, 2]) - row, row + torch.ones(4, 3), row.expand(5, 1) * 2
+
+    torch._dynamo.reset()
+    compiled = fusec.compile(f, dynamic=True)
+    for size in (3, 2, 3):
+        x = torch.randn(size)
+        for found, wanted in zip(compiled(x), f(x), strict=True):
+            torch.testing.assert_close(found, wanted)
+    assert not compiled.fallbacks

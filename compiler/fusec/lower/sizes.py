@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import sympy  # type: ignore[import-untyped]
 import torch
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
 from torch.utils._sympy.functions import (
     CeilToInt,
     CleanDiv,
@@ -66,6 +66,8 @@ class SizeTable:
         if isinstance(value, int):
             return Expr.of(value)
         known = value.node.maybe_as_int()
+        if known is None and _is_known_as_one(value):
+            known = 1
         if known is not None:
             return Expr.of(known)
         return self._from_sympy(value.node.expr, value.node.shape_env)
@@ -189,15 +191,32 @@ def _no_form(expr: sympy.Expr) -> str:
     return f"size {expr} has no simple form"
 
 
+def _is_known_as_one(size: torch.SymInt) -> bool:
+    """Whether a computed size is 1 wherever the graph is used, by what torch has asked of it.
+
+    Such as ``(s0 - 1) // 3 + 1`` once that has been broadcast: it says nothing of it itself.
+    """
+    expr = size.node.expr
+    if isinstance(expr, sympy.Symbol):
+        return False  # those of 1 are known as numbers
+    values = _hints(size.node.shape_env)
+    now = expr.xreplace({s: values[s] for s in expr.free_symbols if s in values})
+    return bool(now == 1) and statically_known_true(size == 1)
+
+
 def _hint(symbol: sympy.Symbol, shape_env: ShapeEnv | None) -> int | None:
     """Return what a size is in the call that is compiled for."""
+    value = _hints(shape_env).get(symbol)
+    return int(value) if isinstance(value, (int, sympy.Integer)) else None
+
+
+def _hints(shape_env: ShapeEnv | None) -> Mapping[sympy.Symbol, object]:
     # the second is what torch 2.11 calls it, and is about to go
     for name in ("backed_var_to_val", "var_to_val"):
-        values = getattr(shape_env, name, None)
+        values: Mapping[sympy.Symbol, object] | None = getattr(shape_env, name, None)
         if values is not None:
-            value = values.get(symbol)
-            return int(value) if isinstance(value, (int, sympy.Integer)) else None
-    return None
+            return values
+    return {}
 
 
 def _without_one(*args: sympy.Expr) -> sympy.Expr:

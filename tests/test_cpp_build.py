@@ -259,6 +259,9 @@ def test_one_failure_leaves_the_others_built(store: Store) -> None:
 
 
 INTERRUPTED = """
+import signal
+# ignored where the tests run in the background
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import sys
 from pathlib import Path
 from fusec.cache import Store

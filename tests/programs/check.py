@@ -155,9 +155,8 @@ def compared(program: Program, before: list[torch.Tensor], eager: Run, mine: Run
             continue
         exact = wide.tensors()[place][1] if wide is not None else None
         near = moved.tensors()[place][1] if moved is not None else None
-        text = _difference(want.detach(), got.detach(), exact, near, kind)
-        if text:
-            found.append(f"{what}: {text}")
+        texts = _differences(want.detach(), got.detach(), exact, near, kind)
+        found += [f"{what}: {text}" for text in texts]
     return found + _sharing(eager, mine)
 
 
@@ -168,20 +167,23 @@ def _reference(program: Program, before: list[torch.Tensor], nudge: float) -> Ru
         return None  # a type that float64 cannot stand for
 
 
-def _difference(
+def _differences(
     want: torch.Tensor,
     got: torch.Tensor,
     exact: torch.Tensor | None,
     near: torch.Tensor | None,
     kind: torch.dtype,
-) -> str:
+) -> list[str]:
     if want.dtype != got.dtype or want.shape != got.shape:
-        return f"{got.dtype} {list(got.shape)} instead of {want.dtype} {list(want.shape)}"
+        return [f"{got.dtype} {list(got.shape)} instead of {want.dtype} {list(want.shape)}"]
+    found: list[str] = []
     steps = [s for n, s in zip(want.shape, want.stride(), strict=True) if n > 1]
     if want.numel() and steps != [s for n, s in zip(got.shape, got.stride(), strict=True) if n > 1]:
-        return f"{LAYOUT}: strides {got.stride()} instead of {want.stride()} for {list(want.shape)}"
+        found.append(
+            f"{LAYOUT}: strides {got.stride()} instead of {want.stride()} for {list(want.shape)}"
+        )
     if not want.numel():
-        return ""
+        return found
     close = max(CLOSE.get(want.dtype, 0.0), CLOSE[kind])
     a, b = want.double(), got.double()
     same_kind = torch.isnan(a) == torch.isnan(b)
@@ -198,13 +200,14 @@ def _difference(
     wrong = ~same_kind | ((off > allowed) & finite) | ((a != b) & ~finite & ~torch.isnan(a))
     wrong &= torch.isfinite(allowed)
     if not wrong.any():
-        return ""
+        return found
     first = wrong.nonzero()[0].tolist()
     at = tuple(first)
-    return (
+    found.append(
         f"{int(wrong.sum())} of {want.numel()} elements differ; at {first} "
         f"{got[at].item()} instead of {want[at].item()}, within {allowed[at].item():.3g}"
     )
+    return found
 
 
 def _sharing(eager: Run, mine: Run) -> list[str]:

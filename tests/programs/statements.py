@@ -201,9 +201,8 @@ def normalization(s: Scope) -> str:
             options.append(f"F.batch_norm({x}, {w}, {w}.abs() + 0.5, {w}, None)")
             free = [n for n in vectors if n in s.inputs]
             if s.mutates and free:
-                options += [
-                    f"F.batch_norm({x}, {s.rng.choice(free)}, None or {w}.abs() + 1, training=True)"
-                ]
+                mean = s.rng.choice(free)  # updated
+                options.append(f"F.batch_norm({x}, {mean}, {w}.abs() + 1, training=True)")
     return s.rng.choice(options)
 
 

@@ -79,3 +79,16 @@ def test_a_computed_size_that_is_one_is_broadcast() -> None:
         for found, wanted in zip(compiled(x), f(x), strict=True):
             torch.testing.assert_close(found, wanted)
     assert not compiled.fallbacks
+
+
+def test_what_is_the_same_along_the_innermost_loop_is_not_kept() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        pooled = F.adaptive_avg_pool2d(x, 3)  # of one column three equal ones
+        apart = x.mean((1, 2, 3), keepdim=True) - pooled
+        return pooled, F.batch_norm(apart, None, None, training=True)
+
+    torch._dynamo.reset()
+    compiled = fusec.compile(f)
+    x = torch.randn(1, 4, 5, 2)[..., ::2]
+    torch.testing.assert_close(compiled(x), f(x))
+    assert not compiled.fallbacks

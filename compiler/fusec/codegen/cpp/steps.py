@@ -57,6 +57,7 @@ def _kept_values(kernel: Kernel, steps: Steps, points: int | None) -> Steps:
     """Choose what to keep of a row, and leave it out of the later passes."""
     first: dict[Node, int] = {}
     kept: dict[Node, None] = {}
+    innermost = kernel.body.reduce_axes[-1:]
     passes = []
     room = choices.SCRATCH_BYTES
     for number, step in enumerate(steps.passes):
@@ -67,7 +68,8 @@ def _kept_values(kernel: Kernel, steps: Steps, points: int | None) -> Steps:
             if node in live or node not in steps.elementwise:
                 continue
             live.add(node)
-            earlier = first.get(node, number) < number
+            # what is the same along the innermost loop is computed outside of it, where no row is
+            earlier = first.get(node, number) < number and kernel.free[node].issuperset(innermost)
             if earlier and (node in kept or choices.worth_keeping(recomputed(node, steps, kept))):
                 size = (points or 0) * node.dtype.itemsize
                 if node in kept or (size <= room and node.dtype in C_TYPES):

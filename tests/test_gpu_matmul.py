@@ -16,7 +16,7 @@ from fusec.codegen.triton.emit import emit_triton
 from fusec.runtime.triton_build import build_triton
 from fusec.tune import products, products_race
 from fusec.tune.measure import interleave
-from test_matmul import FUNCTIONS
+from test_matmul import FUNCTIONS, VECTORS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -57,7 +57,15 @@ def test_functions(name: str) -> None:
 @pytest.mark.parametrize("turned", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize(
     "shape",
-    [(1024, 1024, 1024), (16, 2048, 4096), (1, 512, 2048), (1000, 999, 1001), (200, 8, 300)],
+    [
+        (1024, 1024, 1024),
+        (16, 2048, 4096),
+        (1, 512, 2048),
+        (1000, 999, 1001),
+        (200, 8, 300),
+        (29, 2000, 4099),
+        (64, 11008, 512),
+    ],
 )
 def test_every_candidate(shape: tuple[int, int, int], turned: bool, dtype: torch.dtype) -> None:
     case = product(*shape, dtype, turned=turned, device="cuda")
@@ -78,6 +86,18 @@ def test_every_candidate(shape: tuple[int, int, int], turned: bool, dtype: torch
         assert wrong <= limit, (strategy, settings)
         ran += 1
     assert ran > 1
+
+
+@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("dtype", [HALF, BF16, F32], ids=str)
+def test_products_of_a_vector(name: str, dtype: torch.dtype) -> None:
+    function, shapes, kernels, calls = VECTORS[name]
+    compiled = fusec.compile(function)
+    for _ in range(2):
+        tensors = [torch.randn(shape, device="cuda").to(dtype) for shape in shapes]
+        exact = function(*(t.double() for t in tensors))
+        near(compiled(*tensors), function(*tensors), exact)
+    assert (len(compiled.kernels), len(compiled.graphs[0].externs)) == (kernels, calls)
 
 
 def test_a_choice_is_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

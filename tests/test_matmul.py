@@ -75,7 +75,7 @@ def test_compiles_for_gpus(name: str, gpu: str) -> None:
     if name in ("product_persistent",):
         words["sm_90"] = "wgmma.mma_async"
         assert gpu != "sm_90" or "cp.async.bulk.tensor" in code, "tensor descriptors"
-    if name in ("product_tiles", "product_batched"):
+    if name in ("product_tiles", "product_batched", "product_split"):
         words["sm_90"] = "wgmma.mma_async"
     assert words[gpu] in code, "tensor cores"
 
@@ -134,9 +134,14 @@ def test_computes_what_the_reference_does(
     run(product(72, 88, 104, dtype, turned=turned), strategy, settings)
 
 
+SHAPES = [(67, 89, 131), (1, 33, 70), (33, 1, 70), (3, 5, 2), (1, 1, 999)]
+# few rows: the transposed product
+SHAPES += [(1, 97, 70), (16, 64, 128), (29, 200, 31), (16, 256, 768)]
+
+
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("strategy", ["tiles", "split"])
-@pytest.mark.parametrize("shape", [(67, 89, 131), (1, 33, 70), (33, 1, 70), (3, 5, 2), (1, 1, 999)])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_odd_shapes(shape: tuple[int, int, int], strategy: str) -> None:
     run(product(*shape), strategy, SMALL, edited=True)
     run(product(*shape, quantized=True), strategy, WIDE)
@@ -545,6 +550,50 @@ def test_what_takes_less_time_than_calling_blas_is_a_kernel(
     torch.testing.assert_close(compiled(x, y), torch.softmax(x @ y, -1), atol=2e-3, rtol=2e-2)
     assert len(compiled.graphs[0].externs) == (0 if small else 1)
     assert len(compiled.kernels) == 1
+
+
+VECTORS: dict[str, tuple[Any, tuple[tuple[int, ...], ...], int, int]] = {
+    # a function of halves, their shapes, its kernels, its calls of BLAS
+    "gelu": (lambda x, w, b: F.gelu(F.linear(x, w, b)), ((1, 256), (192, 256), (192,)), 1, 0),
+    "gated": (lambda x, g, w: F.linear(F.silu(x) * g, w), ((1, 256), (1, 256), (90, 256)), 2, 0),
+    "quantized": (lambda x, q, s: F.linear(x, q.round() * s), ((1, 70), (90, 70), (90, 1)), 1, 0),
+    "norm": (
+        lambda x, g, w: F.linear(F.rms_norm(x, (70,), g), w),
+        ((1, 1, 70), (70,), (9, 70)),
+        2,
+        0,
+    ),
+    "in a row": (
+        lambda x, v, w: F.linear(F.gelu(F.linear(x, v)), w),
+        ((1, 64), (96, 64), (32, 96)),
+        2,
+        0,
+    ),
+    "softmax": (lambda x, w: F.linear(x, w / 16).softmax(-1), ((1, 256), (192, 256)), 2, 0),
+    "matrix and vector": (lambda x, w: torch.mv(w, x), ((256,), (192, 256)), 1, 0),
+    "two vectors": (lambda x, w: x @ w, ((1, 256), (256, 1)), 1, 0),
+    "columns contiguous": (lambda x, w: x @ w, ((1, 256), (256, 192)), 0, 1),
+    "two rows": (F.linear, ((2, 256), (192, 256)), 0, 1),
+    "a batch": (lambda x, w: x @ w.mT, ((3, 1, 256), (3, 192, 256)), 0, 1),
+}
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_products_of_a_vector_are_reductions(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def products(program: Program, names: tuple[str, ...]) -> tuple[str, ...]:
+        gpu = {n: replace(b, device=torch.device("cuda")) for n, b in program.buffers.items()}
+        return small_products(replace(program, buffers=gpu), names)
+
+    monkeypatch.setattr("fusec.pipeline.small_products", products)
+    torch._dynamo.reset()
+    function, shapes, kernels, calls = VECTORS[name]
+    compiled = fusec.compile(function, target="triton")
+    for _ in range(2):
+        tensors = [random(*shape) for shape in shapes]
+        actual, exact = compiled(*tensors), function(*(t.double() for t in tensors))
+        assert (actual.double() - exact).abs().max() <= 4e-3 * exact.abs().max()
+    assert (len(compiled.kernels), len(compiled.graphs[0].externs)) == (kernels, calls)
+    assert not any("matrix product" in k.generated.summary for k in compiled.graphs[0].kernels)
 
 
 # -- who is chosen ------------------------------------------------------------------------

@@ -6,10 +6,12 @@ import gc
 import time
 
 import pytest
+import torch
 
 from fusec.tune.measure import (
     MOST_ROUNDS,
     Series,
+    _EventClock,
     interleave,
     interleave_series,
     judge,
@@ -149,3 +151,46 @@ def test_without_a_precision_it_takes_its_time():
     series = interleave_series({"a": work(2000)}, seconds=0.3)["a"]
     # or all the rounds that there are, where the first calls were so slow that blocks are short
     assert time.perf_counter() - started >= 0.3 or len(series.samples) == MOST_ROUNDS
+
+
+class FakeEvent:
+    """An event of a device that is through with ``ahead`` overwritten caches when asked."""
+
+    ahead = 0
+    written = 0
+
+    def __init__(self, **_: object) -> None:
+        self.at = 0
+
+    def record(self) -> None:
+        self.at = FakeEvent.written
+
+    def query(self) -> bool:
+        return FakeEvent.ahead >= self.at
+
+    def elapsed_time(self, other: FakeEvent) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize(("ahead", "flushes"), [(0, 1), (1, 2), (3, 4), (100, 8)])
+def test_the_host_stays_ahead_of_the_device(monkeypatch, ahead, flushes) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(FakeEvent, "ahead", ahead)
+
+    class Buffer:
+        def zero_(self) -> None:
+            FakeEvent.written += 1
+
+    clock = _EventClock(False, lambda: None)
+    clock.buffer = Buffer()
+    calls = []
+
+    def call() -> None:
+        calls.append(FakeEvent.written)
+        FakeEvent.written = 0
+
+    for _ in range(5):
+        clock.block(call, None, 1)
+    assert clock.flushes == flushes
+    assert calls[-1] == flushes
+    assert clock.finish([0.0, 4.0]) == [1e-3, 1e-3]

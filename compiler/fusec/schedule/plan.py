@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from fusec.ir.body import ODD_ROWS, Compute, Extern, Program
+from fusec.ir.body import ODD_ROWS, Compute, Extern, Program, Step
 from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
 from fusec.schedule import choices
@@ -18,6 +18,7 @@ from fusec.schedule.late import convert_late
 from fusec.schedule.loops import arrange_loops
 from fusec.schedule.onehot import settle_one_hots
 from fusec.schedule.overwrite import overwrite
+from fusec.schedule.products import as_sum
 from fusec.schedule.settle import settle
 from fusec.schedule.wishes import Wishes
 
@@ -70,7 +71,8 @@ def products_of(program: Program) -> tuple[str, ...]:
 def small_products(program: Program, names: Collection[str]) -> tuple[str, ...]:
     """Return those of the calls of ``products_of`` that kernels are best for without a measurement.
 
-    On a GPU, those that are over sooner than made, and those that write rows BLAS is slow at.
+    On a GPU, those that are over sooner than made, those of a vector, and those that write rows
+    BLAS is slow at.
     """
     return tuple(
         step.name
@@ -79,19 +81,24 @@ def small_products(program: Program, names: Collection[str]) -> tuple[str, ...]:
         and step.name in names
         and step.body is not None
         and program.buffers[step.outputs[0]].device.type == "cuda"
-        and (ODD_ROWS in step.reason or choices.is_small_product(step.body))
+        and (
+            ODD_ROWS in step.reason
+            or choices.is_small_product(step.body)
+            or choices.is_vector_product(step.body, program.buffers)
+        )
     )
 
 
 def with_products(program: Program, products: Collection[str]) -> Program:
-    """Put loop nests in the place of the calls named."""
-    steps = tuple(
-        Compute(step.name, step.body, step.label)
-        if isinstance(step, Extern) and step.body is not None and step.name in products
-        else step
-        for step in program.steps
-    )
-    return replace(program, steps=steps)
+    """Put loop nests in the place of the calls named; products of a vector become reductions."""
+
+    def nest(step: Step) -> Step:
+        if not isinstance(step, Extern) or step.body is None or step.name not in products:
+            return step
+        vector = choices.is_vector_product(step.body, program.buffers)
+        return Compute(step.name, as_sum(step.body) if vector else step.body, step.label)
+
+    return replace(program, steps=tuple(nest(step) for step in program.steps))
 
 
 def schedule_program(

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fusec.ir import ops
 from fusec.ir.body import Body
 from fusec.ir.index import Expr
-from fusec.ir.node import Dot, Load, Node, load
+from fusec.ir.node import Dot, Load, Node, cast, load, reduce
 from fusec.schedule.align import Refusal, merge
 
 STAND_IN = "the product"
@@ -68,4 +69,16 @@ def join_product(first: Body, second: Body) -> Body | Refusal:
     return replace(whole, reduce_axes=(*joined.reduce_axes, *product.axes))
 
 
-__all__ = ["join_product", "loops_of", "without_product"]
+def as_sum(body: Body) -> Body:
+    """Return a body that adds up products of elements, in place of its product of matrices."""
+
+    def swap(node: Node) -> Node | None:
+        if not isinstance(node, Dot):
+            return None
+        left, right = (cast(operand, node.dtype) for operand in node.args)
+        return reduce("sum", ops.binary("mul", left, right), node.axes, node.dtype)
+
+    return body.moved(body.axes, body.reduce_axes, {}, swap)
+
+
+__all__ = ["as_sum", "join_product", "loops_of", "without_product"]

@@ -7,12 +7,12 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-BLOCK_M = 64  # tunable: 16 32 64 128 256 (rows of a tile)
+BLOCK_M = 128  # tunable: 16 32 64 128 256 (rows of a tile)
 BLOCK_N = 64  # tunable: 16 32 64 128 256 (columns of a tile)
-BLOCK_K = 128  # tunable: 32 64 128 256 (products added up a step)
+BLOCK_K = 64  # tunable: 32 64 128 256 (products added up a step)
 GROUP_M = 1  # tunable: 1 4 8 16 (tiles below each other that come first)
-NUM_WARPS = 4  # tunable: 2 4 8 (warps a program, 32 threads each)
-NUM_STAGES = 4  # tunable: 2 3 4 5 6 (steps of the loop that are loaded ahead)
+NUM_WARPS = 8  # tunable: 2 4 8 (warps a program, 32 threads each)
+NUM_STAGES = 6  # tunable: 2 3 4 5 6 8 10 (steps of the loop that are loaded ahead)
 
 
 @triton.jit

@@ -15,7 +15,7 @@ BLOCK_K = 64  # tunable: 32 64 128 256 (products added up a step)
 GROUP_M = 8  # tunable: 1 4 8 16 (tiles below each other that come first)
 PROGRAMS = 132  # tunable: 66 132 264 (programs that share the tiles)
 NUM_WARPS = 8  # tunable: 2 4 8 (warps a program, 32 threads each)
-NUM_STAGES = 3  # tunable: 2 3 4 5 6 (steps of the loop that are loaded ahead)
+NUM_STAGES = 3  # tunable: 2 3 4 5 6 8 10 (steps of the loop that are loaded ahead)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ from triton.language.extra import libdevice
 BLOCK_M = 16  # tunable: 16 32 64 128 256 (rows of a tile)
 BLOCK_K = 128  # tunable: 32 64 128 256 (products added up a step)
 NUM_WARPS = 4  # tunable: 2 4 8 (warps a program, 32 threads each)
-NUM_STAGES = 3  # tunable: 2 3 4 5 6 (steps of the loop that are loaded ahead)
+NUM_STAGES = 3  # tunable: 2 3 4 5 6 8 10 (steps of the loop that are loaded ahead)
 
 
 @triton.jit

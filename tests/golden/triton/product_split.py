@@ -14,7 +14,7 @@ BLOCK_K = 128  # tunable: 32 64 128 256 (products added up a step)
 GROUP_M = 1  # tunable: 1 4 8 16 (tiles below each other that come first)
 SPLITS = 2  # tunable: 1 2 3 4 6 8 16 (programs that share a tile's sum)
 NUM_WARPS = 4  # tunable: 2 4 8 (warps a program, 32 threads each)
-NUM_STAGES = 4  # tunable: 2 3 4 5 6 (steps of the loop that are loaded ahead)
+NUM_STAGES = 4  # tunable: 2 3 4 5 6 8 10 (steps of the loop that are loaded ahead)
 
 
 @triton.jit
@@ -51,7 +51,8 @@ def mlp_parts(
     row_inside = row < 5
     col = tile_col * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     col_inside = col < 90
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    # the transposed product: tensor cores want 64 rows, which the columns have
+    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     split = tl.program_id(1)
     for start in tl.range(split * CHUNK, tl.minimum(split * CHUNK + CHUNK, 1300), BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)[None, :]
@@ -62,7 +63,8 @@ def mlp_parts(
         k_down_inside = k_down < 1300
         # line 2: h = x @ w + b
         w = tl.load(w_ptr + col + k_down * 90, k_down_inside & col_inside, other=0.0)
-        total = tl.dot(x, w, total)
+        total = tl.dot(w.T, x.T, total)
+    total = total.T
     tl.store(parts + (split * 5 + row) * 90 + col, total, row_inside & col_inside)
 
 
@@ -119,12 +121,12 @@ def launch(x, w, b, out):
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
     )
-    mlp[(triton.cdiv(5, BLOCK_M) * triton.cdiv(90, BLOCK_N),)](
+    mlp[(triton.cdiv(5, 16) * triton.cdiv(90, 32),)](
         b,
         out,
         parts,
-        BLOCK_M=BLOCK_M,
-        BLOCK_N=BLOCK_N,
+        BLOCK_M=16,
+        BLOCK_N=32,
         GROUP_M=GROUP_M,
         SPLITS=SPLITS,
         num_warps=NUM_WARPS,

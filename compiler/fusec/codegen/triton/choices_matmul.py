@@ -23,6 +23,7 @@ from fusec.ir.node import Dot, Load
 STRATEGIES = ("tiles", "persistent", "split", "rows")
 SHARED_BYTES = 227 << 10
 FEW_ROWS = 64  # below, a product waits for memory: its second operand is read once
+FINISHED = (16, 32)  # rows and columns of a program that adds up parts: many, and soon over
 DESCRIPTOR_BYTES = 16  # what a tensor descriptor wants its base and its strides to be divisible by
 
 Settings = tuple[tuple[str, int], ...]
@@ -156,6 +157,18 @@ def choose_product(
     return Choice(kind, (), knobs=knobs, row_block=width)
 
 
+def better_transposed(product: Product) -> bool:
+    """Whether the transposed product is computed, as ``(right.T @ left.T).T``.
+
+    A warpgroup of Hopper's tensor cores multiplies 64 rows by any multiple of 8 columns and reads
+    both from shared memory. Fewer rows would go the older way, warp by warp and through registers:
+    16 x 11008 over 4096 in float16 took 34.5 us so, 32.4 transposed; reading the weight and nothing
+    else takes 32.0.
+    """
+    rows, columns, _ = (known(size) for size in product.sizes)
+    return rows <= 32 and columns >= 64 and product.node.args[0].dtype.itemsize == 2
+
+
 def _parts_fit(product: Product) -> bool:
     """Whether 32-bit positions reach all parts of all sums."""
     elements = (product.sizes[0] * product.sizes[1] * product.count).constant
@@ -179,7 +192,7 @@ _KNOBS: dict[str, tuple[tuple[int, ...], str]] = {
     "PROGRAMS": ((66, 132, 264), "programs that share the tiles"),
     "SPLITS": ((1, 2, 3, 4, 6, 8, 16), "programs that share a tile's sum"),
     "NUM_WARPS": ((2, 4, 8), "warps a program, 32 threads each"),
-    "NUM_STAGES": ((2, 3, 4, 5, 6), "steps of the loop that are loaded ahead"),
+    "NUM_STAGES": ((2, 3, 4, 5, 6, 8, 10), "steps of the loop that are loaded ahead"),
 }
 
 
@@ -202,7 +215,7 @@ def candidates(product: Product) -> list[tuple[str, Settings]]:
     if product.whole_rows:
         found = _whole_rows(product, rows, columns)
     elif product.node.args[0].dtype == torch.float32 and product.node.precision == "ieee":
-        found = _exact(rows, columns)
+        found = _exact(rows, columns, inner)
     elif min(rows, columns) <= FEW_ROWS:
         found = _few_rows(rows, columns, inner, known(product.count))
     else:
@@ -215,34 +228,30 @@ def candidates(product: Product) -> list[tuple[str, Settings]]:
 def _few_rows(rows: int, columns: int, inner: int, count: int) -> list[tuple[str, Settings]]:
     """Few rows (or columns): every program streams its part of the large operand, once.
 
-    16 to 32 KiB a step and four steps ahead keep the memory busy; where there are too few tiles
-    for all SMs, several programs share the sum of each.  Of 198 and 176 settings for 16 x 11008
-    over 4096 and 16 x 4096 over 11008 the best are among these: 34.6 and 35.7 us, cuBLAS 35.4 and
-    37.0.
+    The memory is busy with 48 to 200 KiB on their way for each SM. Where there are too few tiles
+    for all SMs, several programs share the sum of each, or each has more steps on their way: 16 x
+    4096 over 11008 takes 34.2 us with ten steps ahead in 64 programs, or with the sums shared by
+    four; cuBLAS 36.8. With 64 rows, 64 x 11008 over 4096, 8 warps and 128 columns took 35.8 us,
+    42.3 with 4 warps and 64; cuBLAS with a kernel for the epilogue 38.7.
     """
     tall = columns <= FEW_ROWS and columns < rows
     short = max(power_of_two(min(rows, columns)), 16)
     long = max(rows, columns)
+    many = ((128, 64, 6, 8), (32, 128, 6, 4), (128, 128, 4, 8), (32, 128, 3, 4), (64, 64, 5, 4))
+    few = ((64, 128, 4, 4), (64, 64, 6, 4), (128, 64, 4, 4), (64, 256, 3, 4), (32, 256, 5, 4))
     found: list[tuple[str, Settings]] = []
-    for width, depth, stages, warps in (
-        (64, 128, 4, 4),
-        (32, 128, 5, 4),
-        (64, 256, 3, 4),
-        (128, 64, 5, 4),
-        (128, 128, 3, 4),
-        (32, 256, 5, 4),
-    ):
+    for width, depth, stages, warps in many if short > 32 else few:
         tile = (width, short) if tall else (short, width)
         programs = -(-long // width) * count
         values = _setting(*tile, depth, stages, warps, GROUP_M=1)
-        if programs >= SMS * 15 // 16 or inner < 1024:
+        splits = min(max(SMS // programs, 2), inner // 512, 16)  # one program for each SM
+        enough = programs >= SMS * 15 // 16 or inner < 1024 or splits < 2
+        if enough or rows * columns * count * 16 >= LIMIT:
             found.append(("tiles", values))
-            continue
-        splits = min(-(-2 * SMS // programs), inner // 512, 16)
-        if splits > 1 and rows * columns * count * 16 < LIMIT:
-            found.append(("split", (*values, ("SPLITS", splits))))
         else:
-            found.append(("tiles", values))
+            found.append(("split", (*values, ("SPLITS", splits))))
+            if programs >= SMS * 7 // 16 and len(found) < 3:
+                found.append(("tiles", _setting(*tile, 128, 10, warps, GROUP_M=1)))
     return found
 
 
@@ -261,8 +270,20 @@ def _whole_rows(product: Product, rows: int, columns: int) -> list[tuple[str, Se
     return found
 
 
-def _exact(rows: int, columns: int) -> list[tuple[str, Settings]]:
-    """float32 without tensor cores: small tiles, for which the registers suffice."""
+def _exact(rows: int, columns: int, inner: int) -> list[tuple[str, Settings]]:
+    """float32 without tensor cores: small tiles, for which the registers suffice.
+
+    Few rows wait for memory: with four programs for the sum of each tile 16 x 4096 over 4096 takes
+    29.8 us, with one 39.6 at best; cuBLAS 88.9.
+    """
+    if rows <= 16 and columns >= 1024 and inner >= 2048:
+        splits = min(max(SMS // -(-columns // 128), 2), inner // 512, 16)
+        shared = ("SPLITS", splits)
+        return [
+            ("split", (*_setting(16, 128, 128, 4, 4, GROUP_M=1), shared)),
+            ("split", (*_setting(16, 128, 64, 5, 4, GROUP_M=1), shared)),
+            ("tiles", _setting(16, 32, 256, 6, 4, GROUP_M=1)),
+        ]
     short = max(min(power_of_two(rows), 64), 16)
     wide = max(min(power_of_two(columns), 64), 16)
     return [

@@ -16,7 +16,7 @@ import jinja2
 from fusec.codegen.naming import identifier
 from fusec.codegen.triton import expressions as ex
 from fusec.codegen.triton.block import Block
-from fusec.codegen.triton.choices_matmul import Operand, Product
+from fusec.codegen.triton.choices_matmul import FINISHED, Operand, Product, better_transposed
 from fusec.codegen.triton.expressions import Text
 from fusec.codegen.triton.file import File, add_function
 from fusec.codegen.triton.kernel import Kernel
@@ -83,8 +83,6 @@ class _Product:
             return False
         knob = self.blocks[name]
         largest = max(*knob.choices, knob.value)
-        if name == "BLOCK_K" and self.kind == "split":
-            return False  # the last of several parts may end early
         return size.constant is not None and size.constant % largest == 0
 
     # -- the functions of the file ----------------------------------------------------------
@@ -131,6 +129,12 @@ class _Product:
             add_function(file, first, name, grid, constants + chunk, extra, pipelined=True)
         last = self.kernel(file.name)
         self.fill(last, "finish")
+        rows, columns = FINISHED
+        tiles = f"triton.cdiv({m}, {rows}) * triton.cdiv({n}, {columns})"
+        if self.product.batch is not None:
+            tiles = f"{tiles} * {file.host(self.product.count)}"
+        small = {"BLOCK_M": str(rows), "BLOCK_N": str(columns)}
+        constants = [(name, small.get(name, value)) for name, value in constants]
         add_function(file, last, file.name, [tiles], constants, extra)
 
     def kernel(self, name: str) -> Kernel:
@@ -150,6 +154,11 @@ class _Product:
     def halves(self) -> bool:
         """Whether the epilogue takes half a tile at a time."""
         return self.kind == "persistent" and self.blocks["BLOCK_N"].value >= 128
+
+    @property
+    def swapped(self) -> bool:
+        """Whether the loop sums up the transposed product."""
+        return self.kind in {"tiles", "split"} and better_transposed(self.product)
 
     def batch_dims(self) -> list[Dim]:
         batch = self.product.batch
@@ -193,6 +202,7 @@ class _Product:
             part=f"parts + ({place} + row) * {n} + col",
             part_mask=f", {' & '.join(masks)}{other}" if masks else "",
             dot=self.dot(left, right),
+            swapped=self.swapped,
         )
         sources = (product.node.source,)
         for line in text.splitlines():
@@ -210,6 +220,8 @@ class _Product:
     def dot(self, left: str, right: str) -> str:
         node = self.product.node
         exact = f', input_precision="{node.precision}"' if node.args[0].dtype.itemsize > 2 else ""
+        if self.swapped:
+            left, right = f"{right}.T", f"{left}.T"
         return f"tl.dot({left}, {right}, total{exact})"
 
     def operand(self, kernel: Kernel, node: Node, side: str) -> tuple[str, Writer]:

@@ -319,3 +319,19 @@ def test_tables_of_few_rows(rows: int, shape: tuple[int, ...], dtype: torch.dtyp
             1e-3 if dtype == torch.float32 else 1e-2 * exact.abs().max()
         )
     assert not any("atomic" in kernel.source for kernel in compiled.kernels.values())
+
+
+def test_layouts_that_tritons_compiler_fails_on() -> None:
+    """Triton 3.6 compiles it with four warps, and not with the one that a row of 64 would have."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        highest = x.amax(1)
+        weight = torch.sigmoid(highest)
+        mixed = torch.lerp(weight, weight * weight, 0.25)
+        return mixed, torch.add(highest, mixed, alpha=0.5)
+
+    compiled = fusec.compile(function)
+    for _ in range(2):
+        x = torch.randn(8, 64, device="cuda", dtype=torch.bfloat16)
+        torch.testing.assert_close(compiled(x), function(x), atol=2e-2, rtol=2e-2)
+    assert not compiled.fallbacks

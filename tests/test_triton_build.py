@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from fusec.codegen.triton.emit import emit_triton
 from fusec.errors import CompileError, FusecError
 from fusec.kernel import KernelSource
 from fusec.runtime import triton_build, triton_cross, triton_load
-from fusec.runtime.triton_build import build_triton, prestart
+from fusec.runtime.triton_build import TritonRunnable, build_triton, prestart
 from fusec.runtime.triton_cross import artifacts
 from fusec.runtime.triton_interpret import interpreting
 
@@ -235,3 +236,41 @@ def test_the_file_runs_without_fusec(tmp_path: Path) -> None:
         check=True,
         timeout=100,
     )
+
+
+LAUNCH = """
+NUM_WARPS = 1
+tried = []
+
+def launch(x, out):
+    tried.append(NUM_WARPS)
+    if NUM_WARPS not in {good}:
+        raise RuntimeError("PassManager::run failed")
+    out.copy_(x)
+"""
+
+
+@pytest.mark.parametrize(("good", "tried"), [({8}, [1, 4, 8]), (set(), [1, 4, 8, 2, 16])])
+def test_other_warps_where_tritons_compiler_fails(
+    source: KernelSource,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    good: set[int],
+    tried: list[int],
+) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    namespace: dict[str, Any] = {}
+    exec(LAUNCH.replace("{good}", str(good)), namespace)
+    kernel = TritonRunnable(namespace, "kernel.py", source.signature, "launch", cpu=False)
+    x, out = torch.randn(4), torch.zeros(4)
+    if good:
+        kernel([x, out], [])
+        assert torch.equal(x, out)
+        assert "NUM_WARPS = 1; it runs with 8" in caplog.text
+        kernel([x, out], [])
+        assert kernel._launch.__globals__["tried"] == [*tried, 8]
+    else:
+        with pytest.raises(CompileError, match="PassManager"):
+            kernel([x, out], [])
+        assert kernel._launch.__globals__["tried"] == tried
+        assert kernel._launch.__globals__["NUM_WARPS"] == 1

@@ -7,7 +7,9 @@ On CUDA tensors a kernel file runs as it is; on CPU tensors it runs in Triton's 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,7 +27,11 @@ from fusec.runtime.triton_interpret import (
     line_of,
 )
 from fusec.runtime.triton_launch import Launcher, with_launchers
-from fusec.runtime.triton_load import compile_error, is_triton_error, load
+from fusec.runtime.triton_load import compile_error, is_compiler_failure, is_triton_error, load
+
+_log = logging.getLogger(__name__)
+WARPS = "NUM_WARPS"  # the tunable
+OTHER_WARPS = (4, 8, 2, 16)  # tried in turn where Triton's compiler fails
 
 
 class TritonRunnable:
@@ -106,9 +112,43 @@ class TritonRunnable:
             else:
                 self._launch(*tensors, *sizes)
         except Exception as error:
-            if is_triton_error(error):
+            failed = is_compiler_failure(error)
+            if failed and not self._compiled and self._runs_with_other_warps(tensors, sizes):
+                return
+            if failed or is_triton_error(error):
                 raise compile_error(error, self.namespace, self.path) from error
             raise
+
+    def _runs_with_other_warps(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> bool:
+        """Run with other numbers of warps, where Triton's compiler failed with the tunable's own.
+
+        Triton 3.6 takes the wrong turn with the layouts of some kernels of one or two warps whose
+        values are rounded to half precision and used further on.
+        """
+        if not isinstance(self._launch, types.FunctionType):
+            return False
+        values = self._launch.__globals__
+        first = values.get(WARPS)
+        started = [n for n in self._launch.__code__.co_names if isinstance(values.get(n), Launcher)]
+        updates = any(argument.role == "inout" for argument in self.signature.arguments)
+        if first is None or (len(started) > 1 and updates):
+            return False  # a kernel that has run already would update twice
+        for warps in OTHER_WARPS:
+            if warps == first:
+                continue
+            values[WARPS] = warps
+            try:
+                self._launch(*tensors, *sizes)
+            except Exception as error:
+                if not is_compiler_failure(error):
+                    values[WARPS] = first
+                    raise
+            else:
+                text = "Triton's compiler fails on %s with NUM_WARPS = %s; it runs with %s"
+                _log.warning(text, ", ".join(started) or "a kernel", first, warps)
+                return True
+        values[WARPS] = first
+        return False
 
     def _interpret(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         try:

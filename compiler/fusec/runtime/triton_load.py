@@ -88,6 +88,11 @@ def is_triton_error(error: BaseException) -> bool:
     return any(c.__module__.startswith("triton.") for c in type(error).__mro__)
 
 
+def is_compiler_failure(error: BaseException) -> bool:
+    """Whether a pass of Triton's compiler failed on a kernel that its language allows."""
+    return isinstance(error, RuntimeError) and "PassManager::run failed" in str(error)
+
+
 def compile_error(error: BaseException, namespace: dict[str, Any], path: str) -> CompileError:
     """Return Triton's complaint with the line of the file that it is about."""
     from triton.compiler.errors import CompilationError

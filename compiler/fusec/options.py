@@ -28,9 +28,10 @@ class Options:
             ``torch.manual_seed`` makes either repeatable.
         matmul: How matrix products run where kernels are Triton's: ``extern`` calls BLAS,
             ``template`` writes kernels with what comes before and after in them, ``small`` does so
-            on a GPU for products that take less time than calling BLAS, and for those whose rows
-            BLAS is slow to write (a vocabulary of 50257), ``auto`` measures both on
-            the GPU at the first compilation and takes the faster one (without a GPU, BLAS).
+            on a GPU for products that take less time than calling BLAS, for those of a vector with
+            a matrix of contiguous rows, and for those whose rows BLAS is slow to write (a
+            vocabulary of 50257), ``auto`` measures both on the GPU at the first compilation and
+            takes the faster one (without a GPU, BLAS).
         gpu: Architecture that Triton kernels are cross-compiled for where there is no GPU:
             ``sm_90``, ``sm_80``, ``gfx942`` ...
         cuda_graphs: Capture what runs on a GPU as CUDA graphs, one for each combination of sizes.

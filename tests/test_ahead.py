@@ -12,6 +12,7 @@ import pytest
 from IPython.core.events import EventManager, available_events
 
 from fuselab.ahead import Ahead
+from support.processes import run_python
 
 
 @pytest.fixture
@@ -168,7 +169,4 @@ def test_loading_the_extension_imports_no_compiler():
         "heavy = {'torch._dynamo', 'sympy', 'matplotlib', 'jinja2', 'triton', 'fusec.pipeline'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert run_python(code).splitlines()[-1] == "[]"

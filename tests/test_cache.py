@@ -17,6 +17,7 @@ import pytest
 
 from fusec import cache
 from fusec.cache import MANIFEST, QUARANTINE, Store
+from support.processes import run_python
 
 KEY = {"text": "abc", "flags": ["-O3"], "n": 1}
 FILES = {"kernel.cpp": b"int x;\n", "kernel.so": bytes(range(256)) * 20}
@@ -321,10 +322,7 @@ def test_private_folder_goes_with_the_process(tmp_path: Path) -> None:
         f"print(Store(Path({str(tmp_path)!r}, 'file', 'x')).folder)"
     )
     (tmp_path / "file").write_text("")
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert not Path(done.stdout.strip()).exists()
+    assert not Path(run_python(script).strip()).exists()
 
 
 def test_default_store_follows_the_environment(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import operator
-import subprocess
-import sys
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusec
 from fusec.graph.common import merge_common
+from support.processes import run_python
 
 aten = torch.ops.aten
 
@@ -129,10 +128,7 @@ for mine, theirs in zip(again, given):
     torch.testing.assert_close(mine.grad, theirs.grad)
 print("torch._inductor.lowering" in sys.modules)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
-    )
-    assert done.stdout.strip() == "False"
+    assert run_python(code).strip() == "False"
 
 
 def test_stages_of_forward_and_of_a_later_backward():

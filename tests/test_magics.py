@@ -1,7 +1,6 @@
 """The magics in a real IPython shell, over a pretended compiler; results, errors, options."""
 
 import re
-import sys
 import threading
 
 import pytest
@@ -18,6 +17,7 @@ from fuselab.outcomes import EditRefused
 from fuselab.result import MIME
 from fuselab.session import Session
 from panel_fake import CPP
+from support.processes import run_python
 
 
 def peer_of(call, problem=""):
@@ -444,9 +444,6 @@ def test_unload_takes_everything_away(shell):
 
 
 def test_import_is_light():
-    import subprocess
-
     code = "import sys, fuselab; print([m for m in ('torch', 'IPython', 'ipywidgets', 'matplotlib')"
     code += " if m in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
+    assert run_python(code).strip() == "[]"

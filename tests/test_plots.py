@@ -1,8 +1,6 @@
 """The plots: what they show, that their axes say their units, and that pyplot stays out."""
 
 import io
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +12,7 @@ from fusec.report import Timing, Trial, TuningRun
 from fuselab.plots import config_text, edit_figure, figure_png, speed_figure
 from fuselab.plots_search import SearchPicture, tuning_figure, tuning_spots
 from panel_fake import FakeCell, timing
+from support.processes import run_python
 
 
 def texts(figure: Figure) -> str:
@@ -135,8 +134,7 @@ def test_pyplot_is_not_imported():
         "figure_png(speed_figure(timing(9.0), timing(3.0), {'k': timing(3.0)}))\n"
         "print('matplotlib.pyplot' in sys.modules)"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "False"
+    assert run_python(code).strip() == "False"
 
 
 def test_real_run_of_the_fake():

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from fusec.codegen.triton.file import WARPS
 from fusec.errors import CompileError, Diagnostic
 from fusec.kernel import Runnable, Signature
 from fusec.runtime import triton_pool
@@ -30,7 +31,6 @@ from fusec.runtime.triton_launch import Launcher, with_launchers
 from fusec.runtime.triton_load import compile_error, is_compiler_failure, is_triton_error, load
 
 _log = logging.getLogger(__name__)
-WARPS = "NUM_WARPS"  # the tunable
 OTHER_WARPS = (4, 8, 2, 16)  # tried in turn where Triton's compiler fails
 
 
@@ -105,12 +105,7 @@ class TritonRunnable:
 
     def _run(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         try:
-            device = tensors[0].device
-            if device.index not in (None, torch.cuda.current_device()):
-                with torch.cuda.device(device):
-                    self._launch(*tensors, *sizes)
-            else:
-                self._launch(*tensors, *sizes)
+            self._start(tensors, sizes)
         except Exception as error:
             failed = is_compiler_failure(error)
             if failed and not self._compiled and self._runs_with_other_warps(tensors, sizes):
@@ -118,6 +113,14 @@ class TritonRunnable:
             if failed or is_triton_error(error):
                 raise compile_error(error, self.namespace, self.path) from error
             raise
+
+    def _start(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
+        device = tensors[0].device
+        if device.index not in (None, torch.cuda.current_device()):
+            with torch.cuda.device(device):
+                self._launch(*tensors, *sizes)
+        else:
+            self._launch(*tensors, *sizes)
 
     def _runs_with_other_warps(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> bool:
         """Run with other numbers of warps, where Triton's compiler failed with the tunable's own.
@@ -138,7 +141,7 @@ class TritonRunnable:
                 continue
             values[WARPS] = warps
             try:
-                self._launch(*tensors, *sizes)
+                self._start(tensors, sizes)
             except Exception as error:
                 if not is_compiler_failure(error):
                     values[WARPS] = first

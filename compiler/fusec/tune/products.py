@@ -3,7 +3,8 @@
 No rule knows when a Triton kernel with its epilogue beats BLAS followed by a kernel for the
 epilogue; both are a few percent apart, either way.  So the first compilation on a GPU runs both on
 random data of the very shapes, for some tenths of a second each shape, and the disk cache remembers
-who won.  Nothing is taken that was not measured to be faster.
+who won.  No matrix product is taken that was not measured to be faster; products of a vector with
+contiguous rows are sums by rule (``schedule.choices.is_vector_product``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from fusec.schedule.wishes import Wishes
 
 KIND = "products"
 FILE = "choice.json"
-SCHEMA = 1
+SCHEMA = 2  # one more where the candidates change: what lost may win now
 # Seconds of measuring for each graph; what they do not suffice for stays with BLAS.
 GRAPH_SECONDS = 20.0
 # From so many products on, float32 without tensor cores is not even tried.

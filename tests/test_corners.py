@@ -92,3 +92,27 @@ def test_what_is_the_same_along_the_innermost_loop_is_not_kept() -> None:
     x = torch.randn(1, 4, 5, 2)[..., ::2]
     torch.testing.assert_close(compiled(x), f(x))
     assert not compiled.fallbacks
+
+
+EXPANDED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "product": lambda x, w: (w * x).sum(-1),
+    "sum": lambda x, w: x.sum(-1) + w[:, 0],
+    "maximum": lambda x, w: (x - w.abs()).amax(-1),
+    "least": lambda x, w: x.amin(-1) + w[:, 0],
+    "softmax": lambda x, w: torch.softmax(x + w, -1),
+    "norm": lambda x, w: F.layer_norm(x * 2 + w, (70,)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("name", EXPANDED)
+def test_rows_of_an_expanded_column(name: str, dtype: torch.dtype) -> None:
+    """Of 70 elements in 128 places: what is the same along the row has no mask of its own."""
+    torch._dynamo.reset()
+    function = EXPANDED[name]
+    compiled = fusec.compile(function, target="triton")
+    for _ in range(2):
+        x, w = torch.randn(33, 1).to(dtype).expand(33, 70), torch.randn(33, 70).to(dtype)
+        exact = function(x.double(), w.double())
+        torch.testing.assert_close(compiled(x, w).double(), exact, atol=5e-2, rtol=1e-2)
+    assert not compiled.fallbacks

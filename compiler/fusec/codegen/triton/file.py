@@ -134,7 +134,7 @@ class File:
             pairs = pairs_along(body, self.buffers, tile.outer[-1].symbol, free)
             store_pairs = store_pairs_along(body, self.buffers, tile.outer[-1].symbol)
         if tile.inner is not None and tile.inner.mask:
-            padding = Padding(body.nodes(), tile.inner.symbol, free)
+            padding = Padding(body.nodes(), tile.inner.symbol, free, self.buffers)
         return Kernel(
             tile=tile,
             buffers=self.buffers,

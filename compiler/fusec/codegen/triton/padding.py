@@ -9,10 +9,11 @@ with them, which reductions come out clean.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fusec.codegen.relaxed import follows_maximum
 from fusec.codegen.triton.reduce_text import padding_value
+from fusec.ir.body import Buffer
 from fusec.ir.index import Symbol
 from fusec.ir.node import Cast, Const, Load, Node, Number, Op, Reduce
 
@@ -34,10 +35,16 @@ class Padding:
         clean: The reductions whose argument is their own identity there.
     """
 
-    def __init__(self, nodes: Sequence[Node], inner: Symbol, free: object) -> None:
-        assert isinstance(free, dict)
-        self._free: dict[Node, frozenset[Symbol]] = free
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        inner: Symbol,
+        free: Mapping[Node, frozenset[Symbol]],
+        buffers: Mapping[str, Buffer],
+    ) -> None:
+        self._free = free
         self._inner = inner
+        self._buffers = buffers
         self.loads: dict[Load, Number] = {}
         self.clean: set[Reduce] = set()
         reductions = [n for n in nodes if isinstance(n, Reduce)]
@@ -63,7 +70,15 @@ class Padding:
                         self.loads[node] = next(iter(wish))
 
     def _is_free(self, load: Load) -> bool:
-        return load.mask is None and self._inner in self._free[load]
+        """Whether a load's mask is that of the row, for its address varies along the row.
+
+        That of an expanded tensor does not: it is loaded once, and the same outside.
+        """
+        if load.mask is not None or self._inner not in self._free[load]:
+            return False
+        symbols = self._buffers[load.buffer].offset(load.index).symbols()
+        computed = (s.payload for s in symbols if isinstance(s.payload, Node))
+        return self._inner in symbols or any(self._inner in self._free[node] for node in computed)
 
     def _reach(self, reduction: Reduce) -> list[Node]:
         """Return the nodes below a reduction, not looking behind other reductions."""

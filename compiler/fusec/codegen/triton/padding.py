@@ -72,11 +72,14 @@ class Padding:
     def _is_free(self, load: Load) -> bool:
         """Whether a load's mask is that of the row, for its address varies along the row.
 
-        That of an expanded tensor does not: it is loaded once, and the same outside.
+        That of an expanded tensor does not: it is loaded once, and the same outside.  What stands
+        in for a product has no buffer; it is a tile, with a value for each index.
         """
         if load.mask is not None or self._inner not in self._free[load]:
             return False
-        symbols = self._buffers[load.buffer].offset(load.index).symbols()
+        buffer = self._buffers.get(load.buffer)
+        places = load.index if buffer is None else (buffer.offset(load.index),)
+        symbols = {symbol for place in places for symbol in place.symbols()}
         computed = (s.payload for s in symbols if isinstance(s.payload, Node))
         return self._inner in symbols or any(self._inner in self._free[node] for node in computed)
 

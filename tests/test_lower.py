@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fusec
 from fusec.ir.body import Compute
-from fusec.lower.program import lower_graph
+from fusec.lower.program import GraphNotLowered, lower_graph
 from support.compare import difference
 from support.interpreted import Interpreted
 from support.opinfo import name_of, run_samples
@@ -253,6 +253,19 @@ def test_a_number_joins_kernels_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
     program = lower_graph(fx.GraphModule(root, graph))
     assert {buffer.device.type for buffer in program.buffers.values()} == {"cuda"}
     assert all(isinstance(step, Compute) for step in program.steps)
+
+
+@pytest.mark.parametrize("traced", [(1, 64), (63,)], ids=["another rank", "fewer elements"])
+def test_a_shape_that_torch_traced_otherwise_is_not_lowered(traced: tuple[int, ...]) -> None:
+    """torch 2.11 traces ``vector_norm(x, dim=-2)`` of one row as [1, 64]: eager has [64]."""
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    norm = graph.call_function(torch.ops.aten.linalg_vector_norm.default, (x, 2, [-2]))
+    graph.output((norm,))
+    with FakeTensorMode():
+        x.meta["val"], norm.meta["val"] = torch.empty(1, 64), torch.empty(traced)
+    with pytest.raises(GraphNotLowered, match="vector_norm has another shape than"):
+        lower_graph(fx.GraphModule(torch.nn.Module(), graph))
 
 
 def test_index_out_of_range_is_an_error() -> None:

@@ -51,7 +51,7 @@ from fusec.graph.softmax import open_log_softmax
 from fusec.graph.upcasts import widen_again
 from fusec.graph.wide_results import ask_for_wide_results
 from fusec.ir.body import Extern
-from fusec.lower.program import GraphNotLowered
+from fusec.lower.values import GraphNotLowered
 from fusec.options import Options
 from fusec.pipeline import Compilation, run_stages
 from fusec.report import Stage

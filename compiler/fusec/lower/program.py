@@ -38,15 +38,18 @@ from fusec.lower import (  # noqa: F401  (importing a family registers it)
 )
 from fusec.lower.registry import find_rule
 from fusec.lower.sizes import SizeTable, fixed
-from fusec.lower.values import SUPPORTED_DTYPES, Lowering, NotLowered, ResultMeta, TensorValue
+from fusec.lower.values import (
+    SUPPORTED_DTYPES,
+    GraphNotLowered,
+    Lowering,
+    NotLowered,
+    ResultMeta,
+    TensorValue,
+)
 from fusec.report import SourceLine
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n\s+(?P<text>.*))?')
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-
-
-class GraphNotLowered(Exception):
-    """A whole graph that must run in eager; the message is the reason."""
 
 
 def user_line(stack_trace: str | None) -> SourceLine | None:

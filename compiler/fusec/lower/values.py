@@ -35,6 +35,10 @@ SUPPORTED_DTYPES = frozenset(
 )
 
 
+class GraphNotLowered(Exception):
+    """A whole graph that must run in eager; the message is the reason."""
+
+
 class NotLowered(Exception):
     """An operator (or this use of it) has no loop-level form; it becomes an extern call.
 
@@ -217,7 +221,35 @@ class Lowering:
         """Append a computation; one over nothing reads nothing and checks nothing."""
         if any(axis.size == 0 for axis in body.axes):
             body = replace(body, stores=tuple(_without_value(store) for store in body.stores))
+        self.require_traced_shapes(body)
         self.steps.append(Compute(f"op{len(self.steps)}", body, self.label))
+
+    def require_traced_shapes(self, body: Body) -> None:
+        """Raise where a rule stores more than torch gave its result room for while it traced.
+
+        What follows was traced with torch's shape, which is not always eager's: torch 2.11 keeps
+        the reduced dimension of ``linalg.vector_norm(x, dim=-1)`` where its size is one.
+
+        Raises:
+            GraphNotLowered: The ranks differ, or a loop is longer than its dimension. (A shorter
+                one is a part of the result, where another body stores the rest.)
+        """
+        sizes = {Expr.of(axis): axis.size for axis in body.axes}
+        for store in body.stores:
+            traced = self.buffers[store.buffer].shape
+            loops = [sizes.get(expr) for expr in store.index]
+            outside = (
+                loop is not None
+                and loop.constant is not None
+                and size.constant is not None
+                and loop.constant > size.constant
+                for loop, size in zip(loops, traced, strict=False)
+            )
+            if len(loops) != len(traced) or any(outside):
+                raise GraphNotLowered(
+                    f"{self.label} has another shape than [{', '.join(map(str, traced))}], which "
+                    "torch traced it with"
+                )
 
     def lazy(self, element: Element, meta: ResultMeta | None = None) -> TensorValue:
         """Return a value that exists only as a function (constants, positions, flips)."""

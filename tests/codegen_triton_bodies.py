@@ -472,6 +472,26 @@ def wave(*shape: IntLike, dtype: torch.dtype = F32) -> Case:
     return Case("wave", body, buffers, "sin, cos")
 
 
+def row_windows(rows: int, windows: int, dtype: torch.dtype = F32) -> Case:
+    """The largest of three elements, every second window of a row with an edge at its start."""
+    buffers = {
+        "x": buffer("x", (rows + 1, 2 * windows), dtype),
+        "out": buffer("out", (rows, windows), dtype),
+    }
+    with recording():
+        i, j = axes(rows, windows)
+        with source_line(line(1, "y = max_pool1d(x[1:], 3, 2, 1)")):
+            place = ops.index_value(Expr.of(j), torch.int64)
+            inside = ops.binary("ge", place, ops.const(1, torch.int64))
+            row = Expr.of(i) + 1
+            before, here, after = (read("x", (row, Expr.of(j) * 2 + n), dtype) for n in (-1, 0, 1))
+            lowest = const(-math.inf, before.dtype)
+            before = ops.where(inside, ops.guard_loads(before, inside), lowest)
+            y = ops.binary("maximum", after, ops.binary("maximum", here, before))
+        body = Body((i, j), (), (Store("out", at(i, j), to_memory(y, dtype)),))
+    return Case("row_windows", body, buffers, "max pool")
+
+
 def broadcast_add(rows: IntLike, columns: IntLike, dtype: torch.dtype = F32) -> Case:
     buffers = {
         "x": buffer("x", (rows, columns), dtype),

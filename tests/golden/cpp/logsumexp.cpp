@@ -203,15 +203,31 @@ FX_INLINE float fx_to_float(fx_f16 x)
     return fx_from_bits(bits | sign);
 }
 
-// to_floats.f16: eight or sixteen at a time where the processor converts them; exact
+// _vectors.f16: vectors, and what masked loads and stores take for a place in memory
+#if defined(__F16C__)
+typedef short fx_eight_halves __attribute__((vector_size(16)));
+typedef float fx_eight_floats __attribute__((vector_size(32)));
+#endif
+#if defined(__AVX512F__)
+typedef short fx_sixteen_halves __attribute__((vector_size(32)));
+typedef float fx_sixteen_floats __attribute__((vector_size(64)));
+#endif
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__F16C__)
+#define FX_MASKED_HALVES
+#if defined(__clang__)
+typedef fx_eight_halves fx_masked;
+#else
+typedef short fx_masked;
+#endif
+#endif
+
+// to_floats.f16: in vectors where it has an instruction; the last is written whole; exact
 FX_INLINE void fx_to_floats(float* to, const fx_f16* from, int64_t count)
 {
     int64_t k = 0;
 #if defined(__AVX512F__)
     // Vectors as wide as those that read them: two halves of one are not forwarded from the
     // store buffer.
-    typedef short fx_sixteen_halves __attribute__((vector_size(32)));
-    typedef float fx_sixteen_floats __attribute__((vector_size(64)));
     for (; k + 16 <= count; k += 16) {
         fx_sixteen_halves halves;
         __builtin_memcpy(&halves, from + k, sizeof halves);
@@ -221,13 +237,21 @@ FX_INLINE void fx_to_floats(float* to, const fx_f16* from, int64_t count)
     }
 #endif
 #if defined(__F16C__)
-    typedef short fx_eight_halves __attribute__((vector_size(16)));
-    typedef float fx_eight_floats __attribute__((vector_size(32)));
     for (; k + 8 <= count; k += 8) {
         fx_eight_halves halves;
         __builtin_memcpy(&halves, from + k, sizeof halves);
         const fx_eight_floats floats = __builtin_ia32_vcvtph2ps256(halves);
         __builtin_memcpy(to + k, &floats, sizeof floats);
+    }
+#endif
+#if defined(FX_MASKED_HALVES)
+    if (k < count) {
+        const unsigned char some = (1u << (count - k)) - 1;
+        const fx_eight_halves zeros = {};
+        const fx_eight_floats floats = __builtin_ia32_vcvtph2ps256(
+            __builtin_ia32_loaddquhi128_mask((const fx_masked*)(from + k), zeros, some));
+        __builtin_memcpy(to + k, &floats, sizeof floats);
+        return;
     }
 #endif
     for (; k < count; ++k) to[k] = fx_to_float(from[k]);

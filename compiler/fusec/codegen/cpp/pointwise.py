@@ -14,16 +14,17 @@ from fusec.codegen.cpp.ahead import (
     tile_requests,
     write_requests,
 )
+from fusec.codegen.cpp.apart import bind_apart, rows_apart, take_apart
 from fusec.codegen.cpp.blocks import blocks, in_blocks, is_even
 from fusec.codegen.cpp.dtypes import ELEMENT_TYPES
 from fusec.codegen.cpp.expressions import from_memory
 from fusec.codegen.cpp.loops import cost, head, may_thread, shared_loops
 from fusec.codegen.cpp.near import angles, both_forms
-from fusec.codegen.cpp.ranges import split_ranges
+from fusec.codegen.cpp.ranges import fill_out, split_ranges
 from fusec.codegen.cpp.reductions import simd
 from fusec.codegen.cpp.repeated import declare_repeated, fill_repeated, repeated_rows
 from fusec.codegen.cpp.scope import Kernel, Scope
-from fusec.codegen.cpp.staging import Staging, staged
+from fusec.codegen.cpp.staging import Staging, staged, staged_row
 from fusec.codegen.cpp.tables import Tables, bind_tables, tabled_nodes, write_tables
 from fusec.codegen.cpp.together import Marks, mark_type
 from fusec.codegen.cpp.transpose import Turned, turned_loads
@@ -68,7 +69,8 @@ def _write_nest(kernel: Kernel, scope: Scope, writer: Writer) -> None:
     heads = [head(middle, axis) for axis in outer]
     parts = [kernel]
     if threads:
-        parts = [kernel.part(body) for body in split_ranges(kernel.body, (last,))]
+        bodies = fill_out(kernel.body, split_ranges(kernel.body, (last,)), kernel.buffers)
+        parts = [kernel.part(body) for body in bodies]
     blocked = len(parts) == 1 and _needs_blocks(kernel, outer, last)
     if not outer and not blocked:
         for part in parts:
@@ -121,24 +123,32 @@ def _vector_loop(
     tables: Tables = MappingProxyType({}),
 ) -> None:
     """Write the innermost loop, in blocks where it asks the memory for what comes later."""
-    size = axis.size.constant if axis.size is not None else 1
+    body, size = kernel.body, axis.size.constant if axis.size is not None else 1
+    whole = span == ("0", "")
     span = (span[0], span[1] or kernel.extent(axis))
     inside = [n for n in _wanted(kernel, scope, tables) if axis in kernel.free[n]]
     staging, arguments, marks = Staging(), [], ""
     gathers = _mostly_gathers(kernel, axis, inside)
+    apart = rows_apart(kernel, axis, inside) if whole and may_thread(kernel) else []
     if may_thread(kernel) and in_blocks(axis, inside):
         staging = staged(kernel, axis, inside, kernel.body.stores)
         arguments = [] if tables else angles(kernel, scope, axis, inside)
         marks = "" if gathers else mark_type(inside)
     with ExitStack() as stack:
+        if apart:
+            stack.enter_context(writer.block(""))
+        places = take_apart(scope, writer, axis, apart)
         bind: Callable[[Scope], None] = lambda at: None  # noqa: E731
         if (requests or staging or arguments or marks) and in_blocks(axis, inside):
             even = is_even(axis)
             loop = blocks(scope, writer, axis, span, requests, staging, even=even, marks=marks)
             first, end, bind, marks = stack.enter_context(loop)
             span = (first, end)
-        elif requests and size is not None and size < choices.MIN_BLOCKED:
-            write_requests(scope, writer, requests, {axis: span[0]}, str(size))
+        elif size is not None and size < choices.MIN_BLOCKED:
+            if requests:
+                write_requests(scope, writer, requests, {axis: span[0]}, str(size))
+            if whole and may_thread(kernel):
+                bind = stack.enter_context(staged_row(scope, writer, axis, inside, body.stores))
         if arguments:
             scope = stack.enter_context(both_forms(scope, writer, axis, span, arguments, bind))
         own = Marks(scope, marks, LINE)
@@ -150,6 +160,7 @@ def _vector_loop(
             own.set(writer, f"{inner.axes[axis]} - {span[0]}")
             bind_tables(inner, axis, tables)
             bind(inner)
+            bind_apart(inner, axis, places)
             _write_elements(kernel, inner, writer)
         own.end(writer)
 

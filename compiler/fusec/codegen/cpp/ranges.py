@@ -8,13 +8,13 @@ neither.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from fusec.codegen.cpp import choices
 from fusec.ir import ops
-from fusec.ir.body import Body
+from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol, is_nonnegative
-from fusec.ir.node import Const, IndexValue, Node, Op
+from fusec.ir.node import Const, IndexValue, Load, Node, Op, Reduce, Scan
 
 _FIRST_AFTER = {"lt": 0, "ge": 0, "le": 1, "gt": 1}
 
@@ -63,6 +63,65 @@ def _split_point(body: Body, loops: Collection[Symbol]) -> tuple[Symbol, Expr] |
         if is_nonnegative(point - 1) and is_nonnegative(axis.size - point - 1):
             return axis, point
     return None
+
+
+def fill_out(body: Body, parts: Sequence[Body], buffers: Mapping[str, Buffer]) -> list[Body]:
+    """Return the parts of the innermost loop, the longest over all of it where that pays.
+
+    The windows of an image's 32 columns are 1 at the edge and 31 others: a vector and fifteen
+    single ones.  All of them as if there were no edge are two vectors; they come first, and what
+    is right for the edge is written over it.
+
+    Args:
+        body: What was split.
+        parts: What it was split into, along its last axis, in order.
+        buffers: Every buffer that it names.
+    """
+    sizes = [part.axes[-1].size.constant if part.axes[-1].size else None for part in parts]
+    whole = body.axes[-1].size if body.axes else None
+    if len(parts) < 2 or None in sizes or whole is None or whole.constant is None:
+        return list(parts)
+    total, longest = whole.constant, max(size for size in sizes if size is not None)
+    if total - longest > choices.ENDS or choices.turns(total) >= choices.turns(longest):
+        return list(parts)
+    which = sizes.index(longest)
+    main = parts[which]
+    own, begin = main.axes[-1], sum(size for size in sizes[:which] if size is not None)
+    axis = Symbol(own.name, "axis", whole)
+    places = {own: Expr.of(axis) - begin}
+    wide = main.moved((*main.axes[:-1], axis), main.reduce_axes, places)
+    if not _may_repeat(wide, buffers):
+        return list(parts)
+    return [wide, *parts[:which], *parts[which + 1 :]]
+
+
+def _may_repeat(body: Body, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether points may be computed that are none of the result's: they harm nobody.
+
+    All that is read lies in its buffer, nothing that is read is written, and no operation stops
+    the program, as an integer's division by zero does.
+    """
+    read = {load.buffer for load in body.loads()}
+    if any(store.mode != "set" or store.buffer in read for store in body.stores):
+        return False
+    for node in body.nodes():
+        if isinstance(node, Scan | Reduce):
+            return False
+        if isinstance(node, Op) and (
+            node.name.startswith(ops.CHECK_PREFIX) or node.name in _DIVISIONS
+        ):
+            return False
+        if isinstance(node, Load):
+            buffer = buffers[node.buffer]
+            offset = buffer.offset(node.index)
+            last = buffer.offset(tuple(size - 1 for size in buffer.shape))
+            inside = is_nonnegative(offset) and is_nonnegative(last - offset)
+            if not inside or any(s.kind == "indirect" for s in offset.symbols()):
+                return False
+    return True
+
+
+_DIVISIONS = frozenset({"floordiv", "truncdiv", "remainder", "fmod"})
 
 
 def _value(node: Node) -> Expr | None:

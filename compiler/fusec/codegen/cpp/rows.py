@@ -7,6 +7,7 @@ chunks as double, so that rounding errors do not grow with the length.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 
 from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.ahead import gathered_requests, row_requests, write_requests
@@ -34,7 +35,7 @@ from fusec.codegen.cpp.reductions import (
 from fusec.codegen.cpp.running import running_stretches, write_running
 from fusec.codegen.cpp.scans import declarations, running_values
 from fusec.codegen.cpp.scope import Kernel, Scope
-from fusec.codegen.cpp.staging import staged
+from fusec.codegen.cpp.staging import staged, staged_row
 from fusec.codegen.cpp.steps import Steps, plan_steps
 from fusec.codegen.cpp.together import mark_type
 from fusec.codegen.cpp.writer import Writer
@@ -235,9 +236,9 @@ class Rows:
             for store in step.stores:
                 scope.store(store, self.writer)
 
+        kept = {n for n in self.scratch if self.steps.first[n] < number}
+        fresh = [n for n in step.inside if n not in kept]
         if in_blocks(axis, step.inside, items) and may_thread(self.kernel):
-            kept = {n for n in self.scratch if self.steps.first[n] < number}
-            fresh = [n for n in step.inside if n not in kept]
             staging = staged(self.kernel, axis, fresh, step.stores)
             marks = mark_type(fresh)
             # one vector of sums would wait for each addition before the next
@@ -261,12 +262,20 @@ class Rows:
         if requests and size is not None and size < choices.MIN_BLOCKED:
             write_requests(outer, self.writer, requests, {axis: begin}, str(size))
         nans: dict[str, str] = {}
-        if may_thread(self.kernel):
-            nans = start_nans(outer, items, self.writer)
-            simd(self.kernel, items, self.writer, nans)
-        scope = Scope(self.kernel, outer)
-        with self.writer.block(head(scope, axis, begin, end)):
-            element(scope, items, nans)
+        with ExitStack() as stack:
+            bind: Callable[[Scope], None] = lambda scope: None  # noqa: E731
+            if may_thread(self.kernel):
+                nans = start_nans(outer, items, self.writer)
+                if (begin, end) == ("0", self.kernel.extent(axis)):
+                    read = choices.read_as_floats([item.node.kind for item in items])
+                    bind = stack.enter_context(
+                        staged_row(outer, self.writer, axis, fresh, step.stores, read)
+                    )
+                simd(self.kernel, items, self.writer, nans)
+            scope = Scope(self.kernel, outer)
+            with self.writer.block(head(scope, axis, begin, end)):
+                bind(scope)
+                element(scope, items, nans)
         end_nans(items, nans, self.writer)
 
     def scans(self, number: int) -> list[Scan]:

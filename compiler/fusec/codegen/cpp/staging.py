@@ -10,11 +10,13 @@ for each word.  What is written past the caches is written in whole lines (see `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
+from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.dtypes import ELEMENT_TYPES, SHORT
 from fusec.codegen.cpp.expressions import Expression
 from fusec.codegen.cpp.scope import Kernel, Scope
@@ -49,6 +51,12 @@ class Staging:
         return bool(self.loads or self.stores or self.random or self.streams)
 
     @property
+    def dtypes(self) -> frozenset[torch.dtype]:
+        """The types of halves that are converted."""
+        loads = {load.dtype for load, _ in self.loads}
+        return frozenset(loads | {store.value.dtype for store in self.stores})
+
+    @property
     def streamed(self) -> frozenset[str]:
         """The buffers that are written past the caches."""
         return frozenset(store.buffer for store in self.streams)
@@ -71,6 +79,7 @@ class Staging:
         arrays: Mapping[Load | Store | Op, str],
         first: Mapping[Symbol, str],
         count: str,
+        room: str = LINE,
     ) -> None:
         """Write what precedes the loop over a block.
 
@@ -80,18 +89,19 @@ class Staging:
             arrays: From ``named``.
             first: Axis to the position at which the block begins.
             count: Elements of the block.
+            room: What there may be at most.
         """
         for load, _ in self.loads:
-            scope.kernel.use("to_floats.f16")
+            scope.kernel.use(f"to_floats.{SHORT[load.dtype]}")
             place = _at(scope, load.buffer, load.index, first)
-            writer.line(f"alignas(64) float {arrays[load]}[{LINE}];", load.source)
+            writer.line(f"alignas(64) float {arrays[load]}[{room}];", load.source)
             writer.line(f"fx_to_floats({arrays[load]}, &{place}, {count});", load.source)
         for store in self.stores:
-            writer.line(f"alignas(64) float {arrays[store]}[{LINE}];", store.source)
+            writer.line(f"alignas(64) float {arrays[store]}[{room}];", store.source)
         for store in self.streams:
             if store not in self.stores:
                 kind = _kind(scope, store)
-                writer.line(f"alignas(64) {kind} {arrays[store]}[{LINE}];", store.source)
+                writer.line(f"alignas(64) {kind} {arrays[store]}[{room}];", store.source)
         for node in self.random:
             for helper in ("random_group", "random_words"):
                 scope.kernel.use(helper)
@@ -100,7 +110,7 @@ class Staging:
             seed, position, stream = node.args
             assert isinstance(position, IndexValue)
             given = (scope.values[seed].text, corner.index(position.expr), _constant(stream))
-            writer.line(f"alignas(64) int32_t {arrays[node]}[{LINE}];", node.source)
+            writer.line(f"alignas(64) int32_t {arrays[node]}[{room}];", node.source)
             writer.line(f"random_words({arrays[node]}, {', '.join(given)}, {count});", node.source)
 
     def bind(self, scope: Scope, arrays: Mapping[Load | Store | Op, str], place: str) -> None:
@@ -144,8 +154,22 @@ class Staging:
                 writer.line(f"{STREAM}<{LINE}>({target}, {block}, {count});", store.source)
 
 
-def staged(kernel: Kernel, axis: Symbol, nodes: Iterable[Node], stores: Sequence[Store]) -> Staging:
-    """Return what a loop along ``axis`` over ``nodes`` and ``stores`` may have by the block."""
+def staged(
+    kernel: Kernel,
+    axis: Symbol,
+    nodes: Iterable[Node],
+    stores: Sequence[Store],
+    read: Collection[torch.dtype] = (torch.float16,),
+) -> Staging:
+    """Return what a loop along ``axis`` over ``nodes`` and ``stores`` may have by the block.
+
+    Args:
+        kernel: The kernel.
+        axis: What the loop runs along.
+        nodes: What is computed in it.
+        stores: What it stores.
+        read: The types of halves that are converted before it.
+    """
     loads, random = [], []
     for node in nodes:
         if isinstance(node, Op) and node.name == RANDOM_WORD and _is_stream(kernel, node, axis):
@@ -154,7 +178,7 @@ def staged(kernel: Kernel, axis: Symbol, nodes: Iterable[Node], stores: Sequence
             continue
         users = kernel.users.get(node, [])
         casts = [u for u in users if isinstance(u, Cast) and u.dtype == torch.float32]
-        halves = kernel.buffers[node.buffer].dtype == torch.float16
+        halves = kernel.buffers[node.buffer].dtype in read
         if halves and len(casts) == len(users) and runs_along(kernel, node, axis):
             loads.append((node, tuple(casts)))
     values = [store.value for store in kernel.body.stores]
@@ -172,6 +196,41 @@ def staged(kernel: Kernel, axis: Symbol, nodes: Iterable[Node], stores: Sequence
     ]
     streams = [store for store in stores if is_streamed(kernel, store, axis)]
     return Staging(tuple(loads), tuple(written), tuple(random), tuple(streams))
+
+
+@contextmanager
+def staged_row(
+    scope: Scope,
+    writer: Writer,
+    axis: Symbol,
+    nodes: Iterable[Node],
+    stores: Sequence[Store],
+    read: Collection[torch.dtype] = (torch.float16,),
+) -> Iterator[Callable[[Scope], None]]:
+    """Convert the halves of a short row before and after the loop over it, where that pays.
+
+    Yields a function that makes them known in the scope of the loop.
+
+    Args:
+        scope: Where the loop goes.
+        writer: Likewise.
+        axis: What it runs along, whole.
+        nodes: What is computed in it.
+        stores: What it stores.
+        read: As for ``staged``.
+    """
+    found = staged(scope.kernel, axis, nodes, stores, read)
+    staging = Staging(found.loads, found.stores)
+    size = axis.size.constant if axis.size is not None else 1
+    if size is None or not choices.worth_staging(size, staging.dtypes):
+        yield lambda at: None
+        return
+    with writer.block(""):
+        arrays, first, count = staging.named(scope), {axis: "0"}, str(size)
+        room = str(choices.whole_vectors(size))  # conversions may write and read so much
+        staging.before(scope, writer, arrays, first, count, room)
+        yield lambda at: staging.bind(at, arrays, at.axes[axis])
+        staging.after(scope, writer, arrays, first, count)
 
 
 def _is_stream(kernel: Kernel, node: Op, axis: Symbol) -> bool:
@@ -204,4 +263,4 @@ def _at(scope: Scope, buffer: str, index: tuple[Expr, ...], first: Mapping[Symbo
     return place.element(buffer, index)
 
 
-__all__ = ["Staging", "staged"]
+__all__ = ["Staging", "staged", "staged_row"]

@@ -92,6 +92,26 @@ FX_INLINE void fx_to_halves(fx_bf16* to, const float* from, int64_t count)
     for (; k < count; ++k) to[k] = fx_to_bf16(from[k]);
 }
 
+//@ name: to_floats.bf16
+//@ needs: to_float.bf16
+//@ accuracy: exact
+//@ method: sixteen at a time: a compiler takes 32, and those apart
+FX_INLINE void fx_to_floats(float* to, const fx_bf16* from, int64_t count)
+{
+    int64_t k = 0;
+#if defined(__AVX512F__)
+    typedef uint16_t fx_sixteen_halves __attribute__((vector_size(32)));
+    typedef uint32_t fx_sixteen_words __attribute__((vector_size(64)));
+    for (; k + 16 <= count; k += 16) {
+        fx_sixteen_halves halves;
+        __builtin_memcpy(&halves, from + k, sizeof halves);
+        const fx_sixteen_words words = __builtin_convertvector(halves, fx_sixteen_words) << 16;
+        __builtin_memcpy(to + k, &words, sizeof words);
+    }
+#endif
+    for (; k < count; ++k) to[k] = fx_to_float(from[k]);
+}
+
 //@ name: to_bf16.f64
 //@ needs: to_bf16.f32
 //@ method: by way of float, as eager
@@ -102,18 +122,35 @@ FX_INLINE fx_bf16 fx_to_bf16(double x) { return fx_to_bf16((float)x); }
 //@ method: by way of float, as eager
 FX_INLINE fx_f16 fx_to_f16(double x) { return fx_to_f16((float)x); }
 
+//@ name: _vectors.f16
+//@ method: vectors, and what masked loads and stores take for a place in memory
+#if defined(__F16C__)
+typedef short fx_eight_halves __attribute__((vector_size(16)));
+typedef float fx_eight_floats __attribute__((vector_size(32)));
+#endif
+#if defined(__AVX512F__)
+typedef short fx_sixteen_halves __attribute__((vector_size(32)));
+typedef float fx_sixteen_floats __attribute__((vector_size(64)));
+#endif
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__F16C__)
+#define FX_MASKED_HALVES
+#if defined(__clang__)
+typedef fx_eight_halves fx_masked;
+#else
+typedef short fx_masked;
+#endif
+#endif
+
 //@ name: to_floats.f16
-//@ needs: to_float.f16
+//@ needs: to_float.f16 _vectors.f16
 //@ accuracy: exact
-//@ method: eight or sixteen at a time where the processor converts them
+//@ method: in vectors where it has an instruction; the last is written whole
 FX_INLINE void fx_to_floats(float* to, const fx_f16* from, int64_t count)
 {
     int64_t k = 0;
 #if defined(__AVX512F__)
     // Vectors as wide as those that read them: two halves of one are not forwarded from the
     // store buffer.
-    typedef short fx_sixteen_halves __attribute__((vector_size(32)));
-    typedef float fx_sixteen_floats __attribute__((vector_size(64)));
     for (; k + 16 <= count; k += 16) {
         fx_sixteen_halves halves;
         __builtin_memcpy(&halves, from + k, sizeof halves);
@@ -123,8 +160,6 @@ FX_INLINE void fx_to_floats(float* to, const fx_f16* from, int64_t count)
     }
 #endif
 #if defined(__F16C__)
-    typedef short fx_eight_halves __attribute__((vector_size(16)));
-    typedef float fx_eight_floats __attribute__((vector_size(32)));
     for (; k + 8 <= count; k += 8) {
         fx_eight_halves halves;
         __builtin_memcpy(&halves, from + k, sizeof halves);
@@ -132,19 +167,27 @@ FX_INLINE void fx_to_floats(float* to, const fx_f16* from, int64_t count)
         __builtin_memcpy(to + k, &floats, sizeof floats);
     }
 #endif
+#if defined(FX_MASKED_HALVES)
+    if (k < count) {
+        const unsigned char some = (1u << (count - k)) - 1;
+        const fx_eight_halves zeros = {};
+        const fx_eight_floats floats = __builtin_ia32_vcvtph2ps256(
+            __builtin_ia32_loaddquhi128_mask((const fx_masked*)(from + k), zeros, some));
+        __builtin_memcpy(to + k, &floats, sizeof floats);
+        return;
+    }
+#endif
     for (; k < count; ++k) to[k] = fx_to_float(from[k]);
 }
 
 //@ name: to_halves.f16
-//@ needs: to_f16.f32
+//@ needs: to_f16.f32 _vectors.f16
 //@ accuracy: exact rounding
-//@ method: eight or sixteen at a time where the processor converts them
+//@ method: in vectors where it has an instruction; the last is read whole
 FX_INLINE void fx_to_halves(fx_f16* to, const float* from, int64_t count)
 {
     int64_t k = 0;
 #if defined(__AVX512F__)
-    typedef short fx_sixteen_halves __attribute__((vector_size(32)));
-    typedef float fx_sixteen_floats __attribute__((vector_size(64)));
     for (; k + 16 <= count; k += 16) {
         fx_sixteen_floats floats;
         __builtin_memcpy(&floats, from + k, sizeof floats);
@@ -154,13 +197,21 @@ FX_INLINE void fx_to_halves(fx_f16* to, const float* from, int64_t count)
     }
 #endif
 #if defined(__F16C__)
-    typedef short fx_eight_halves __attribute__((vector_size(16)));
-    typedef float fx_eight_floats __attribute__((vector_size(32)));
     for (; k + 8 <= count; k += 8) {
         fx_eight_floats floats;
         __builtin_memcpy(&floats, from + k, sizeof floats);
         const fx_eight_halves halves = __builtin_ia32_vcvtps2ph256(floats, 0);
         __builtin_memcpy(to + k, &halves, sizeof halves);
+    }
+#endif
+#if defined(FX_MASKED_HALVES)
+    if (k < count) {
+        fx_eight_floats floats;
+        __builtin_memcpy(&floats, from + k, sizeof floats);
+        const fx_eight_halves halves = __builtin_ia32_vcvtps2ph256(floats, 0);
+        const unsigned char some = (1u << (count - k)) - 1;
+        __builtin_ia32_storedquhi128_mask((fx_masked*)(to + k), halves, some);
+        return;
     }
 #endif
     for (; k < count; ++k) to[k] = fx_to_f16(from[k]);

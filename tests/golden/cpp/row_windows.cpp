@@ -1,0 +1,53 @@
+// max pool: pointwise over 30 x 56.
+//   reads x: 31 x 112 float32
+//   writes out: 30 x 56 float32
+// line 1: y = max_pool1d(x[1:], 3, 2, 1)
+#include <stdint.h>
+#define INFINITY __builtin_inff()
+
+// Defined below the kernel.
+static inline float nan_max(float a, float b);
+
+constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
+
+extern "C" int row_windows(const float* __restrict__ x, float* __restrict__ out, int64_t threads)
+{
+    for (int64_t i0 = 0; i0 < 30; ++i0) {
+        {
+            // line 1: y = max_pool1d(x[1:], 3, 2, 1)
+            alignas(64) float x_even[57];
+            alignas(64) float x_odd[56];
+            #pragma GCC unroll UNROLL
+            #pragma GCC ivdep
+            for (int64_t pair = 0; pair < 56; ++pair) {
+                // line 1: y = max_pool1d(x[1:], 3, 2, 1)
+                x_even[pair] = x[i0 * 112 + 111 + 2 * pair];
+                x_odd[pair] = x[i0 * 112 + 111 + 2 * pair + 1];
+            }
+            x_even[56] = x[i0 * 112 + 111 + 2 * 56];
+            #pragma GCC unroll UNROLL
+            #pragma GCC ivdep
+            for (int64_t i1 = 0; i1 < 56; ++i1) {
+                // line 1: y = max_pool1d(x[1:], 3, 2, 1)
+                const float y_val = nan_max(x_even[i1 + 1], nan_max(x_odd[i1], x_even[i1]));
+                out[i0 * 56 + i1] = y_val;
+            }
+        }
+        #pragma GCC unroll UNROLL
+        #pragma GCC ivdep
+        for (int64_t i1 = 0; i1 < 1; ++i1) {
+            // line 1: y = max_pool1d(x[1:], 3, 2, 1)
+            const float larger = nan_max(x[i0 * 112 + i1 * 2 + 112], -INFINITY);
+            const float y_val = nan_max(x[i0 * 112 + i1 * 2 + 113], larger);
+            out[i0 * 56 + i1] = y_val;
+        }
+    }
+    return 0;
+}
+
+// The greater of two numbers; NaN if either is.
+static inline float nan_max(float a, float b)
+{
+    const float greater = a > b ? a : b;
+    return a != a ? a : greater;
+}

@@ -165,6 +165,15 @@ def test_a_high_order_has_its_poles_and_signs() -> None:
         torch.testing.assert_close(got, want, rtol=1e-12, atol=0, equal_nan=True)
 
 
+def assert_equal_signs(got: torch.Tensor, want: torch.Tensor) -> None:
+    """Of zeros too, but not of NaN: eager's is that of the processor's instruction.
+
+    As bfloat16 eager writes a NaN as 0xffff where it takes vectors and as 0x7fc0 where not.
+    """
+    number = ~want.isnan()
+    assert torch.equal(got.signbit()[number], want.signbit()[number])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_frexp(dtype: torch.dtype) -> None:
     powers = torch.arange(-1080, 1030, dtype=torch.float64).exp2()
@@ -172,7 +181,7 @@ def test_frexp(dtype: torch.dtype) -> None:
     got, want = compiled(torch.frexp, x), torch.frexp(x)
     assert torch.equal(got[1], want[1])
     assert torch.equal(got[0].nan_to_num(7.0), want[0].nan_to_num(7.0))
-    assert torch.equal(got[0].signbit(), want[0].signbit())
+    assert_equal_signs(got[0], want[0])
 
 
 def test_ldexp_is_exact() -> None:
@@ -185,7 +194,7 @@ def test_ldexp_is_exact() -> None:
         x, other = torch.broadcast_tensors(values.to(dtype), exponents)
         got, want = compiled(torch.ldexp, x, other), torch.ldexp(x, other)
         assert torch.equal(got.nan_to_num(7.0), want.nan_to_num(7.0))
-        assert torch.equal(got.signbit(), want.signbit())
+        assert_equal_signs(got, want)
 
 
 def test_types_of_ldexp() -> None:

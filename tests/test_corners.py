@@ -116,3 +116,14 @@ def test_rows_of_an_expanded_column(name: str, dtype: torch.dtype) -> None:
         exact = function(x.double(), w.double())
         torch.testing.assert_close(compiled(x, w).double(), exact, atol=5e-2, rtol=1e-2)
     assert not compiled.fallbacks
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_which_bucket(right: bool) -> None:
+    boundaries = torch.tensor([-1.0, 0.0, 0.0, 0.5, 2.0])
+    x = torch.tensor([[-2.0, -1.0, -0.5, 0.0], [0.25, 0.5, 2.0, 3.0]])
+
+    def function(x: torch.Tensor, boundaries: torch.Tensor) -> torch.Tensor:
+        return torch.bucketize(x, boundaries, right=right)
+
+    assert torch.equal(fusec.compile(function)(x, boundaries), function(x, boundaries))

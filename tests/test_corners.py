@@ -127,3 +127,13 @@ def test_which_bucket(right: bool) -> None:
         return torch.bucketize(x, boundaries, right=right)
 
     assert torch.equal(fusec.compile(function)(x, boundaries), function(x, boundaries))
+
+
+@pytest.mark.parametrize("how", [{"size": 9}, {"size": (9, 5)}, {"scale_factor": 2}], ids=str)
+def test_images_of_bytes_are_enlarged(how: dict[str, object]) -> None:
+    x = torch.randint(0, 256, (1, 3, 6, 8), dtype=torch.uint8)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, mode="bilinear", **how) // 2  # type: ignore[arg-type]
+
+    torch.testing.assert_close(fusec.compile(function)(x), function(x), rtol=0, atol=0)

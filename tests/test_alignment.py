@@ -217,3 +217,11 @@ def test_a_batch_of_unknown_size_is_left_alone(eager_pays: None) -> None:
                 )
     assert align_products(module) == 0
     assert align_products(traced(lambda a, b: (torch.bmm(a.transpose(1, 2), b),), given)) == 1
+
+
+def test_what_is_copied_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fusec.graph.choices._START", 0.0)
+    given = torch.randn(24, 37, dtype=torch.float16), torch.randn(37, 41, dtype=torch.float16)
+    for terabytes, count in ((1e9, 1), (1e-9, 0)):
+        monkeypatch.setattr("fusec.graph.choices._TERABYTES", terabytes)
+        assert align_products(traced(lambda a, b: ((a @ b).relu(),), given)) == count

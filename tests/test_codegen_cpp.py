@@ -337,6 +337,7 @@ SHARED: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SHARED)
 def test_threads_share_what_is_large(name: str) -> None:
     for rows, shared in ((1024, True), (4, False)):

@@ -129,6 +129,7 @@ def test_which_bucket(right: bool) -> None:
     assert torch.equal(fusec.compile(function)(x, boundaries), function(x, boundaries))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", [{"size": 9}, {"size": (9, 5)}, {"scale_factor": 2}], ids=str)
 def test_images_of_bytes_are_enlarged(how: dict[str, object]) -> None:
     x = torch.randint(0, 256, (1, 3, 6, 8), dtype=torch.uint8)

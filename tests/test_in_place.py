@@ -305,6 +305,7 @@ def test_an_input_that_another_kernel_writes_stays(elsewhere: bool) -> None:
         program = Program(("a", "x"), {}, buffers, steps, outputs)
         changed, (decision,) = update_in_place(program, ("a",))
     assert decision.fused is not elsewhere
+    assert decision.bytes_saved == (-1 if elsewhere else 2 * 8 * 4)  # written, and copied
     assert changed.steps[1].writes() == (("new",) if elsewhere else ("a",))
     if elsewhere:
         assert decision.reason == "the input is written elsewhere"

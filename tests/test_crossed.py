@@ -477,3 +477,15 @@ def test_the_largest_of_a_column_is_no_sum() -> None:
     compiled = fusec.compile(function)
     torch.testing.assert_close(compiled(x), function(x))
     assert not any("column_sums" in kernel.source for kernel in compiled.kernels.values())
+
+
+def test_what_the_sums_wait_for_runs_before_the_rows_as_well() -> None:
+    """A call that only the sums of columns need comes before the kernel that begins them."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.softmax(-1), ((x @ w) * x).sum(0)
+
+    x, w = torch.randn(512, 256), torch.randn(256, 256)
+    compiled = fusec.compile(function)
+    torch.testing.assert_close(compiled(x, w), function(x, w), rtol=1e-3, atol=1e-2)
+    assert any("column_sums" in kernel.source for kernel in compiled.kernels.values())

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fusec
+from fusec.codegen.naming import identifier
 from fusec.runtime import memory
 
 _watched: list[weakref.ref[torch.Tensor]] = []
@@ -162,3 +163,10 @@ def test_a_check_that_fails_is_raised_without_native_calls(
     assert not host.groups
     with pytest.raises(IndexError):
         compiled(x, torch.tensor([1, 9]))
+
+
+def test_names_that_a_language_has_are_made_others() -> None:
+    taken: set[str] = set()
+    given = ("x", "x", "for", "3x", "int8_t", "a b", "", "lambda")
+    found = [identifier(text, taken, "value") for text in given]
+    assert found == ["x", "x2", "for_", "value_3x", "int8_t_", "a_b", "value", "lambda_"]

@@ -14,11 +14,12 @@ from torch import fx
 from codegen_triton_bodies import F32, at, axes, buffer, f32
 from fusec.ir import ops
 from fusec.ir.body import Body, Compute, Program, Store
-from fusec.ir.index import Expr
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.interpret import run_body
 from fusec.ir.node import Recorder, index_value, recording
 from fusec.lower import lower_graph
 from fusec.schedule import products_of, schedule_program
+from fusec.schedule.align import _complete
 from fusec.schedule.groups import Groups
 from fusec.schedule.onehot import settle_one_hots
 from fusec.schedule.view import fusion_view
@@ -195,3 +196,13 @@ def test_a_sum_of_a_row_with_one_number_in_it_is_that_number(outside: bool) -> N
     hot = torch.arange(7) == tensors["place"][:, None]
     chosen = tensors["w"] if outside else tensors["w"][:, 2:3]
     torch.testing.assert_close(tensors["y"], torch.where(hot, chosen, 0.0).sum(1))
+
+
+def test_loops_that_two_bodies_share_in_part_are_matched_for_the_rest() -> None:
+    shared, mine, theirs = axes(6, 4, 4)
+    mapping: dict[Symbol, Expr] = {}
+    assert _complete(mapping, (shared, mine), (shared, theirs), {shared: Expr.of(shared)}) is None
+    assert mapping == {shared: Expr.of(shared), mine: Expr.of(theirs)}
+    mapping = {}
+    assert _complete(mapping, (shared, mine), (shared, mine), {}) is None
+    assert mapping == {shared: Expr.of(shared), mine: Expr.of(mine)}

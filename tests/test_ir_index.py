@@ -161,3 +161,11 @@ def test_divisions_of_what_may_be_negative_are_functions() -> None:
     assert text((i - j) // 7) == "floor_div(i - j, 7)"
     assert text((i - j) % 7) == "floor_mod(i - j, 7)"
     assert text((i + j) // 7 + (i + j) % 7) == "((i + j) / 7) + ((i + j) % 7)"
+
+
+def test_what_is_added_to_a_dividend_is_less_than_the_divisor() -> None:
+    (_, i) = axis("i", 100)
+    for more in range(-9, 10):
+        assert (i + more) // 3 == (i + more % 3) // 3 + more // 3
+        assert (i + more) % 3 == (i + more % 3) % 3
+    assert str((5 * i) // 3) == "((i * 5) // 3)"

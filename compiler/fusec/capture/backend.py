@@ -65,6 +65,10 @@ _STRICT = "FUSEC_STRICT"
 _ASK_FOR_BOTH = "force_non_lazy_backward_lowering"
 
 
+# torch keeps the assertion that has a message, and drops the one without as nobody reads it.
+fx.node.has_side_effect(torch.ops.aten._assert_async.default)
+
+
 def strict() -> bool:
     """Whether a failure inside the compiler is raised instead of running in eager (tests)."""
     return os.environ.get(_STRICT, "") not in ("", "0")

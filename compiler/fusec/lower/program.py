@@ -15,7 +15,7 @@ from fusec.errors import DeviceNotThere
 from fusec.graph.compared import COMPARED
 from fusec.graph.halves import REASON, STORED
 from fusec.graph.storages import makers_of_shared_results
-from fusec.ir.body import OWNED_TENSOR, Buffer, Program
+from fusec.ir.body import OWNED_TENSOR, PROMISE, Buffer, Program
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line
 from fusec.lower import (  # noqa: F401  (importing a family registers it)
@@ -28,6 +28,7 @@ from fusec.lower import (  # noqa: F401  (importing a family registers it)
     pointwise,
     pooling,
     pooling_backward,
+    promises,
     random,
     reductions,
     scans,
@@ -36,6 +37,7 @@ from fusec.lower import (  # noqa: F401  (importing a family registers it)
     views,
     windows,
 )
+from fusec.lower.promises import PromisedNumber
 from fusec.lower.registry import find_rule
 from fusec.lower.sizes import SizeTable, fixed
 from fusec.lower.values import (
@@ -159,6 +161,8 @@ class _Driver:
             return
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             self.values[node] = self.sizes.convert(value)
+            if target is torch.ops.aten._local_scalar_dense.default:
+                self.promised(node)
             return
         args = tuple(self.argument(a) for a in node.args)
         kwargs = {k: self.argument(v) for k, v in node.kwargs.items()}
@@ -185,6 +189,19 @@ class _Driver:
         if COMPARED in node.meta and isinstance(found, TensorValue) and found.ref is not None:
             self.once.add(found.ref.buffer)
         lowering.because = ""
+
+    def promised(self, node: fx.Node) -> None:
+        """Have a number that is read from a tensor compared with what the program says of it.
+
+        With ``torch._check(x.item() == 5)`` torch traces on with 5, and nothing reads the tensor.
+        """
+        lowering = self.lowering
+        where = user_line(node.meta.get("stack_trace"))
+        lowering.results, lowering.result = (), None
+        lowering.label, lowering.where, lowering.because = "promise", where, ""
+        number = self.argument(node.args[0])
+        with source_line(where):
+            lowering.extern(PromisedNumber(where), (number, self.values[node]), {}, PROMISE)
 
     def lower_call(
         self, target: object, args: tuple[object, ...], kwargs: dict[str, object], several: bool

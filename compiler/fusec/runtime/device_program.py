@@ -29,11 +29,11 @@ from fusec.runtime.graph_steps import (
     unmovable_inputs,
     work_count,
 )
-from fusec.runtime.launch import expect
 from fusec.runtime.launch_records import LaunchRecord, only_launches, record_of, recording
 from fusec.runtime.plan_check import agree, may_repeat
 from fusec.runtime.plan_policy import MOST_PLANS, Returning
 from fusec.runtime.residents import Homes, at_home, may_stay
+from fusec.runtime.results import expect
 from fusec.runtime.step_numbers import Numbered, numbered
 from fusec.runtime.steps import Steps
 
@@ -61,6 +61,7 @@ class DeviceProgram:
         *,
         graphs: bool = False,
         saved: Collection[int] = (),
+        check: Any = None,
     ) -> None:
         """Prepare; the first call makes the first plan.
 
@@ -73,6 +74,7 @@ class DeviceProgram:
             runnables: Returns a kernel's current build.
             graphs: Whether to capture CUDA graphs.
             saved: Positions of the outputs that nobody but backward sees.
+            check: The native check of the inputs.
         """
         self.program = program
         self.device = device
@@ -115,6 +117,7 @@ class DeviceProgram:
             on.hooks,
             native.exchange(),
             graphs,
+            check,
         )
 
     def link(self, name: str, runnable: object) -> None:
@@ -413,6 +416,7 @@ def device_program(
     *,
     graphs: bool,
     saved: Collection[int] = (),
+    check: Any = None,
 ) -> DeviceProgram | str:
     """Return a program as native calls on its GPU, or why there is no way.
 
@@ -423,6 +427,7 @@ def device_program(
         runnables: Likewise.
         graphs: Likewise.
         saved: Likewise.
+        check: Likewise.
     """
     device = device_of(program)
     if isinstance(device, str):
@@ -432,7 +437,9 @@ def device_program(
     found = machine()
     if found is None:
         return "there is no driver of CUDA's" if native.types() else native.problem()
-    return DeviceProgram(program, device, found, run, trace, runnables, graphs=graphs, saved=saved)
+    return DeviceProgram(
+        program, device, found, run, trace, runnables, graphs=graphs, saved=saved, check=check
+    )
 
 
 __all__ = ["DeviceProgram", "device_of", "device_program", "wanted"]

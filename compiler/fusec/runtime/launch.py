@@ -75,17 +75,3 @@ class CppRunnable:
         status = self.function(*[t.data_ptr() for t in tensors], *sizes, torch.get_num_threads())
         if status:
             raise_check(self.name, status, self.checks)
-
-
-def expect(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """Return an extern call's result laid out as the kernels after it were told.
-
-    torch's fake tensors predict the layout; where a real operator disagrees, it is copied.
-    """
-    actual = tensor.stride()
-    if actual == strides:
-        return tensor
-    if all(size == 1 or a == b for size, a, b in zip(tensor.shape, actual, strides, strict=True)):
-        return tensor
-    laid = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    return laid.copy_(tensor)

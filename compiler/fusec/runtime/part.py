@@ -19,9 +19,11 @@ from fusec.runtime import cpp_build, native
 from fusec.runtime.build_queue import BuildQueue
 from fusec.runtime.device_program import DeviceProgram, device_program, wanted
 from fusec.runtime.epilogue import Epilogue
-from fusec.runtime.launch import CppRunnable, empty_cuda, expect, multiply_into, raise_check
+from fusec.runtime.input_check import InputCheck
+from fusec.runtime.launch import CppRunnable, empty_cuda, multiply_into, raise_check
 from fusec.runtime.memory import POOLED_BYTES, empty_cpu, empty_large, pooled
 from fusec.runtime.program import NativeProgram, native_group, native_program, python_group
+from fusec.runtime.results import expect, expecting
 from fusec.runtime.simulate import SIMULATION_NOTE, Simulated
 from fusec.runtime.strided import clone_strided
 
@@ -57,6 +59,7 @@ class CompiledPart:
         self._native_known = False  # whether there is nothing more to hope for
         self.notes: list[str] = []
         program = state.scheduled
+        self._check = InputCheck(program)
         bodies = {s.name: s.body for s in program.steps if isinstance(s, Compute)}
         self.kernels = {
             name: Kernel(source, bodies[name], host) for name, source in state.kernels.items()
@@ -102,6 +105,7 @@ class CompiledPart:
             "empty_cuda": empty_cuda,
             "empty": torch.empty_strided,
             "expect": expect,
+            "expect_inputs": self._expect_inputs,
             "multiply_into": multiply_into,
             "threads": torch.get_num_threads,
             "failed": self._failed,
@@ -118,6 +122,13 @@ class CompiledPart:
         if self._has_large_tensors():
             self._run = pooled(self._run)
         self.native()
+
+    def _expect_inputs(self, inputs: list[object]) -> None:
+        """Check the inputs; from the next call on natively, where there is a way."""
+        found = self._check.native()
+        if found is not None:
+            self._namespace |= {"expect_inputs": found, "expect": expecting()}
+        self._check(inputs)
 
     def _has_large_tensors(self) -> bool:
         """Whether the program, or an operator that it calls, may allocate such on the CPU."""
@@ -157,6 +168,7 @@ class CompiledPart:
                         self._work(),
                         frees_inputs=self.kind == "backward",
                         epilogue=self.epilogue,
+                        check=self._check.native(),
                     )
                     if found is None and not self.epilogue.changes_outputs:
                         found = self._on_device()
@@ -179,6 +191,7 @@ class CompiledPart:
             lambda name: self.kernels[name].runnable(),
             graphs=graphs,
             saved=self._saved(),
+            check=self._check.native(),
         )
         if isinstance(found, str):
             self._no_graphs = found if graphs else ""

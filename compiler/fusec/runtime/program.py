@@ -21,7 +21,7 @@ from fusec.runtime.epilogue import Epilogue
 from fusec.runtime.launch import CppRunnable
 from fusec.runtime.memory import POOLED_BYTES, empty_cpu, empty_large
 
-SLOT, SCRATCH, NUMBER, SIZE, INPUT = range(5)  # kinds of kernel arguments, as in program.cpp
+SLOT, SCRATCH, NUMBER, SIZE, INPUT = range(5)  # kinds of kernel arguments, as in native/program.cpp
 ALIGNMENT = 64
 MOST_ARGUMENTS = 63
 # A program over fewer bytes, of fewer operations, keeps Python's lock: it is done sooner than the
@@ -57,6 +57,7 @@ def native_program(
     *,
     frees_inputs: bool = False,
     epilogue: Epilogue | None = None,
+    check: Any = None,
 ) -> NativeProgram | None:
     """Return a program as one native call; None if it is more than kernels, or there is no way yet.
 
@@ -68,6 +69,7 @@ def native_program(
         frees_inputs: Whether inputs are to be freed as soon as nobody needs them, where they are
             large. A native program holds them to its end.
         epilogue: What becomes of the outputs, but for marks on them.
+        check: The native check of the inputs; None where somebody else has looked at them.
     """
     found = native.types()
     steps = [step for step in program.steps if isinstance(step, Compute)]
@@ -144,6 +146,7 @@ def native_program(
         sizes,
         native.exchange(),
         not _is_quiet(total, [work[name] for name in launched]),
+        check,
     )
     if epilogue is not None and epilogue.changes_outputs:
         call.epilogue = (epilogue.updates, torch.Tensor.copy_, epilogue.views)
@@ -200,6 +203,7 @@ def native_group(
         None,
         native.exchange(),
         not _is_quiet(total, [work[name] for name in launched]),
+        None,  # the host program has looked at what comes from outside
     )
     return NativeProgram(call, launched, scratch)
 

@@ -20,6 +20,9 @@ from typing import Any
 from fusec.runtime import cpp_build, memory
 
 _SOURCES = (  # in the order of their use
+    "tensors.cpp",
+    "inputs.cpp",
+    "results.cpp",
     "program.cpp",
     "entry.cpp",
     "driver.cpp",
@@ -51,6 +54,8 @@ class NativeTypes:
     Driver: Any
     Plan: Any
     DeviceProgram: Any
+    InputCheck: Any
+    ResultCheck: Any
 
 
 def prepare(*, awaited: bool = False) -> None:

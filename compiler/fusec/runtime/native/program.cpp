@@ -1,32 +1,5 @@
-// What a call of compiled code costs is Python's bookkeeping: these files do that part natively.
-//
-// program.cpp     Program: allocates outputs and runs the kernels of one graph, one after the other
-// entry.cpp       Entry: one compiled form of a function: what must hold for it, what to run then
-// driver.cpp      Driver: the functions of the CUDA driver, looked up at run time
-// plan.cpp        Plan: what a call of a graph on a GPU does, and how the driver is told
-// chains.cpp      kernels in a row as one launch, where that is the quicker one
-// plan_run.cpp    a plan run step by step or as a CUDA graph
-// residents.cpp   what a graph keeps for backward, and who else holds it
-// plan_type.cpp   the same as a Python type
-// device.cpp      DeviceProgram: a graph on a GPU; finds the plan that fits the inputs
-// dispatcher.cpp  Dispatcher: finds the entry that fits a call, or leaves it to the ordinary path
-//
-// They are compiled as one text, in this order. They know Python's C interface and the DLPack
-// standard, nothing of torch: torch's own checks come in as callables, so that the same text
-// serves every release.
-
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
-#include <sys/mman.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <iterator>
-#include <utility>
-#include <vector>
+// The kernels of one graph, one after the other, with the memory that they need. See tensors.cpp for
+// what these files are.
 
 namespace {
 
@@ -36,38 +9,6 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kLargeScratch = 4 << 20;  // as for tensors: LARGE_BYTES in codegen/host.py
 constexpr size_t kHugePage = 2 << 20;
 constexpr size_t kMaxKernelArguments = 64;
-
-// --- DLPack: the one way to a tensor's memory that is a standard ------------------------------
-
-struct DLTensor {
-  void* data;
-  struct { int32_t type, id; } device;
-  int32_t ndim;
-  struct { uint8_t code, bits; uint16_t lanes; } dtype;
-  int64_t* shape;
-  int64_t* strides;
-  uint64_t byte_offset;
-};
-
-struct DLPackExchange {
-  struct { uint32_t major, minor; void* previous; } header;
-  void* allocate;
-  void* from_object;
-  void* to_object;
-  int (*view)(void* object, DLTensor* out);
-  void* stream;
-};
-
-using ViewFunction = int (*)(void* object, DLTensor* out);
-
-// The function of torch's capsule that describes a tensor's memory; null where there is none.
-ViewFunction view_of_capsule(PyObject* capsule) {
-  if (capsule == Py_None) return nullptr;
-  auto* exchange =
-      static_cast<DLPackExchange*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
-  if (!exchange) PyErr_Clear();
-  return exchange && exchange->header.major == 1 ? exchange->view : nullptr;
-}
 
 // --- calling a kernel: every parameter is a pointer or an int64 --------------------------------
 
@@ -134,25 +75,26 @@ struct Program {
   std::vector<PyObject*>* constants;  // per output: a value, or null for a slot
   std::vector<Py_ssize_t>* outputs;
   std::vector<char>* used;  // per input: whether a kernel takes its memory
+  InputCheck* check;        // of the inputs, before a kernel starts; or null
 };
 
-// The address of a tensor's first element; -1 in `ok` if there is none.
-void* address_of(Program* self, PyObject* tensor, bool* ok) {
-  if (self->view) {
+// Find where the inputs that kernels take are; false, with an error set, if they do not fit.
+bool find_inputs(const Program* self, PyObject* const* given, void** addresses) {
+  Sizes sizes;
+  bool fit = !self->check || sizes.read(self->check, given, self->inputs);
+  for (Py_ssize_t i = 0; i < self->inputs; i++) {
+    addresses[i] = nullptr;
+    if (!(*self->used)[i]) continue;
     DLTensor view;
-    if (self->view(tensor, &view) == 0) {
-      *ok = true;
-      return static_cast<char*>(view.data) + view.byte_offset;
+    bool viewed;
+    if (!find_address(self->data_ptr, self->view, given[i], &view, &viewed, &addresses[i])) {
+      return false;
     }
-    PyErr_Clear();
+    if (fit && self->check && is_checked(self->check, i)) {
+      fit = viewed && fits((*self->check->inputs)[i], view, sizes.values);
+    }
   }
-  PyObject* number = PyObject_CallOneArg(self->data_ptr, tensor);
-  *ok = number != nullptr;
-  if (!number) return nullptr;
-  void* address = PyLong_AsVoidPtr(number);
-  Py_DECREF(number);
-  if (!address && PyErr_Occurred()) *ok = false;
-  return address;
+  return fit || refuse_inputs(self->check, given, self->inputs);
 }
 
 // Take apart what `shapes` returned; false, with an error set, if it is not what it should be.
@@ -297,6 +239,8 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
     Py_XDECREF(shapes);
     return nullptr;
   };
+  for (Py_ssize_t i = 0; i < count; i++) tensors[i] = given[i];
+  if (!find_inputs(self, given, addresses)) return fail();
   std::vector<int64_t> integers;
   if (self->shapes != Py_None) {
     shapes = PyObject_Vectorcall(self->shapes, given, count, nullptr);
@@ -307,12 +251,6 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
         return fail();
       }
     }
-  }
-  for (Py_ssize_t i = 0; i < count; i++) {
-    bool ok = true;
-    tensors[i] = given[i];
-    addresses[i] = (*self->used)[i] ? address_of(self, given[i], &ok) : nullptr;
-    if (!ok) return fail();
   }
   for (size_t i = 0; i < made; i++) {
     const Allocation& wanted = (*self->allocations)[i];
@@ -327,9 +265,11 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
     if (!tensor) return fail();
     tensors[count + i] = tensor;
     filled++;
-    bool ok;
-    addresses[count + i] = address_of(self, tensor, &ok);
-    if (!ok) return fail();
+    DLTensor view;
+    bool viewed;
+    if (!find_address(self->data_ptr, self->view, tensor, &view, &viewed, &addresses[count + i])) {
+      return fail();
+    }
   }
   PyObject* number = PyObject_CallNoArgs(self->threads);
   if (!number) return fail();
@@ -453,13 +393,14 @@ PyObject* program_link(PyObject* object, PyObject* arguments) {
 }
 
 int program_fill(Program* self, PyObject* arguments) {
-  PyObject *kernels, *allocations, *outputs, *capsule;
+  PyObject *kernels, *allocations, *outputs, *capsule, *check;
   unsigned long long scratch;
   int release;
-  if (!PyArg_ParseTuple(arguments, "nO!O!O!KOOOOOOp", &self->inputs, &PyTuple_Type, &kernels,
+  if (!PyArg_ParseTuple(arguments, "nO!O!O!KOOOOOOpO", &self->inputs, &PyTuple_Type, &kernels,
                         &PyTuple_Type, &allocations, &PyTuple_Type, &outputs, &scratch,
                         &self->allocate, &self->threads, &self->data_ptr, &self->failed,
-                        &self->shapes, &capsule, &release)) {
+                        &self->shapes, &capsule, &release, &check) ||
+      !take_check(check, &self->check)) {
     return -1;
   }
   self->scratch = scratch;

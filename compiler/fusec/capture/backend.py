@@ -50,7 +50,6 @@ from fusec.graph.saved import recomputed_operators, saved_tensors
 from fusec.graph.softmax import open_log_softmax
 from fusec.graph.upcasts import widen_again
 from fusec.graph.wide_results import ask_for_wide_results
-from fusec.ir.body import Extern
 from fusec.lower.values import GraphNotLowered
 from fusec.options import Options
 from fusec.pipeline import Compilation, run_stages
@@ -118,7 +117,7 @@ class Backend:
                 graph.compiled = compiler.compile(whole, example_inputs)
                 if compiler.direct is not None and not graph.fallback:
                     if wraps_no_more(graph.compiled):
-                        converts = compiler.autocast and _calls_operators(compiler.direct)
+                        converts = compiler.autocast and compiler.direct.calls_operators
                         graph.bypass(compiler.direct, converts=converts)
                     else:
                         compiler.direct.forget_epilogue()
@@ -297,10 +296,14 @@ class _GraphCompiler:
         return self._take(self._make(kind, module))
 
     def _make(self, kind: str, module: fx.GraphModule) -> _Made:
-        """Compile a part; nobody sees it until it is taken."""
+        """Compile a part; nobody sees it until it is taken.
+
+        A backward part may be compiled where it is first called: in autocast, say, which would
+        give the operators that passes add other types than they return when the part runs.
+        """
         stages: list[Stage] = []
         reason = ""
-        with self.backend._lock, Rest():
+        with self.backend._lock, Rest(), torch._C._DisableAutocast(), torch.no_grad():
             try:
                 part = self._compile_part(kind, module, stages)
                 return _Made(kind, module, part, stages)
@@ -383,7 +386,7 @@ class _GraphCompiler:
         if len(program.inputs) != len(self.names):
             return
         found = epilogue_instead_of_wrappers(
-            len(self.names), calls_operators=_calls_operators(part), records=self.records
+            len(self.names), calls_operators=part.calls_operators, records=self.records
         )
         if found is None:
             return
@@ -398,7 +401,10 @@ class _GraphCompiler:
         def run(inputs: list[Any]) -> Any:
             arguments = list(inputs)
             inputs.clear()
-            return module(*arguments)
+            if not torch._C._is_any_autocast_enabled():
+                return module(*arguments)
+            with torch._C._DisableAutocast():
+                return module(*arguments)
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
@@ -416,10 +422,6 @@ def _has_known_sizes(module: fx.GraphModule) -> bool:
         or (isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides)
         for value in values
     )
-
-
-def _calls_operators(part: CompiledPart) -> bool:
-    return any(isinstance(step, Extern) for step in part.state.scheduled.steps)
 
 
 def _leaves_cores_free(part: CompiledPart) -> bool:

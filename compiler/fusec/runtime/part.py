@@ -38,6 +38,7 @@ class CompiledPart:
         externs: The operators that run as ATen's own kernels, with reasons.
         notes: What the user should know of how it runs.
         draws_seed: Whether its kernels compute random numbers.
+        calls_operators: Whether ATen's operators run in it, and not only kernels.
         announce: Called once, when the part runs for the first time, if there is one.
         epilogue: What ``direct_entry`` does with the outputs; ``entry`` leaves them as they are.
             To be set before ``build``.
@@ -72,6 +73,7 @@ class CompiledPart:
         self.draws_seed = any(
             isinstance(s, Extern) and s.reason == RANDOM_SEED for s in program.steps
         )
+        self.calls_operators = any(isinstance(step, Extern) for step in program.steps)
         self._namespace: dict[str, Any] = {}
         self._run: Callable[..., list[Any]] | None = None
 
@@ -247,10 +249,17 @@ class CompiledPart:
     # -- running ----------------------------------------------------------------------------
 
     def entry(self) -> Callable[..., list[Any]]:
-        """Return the function that AOTAutograd calls with its inputs in a list, to be emptied."""
+        """Return the function that AOTAutograd calls with its inputs in a list, to be emptied.
+
+        Its operators run without autocast, whatever the state that it is called in.
+        """
         assert self._run is not None
+        calls_operators, converts = self.calls_operators, torch._C._is_any_autocast_enabled
 
         def call(inputs: list[Any]) -> list[Any]:
+            if calls_operators and converts():
+                with torch._C._DisableAutocast():
+                    return call(inputs)
             if self.announce is not None:
                 announce, self.announce = self.announce, None
                 announce()

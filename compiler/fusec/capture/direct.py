@@ -68,33 +68,6 @@ def epilogue_instead_of_wrappers(
         return None  # another release of torch keeps another record
 
 
-def drop_returned_inputs(module: fx.GraphModule) -> None:
-    """Let a graph without gradients return nothing where AOTAutograd hands out an input itself.
-
-    It is asked while AOTAutograd compiles the graph.  What the graph would return there is never
-    looked at, and an input that it updates is then one result of a kernel, not two.
-
-    Args:
-        module: Changed in place.
-    """
-    record = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
-    (output,) = module.graph.find_nodes(op="output")
-    try:
-        first = len(record.mutated_inp_runtime_indices)  # type: ignore[union-attr]
-        infos = record.output_info  # type: ignore[union-attr]
-        values = list(output.args[0])
-        if len(values) != first + len(infos):
-            return
-        for position, each in enumerate(infos):
-            if each.output_type.name == "is_input":
-                values[first + position] = None
-    except _UNKNOWN:
-        return
-    output.args = (tuple(values),)
-    module.graph.eliminate_dead_code()
-    module.recompile()
-
-
 def saved_outputs(module: fx.GraphModule, outputs: int | None) -> tuple[int, ...]:
     """Return the positions of a forward graph's outputs that nobody but backward sees.
 
@@ -270,7 +243,6 @@ def _replay(steps: Any, base: torch.Tensor) -> torch.Tensor:
 __all__ = [
     "LOOKED_UP",
     "cell",
-    "drop_returned_inputs",
     "epilogue_instead_of_wrappers",
     "keep_saved_tensors",
     "names_only",

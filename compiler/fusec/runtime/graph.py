@@ -21,6 +21,7 @@ from fusec.random import SameNumbers
 from fusec.report import (
     ExternCall,
     FusionDecision,
+    PassRun,
     SavedTensor,
     Stage,
     Timing,
@@ -66,6 +67,7 @@ class CompiledGraph:
         fallback: Why the graph runs in eager, or an empty string.
         saved: What the forward part keeps for the backward part.
         recomputed: Operators that the backward part computes again instead.
+        passes: What each pass over the graph did, in order.
     """
 
     def __init__(self, name: str, eager: fx.GraphModule, keep: bool) -> None:
@@ -79,6 +81,7 @@ class CompiledGraph:
         self.fallback = ""
         self.saved: tuple[SavedTensor, ...] = ()
         self.recomputed: tuple[str, ...] = ()
+        self.passes: tuple[PassRun, ...] = ()
         self.compiled: Callable[..., Any] | None = None
         self.lock = threading.RLock()
         self._direct: CompiledPart | None = None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn.utils.parametrizations import weight_norm
 
 import fusec
@@ -117,3 +118,116 @@ def test_backward_within_autocast_on_a_gpu() -> None:
     theirs = steps(training_step, copy.deepcopy(module), x, torch.float16, "cuda")
     ours = steps(fusec.compile(training_step), module, x, torch.float16, "cuda")
     close(ours, theirs, 0.02)
+
+
+def wave(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x @ w).sin() * x
+
+
+def complex_ones(*shape: int) -> torch.Tensor:
+    return torch.complex(torch.randn(shape), torch.randn(shape))
+
+
+def trained(function: Callable[..., Any]) -> tuple[Callable[..., Any], torch.Tensor, torch.Tensor]:
+    """Return a function that has run with gradients, and inputs for the next call."""
+    call = fusec.compile(function)
+    for _ in range(2):
+        x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+        call(x, w).sum().backward()
+    x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    return call, x, w
+
+
+UNPACKED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "turned": lambda t: t.mT.contiguous().mT,
+    "with gaps": lambda t: torch.stack([t, t * 0], -1)[..., 0],
+    "in double": lambda t: t.double(),
+    "negated": lambda t: torch.complex(t * 0, -t).conj().imag,
+}
+
+
+@pytest.mark.parametrize("way", UNPACKED)
+def test_saved_tensors_come_back_otherwise(way: str) -> None:
+    """Hooks on saved tensors may return what no kernel was compiled for."""
+    call, x, w = trained(wave)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, UNPACKED[way]):
+        out = call(x, w)
+    ours = torch.autograd.grad(out.sum(), (x, w))
+    theirs = torch.autograd.grad(wave(x, w).sum(), (x, w))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_saved_tensor_of_another_size_is_refused() -> None:
+    call, x, w = trained(wave)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t[:3]):
+        out = call(x, w)
+    with pytest.raises(RuntimeError, match=r"shape|size"):
+        out.sum().backward()
+
+
+def test_a_negated_gradient() -> None:
+    call, x, w = trained(lambda x, w: wave(x, w)[0, 0])
+    given = complex_ones().conj().imag
+    assert given.is_neg()
+    ours = torch.autograd.grad(call(x, w), (x, w), given)
+    theirs = torch.autograd.grad(wave(x, w)[0, 0], (x, w), given)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_batched_gradients() -> None:
+    call, x, w = trained(wave)
+    given = torch.eye(16).view(16, 4, 4)
+    ours = torch.autograd.grad(call(x, w), (x, w), given, is_grads_batched=True)
+    theirs = torch.autograd.grad(wave(x, w), (x, w), given, is_grads_batched=True)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_inputs_that_are_views_with_another_sign() -> None:
+    """Their memory holds other numbers than they stand for."""
+
+    def parts(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return z.imag * 2 + x
+
+    compiled = fusec.compile(parts)
+    for _ in range(2):
+        z, x = complex_ones(4, 4), torch.randn(4, 4)
+        for given in (z, z.conj(), z):
+            torch.testing.assert_close(compiled(given, x), parts(given, x))
+            negated = given.conj().imag
+            torch.testing.assert_close(compiled(z, negated), parts(z, negated))
+    assert any("negated view" in each for each in compiled.fallbacks)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda z, x: z.conj().imag + x,
+        lambda z, x: z.clone().conj().imag.add_(x),
+        lambda z, x: z.mH.imag.t() * x,
+        lambda z, x: torch.view_as_real(z.conj().resolve_conj())[..., 1] + x,
+    ],
+    ids="imaginary updated transposed real".split(),
+)
+def test_the_imaginary_part_of_a_conjugate(function: Callable[..., torch.Tensor]) -> None:
+    compiled = fusec.compile(function)
+    for _ in range(2):
+        z, x = complex_ones(4, 4), torch.randn(4, 4)
+        torch.testing.assert_close(compiled(z, x).clone(), function(z, x).clone())
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["forward", "recorded"])
+@pytest.mark.parametrize("first", [False, True], ids=["warm", "first"])
+def test_tangents_are_not_lost(gradients: bool, first: bool) -> None:
+    """Forward-mode AD: nothing guards on it, and kernels know no tangents."""
+    compiled = fusec.compile(wave)
+    x, w = torch.randn(4, 4, requires_grad=gradients), torch.randn(4, 4)
+    for _ in range(0 if first else 3):
+        compiled(x, w)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones(4, 4))
+        ours = forward_ad.unpack_dual(compiled(dual, w))
+        theirs = forward_ad.unpack_dual(wave(dual, w))
+        torch.testing.assert_close(ours.primal, theirs.primal)
+        assert ours.tangent is not None
+        torch.testing.assert_close(ours.tangent, theirs.tangent)
+    torch.testing.assert_close(compiled(x, w), wave(x, w))

@@ -91,6 +91,11 @@ class Backend:
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
             self.graphs.append(graph)
+            reason = _more_than_memory(example_inputs)
+            if reason:
+                graph.fallback = f"it runs in eager: {reason}"
+                graph.compiled = module.forward
+                return graph
             stages = [_as_text("capture", max(started - self.clock, 0.0), module)]
             compiler = _GraphCompiler(self, graph, stages, input_names(module))
             try:
@@ -111,7 +116,7 @@ class Backend:
                 graph.stages = tuple(stages)
                 self.clock = time.perf_counter()
             native.prepare()  # not earlier: where it has to be built, that takes a compiler's time
-            return graph.entry()
+            return graph
 
 
 @dataclass(frozen=True)
@@ -365,6 +370,15 @@ class _GraphCompiler:
 def _as_text(name: str, seconds: float, module: fx.GraphModule) -> Stage:
     """Return the stage that yielded a graph."""
     return Stage(name, seconds, lambda: str(module.print_readable(print_output=False)))
+
+
+def _more_than_memory(inputs: Sequence[Any]) -> str:
+    """Return why kernels cannot read inputs from memory; TorchDynamo guards on it."""
+    for value in inputs:
+        if isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj()):
+            how = "conjugated" if value.is_conj() else "negated"
+            return f"an input is a {how} view, whose memory holds other numbers than it stands for"
+    return ""
 
 
 def _has_known_sizes(module: fx.GraphModule) -> bool:

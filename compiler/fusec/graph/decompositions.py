@@ -136,6 +136,8 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.bucketize.Tensor: _bucketize,
     aten.embedding_dense_backward.default: _embedding_dense_backward,
     aten.hardsigmoid_backward.default: _hardsigmoid_backward,
+    # torch's own only notes that elements are negated, where kernels read memory.
+    aten._neg_view.default: aten.neg.default,
     aten.silu_backward.default: _silu_backward,
     aten.view_copy.default: _view_copy,
 }

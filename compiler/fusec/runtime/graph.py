@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.autograd import forward_ad
 
 from fusec.errors import FusecError
 from fusec.ir.interpret import run_body, size_values
@@ -41,6 +42,10 @@ from fusec.verify.inputs import fresh_inputs
 
 if TYPE_CHECKING:
     from fusec.verify.trials import KeptTrials
+
+
+def _has_tangent(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None
 
 
 def _forward(call: Callable[..., object], inputs: Sequence[Any]) -> Callable[[], object]:
@@ -133,6 +138,8 @@ class CompiledGraph:
             self._last_inputs = inputs
             self._gradients = torch.is_grad_enabled()
         assert self.compiled is not None
+        if forward_ad._current_level >= 0 and any(_has_tangent(value) for value in inputs):
+            return self.eager(*inputs)  # kernels would leave the tangents behind
         return self.compiled(*inputs)
 
     def bypass(self, part: CompiledPart, *, converts: bool = False) -> None:

@@ -19,6 +19,7 @@ from fusec.runtime import cpp_build, native
 from fusec.runtime.build_queue import BuildQueue
 from fusec.runtime.device_program import DeviceProgram, device_program, wanted
 from fusec.runtime.epilogue import Epilogue
+from fusec.runtime.expected_inputs import ExpectedInputs
 from fusec.runtime.input_check import InputCheck
 from fusec.runtime.launch import CppRunnable, empty_cuda, multiply_into, raise_check
 from fusec.runtime.memory import POOLED_BYTES, empty_cpu, empty_large, pooled
@@ -255,11 +256,14 @@ class CompiledPart:
         """
         assert self._run is not None
         calls_operators, converts = self.calls_operators, torch._C._is_any_autocast_enabled
+        fit = ExpectedInputs(self.state.scheduled).fit if self.kind == "backward" else None
 
         def call(inputs: list[Any]) -> list[Any]:
             if calls_operators and converts():
                 with torch._C._DisableAutocast():
                     return call(inputs)
+            if fit is not None and not fit(inputs):
+                return self._by_operators(inputs)
             if self.announce is not None:
                 announce, self.announce = self.announce, None
                 announce()
@@ -274,6 +278,16 @@ class CompiledPart:
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
+
+    def _by_operators(self, inputs: list[Any]) -> list[Any]:
+        """Run the graph by ATen's operators: on inputs that are more than their memory."""
+        given = [
+            v.resolve_conj().resolve_neg() if isinstance(v, torch.Tensor) else v for v in inputs
+        ]
+        inputs.clear()
+        self.state.module.recompile()
+        with torch._C._DisableAutocast():
+            return list(self.state.module(*given))
 
     def direct_entry(self) -> Callable[..., list[Any]]:
         """Return the function that TorchDynamo calls with its inputs, past AOTAutograd."""

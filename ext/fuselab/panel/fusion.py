@@ -68,7 +68,7 @@ class FusionTab(LateTab):
         )
         self.use.on_click(lambda _: self.use_it())
         self.back.on_click(lambda _: self.go_back())
-        self.passes = plain.choice("Pass", "20em")
+        self.passes = plain.choice("Pass", "14em")
         self.leave_out = plain.button(
             "What if left out", "Compile the graph without this pass and time that", "cut"
         )

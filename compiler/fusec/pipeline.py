@@ -21,6 +21,7 @@ from fusec.ir.body import Compute, Program
 from fusec.ir.equality import body_key
 from fusec.ir.node import Recorder, recording
 from fusec.ir.printer import format_program
+from fusec.ir.verifier import Problem, check_program, require, verifies
 from fusec.kernel import Generated, KernelSource, Target
 from fusec.lower import lower_graph
 from fusec.options import Options
@@ -183,6 +184,13 @@ def emit_kernel(step: Compute, program: Program, options: Options) -> KernelSour
     return emit_cpp(step.name, step.body, program.buffers, label=step.label)
 
 
+def _problems(stage: str, state: Compilation) -> list[Problem]:
+    if stage == "lower":
+        assert state.program is not None
+        return check_program(state.program)
+    return check_program(state.scheduled)
+
+
 STAGES: tuple[tuple[str, Callable[[Compilation], Callable[[], str]]], ...] = (
     ("lower", lower),
     ("schedule", schedule),
@@ -200,6 +208,8 @@ def run_stages(state: Compilation, observe: Observer | None = None) -> list[Stag
             started = time.perf_counter()
             text = function(state)
             done.append(Stage(name, time.perf_counter() - started, text))
+            if verifies():
+                require(name, _problems(name, state))
             if observe is not None:
                 observe(done[-1])
     return done

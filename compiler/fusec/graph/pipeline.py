@@ -38,6 +38,7 @@ from fusec.graph.rows import bound_rows
 from fusec.graph.softmax import open_log_softmax
 from fusec.graph.upcasts import widen_again
 from fusec.graph.wide_results import ask_for_wide_results
+from fusec.ir.verifier import require, verifies
 from fusec.options import Options
 from fusec.report import PassRun
 
@@ -314,6 +315,11 @@ def run_passes(form: Form, subject: Subject) -> tuple[PassRun, ...]:
             continue
         started = time.perf_counter()
         changes = each.run(subject)
+        if changes and form is not Form.CAPTURED and verifies():
+            from fusec.graph.verifier import graph_problems
+
+            for module in (subject.module, subject.backward):
+                require(f"the pass {each.name}", graph_problems(module) if module else [])
         done.append(PassRun(each.name, form.value, changes, time.perf_counter() - started))
     return tuple(done)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_map
+from torch.testing._internal.two_tensor import TwoTensor
 
 import fusec
 from fusec.runtime import native, readable
@@ -24,39 +24,14 @@ def _native() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-class Wrapper(torch.Tensor):
-    """A subclass that AOTAutograd takes apart."""
-
-    inner: torch.Tensor
-
-    @staticmethod
-    def __new__(cls, inner: torch.Tensor) -> Wrapper:
-        made: Any = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined]
-        made.inner = inner
-        return made  # type: ignore[no-any-return]
-
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
-        return ["inner"], None
-
-    @staticmethod
-    def __tensor_unflatten__(inner: Any, *_: Any) -> Wrapper:
-        return Wrapper(inner["inner"])
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map(lambda v: getattr(v, "inner", v), (args, kwargs or {}))
-        result = func(*args, **kwargs)
-        return tree_map(lambda v: Wrapper(v) if isinstance(v, torch.Tensor) else v, result)
-
-
 def plain() -> torch.Tensor:
     return torch.arange(64.0).reshape(8, 8) / 10
 
 
 def offset_and_freed() -> torch.Tensor:
-    base = torch.arange(80.0)
-    base.untyped_storage().resize_(0)
-    return base[16:].view(8, 8)
+    made = torch.arange(80.0)[16:].view(8, 8)
+    made.untyped_storage().resize_(0)
+    return made
 
 
 def resized(size: int) -> torch.Tensor:
@@ -86,7 +61,6 @@ VALUES: dict[str, Callable[[], torch.Tensor]] = {
     "zero tensor": lambda: torch._efficientzerotensor((8, 8)),  # type: ignore[attr-defined]
     "of another's storage": lambda: plain().set_(torch.arange(99.0).untyped_storage(), 9, (8, 8)),
     "parameter": lambda: torch.nn.Parameter(plain(), requires_grad=False),
-    "subclass without rules": lambda: plain().as_subclass(type("Named", (torch.Tensor,), {})),
     "empty": lambda: torch.empty(0, 0),
     "empty and freed": lambda: resized(0)[:0, :0],
     "cut behind its elements": lambda: resized(256),
@@ -94,10 +68,9 @@ VALUES: dict[str, Callable[[], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["fusec", "torch"])
 @pytest.mark.parametrize("name", VALUES)
-def test_values(name: str, way: str) -> None:
-    compiled = warm(wave, way)
+def test_values(name: str) -> None:
+    compiled = warm(wave, "fusec")
     for _ in range(2):
         given, other = VALUES[name](), VALUES[name]()
         torch.testing.assert_close(compiled(given), wave(other), check_stride=True)
@@ -109,7 +82,7 @@ def test_values(name: str, way: str) -> None:
 def test_memory_that_is_not_there(function: Callable[..., Any], way: str) -> None:
     compiled = warm(function, way)
     for made in (resized(0), resized(100), offset_and_freed()):
-        with pytest.raises(NoMemory, match="of which 0 are there|of which 100 are there"):
+        with pytest.raises(NoMemory, match=r"of which (0|100) are there"):
             compiled(made)
     torch.testing.assert_close(compiled(plain()), function(plain()))
 
@@ -151,25 +124,51 @@ def test_a_mode_that_takes_real_tensors() -> None:
 
 
 def test_a_compiled_function_traced_by_others() -> None:
+    """The short path of calls leaves it to torch, which refuses, or looks through."""
     compiled = warm(wave, "fusec")
-    for mode in ("real", "fake", "symbolic"):
-        traced = make_fx(lambda x: compiled(x) * 2, tracing_mode=mode)(plain())
-        torch.testing.assert_close(traced(plain()), wave(plain()) * 2)
-        other = plain() + 1  # what was traced is no constant
-        torch.testing.assert_close(traced(other), wave(other) * 2)
+    with pytest.raises(RuntimeError, match="symbolically trace a dynamo-optimized function"):
+        make_fx(compiled)(plain())
+    with torch._dynamo.config.patch(error_on_nested_fx_trace=False):
+        for mode in ("real", "fake", "symbolic"):
+            traced = make_fx(lambda x: compiled(x) * 2, tracing_mode=mode)(plain())
+            other = plain() + 1  # what was traced is no constant
+            torch.testing.assert_close(traced(other), wave(other) * 2)
+    torch.testing.assert_close(compiled(plain()), wave(plain()))
+
+
+def test_a_compiled_function_exported_by_others() -> None:
+    compiled = warm(wave, "fusec")
+
+    class Holder(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return compiled(x) * 2  # type: ignore[no-any-return]
+
+    other = plain() + 1
+    for strict in (True, False):
+        exported = torch.export.export(Holder(), (plain(),), strict=strict).module()
+        torch.testing.assert_close(exported(other), wave(other) * 2)
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["warm", "first"])
 def test_wrapper_subclasses(first: bool) -> None:
     compiled = fusec.compile(wave) if first else warm(wave, "fusec")
-    for _ in range(2):
-        result = compiled(Wrapper(plain()))
-        assert isinstance(result, Wrapper)
-        torch.testing.assert_close(result.inner, wave(plain()))
-    inner = compiled(Wrapper(torch._neg_view(plain()))).inner
-    torch.testing.assert_close(inner, wave(torch._neg_view(plain())))
+    for change in (torch.clone, torch._neg_view, torch.clone):
+        for _ in range(2):
+            result = compiled(TwoTensor(change(plain()), plain() + 1))
+            assert type(result) is TwoTensor
+            torch.testing.assert_close(result.a, wave(change(plain())))
+            torch.testing.assert_close(result.b, wave(plain() + 1))
     with pytest.raises(NoMemory):
-        compiled(Wrapper(resized(0)))
+        compiled(TwoTensor(plain(), resized(0)))
+
+
+def test_a_wrapper_made_inside() -> None:
+    compiled = fusec.compile(lambda x: TwoTensor(x.sin(), x + 1) * 2)
+    for _ in range(2):
+        result = compiled(plain())
+        assert type(result) is TwoTensor
+        torch.testing.assert_close(result.a, plain().sin() * 2)
+        torch.testing.assert_close(result.b, (plain() + 1) * 2)
 
 
 def test_jagged_tensors() -> None:
@@ -195,8 +194,9 @@ def test_gradients_that_are_missing_or_lazily_zero() -> None:
     for given in (None, torch._efficientzerotensor((8, 8)), torch._neg_view(plain())):  # type: ignore[attr-defined]
         for _ in range(2):
             x, y = plain().requires_grad_(), plain().requires_grad_()
-            torch.autograd.backward(compiled(x), (plain(), given))
-            torch.autograd.backward(two(y), (plain(), given))
+            for function, leaf in ((compiled, x), (two, y)):
+                results = function(leaf) if given is not None else function(leaf)[:1]
+                torch.autograd.backward(results, (plain(), given)[: len(results)])
             torch.testing.assert_close(x.grad, y.grad)
 
 

@@ -23,7 +23,13 @@ from fusec.capture.direct import (
     wraps_no_more,
 )
 from fusec.capture.early import Early
-from fusec.capture.inputs import input_names, name_inputs, updated_inputs
+from fusec.capture.inputs import (
+    has_subclasses,
+    input_names,
+    more_than_memory,
+    name_inputs,
+    updated_inputs,
+)
 from fusec.capture.recorded import recorded_call
 from fusec.collector import Rest
 from fusec.errors import BadOption, DeviceNotThere, FusecError
@@ -91,7 +97,7 @@ class Backend:
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
             self.graphs.append(graph)
-            reason = _more_than_memory(example_inputs)
+            reason = more_than_memory(example_inputs)
             if reason:
                 graph.fallback = f"it runs in eager: {reason}"
                 graph.compiled = module.forward
@@ -101,7 +107,7 @@ class Backend:
             try:
                 graph.compiled = compiler.compile(example_inputs)
                 if compiler.direct is not None and not graph.fallback:
-                    if wraps_no_more(graph.compiled):
+                    if wraps_no_more(graph.compiled, compiler.direct):
                         converts = compiler.autocast and compiler.direct.calls_operators
                         graph.bypass(compiler.direct, converts=converts)
                     else:
@@ -148,6 +154,7 @@ class _GraphCompiler:
         self.graph = graph
         self.stages = stages
         self.names = names
+        self.apart = False  # whether AOTAutograd takes tensor subclasses apart
         self.entered = 0.0
         # As where the graph is called, by TorchDynamo's guards; AOTAutograd changes both meanwhile.
         self.autocast = torch._C._is_any_autocast_enabled()
@@ -161,6 +168,7 @@ class _GraphCompiler:
     def compile(self, inputs: Sequence[Any]) -> Callable[..., Any]:
         module = self._run_passes(Form.CAPTURED, self.graph.eager)
         self.entered = time.perf_counter()
+        self.apart = has_subclasses(module, inputs)
         # As in eager, where one leaves autocast before asking for gradients: each operator's
         # gradient has the types of its forward pass, and nothing else is converted.
         changes: dict[str, Any] = {"backward_pass_autocast": "off"}
@@ -198,7 +206,9 @@ class _GraphCompiler:
 
     def _run_passes(self, form: Form, module: fx.GraphModule, **more: Any) -> fx.GraphModule:
         """Run the passes for a form of the graph; return the graph, which may be another one."""
-        subject = Subject(module, self.backend.options, updated=updated_inputs(module), **more)
+        subject = Subject(
+            module, self.backend.options, updated=updated_inputs(module), apart=self.apart, **more
+        )
         self.graph.passes += run_passes(form, subject)
         return subject.module
 
@@ -309,7 +319,7 @@ class _GraphCompiler:
             self.backend.options,
             self.backend._taken,
             updated=updated_inputs(module),
-            saved=saved_outputs(module, self.returned) if kind == "forward" else (),
+            saved=self._saved(kind, module),
             written=queue.begin,
         )
         try:
@@ -323,6 +333,9 @@ class _GraphCompiler:
             return part
         finally:
             queue.close()
+
+    def _saved(self, kind: str, module: fx.GraphModule) -> tuple[int, ...]:
+        return saved_outputs(module, self.returned) if kind == "forward" and not self.apart else ()
 
     def _take(self, made: _Made) -> Any:
         """Make a part that has been compiled one of the graph's; return what runs it."""
@@ -340,7 +353,7 @@ class _GraphCompiler:
     def _choose_epilogue(self, part: CompiledPart) -> None:
         """See whether the part can be called past AOTAutograd's wrappers."""
         program = part.state.scheduled
-        if len(program.inputs) != len(self.names):
+        if self.apart or len(program.inputs) != len(self.names):
             return
         found = epilogue_instead_of_wrappers(
             len(self.names), calls_operators=part.calls_operators, records=self.records
@@ -370,15 +383,6 @@ class _GraphCompiler:
 def _as_text(name: str, seconds: float, module: fx.GraphModule) -> Stage:
     """Return the stage that yielded a graph."""
     return Stage(name, seconds, lambda: str(module.print_readable(print_output=False)))
-
-
-def _more_than_memory(inputs: Sequence[Any]) -> str:
-    """Return why kernels cannot read inputs from memory; TorchDynamo guards on it."""
-    for value in inputs:
-        if isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj()):
-            how = "conjugated" if value.is_conj() else "negated"
-            return f"an input is a {how} view, whose memory holds other numbers than it stands for"
-    return ""
 
 
 def _has_known_sizes(module: fx.GraphModule) -> bool:

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from fusec.runtime.epilogue import Epilogue, Views
+from fusec.runtime.part import CompiledPart
 
 _PLAIN_OUTPUTS = ("non_alias", "unsafe_view_alias")
 _METADATA_MUTATIONS = (
@@ -109,14 +110,19 @@ def keep_saved_tensors() -> None:
         donated.clear()  # in place: it is shared by AOTAutograd's records of the graph
 
 
-def wraps_no_more(compiled: Callable[..., Any]) -> bool:
+def wraps_no_more(compiled: Callable[..., Any], part: CompiledPart) -> bool:
     """Whether what AOTAutograd returned does no more than an ``Epilogue`` can say.
 
     Args:
         compiled: Of a graph without gradients.
+        part: What it wraps.
     """
     try:
         wrapper = wrapper_of(compiled)
+        names = wrapper.__code__.co_freevars
+        inner = cell(wrapper, next(n for n in ("_inner_compiled_fn", "compiled_fn") if n in names))
+        if not part.is_entry(inner):
+            return False  # another wrapper is between them: it takes tensor subclasses apart, say
         if "_codegen_runtime_wrapper" in wrapper.__code__.co_freevars:
             return names_only(cell(wrapper, "_codegen_runtime_wrapper"), _GENERATED)
         # The record said that there is nothing to do; see ``epilogue_instead_of_wrappers``.

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import fx
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 _PLUMBING = frozenset("L G self _parameters _buffers _modules _orig_mod forward".split())
 
@@ -57,6 +61,26 @@ def updated_inputs(module: fx.GraphModule) -> tuple[str, ...]:
     return tuple(found)
 
 
+def more_than_memory(inputs: Sequence[Any]) -> str:
+    """Return why kernels cannot read example inputs from memory; TorchDynamo guards on it."""
+    for value in inputs:
+        if not isinstance(value, torch.Tensor):
+            continue
+        if torch._is_functional_tensor(value):
+            return "an input is a functional tensor, which AOTAutograd does not take"
+        if value.is_neg() or value.is_conj():
+            how = "conjugated" if value.is_conj() else "negated"
+            return f"an input is a {how} view, whose memory holds other numbers than it stands for"
+    return ""
+
+
+def has_subclasses(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether AOTAutograd takes inputs or results of a captured graph apart: they are wrappers."""
+    (output,) = module.graph.find_nodes(op="output")
+    results = [node.meta.get("example_value") for node in output.all_input_nodes]
+    return any(is_traceable_wrapper_subclass(value) for value in (*inputs, *results))
+
+
 def name_inputs(module: fx.GraphModule, names: dict[int, str]) -> None:
     """Note the user's names, as ``input_names`` found them, in a graph of AOTAutograd's."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -67,4 +91,11 @@ def name_inputs(module: fx.GraphModule, names: dict[int, str]) -> None:
             node.meta["fusec_name"] = names[number]
 
 
-__all__ = ["input_names", "name_inputs", "plain_name", "updated_inputs"]
+__all__ = [
+    "has_subclasses",
+    "input_names",
+    "more_than_memory",
+    "name_inputs",
+    "plain_name",
+    "updated_inputs",
+]

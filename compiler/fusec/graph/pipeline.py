@@ -70,6 +70,7 @@ class Subject:
         results: In a joint graph, how many of its outputs are forward's own.
         updated: Names of the inputs that the first outputs are copied into afterwards.
         backward: With the form ``SPLIT``, the backward graph.
+        apart: Whether AOTAutograd takes tensor subclasses apart before it calls the graph.
     """
 
     module: fx.GraphModule
@@ -77,6 +78,7 @@ class Subject:
     results: int = 0
     updated: Collection[str] = ()
     backward: fx.GraphModule | None = None
+    apart: bool = False
 
     @property
     def interpreted(self) -> bool:
@@ -234,7 +236,8 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass(
         "returned_inputs",
-        lambda s: drop_returned_inputs(s.module),
+        # of tensor subclasses, AOTAutograd's record is of what is inside of them
+        lambda s: 0 if s.apart else drop_returned_inputs(s.module),
         frozenset({Form.INFERENCE}),
         "an updated input that is also returned is one result of a kernel, not two",
     ),

@@ -18,7 +18,7 @@ import torch
 
 from fusec.ir.body import Buffer, Compute, Extern, Program
 from fusec.ir.index import Symbol
-from fusec.runtime import native
+from fusec.runtime import native, readable
 from fusec.runtime.device_machine import Machine, machine
 from fusec.runtime.device_steps import device_steps
 from fusec.runtime.graph_policy import HELD, MOST_GRAPHS, MOST_RESIDING, Policy
@@ -113,7 +113,7 @@ class DeviceProgram:
             self._slow,
             on.get_device,
             on.get_stream,
-            torch.Tensor.data_ptr,
+            readable.address,
             on.hooks,
             native.exchange(),
             graphs,
@@ -334,7 +334,7 @@ class DeviceProgram:
             given.loose,
             given.fixed,
             self.machine.allocate,
-            torch.Tensor.data_ptr,
+            readable.address,
             expect,
             native.exchange(),
             (steps.kept, homes),

@@ -2,9 +2,9 @@
 
 TorchDynamo's guards have seen to it where nobody goes past them.  Guards can be skipped
 (``guard_filter_fn``, ``torch.compiler.set_stance(skip_guard_eval_unsafe=True)``), what a backend
-compiled can be called by hand, and a predicted size may not be the real one; a kernel would then
-read and write memory that is not its own.  The native form (``native/inputs.cpp``) costs
-nanoseconds.
+compiled can be called by hand, a predicted size may not be the real one, memory may have been
+freed; a kernel would then read and write memory that is not its own.  The native form
+(``native/inputs.cpp``) costs nanoseconds.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any
 import torch
 
 from fusec.errors import FusecError
-from fusec.ir.body import Buffer, Program
+from fusec.ir.body import Buffer, Compute, Extern, Program
 from fusec.ir.index import Expr, FloorDiv, Mod, Symbol
 from fusec.runtime import native
 from fusec.runtime.dlpack import dlpack_device, dlpack_type
+from fusec.runtime.readable import require, require_plain
 
 # Steps of an expression as native code takes it.
 _NUMBER, _SIZE, _ADD, _MULTIPLY, _DIVIDE, _REMAINDER = range(6)
@@ -41,6 +42,9 @@ class InputCheck:
         used = {name for step in program.steps for name in (*step.reads(), *step.writes())}
         used |= program.output_buffers()
         self._used = [name for name in program.inputs if name in program.buffers and name in used]
+        kernels = [step for step in program.steps if isinstance(step, Compute)]
+        self._read = {name for step in kernels for name in (*step.reads(), *step.writes())}
+        self._read -= _given_memory(program)
         self._native: Any = None
 
     def __call__(self, inputs: Sequence[object]) -> None:
@@ -51,6 +55,8 @@ class InputCheck:
 
         Raises:
             UnexpectedInput: One does not.
+            Unreadable: One is no plain tensor.
+            NoMemory: The memory of one is not there.
         """
         found = self.native()
         if found is not None:
@@ -72,6 +78,9 @@ class InputCheck:
         if len(inputs) != len(program.inputs):
             raise UnexpectedInput(f"{len(program.inputs)} inputs are expected, not {len(inputs)}")
         named = dict(zip(program.inputs, inputs, strict=True))
+        for name, value in named.items():
+            if not self._is_elsewhere(name, value):
+                require_plain(value, f"input {self._hint(name)}")
         sizes: dict[Symbol, int] = {}
         for symbol, (source, dim) in program.sizes.items():
             sizes[symbol] = value = _size(named[source], dim)
@@ -90,6 +99,13 @@ class InputCheck:
                     f"input {self._hint(name)}: {problem}",
                     "guards were skipped, or what was compiled was called by hand",
                 )
+            if name in self._read:
+                require(named[name], f"input {self._hint(name)}")
+
+    def _is_elsewhere(self, name: str, value: object) -> bool:
+        buffer = self._program.buffers.get(name)
+        on_a_device = buffer is not None and isinstance(value, torch.Tensor)
+        return on_a_device and value.device.type != buffer.device.type  # type: ignore[union-attr]
 
     def _hint(self, name: str) -> str:
         buffer = self._program.buffers.get(name)
@@ -109,6 +125,16 @@ class InputCheck:
             for name in program.inputs
         )
         return wanted, sizes, self.look_at
+
+
+def _given_memory(program: Program) -> set[str]:
+    """Return the inputs whose memory may come while the program runs: operators resize it."""
+    return {
+        name
+        for step in program.steps
+        if isinstance(step, Extern) and "resize_storage" in str(step.target)
+        for name in step.reads()
+    }
 
 
 def _wanted(buffer: Buffer, numbers: Mapping[Symbol, int]) -> tuple[object, ...] | None:

@@ -13,6 +13,7 @@ import torch
 from fusec.errors import FusecError
 from fusec.kernel import Signature
 from fusec.runtime.cpp_build import load
+from fusec.runtime.readable import address
 
 _empty_on_current: Callable[..., torch.Tensor] = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
 
@@ -72,6 +73,6 @@ class CppRunnable:
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         """Run once on torch's own number of threads."""
-        status = self.function(*[t.data_ptr() for t in tensors], *sizes, torch.get_num_threads())
+        status = self.function(*[address(t) for t in tensors], *sizes, torch.get_num_threads())
         if status:
             raise_check(self.name, status, self.checks)

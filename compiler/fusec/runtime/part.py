@@ -24,6 +24,7 @@ from fusec.runtime.input_check import InputCheck
 from fusec.runtime.launch import CppRunnable, empty_cuda, multiply_into, raise_check
 from fusec.runtime.memory import POOLED_BYTES, empty_cpu, empty_large, pooled
 from fusec.runtime.program import NativeProgram, native_group, native_program, python_group
+from fusec.runtime.readable import Unreadable
 from fusec.runtime.results import expect, expecting
 from fusec.runtime.simulate import SIMULATION_NOTE, Simulated
 from fusec.runtime.strided import clone_strided
@@ -77,6 +78,7 @@ class CompiledPart:
         self.calls_operators = any(isinstance(step, Extern) for step in program.steps)
         self._namespace: dict[str, Any] = {}
         self._run: Callable[..., list[Any]] | None = None
+        self._entry: Callable[..., list[Any]] | None = None
 
     # -- building ---------------------------------------------------------------------------
 
@@ -124,6 +126,7 @@ class CompiledPart:
         self._run = self._namespace["run"]
         if self._has_large_tensors():
             self._run = pooled(self._run)
+        self._run = self._or_by_operators(self._run)
         self.native()
 
     def _expect_inputs(self, inputs: list[object]) -> None:
@@ -177,6 +180,8 @@ class CompiledPart:
                         found = self._on_device()
                     if found is not None:
                         found.call.keep = self.keep
+                    if isinstance(found, NativeProgram):
+                        found.call.otherwise = (Unreadable, self._instead_of_kernels)
                     self._native, self._native_known = found, True
                     if self._instead is not None:
                         self._redirect()
@@ -277,7 +282,28 @@ class CompiledPart:
             return part._run(inputs)  # type: ignore[misc]
 
         call._boxed_call = True  # type: ignore[attr-defined]
+        self._entry = call
         return call
+
+    def is_entry(self, function: object) -> bool:
+        """Whether ``function`` is what ``entry`` returned last."""
+        return function is self._entry
+
+    def _or_by_operators(
+        self, run: Callable[[list[Any]], list[Any]]
+    ) -> Callable[[list[Any]], list[Any]]:
+        def call(inputs: list[Any]) -> list[Any]:
+            try:
+                return run(inputs)
+            except Unreadable:
+                if not inputs:
+                    raise  # it has begun
+            return self._by_operators(inputs)
+
+        return call
+
+    def _instead_of_kernels(self, *inputs: Any) -> list[Any]:
+        return self.epilogue.finish(inputs, self._by_operators(list(inputs)))
 
     def _by_operators(self, inputs: list[Any]) -> list[Any]:
         """Run the graph by ATen's operators: on inputs that are more than their memory."""
@@ -285,8 +311,8 @@ class CompiledPart:
             v.resolve_conj().resolve_neg() if isinstance(v, torch.Tensor) else v for v in inputs
         ]
         inputs.clear()
-        self.state.module.recompile()
-        with torch._C._DisableAutocast():
+        self.state.module.recompile()  # passes have changed its graph
+        with torch._C._DisableAutocast(), torch.no_grad():
             return list(self.state.module(*given))
 
     def direct_entry(self) -> Callable[..., list[Any]]:

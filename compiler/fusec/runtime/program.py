@@ -16,7 +16,7 @@ from fusec.codegen.host import GROUPED_BYTES, Group, buffer_bytes
 from fusec.codegen.naming import argument_buffers, body_sizes
 from fusec.ir.body import Buffer, Compute, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
-from fusec.runtime import native
+from fusec.runtime import native, readable
 from fusec.runtime.epilogue import Epilogue
 from fusec.runtime.launch import CppRunnable
 from fusec.runtime.memory import POOLED_BYTES, empty_cpu, empty_large
@@ -141,7 +141,7 @@ def native_program(
         if max((buffer_bytes(b) or 0 for b in wanted), default=0) >= POOLED_BYTES
         else empty_cpu,
         torch.get_num_threads,
-        torch.Tensor.data_ptr,
+        readable.address,
         lambda number, status: failed(launched[number], status),
         sizes,
         native.exchange(),
@@ -198,7 +198,7 @@ def native_group(
         scratch,
         empty_cpu,
         torch.get_num_threads,
-        torch.Tensor.data_ptr,
+        readable.address,
         lambda number, status: failed(launched[number], status),
         None,
         native.exchange(),
@@ -232,7 +232,7 @@ def python_group(
             named[name] = empty_cpu(shape, strides, buffer.dtype)
         threads = torch.get_num_threads()
         for step in group.steps:
-            pointers = [named[name].data_ptr() for name in argument_buffers(step.body)]
+            pointers = [readable.address(named[name]) for name in argument_buffers(step.body)]
             extra = [sizes[symbol] for symbol in body_sizes(step.body, program.buffers)]
             status = functions[step.name](*pointers, *extra, threads)
             if status:

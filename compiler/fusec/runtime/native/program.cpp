@@ -61,6 +61,7 @@ struct Program {
   PyObject* marks;          // (output, attribute, set) to put on outputs, or null
   PyObject* epilogue;       // see `finish`; or null
   PyObject* instead;        // what is called in its place with the same inputs, or null
+  PyObject* otherwise;      // (error, what is called in its place where checks raise it), or null
   char keep;
   bool release;
   bool integer_inputs;      // there are some among the kernels' arguments; then there are no shapes
@@ -82,19 +83,29 @@ struct Program {
 bool find_inputs(const Program* self, PyObject* const* given, void** addresses) {
   Sizes sizes;
   bool fit = !self->check || sizes.read(self->check, given, self->inputs);
+  bool all_viewed = true;
   for (Py_ssize_t i = 0; i < self->inputs; i++) {
     addresses[i] = nullptr;
     if (!(*self->used)[i]) continue;
     DLTensor view;
-    bool viewed;
-    if (!find_address(self->data_ptr, self->view, given[i], &view, &viewed, &addresses[i])) {
-      return false;
-    }
+    bool viewed = self->view && self->view(given[i], &view) == 0;
+    all_viewed = all_viewed && viewed;
+    if (viewed) addresses[i] = static_cast<char*>(view.data) + view.byte_offset;
     if (fit && self->check && is_checked(self->check, i)) {
       fit = viewed && fits((*self->check->inputs)[i], view, sizes.values);
     }
   }
-  return fit || refuse_inputs(self->check, given, self->inputs);
+  PyErr_Clear();
+  if (!fit && !refuse_inputs(self->check, given, self->inputs)) return false;
+  for (Py_ssize_t i = 0; !all_viewed && i < self->inputs; i++) {  // Python found nothing wrong
+    DLTensor view;
+    bool viewed;
+    if ((*self->used)[i] &&
+        !find_address(self->data_ptr, self->view, given[i], &view, &viewed, &addresses[i])) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // Take apart what `shapes` returned; false, with an error set, if it is not what it should be.
@@ -194,21 +205,38 @@ PyObject* finish(PyObject* epilogue, PyObject* const* given, Py_ssize_t count, P
   return left;
 }
 
+// Call what stands in for the program, with the same inputs.
+PyObject* run_other(Program* self, PyObject* other, PyObject* const* given, Py_ssize_t count) {
+  Py_INCREF(other);  // it may be replaced meanwhile
+  PyObject* results = PyObject_Vectorcall(other, given, count, nullptr);
+  Py_DECREF(other);
+  if (results && !PyList_Check(results)) {
+    PyErr_SetString(PyExc_TypeError, "what stands in for a program must return a list");
+    Py_CLEAR(results);
+  }
+  if (results && self->marks && !mark_outputs(self->marks, results)) Py_CLEAR(results);
+  return results;
+}
+
+// What becomes of a call whose inputs were refused: where the error says that only kernels cannot
+// read them, somebody else runs on them.
+PyObject* run_refused(Program* self, PyObject* const* given, Py_ssize_t count) {
+  PyObject* otherwise = self->otherwise;
+  if (!otherwise || !PyTuple_Check(otherwise) || PyTuple_GET_SIZE(otherwise) != 2 ||
+      !PyErr_ExceptionMatches(PyTuple_GET_ITEM(otherwise, 0))) {
+    return nullptr;
+  }
+  PyErr_Clear();
+  return run_other(self, PyTuple_GET_ITEM(otherwise, 1), given, count);
+}
+
 PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
   if (count != self->inputs) {
     return PyErr_Format(PyExc_TypeError, "the program takes %zd inputs, not %zd", self->inputs,
                         count);
   }
   if (self->instead && self->instead != Py_None) {
-    PyObject* other = Py_NewRef(self->instead);  // it may be replaced meanwhile
-    PyObject* results = PyObject_Vectorcall(other, given, count, nullptr);
-    Py_DECREF(other);
-    if (results && !PyList_Check(results)) {
-      PyErr_SetString(PyExc_TypeError, "what stands in for a program must return a list");
-      Py_CLEAR(results);
-    }
-    if (results && self->marks && !mark_outputs(self->marks, results)) Py_CLEAR(results);
-    return results;
+    return run_other(self, self->instead, given, count);
   }
   if (self->keep) {
     PyObject* kept = PyTuple_New(count);
@@ -240,7 +268,10 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
     return nullptr;
   };
   for (Py_ssize_t i = 0; i < count; i++) tensors[i] = given[i];
-  if (!find_inputs(self, given, addresses)) return fail();
+  if (!find_inputs(self, given, addresses)) {
+    fail();
+    return run_refused(self, given, count);
+  }
   std::vector<int64_t> integers;
   if (self->shapes != Py_None) {
     shapes = PyObject_Vectorcall(self->shapes, given, count, nullptr);
@@ -486,6 +517,7 @@ int program_traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->marks);
   Py_VISIT(self->epilogue);
   Py_VISIT(self->instead);
+  Py_VISIT(self->otherwise);
   Py_VISIT(Py_TYPE(object));
   return 0;
 }
@@ -498,6 +530,7 @@ int program_clear(PyObject* object) {
   Py_CLEAR(self->marks);
   Py_CLEAR(self->epilogue);
   Py_CLEAR(self->instead);
+  Py_CLEAR(self->otherwise);
   Py_CLEAR(self->specification);
   return 0;
 }
@@ -529,6 +562,7 @@ PyMemberDef program_members[] = {
     {"epilogue", T_OBJECT, offsetof(Program, epilogue), 0, "Updated inputs, views of inputs."},
     {"keep", T_BOOL, offsetof(Program, keep), 0, "Whether the inputs of a call are kept."},
     {"instead", T_OBJECT, offsetof(Program, instead), 0, "Called in its place, or None."},
+    {"otherwise", T_OBJECT, offsetof(Program, otherwise), 0, "Error, what is called then; or None."},
     {nullptr, 0, 0, 0, nullptr},
 };
 

@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test test-all test-jupyter ops fuzz models bench-cpu bench-gpu bench-models bench-compile bench-calls lint format clean
+.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants bench-cpu bench-gpu bench-models bench-compile bench-calls lint format clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -41,6 +41,9 @@ fuzz: $(INSTALLED) ## Random programs beside eager and float64 (ARGS="--help" fo
 models: $(INSTALLED) ## Whole models beside eager and TorchInductor (ARGS="--help" for the choices)
 	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[models]'
 	@PYTHONPATH=tests $(BIN)/python -m models $(ARGS)
+
+mutants: $(INSTALLED) ## Mistakes made on purpose in the compiler: which do the tests find (ARGS="--help")
+	@PYTHONPATH=tests $(BIN)/python -m mutants $(ARGS)
 
 bench-cpu: $(INSTALLED) ## Workloads on the CPU beside eager, TorchInductor and a copy (ARGS="--help")
 	@$(BIN)/python tests/bench/cpu.py $(ARGS)

@@ -89,7 +89,15 @@ def test_sums_of_gradients_are_taken_out_of_convolutions_on_a_gpu(
     inputs = (*given, torch.randn(6, 4, *kernel))
     with FakeTensorMode():
         module = make_fx(backward)(*(torch.empty(t.shape, device="cuda") for t in inputs))
+    (before,) = (n.meta["val"] for n in module.graph.nodes if "backward" in str(n.target))
     assert add_biases_later(module) == 1
+    for node in module.graph.nodes:
+        if "backward" in str(node.target):  # what follows looks results up by their places
+            left = node.meta["val"]
+            assert [each is not None for each in left] == [*wanted[:2], False]
+            assert [each is not None and each.shape for each in left[:2]] == [
+                each is not None and each.shape for each in before[:2]
+            ]
     calls = [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
     assert ("aten.convolution_backward.default" in calls) == any(wanted[:2])
     assert "aten.sum.dim_IntList" in calls

@@ -37,6 +37,7 @@ from codegen_triton_bodies import (
 )
 from fusec.codegen.cpp.emit import emit_cpp
 from fusec.ir.index import Expr, Symbol
+from fusec.ir.node import recording
 from fusec.kernel import KernelSource
 from fusec.runtime.cpp_build import build
 from fusec.tunables import read_tunables, set_tunables
@@ -306,3 +307,13 @@ def test_one_plus_erf_is_as_good_as_the_sum() -> None:
     above = x[:-9] > 0
     assert (off[above] / exact[:-9][above]).max() < 2**-23
     assert off[~above].max() < 2**-23
+
+
+def test_a_size_that_only_a_place_names_is_a_parameter() -> None:
+    bench = Bench("shifted")
+    shift, i = bench.size("n", 3), bench.axis(4)
+    bench.buffer("x", [4])
+    bench.buffer("y", [10])
+    with recording():
+        bench.store("y", (i + shift,), bench.load("x", i), "add")
+    check(bench, make_inputs(bench, 0))

@@ -722,6 +722,15 @@ def test_traffic_and_operations() -> None:
     assert emit(symbolic(softmax, 3, 4)).read_bytes == -1
 
 
+def test_operations_of_what_a_sum_repeats() -> None:
+    buffers = {"x": buffer("x", (30,)), "out": buffer("out", (30,))}
+    with recording():
+        (i,), (r,) = axes(30), axes(7, prefix="r")
+        total = ops.reduce("sum", ops.unary("neg", read("x", at(i), F32)), (r,), F32)
+        body = Body((i,), (r,), (Store("out", at(i), total),))
+    assert emit(Case("again", body, buffers)).operations == 30 + 30 * 7
+
+
 def test_exact_division_unless_half_precision_hides_it() -> None:
     assert "tl.div_rn" in emit(softmax(24, 200, F32)).text
     assert "tl.div_rn" not in emit(softmax(24, 200, HALF)).text

@@ -116,3 +116,24 @@ def test_rows_of_an_expanded_column(name: str, dtype: torch.dtype) -> None:
         exact = function(x.double(), w.double())
         torch.testing.assert_close(compiled(x, w).double(), exact, atol=5e-2, rtol=1e-2)
     assert not compiled.fallbacks
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_which_bucket(right: bool) -> None:
+    boundaries = torch.tensor([-1.0, 0.0, 0.0, 0.5, 2.0])
+    x = torch.tensor([[-2.0, -1.0, -0.5, 0.0], [0.25, 0.5, 2.0, 3.0]])
+
+    def function(x: torch.Tensor, boundaries: torch.Tensor) -> torch.Tensor:
+        return torch.bucketize(x, boundaries, right=right)
+
+    assert torch.equal(fusec.compile(function)(x, boundaries), function(x, boundaries))
+
+
+@pytest.mark.parametrize("how", [{"size": 9}, {"size": (9, 5)}, {"scale_factor": 2}], ids=str)
+def test_images_of_bytes_are_enlarged(how: dict[str, object]) -> None:
+    x = torch.randint(0, 256, (1, 3, 6, 8), dtype=torch.uint8)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, mode="bilinear", **how) // 2  # type: ignore[arg-type]
+
+    torch.testing.assert_close(fusec.compile(function)(x), function(x), rtol=0, atol=0)

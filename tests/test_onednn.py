@@ -77,6 +77,19 @@ def test_operands_however_they_lie(make: Callable[[], tuple[torch.Tensor, ...]])
     assert names == ["_linear_pointwise"] * 3
 
 
+def test_what_does_not_lie_in_rows_is_copied_first() -> None:
+    """ATen would copy it as well, slowly."""
+    rows, b = matrix(160, 200), matrix(200, 144)
+    gaps, turned = matrix(160, 300)[:, 7:207], matrix(200, 160).t()
+    with torch.no_grad():
+        for a, copies in ((rows, 0), (gaps, 1), (turned, 1), (matrix(320, 200)[:160], 0)):
+            torch._dynamo.reset()
+            compiled = fusec.compile(lambda a, b: a @ b)
+            torch.testing.assert_close(compiled(a, b), a @ b)
+            assert calls(compiled) == ["_linear_pointwise"]
+            assert len(compiled.kernels) == copies
+
+
 def test_bias() -> None:
     def returned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         return torch.addmm(c, a, b)

@@ -102,6 +102,8 @@ def test_phases_share_their_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (text.count("tl.load("), text.count("tl.interleave(")) == (16, 2)
     assert "0.25" in text
     assert ".to(tl.int64).to(tl.float32)" not in text, "no share is computed at run time"
+    larger = torch.randn(1, 2, 32, 64)  # of which there are few programs still
+    assert kernels(CASES["nearest"], larger).count("tl.interleave(") == 2
     # rows go together where programs are many
     monkeypatch.setattr(phases, "LEAST_PROGRAMS", 0)
     text = kernels(CASES["nearest"], x)

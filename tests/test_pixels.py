@@ -112,6 +112,16 @@ def test_no_images() -> None:
     check(blocks(True), torch.randn(0, 160, 28, 28))
 
 
+def test_an_image_that_needs_no_gradient() -> None:
+    module = blocks(False)
+    compiled = fusec.compile(copy.deepcopy(module))
+    x = torch.randn(4, 160, 28, 28)
+    for call in (module, compiled):
+        call(x).square().mean().backward()
+    for one, two in zip(module.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad, rtol=1e-4, atol=1e-7)
+
+
 def test_a_weight_that_needs_no_gradient() -> None:
     module = blocks(True)
     compiled = fusec.compile(module)

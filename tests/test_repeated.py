@@ -10,6 +10,13 @@ import torch
 import torch.nn.functional as F
 
 import fusec
+from codegen_cpp_bodies import Bench
+from fusec.codegen.cpp.scope import Kernel
+from fusec.codegen.cpp.tables import short_indices
+from fusec.codegen.naming import make_signature
+from fusec.ir import ops
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.node import index_value, recording
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +88,28 @@ def test_rows_that_change_every_time_are_not_held() -> None:
     agree(torch.randn(4, 8, 80, 80), 0, scale_factor=0.5, mode="bilinear")
     # with few images there would be no loop left to share among threads
     agree(torch.randn(1, 2, 40, 80), 0, scale_factor=2, mode="bilinear")
+
+
+def test_places_are_narrow_only_where_32_bits_hold_them() -> None:
+    """An index whose ends do not fit would come out of its table as another one."""
+    for made, short in (
+        (lambda j: ops.cast(ops.load("at", (j,), torch.int32), torch.int64), True),
+        (lambda j: ops.load("at", (j,), torch.int64), False),
+        (lambda j: index_value(j * (1 << 28), torch.int64), True),
+        (lambda j: index_value((j + 1) * (1 << 28), torch.int64), False),
+        (lambda j: index_value((j + 1) * (1 << 28) - 1, torch.int64), True),
+        (lambda j: index_value(j - (1 << 31), torch.int64), True),
+        (lambda j: index_value(j - (1 << 31) - 1, torch.int64), False),
+    ):
+        bench = Bench()
+        j = bench.axis(8)
+        bench.buffer("x", [Expr.of(1 << 40)], torch.float32)
+        bench.buffer("y", [Expr.of(8)], torch.float32)
+        with recording():
+            place = made(j)
+            bench.buffer("at", [Expr.of(8)], place.dtype)
+            symbol = Symbol("place", "indirect", Expr.of(1 << 40), payload=place)
+            bench.store("y", (j,), ops.load("x", (Expr.of(symbol),), torch.float32))
+        signature, names = make_signature(bench.body, bench.buffers, frozenset())
+        kernel = Kernel(bench.body, bench.buffers, names, signature, {})
+        assert bool(short_indices(kernel)) is short, place

@@ -36,6 +36,7 @@ def kernels_of(function: Callable[..., Any], *args: torch.Tensor) -> Interpreted
         (lambda x: (x @ x.t() + 1).relu().softmax(-1), 1),
         (lambda x: torch.cat([x.relu(), x * 2], 1).sigmoid(), 1),
         (lambda x: x.t().contiguous() + 1, 1),
+        (lambda x: ((x * x[:, :1]).sum(1), x[:, 0] * 2), 1),
     ],
     ids=[
         "chain",
@@ -48,6 +49,7 @@ def kernels_of(function: Callable[..., Any], *args: torch.Tensor) -> Interpreted
         "epilogue of a product",
         "cat",
         "transpose",
+        "rows beside a reduction",
     ],
 )
 def test_number_of_kernels(function: Callable[..., Any], count: int) -> None:

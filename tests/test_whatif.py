@@ -111,6 +111,9 @@ def test_edges_carry_their_bytes() -> None:
     gelu, product = named(view, "gelu"), named(view, "aten.mm")
     assert edges[gelu, product] == 64 * 48 * 4
     assert view.after.traffic == view.before.traffic
+    # gelu reads one and writes one, the product reads that and the weight and writes its result
+    rows, columns = weight.shape
+    assert view.after.traffic == 4 * (3 * 64 * 48 + rows * columns + 64 * columns)
     assert view.before.node(product).kind == "extern"
     assert "ATen's own kernel" in why(view, gelu, product)
 

@@ -39,6 +39,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--forward", action="store_true", help="only forward")
     parser.add_argument("--backward", action="store_true", help="only backward")
     parser.add_argument("--corner", action="store_true", help="odd shapes, layouts, values too")
+    parser.add_argument("--validate", action="store_true", help="say which translation is wrong")
     parser.add_argument("--inductor", action="store_true", help="TorchInductor as well")
     parser.add_argument("--jobs", type=int, default=2, help="operators at once")
     parser.add_argument("--timeout", type=float, default=300, help="seconds an operator")
@@ -157,7 +158,7 @@ class _Child:
     def __init__(self, options: argparse.Namespace) -> None:
         command = [sys.executable, "-m", "ops", "--child", "--samples", str(options.samples)]
         command += ["--dtypes", *options.dtypes]
-        for flag in ("forward", "backward", "corner", "inductor"):
+        for flag in ("forward", "backward", "corner", "inductor", "validate"):
             command += [f"--{flag}"] if getattr(options, flag) else []
         self.cache = tempfile.TemporaryDirectory()
         self.timeout = options.timeout
@@ -210,6 +211,7 @@ def _child(options: argparse.Namespace) -> None:
     import torch
 
     from ops.unit import Sample, find, run_unit, units
+    from support.validate import Validation, validated
 
     torch.set_num_threads(1)
     answers, sys.stdout = sys.stdout, sys.stderr
@@ -225,7 +227,9 @@ def _child(options: argparse.Namespace) -> None:
         ]
         for number, (backend, direction, dtype) in enumerate(todo):
             try:
-                samples = run_unit(op, direction, dtype, backend, options.samples)
+                with validated(options.validate, Validation()) as mistranslated:
+                    samples = run_unit(op, direction, dtype, backend, options.samples)
+                samples += [Sample("mistranslated", text) for text in mistranslated]
             except Exception as error:  # of the database's own making
                 samples = [Sample("no samples", f"{type(error).__name__}: {error}"[:200])]
             short = str(dtype).removeprefix("torch.")

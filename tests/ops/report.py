@@ -11,7 +11,7 @@ from typing import Any
 from ops.unit import LIBRARIES
 
 Unit = Mapping[str, Any]
-BAD = ("wrong", "error", "eager", "timeout", "crash")
+BAD = ("wrong", "error", "eager", "timeout", "crash", "mistranslated")
 
 
 def read(path: Path) -> dict[str, Unit]:

@@ -32,6 +32,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dynamic", action="store_true", help="symbolic sizes")
     parser.add_argument("--state", action="store_true", help="in random states of torch")
     parser.add_argument("--length", type=int, default=0, help="statements; by default 3 to 14")
+    parser.add_argument(
+        "--validate", action="store_true", help="say which translation is wrong: lowering, ..."
+    )
     parser.add_argument("--show", action="store_true", help="print the programs, and run none")
     return parser.parse_args(arguments)
 
@@ -43,24 +46,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(min(2, torch.get_num_threads()))
     from programs.check import problems
     from programs.generate import write
+    from support.validate import Validation, validated
 
     first, _, end = options.seeds.partition(":")
     seeds = range(int(first), int(end) if end else int(first) + 1, options.every)
     if options.state:
         return state_programs(seeds, options)
-    started, wrong = time.monotonic(), 0
+    started, wrong, whole = time.monotonic(), 0, Validation()
     for seed in seeds:
         program = write(seed, train=options.train, halves=options.halves, length=options.length)
         if options.show:
             print(f"# {seed}\n{program}")
             continue
         try:
-            found = problems(
-                program,
-                target=options.target,
-                dynamic=True if options.dynamic else None,
-                device=options.device,
-            )
+            with validated(options.validate, whole) as mistranslated:
+                found = problems(
+                    program,
+                    target=options.target,
+                    dynamic=True if options.dynamic else None,
+                    device=options.device,
+                )
+            found += mistranslated
         except Exception:
             found = [traceback.format_exc(limit=-6)]
         if found:
@@ -68,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"# {seed}\n{program}" + "\n".join(found) + "\n", flush=True)
     took = time.monotonic() - started
     print(f"{wrong} of {len(seeds)} programs differ; {took:.0f} s")
+    if options.validate:
+        print(whole)
     return int(wrong > 0)
 
 

@@ -8,11 +8,11 @@ point maths runs in float64, which gives the yardstick for everybody's rounding 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from fusec.ir.body import Body, Compute, Extern, Program, TensorRef
+from fusec.ir.body import Body, Compute, Extern, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, Op, Reduce, Scan
 from fusec.ir.ops import CHECK_PREFIX, RANDOM_BITS, RANDOM_WORD
@@ -367,6 +367,7 @@ def run_program(
     program: Program,
     inputs: Sequence[object],
     precision: torch.dtype | None = None,
+    observe: Callable[[Step, Mapping[str, torch.Tensor]], None] | None = None,
 ) -> list[object]:
     """Execute a whole program with the interpreter; return its outputs.
 
@@ -375,6 +376,7 @@ def run_program(
         inputs: Tensors and ints, in the order of ``program.inputs``; not modified unless the
             program mutates its inputs.
         precision: As in ``run_body``.
+        observe: Told of each step when it has run, with all buffers so far.
     """
     sizes = size_values(program, inputs)
     tensors: dict[str, torch.Tensor] = {}
@@ -424,6 +426,8 @@ def run_program(
                 if name:
                     assert isinstance(part, torch.Tensor)
                     tensors[name] = part
+        if observe is not None:
+            observe(step, tensors)
     return [materialize(value) for value in program.outputs]
 
 

@@ -1,0 +1,174 @@
+"""Which mutants are run, and which tests are to find each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutants.mutate import Mutant, mutants
+
+# What is mutated, and how large a part of the mutants each gets.
+STRATA: dict[str, tuple[float, tuple[str, ...]]] = {
+    "schedule": (0.25, ("compiler/fusec/schedule/*.py",)),
+    "bounds": (0.15, ("compiler/fusec/ir/bounds.py", "compiler/fusec/ir/index.py")),
+    "codegen": (
+        0.35,
+        (
+            "compiler/fusec/codegen/*.py",
+            "compiler/fusec/codegen/cpp/**/*.py",
+            "compiler/fusec/codegen/triton/**/*.py",
+        ),
+    ),
+    "graph": (0.25, ("compiler/fusec/graph/*.py",)),
+}
+PLACES = (
+    "compiler/fusec/schedule",
+    "compiler/fusec/graph",
+    "compiler/fusec/codegen",
+    "compiler/fusec/ir/bounds.py",
+    "compiler/fusec/ir/index.py",
+)
+
+
+def draw(root: Path, count: int, seed: int) -> list[tuple[str, Mutant]]:
+    """Return mutants, each with its stratum, in an order of which any first part is fair.
+
+    In a stratum each pattern of files gets as many, and each kind of mistake comes in turn.  What
+    is drawn hangs on the seed and the mutant alone: a change of some lines changes few of them.
+    """
+    chosen: list[tuple[str, Mutant]] = []
+    for stratum, (share, patterns) in STRATA.items():
+        wanted = round(count * share)
+        for number, pattern in enumerate(patterns):
+            part = wanted * (number + 1) // len(patterns) - wanted * number // len(patterns)
+            found = [
+                (mutant, source)
+                for path in sorted(root.glob(pattern))
+                for source in [path.read_text()]
+                for mutant in mutants(str(path.relative_to(root)), source)
+            ]
+            chosen += [(stratum, mutant) for mutant in _in_turn(found, part, seed)]
+    return sorted(chosen, key=lambda each: _lot(each[1], seed))
+
+
+def _lot(mutant: Mutant, seed: int) -> str:
+    return hashlib.sha256(f"{seed} {mutant.key}".encode()).hexdigest()
+
+
+def _in_turn(found: list[tuple[Mutant, str]], count: int, seed: int) -> list[Mutant]:
+    kinds: dict[str, list[tuple[Mutant, str]]] = defaultdict(list)
+    for mutant, source in sorted(found, key=lambda pair: _lot(pair[0], seed), reverse=True):
+        kinds[mutant.kind].append((mutant, source))
+    chosen: list[Mutant] = []
+    while len(chosen) < count and kinds:
+        for kind in sorted(kinds):
+            while kinds[kind]:
+                mutant, source = kinds[kind].pop()
+                if mutant.is_valid(source):
+                    chosen.append(mutant)
+                    break
+            if not kinds[kind]:
+                del kinds[kind]
+    return sorted(chosen, key=lambda each: _lot(each, seed))[:count]
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test that was recorded.
+
+    Attributes:
+        name: Its node id.
+        seconds: What it took.
+        size: How many lines it ran, of those that are mutated.
+    """
+
+    name: str
+    seconds: float
+    size: int
+
+    @property
+    def cost(self) -> float:
+        """Fast tests first, and of equally fast ones those that run less else."""
+        return (self.seconds + 0.02) * (200 + self.size) ** 0.5
+
+    @property
+    def file(self) -> str:
+        """The file that it is in."""
+        return self.name.partition("::")[0]
+
+
+class Covering:
+    """Which tests run which lines.
+
+    Args:
+        path: What ``mutants.coverage`` has written.
+        left_out: Words; tests with one of them in their name do not count.
+    """
+
+    def __init__(self, path: Path, left_out: Collection[str] = ()) -> None:
+        self.tests: dict[str, Test] = {}
+        self.lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for row in map(json.loads, path.read_text().splitlines()):
+            name = row["test"]
+            if not row["passed"] or any(word in name for word in left_out):
+                continue
+            size = sum(map(len, row["lines"].values()))
+            self.tests[name] = Test(name, row["seconds"], size)
+            for file, lines in row["lines"].items():
+                for line in lines:
+                    self.lines[file][line].add(name)
+
+    def tests_of(self, mutant: Mutant, sources: Mapping[str, str]) -> list[Test]:
+        """Return the tests that run a mutant's lines, in the order in which to run them."""
+        names = self._names_at(mutant.file, range(mutant.lines[0], mutant.lines[1] + 1))
+        if mutant.imported and not names:  # no test's own doing; what uses the name counts
+            for file, lines in _uses(mutant, sources):
+                names |= self._names_at(file, lines)
+            names = names or set().union(*self.lines[mutant.file].values())
+        return in_order(self.tests[name] for name in names)
+
+    def _names_at(self, file: str, lines: Iterable[int]) -> set[str]:
+        known = self.lines[file]
+        return set().union(*(known[line] for line in lines if line in known))
+
+
+def in_order(tests: Iterable[Test]) -> list[Test]:
+    """Return tests, cheap ones first, but soon some of every file: they look at other things."""
+    rank: dict[str, int] = defaultdict(int)
+    placed = []
+    for test in sorted(tests, key=lambda t: t.cost):
+        placed.append((test.cost * 2 ** rank[test.file], test))
+        rank[test.file] = min(rank[test.file] + 1, 20)
+    return [test for _, test in sorted(placed, key=lambda pair: pair[0])]
+
+
+def _uses(mutant: Mutant, sources: Mapping[str, str]) -> list[tuple[str, list[int]]]:
+    """Return where the name that a mutant's statement defines is used, by file."""
+    lines = sources[mutant.file].splitlines()
+    name = ""
+    for line in reversed(lines[: mutant.lines[0]]):  # the statement may have begun above
+        match = re.match(r"\s*(?:(?:async )?def |class )?(\w+)\s*(?:[:=(]|$)", line)
+        if match and not line.startswith((" ", ")", "]", "}")):
+            name = match[1]
+            break
+    if not name:
+        return []
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    return [
+        (file, [n for n, line in enumerate(text.splitlines(), 1) if word.search(line)])
+        for file, text in sources.items()
+    ]
+
+
+def sources_of(root: Path, places: Sequence[str] = PLACES) -> dict[str, str]:
+    """Return the text of every file that may be mutated, by its name from the root."""
+    paths = [p for place in places for p in [root / place, *sorted((root / place).rglob("*.py"))]]
+    return {str(p.relative_to(root)): p.read_text() for p in paths if p.suffix == ".py"}
+
+
+__all__ = ["PLACES", "STRATA", "Covering", "Test", "draw", "in_order", "sources_of"]

@@ -29,7 +29,8 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def count(compiled: fusec.CompiledFunction) -> int:
     """Return how many results lie where something else did."""
-    return sum("for the last time" in d.reason and d.fused for g in compiled.graphs for d in g.fusions)
+    fusions = [each for graph in compiled.graphs for each in graph.fusions]
+    return sum("for the last time" in each.reason and each.fused for each in fusions)
 
 
 def same(function: Function, *inputs: torch.Tensor, target: str = "cpp") -> int:

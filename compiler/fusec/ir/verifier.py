@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -194,16 +194,23 @@ def _outputs(program: Program) -> Iterator[Problem]:
 
 def _reach(ref: TensorRef, buffer: Buffer) -> Iterator[Problem]:
     """Check that a view stays within its buffer, where all sizes are known."""
-    sizes, strides = [e.constant for e in ref.shape], [e.constant for e in ref.strides]
-    own = [(n.constant, s.constant) for n, s in zip(buffer.shape, buffer.strides, strict=True)]
+    sizes, strides = _constants(ref.shape), _constants(ref.strides)
+    own, steps = _constants(buffer.shape), _constants(buffer.strides)
     offset = ref.offset.constant
-    known = [*sizes, *strides, offset, *(v for pair in own for v in pair)]
-    if None in known or 0 in sizes or ref.dtype.itemsize != buffer.dtype.itemsize:
+    if sizes is None or strides is None or own is None or steps is None or offset is None:
         return
-    last = (offset or 0) + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))  # type: ignore[operator]
-    there = sum((n - 1) * s for n, s in own if n)  # type: ignore[operator]
-    if any(n == 0 for n, _ in own) or last > there or (offset or 0) < 0:
+    if 0 in sizes or ref.dtype.itemsize != buffer.dtype.itemsize:
+        return
+    last = offset + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    there = sum((n - 1) * s for n, s in zip(own, steps, strict=True))
+    if 0 in own or last > there or offset < 0:
         yield Problem("view_out_of_bounds", "output", f"a view of {ref.buffer} ends outside of it")
+
+
+def _constants(exprs: Sequence[Expr]) -> list[int] | None:
+    found = [e.constant for e in exprs]
+    known = [value for value in found if value is not None]
+    return known if len(known) == len(found) else None
 
 
 def _stored_once(program: Program) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._C import _dispatch_keys  # type: ignore[attr-defined]
+from torch._C import _dispatch_keys
 from torch._C._dynamo.guards import TensorGuards, _empty_strided_cuda  # type: ignore[attr-defined]
 
 from fusec.ir.body import Buffer, Program
@@ -46,10 +46,10 @@ class ExpectedInputs:
             return False
         if given and self._like_before is None:
             wanted = [self._buffers[self._names[i]] for i in self._positions]
+            sizes: Any = [[e.constant for e in b.shape] for b in wanted]
+            strides: Any = [[e.constant for e in b.strides] for b in wanted]
             self._like_before = TensorGuards(
-                *given,
-                dynamic_dims_sizes=[[e.constant for e in b.shape] for b in wanted],
-                dynamic_dims_strides=[[e.constant for e in b.strides] for b in wanted],
+                *given, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
             ).check
         return True
 
@@ -95,7 +95,8 @@ def _lies_as(value: torch.Tensor, buffer: Buffer, sizes: Mapping[Symbol, int]) -
 
 
 def _number(expression: Expr, sizes: Mapping[Symbol, int]) -> int:
-    return int(expression.evaluate(lambda symbol: sizes[symbol]))  # type: ignore[call-overload]
+    value: Any = expression.evaluate(lambda symbol: sizes[symbol])
+    return int(value)
 
 
 __all__ = ["ExpectedInputs"]

@@ -104,8 +104,9 @@ class InputCheck:
 
     def _is_elsewhere(self, name: str, value: object) -> bool:
         buffer = self._program.buffers.get(name)
-        on_a_device = buffer is not None and isinstance(value, torch.Tensor)
-        return on_a_device and value.device.type != buffer.device.type  # type: ignore[union-attr]
+        if buffer is None or not isinstance(value, torch.Tensor):
+            return False
+        return value.device.type != buffer.device.type
 
     def _hint(self, name: str) -> str:
         buffer = self._program.buffers.get(name)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._C import _dispatch_keys  # type: ignore[attr-defined]
+from torch._C import _dispatch_keys
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from fusec.errors import FusecError
@@ -162,7 +162,7 @@ def _bytes_needed(tensor: torch.Tensor) -> int:
         return 0
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((size - 1) * stride for size, stride in pairs)
-    return (tensor.storage_offset() + last + 1) * tensor.itemsize
+    return int((tensor.storage_offset() + last + 1) * tensor.itemsize)
 
 
 __all__ = [

@@ -67,6 +67,13 @@ def private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield cache
 
 
+@pytest.fixture(autouse=True)
+def verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the verifier look at what each stage yields; not where it is timed."""
+    if request.node.get_closest_marker("timing") is None:
+        monkeypatch.setenv("FUSEC_VERIFY", "1")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def fast_halves() -> Iterator[None]:
     """Products of halves are what they are in the tests' text, not what this machine is fast at."""

@@ -57,6 +57,10 @@ def verifies() -> bool:
     return os.environ.get(_VERIFY, "") not in ("", "0")
 
 
+# What makes it pointless to look at loops and views.
+_NO_GROUND = frozenset({"unknown_buffer", "stride_count", "buffer_name"})
+
+
 class InvalidProgram(FusecError):
     """A stage of the compiler yielded something that no later stage may see: a defect of ours."""
 
@@ -95,8 +99,9 @@ def require(stage: str, problems: list[Problem]) -> None:
 
 def check_program(program: Program) -> list[Problem]:
     """Return what is wrong with a program, as lowered or as scheduled."""
-    found = [*_names(program), *_sizes(program), *_order(program), *_outputs(program)]
-    if not found:
+    found = [*_names(program), *_sizes(program), *_order(program)]
+    if not {problem.kind for problem in found} & _NO_GROUND:
+        found += _outputs(program)
         for step in program.steps:
             if isinstance(step, Compute):
                 found += body_problems(step.body, program.buffers, step.name)

@@ -9,6 +9,12 @@ import pytest
 import torch
 
 import fusec
+from codegen_triton_bodies import F32, at, axes, buffer
+from fusec.ir import ops
+from fusec.ir.body import Body, Store
+from fusec.ir.interpret import run_body
+from fusec.ir.node import recording
+from fusec.schedule.loops import arrange_loops
 
 CHANNELS_LAST = torch.channels_last
 
@@ -50,3 +56,18 @@ def test_more_is_read_than_written() -> None:
     x, y = torch.randn(50, 60), torch.randn(50, 60)
     added: Any = lambda x, y: (x.t() + y.t()).contiguous()  # noqa: E731
     assert innermost(added, x, y) == "50"
+
+
+def test_loops_of_different_reductions_stay_apart() -> None:
+    """The largest of the sums of each row: no one loop goes over both."""
+    buffers = {"x": buffer("x", (5, 6, 7)), "y": buffer("y", (5,))}
+    with recording():
+        (i,), (r, s) = axes(5), axes(6, 7, prefix="r")
+        total = ops.reduce("sum", ops.load("x", at(i, r, s), F32), (s,), F32)
+        body = Body((i,), (r, s), (Store("y", at(i), ops.reduce("max", total, (r,), F32)),))
+        arranged = arrange_loops(body, buffers)
+    assert len(arranged.reduce_axes) == 2
+    x = torch.randn(5, 6, 7)
+    tensors = {"x": x, "y": torch.empty(5)}
+    run_body(arranged, tensors)
+    torch.testing.assert_close(tensors["y"], x.sum(2).amax(1))

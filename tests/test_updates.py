@@ -69,3 +69,14 @@ def test_running_statistics(records: bool) -> None:
                 assert int(buffer) == int(true) == step + 1
             torch.testing.assert_close(buffer.double(), true.double(), rtol=1e-4, atol=1e-5)
     assert [buffer.data_ptr() for buffer in module.buffers()] == pointers
+
+
+def test_operators_on_lists_are_taken_apart() -> None:
+    def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        halves = torch._foreach_mul(tensors, 0.5)
+        return torch._foreach_add(torch._foreach_sqrt(torch._foreach_abs(halves)), tensors, alpha=2)
+
+    tensors = [torch.randn(n) for n in (7, 7, 30)]
+    compiled = fusec.compile(function)
+    torch.testing.assert_close(compiled(*tensors), function(*tensors))
+    assert not compiled.graphs[0].externs

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import fx
 
-from fusec.codegen.host import HostProgram, emit_host
+from fusec.codegen.host import DTYPES, PROVIDED, HostProgram, emit_host
 from fusec.codegen.naming import argument_buffers, body_sizes
 from fusec.ir.body import Compute, Program
 from fusec.ir.equality import body_key
@@ -188,7 +188,18 @@ def _problems(stage: str, state: Compilation) -> list[Problem]:
     if stage == "lower":
         assert state.program is not None
         return check_program(state.program)
-    return check_program(state.scheduled)
+    program = state.scheduled
+    found = check_program(program)
+    if stage != "emit" or found:
+        return found
+    from fusec.codegen.verifier import host_problems, kernel_problems
+
+    for step in program.steps:
+        # those that are equal to another but for names are written when somebody reads them
+        if isinstance(step, Compute) and state.leaders[step.name] == step.name:
+            found += kernel_problems(step, state.kernels[step.name].source, program.buffers)
+    assert state.host is not None
+    return found + host_problems(state.host, {*state.kernels, *PROVIDED, *DTYPES})
 
 
 STAGES: tuple[tuple[str, Callable[[Compilation], Callable[[], str]]], ...] = (

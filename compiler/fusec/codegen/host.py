@@ -408,6 +408,12 @@ def buffer_bytes(buffer: Buffer) -> int | None:
     return extent * buffer.dtype.itemsize
 
 
+# Names that whoever runs a host program provides, beside its kernels, groups and constants.
+PROVIDED = frozenset(
+    "empty_cpu empty_large empty_cuda empty expect expect_inputs multiply_into threads "
+    "failed".split()
+)
+
 DTYPES = {
     dtype_name(dtype): dtype
     for dtype in (

@@ -361,6 +361,32 @@ def int_pow(base, exponent, BITS: tl.constexpr):
     inverse = tl.where(base == 1, 1, tl.where(base == -1, tl.where(odd, -1, 1), 0))
     return tl.where(exponent < 0, inverse.to(base.dtype), result)
 ''',
+    "half_of_byte": '''
+@triton.jit
+def half_of_byte(x):
+    """Return an unsigned byte as float16: in its bits beside 1024, which is taken away."""
+    return (x.to(tl.int16) | 0x6400).to(tl.float16, bitcast=True) - 1024.0
+''',
+    "half_of_signed_byte": '''
+@triton.jit
+def half_of_signed_byte(x):
+    """Return a signed byte as float16: plus 128 in its bits beside 1024, which are taken away."""
+    shifted = (x.to(tl.uint8, bitcast=True) ^ 0x80).to(tl.int16)
+    return (shifted | 0x6400).to(tl.float16, bitcast=True) - 1152.0
+''',
+    "float_of_byte": '''
+@triton.jit
+def float_of_byte(x):
+    """Return an unsigned byte as float32: in its bits beside 2**23, which is taken away."""
+    return (x.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0
+''',
+    "float_of_signed_byte": '''
+@triton.jit
+def float_of_signed_byte(x):
+    """Return a signed byte as float32: plus 128 in its bits beside 2**23, which are taken away."""
+    shifted = (x.to(tl.uint8, bitcast=True) ^ 0x80).to(tl.int32)
+    return (shifted | 0x4B000000).to(tl.float32, bitcast=True) - 8388736.0
+''',
     "digamma": '''
 @triton.jit
 def digamma(x):

@@ -1,4 +1,4 @@
-"""Products with weights of few bits, and rows quantized by their own extremes, as Triton kernels."""
+"""Products with weights of few bits, and rows quantized by their own extremes, in Triton."""
 
 from __future__ import annotations
 

@@ -287,13 +287,18 @@ def may_feed_product(
     return None
 
 
+def is_whole(dtype: torch.dtype) -> bool:
+    """Whether a type is one of integers."""
+    return not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool
+
+
 def unpacks(producer: Body, buffers: Mapping[str, Buffer]) -> bool:
     """Whether a pointwise result is computed from bytes, no more than half as many as its own."""
     if producer.has_reduction or producer.scans() or len(producer.stores) != 1:
         return False
     own = buffer_bytes(buffers[producer.stores[0].buffer])
     names = {load.buffer for load in producer.loads()}
-    packed = any(buffers[name].dtype in (torch.int8, torch.uint8) for name in names)
+    packed = any(is_whole(buffers[name].dtype) for name in names)
     return packed and sum(buffer_bytes(buffers[name]) for name in names) * 16 <= own * 9
 
 

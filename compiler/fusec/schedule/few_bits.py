@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-
 from fusec.ir.body import Body, Buffer, Compute, Extern, Program
 from fusec.ir.node import Load, walk
-from fusec.schedule.choices import FEW_ROWS, buffer_bytes, estimate
+from fusec.schedule.choices import FEW_ROWS, buffer_bytes, estimate, is_whole
 
 HALF = 9 / 16  # of an operand's bytes: 8 bits with their scales
 QUARTER = 5 / 16  # 4 bits with theirs
-_BYTES = (torch.int8, torch.uint8)
 
 
 def packed_operands(program: Program) -> Mapping[str, float]:
@@ -58,7 +55,7 @@ def _share(body: Body, makers: Mapping[str, Body], buffers: Mapping[str, Buffer]
             stack.extend(makers[name].reads())
         else:
             leaves.add(name)
-    if large in leaves or not any(buffers[name].dtype in _BYTES for name in leaves):
+    if large in leaves or not any(is_whole(buffers[name].dtype) for name in leaves):
         return None
     share = sum(buffer_bytes(buffers[name]) for name in leaves) / buffer_bytes(buffers[large])
     return share if share <= HALF else None

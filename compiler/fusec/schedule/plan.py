@@ -94,7 +94,6 @@ def small_products(program: Program, names: Collection[str]) -> tuple[str, ...]:
 
 def with_products(program: Program, products: Collection[str]) -> Program:
     """Put loop nests in the place of the calls named; products of a vector become reductions."""
-
     packed = packed_operands(program)
 
     def nest(step: Step) -> Step:

@@ -27,10 +27,10 @@ def one_plus_erf(z):
 
 
 @triton.jit
-def half_of_signed_byte(x):
-    """Return a signed byte as float16: plus 128 in its bits beside 1024, which are taken away."""
+def half_of_signed_byte(x, less: tl.constexpr):
+    """Return a signed byte likewise: plus 128, which is taken away as well."""
     shifted = (x.to(tl.uint8, bitcast=True) ^ 0x80).to(tl.int16)
-    return (shifted | 0x6400).to(tl.float16, bitcast=True) - 1152.0
+    return (shifted | 0x6400).to(tl.float16, bitcast=True) - (1152.0 + less)
 
 
 @triton.jit
@@ -68,7 +68,7 @@ def mlp(
         # line 2: h = x @ w + b
         w = tl.load(w_ptr + col * 130 + k_down, k_down_inside & col_inside, other=0)
         scale = tl.load(scale_ptr + col, col_inside, other=0.0)
-        right = tl.where(k_down_inside, half_of_signed_byte(w) * scale, 0.0)
+        right = tl.where(k_down_inside, half_of_signed_byte(w, 0.0) * scale, 0.0)
         total = tl.dot(x, right, total)
     # line 2: h = x @ w + b
     b = tl.load(b_ptr + col, col_inside).to(tl.float32)

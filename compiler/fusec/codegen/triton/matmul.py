@@ -32,7 +32,8 @@ from fusec.schedule.products import without_product
 # What the template itself calls its values.
 TEMPLATE_NAMES = frozenset(
     "down across program batch band height tile_row tile_col row col row_inside col_inside "
-    "total start k k_inside k_down k_down_inside byte byte_inside byte_down byte_down_inside split parts half part tiles".split()
+    "total start k k_inside k_down k_down_inside split parts half part tiles "
+    "byte byte_inside byte_down byte_down_inside".split()
 )
 
 

@@ -40,15 +40,10 @@ from fusec.ir.node import (
 
 INTERLEAVE = "interleave"  # of two values over half of an axis: first, second, first, second ...
 LEAST_STEP = 32  # elements of a group that it is worth having steps for
-_BYTES = (torch.uint8, torch.int8)
-# The helper that converts a byte, and the largest number that it has room for.
-_CONVERT: Mapping[tuple[torch.dtype, torch.dtype], tuple[str, int]] = {
-    (torch.uint8, torch.float16): ("half_of_byte", 255),
-    (torch.int8, torch.float16): ("half_of_signed_byte", 127),
-    (torch.uint8, torch.float32): ("float_of_byte", 255),
-    (torch.int8, torch.float32): ("float_of_signed_byte", 127),
-}
-HELPED = frozenset(name for name, _ in _CONVERT.values())
+_HALF_OF = {True: "half_of_byte", False: "half_of_signed_byte"}
+_FLOAT_OF = {True: "float_of_byte", False: "float_of_signed_byte"}
+HELPED = frozenset({*_HALF_OF.values(), *_FLOAT_OF.values()})
+_BYTE = 255  # the largest unsigned number that is converted by its bits
 _LARGEST = 2048  # up to where float16 has all whole numbers
 _EXACT = frozenset({"add", "sub", "mul"})
 
@@ -73,7 +68,7 @@ def reads_bytes(node: Node, axis: Symbol) -> bool:
     loads = [n for n in walk((node,)) if isinstance(n, Load)]
     free = free_axes((node,))
     return not isinstance(node, Load) and any(
-        n.dtype in _BYTES and len(free[n]) > 1 and axis in free[n] for n in loads
+        _is_whole(n.dtype) and len(free[n]) > 1 and axis in free[n] for n in loads
     )
 
 
@@ -95,6 +90,7 @@ def unpack(node: Node, axis: Symbol, step: int) -> Unpacked:
     """
     pair, start = None, None
     (node,) = rewrite((node,), {})  # among this recorder's nodes: they are found again below
+    node = _pruned(node)
     if _even(axis):
         size = axis.size
         assert size is not None
@@ -121,6 +117,39 @@ def unpack(node: Node, axis: Symbol, step: int) -> Unpacked:
 
         node = rewrite((node,), {}, settle)[0]
     return Unpacked(narrowed(node), pair, start)
+
+
+_OPPOSITE = {"lt": "ge", "ge": "lt"}
+
+
+def _pruned(node: Node) -> Node:
+    """Return ``node`` without choices that one around them has made already.
+
+    What joins two tensors asks for each of them whether an element is its own, and then which of
+    them to take.
+    """
+
+    def settle(each: Node) -> Node | None:
+        if not (isinstance(each, Op) and each.name == "where"):
+            return None
+        condition, first, second = each.args
+        taken = _taken(first, condition, True), _taken(second, condition, False)
+        return None if taken == (first, second) else op("where", (condition, *taken), each.dtype)
+
+    return rewrite((node,), {}, settle)[0]
+
+
+def _taken(node: Node, condition: Node, holds: bool) -> Node:
+    """Return what a choice comes to where a condition is known to hold, or not to."""
+    if not (isinstance(node, Op) and node.name == "where"):
+        return node
+    own, first, second = node.args
+    if own is condition:
+        return first if holds else second
+    if isinstance(own, Op) and isinstance(condition, Op) and own.args == condition.args:
+        if _OPPOSITE.get(own.name) == condition.name:
+            return second if holds else first
+    return node
 
 
 def _even(axis: Symbol) -> bool:
@@ -169,7 +198,7 @@ def _interleaved(node: Node, axis: Symbol, pair: Symbol) -> Node:
     for each in reversed(walk((node,))):  # users before their arguments
         if each in covered:
             covered.update(each.args)
-        elif isinstance(each, Op) and each.name == "where" and each.dtype in _BYTES:
+        elif isinstance(each, Op) and each.name == "where" and _is_whole(each.dtype):
             both = _phases(each, axis, pair)
             if both is not None:
                 changed[each] = op(INTERLEAVE, both, each.dtype)
@@ -226,14 +255,21 @@ def _widened(node: Node) -> Node | None:
     return _converted(node, torch.float32) if node.dtype == torch.float32 else None
 
 
-def _converted(node: Node, dtype: torch.dtype) -> Node | None:
-    """Return a byte as a float, by its bits."""
-    if not isinstance(node, Cast) or node.bitcast:
+def _converted(node: Node, dtype: torch.dtype, less: float = 0.0) -> Node | None:
+    """Return a small whole number as a float, by its bits, less a constant."""
+    if not isinstance(node, Cast) or node.bitcast or not _is_whole(node.args[0].dtype):
         return None
     given = node.args[0]
-    helper, largest = _CONVERT.get((given.dtype, dtype), ("", 0))
-    known = bounds(given) if helper else None
-    return None if known is None or known[1] > largest else op(helper, (given,), dtype)
+    known = bounds(given)
+    unsigned = known is not None and known[0] >= 0 and known[1] <= _BYTE
+    if not unsigned and given.dtype != torch.int8:
+        return None
+    names = _HALF_OF if dtype == torch.float16 else _FLOAT_OF
+    return op(names[unsigned], (given, const(less, dtype)), dtype)
+
+
+def _is_whole(dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool
 
 
 def _narrow(node: Node) -> Node | None:
@@ -252,6 +288,14 @@ def _narrow(node: Node) -> Node | None:
             return None
         args = [_narrow(arg) for arg in node.args]
         if all(arg is not None for arg in args):
+            number, other = node.args
+            if node.name == "sub" and isinstance(other, Const) and 0 <= other.value <= _BYTE:
+                # taken away together with what stands beside the bits
+                while isinstance(number, Cast) and number.args[0].dtype.is_floating_point:
+                    number = number.args[0]
+                found = _converted(number, half, float(other.value))
+                if found is not None:
+                    return found
             return op(node.name, tuple(arg for arg in args if arg is not None), half)
     return None
 
@@ -262,7 +306,7 @@ def _whole(node: Node) -> tuple[float, float] | None:
         return (node.value, node.value) if node.value == int(node.value) else None
     if isinstance(node, Cast) and not node.bitcast:
         given = node.args[0]
-        return bounds(given) if given.dtype in _BYTES else _whole(given)
+        return bounds(given) if _is_whole(given.dtype) else _whole(given)
     if isinstance(node, Op) and node.name in _EXACT:
         a, b = _whole(node.args[0]), _whole(node.args[1])
         if a is None or b is None:

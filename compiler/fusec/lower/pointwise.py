@@ -418,12 +418,12 @@ def compare(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
     aten.bitwise_xor,
     aten.bitwise_left_shift,
     aten.bitwise_right_shift,
+    aten.__lshift__,  # what ``<<`` and ``>>`` are traced as
+    aten.__rshift__,
 )
 def bitwise(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
     """Return a bitwise operation; on bools, the logical one."""
-    name = {"bitwise_left_shift": "lshift", "bitwise_right_shift": "rshift"}.get(
-        lowering.label, lowering.label
-    )
+    name = lowering.label.replace("bitwise_left_", "l").replace("bitwise_right_", "r").strip("_")
 
     def value(a: Node, b: Node) -> Node:
         if a.dtype == torch.bool:

@@ -35,6 +35,8 @@ SHORT_COLUMN = 64  # elements that one thread goes through by itself
 FEW_PARTS = 512  # elements that a program of a few columns takes in one or two steps
 UNDER_WAY = 128  # bytes that one thread should be waiting for
 PIPELINED = 200 << 10  # bytes of an SM's shared memory for rows that are on their way
+MUCH = 1 << 26  # elements of which programs take turns to add them up
+MANY_PARTS = 16384  # parts of a row that one program joins in a step
 SMALL_COLUMNS = 1 << 16  # elements in all, of which 128 columns a program make too few programs
 SMALL_PARTS = 1 << 22  # elements in all that lie in the L2, being a kernel's latest results
 
@@ -78,7 +80,8 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -
         return choose_walked((outer,), walked, reduced, rows, strategy, bytes_each)
     bytes_each = row_bytes(body, buffers, reduced)
     if kind == "split":
-        return choose_split((outer,), reduced, max(splits, 2), bytes_each)
+        alone = rows == 1 and reads_once(body) and not stores_rows(body)
+        return choose_split((outer,), reduced, max(splits, 2), bytes_each, columns if alone else 0)
     again = columns * bytes_each if not reads_once(body) else 0
     places = any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in body.nodes())
     each = 0 if body.scans() else bytes_each
@@ -175,6 +178,12 @@ def reads_once(body: Body) -> bool:
     """
     passes = plan_passes(carry_online(body)).passes
     return sum(each.loops for each in passes) == 1
+
+
+def stores_rows(body: Body) -> bool:
+    """Whether something is stored for each element of what is reduced."""
+    free, reduced = free_axes(body.computed), set(body.reduce_axes)
+    return any(reduced & free[store.value] for store in body.stores)
 
 
 def choose_persistent(
@@ -446,19 +455,30 @@ def choose_split(
     reduced: tuple[Symbol, ...],
     splits: int,
     each: int,
+    whole: int = 0,
 ) -> Choice:
     """Few long rows: programs enough to fill the GPU share them, 32 bytes a thread and step.
 
     Two steps of them are better than one of 64 bytes (the norm of long rows 25 us instead of 28).
+
+    Programs that all run at once end when the slowest does, and not all SMs are equally near to
+    the memory.  Where the ``whole`` of very much is one row, of which nothing but the result is
+    wanted, programs of two large steps are many times as many as run at once: the next begins
+    where one has ended (2^28 halves on an H100 188 us instead of 228; a copy of as many bytes 182).
     """
     counts = (8, 16, 32, 64, 128, 256, 512, 1024)
-    block = 2048 if each >= 4 else 4096
+    block, count = 2048 if each >= 4 else 4096, 8
+    together = steps_together(block // 256 * each, 4)
+    if whole >= MUCH:
+        block, count, together = 2 * block, 16, 2
+        splits = min(max(whole // (2 * block), splits), MANY_PARTS)
+        counts = (512, 1024, 2048, 4096, 8192, 16384)
     knobs = (
         Knob("RBLOCK", block, (512, 1024, 2048, 4096, 8192), "elements a program takes at a time"),
         Knob("SPLITS", splits, counts, "programs that share a row"),
-        warps(8),
+        warps(count),
         stages(),
-        unroll(steps_together(block // 256 * each, 4)),
+        unroll(together),
     )
     return Choice("split", groups, reduced, True, scalar_rows=True, knobs=knobs)
 

@@ -64,6 +64,10 @@ def private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("FUSEC_CACHE_DIR", str(cache))
         patch.setenv("FUSEC_TUNED", "0")  # a test that tunes changes no other's kernels
         patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        # Many tests wait for it: it must not give way to the tests of the other worker.
+        from fusec.runtime import native
+
+        native.prepare(awaited=True)
         yield cache
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch._C import _dispatch_keys
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from fusec.errors import FusecError
 from fusec.runtime import cpp_build
@@ -74,9 +74,11 @@ def require_plain(value: object, what: str = "a tensor") -> None:
     if _dispatch_keys(value).raw_repr() & ~_plain_keys():
         kind = type(value).__name__
         raise Unreadable(f"{what} is no plain tensor ({kind}), which kernels could read")
-    mode = _get_current_dispatch_mode()
-    if mode is not None:
-        raise Unreadable(f"{what} is given where operators go to {type(mode).__name__} first")
+    for mode in _get_current_dispatch_mode_stack():
+        # AOTAutograd's own, on in the first call of a graph, only looks at custom operators.
+        ignores = getattr(mode, "ignore_compile_internals", None)
+        if ignores is None or not ignores():
+            raise Unreadable(f"{what} is given where operators go to {type(mode).__name__} first")
 
 
 def address(tensor: torch.Tensor) -> int:

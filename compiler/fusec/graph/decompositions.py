@@ -10,6 +10,7 @@ import torch
 from torch import _decomp
 from torch._decomp import get_decompositions
 from torch._decomp.decompositions import pw_cast_for_opmath
+from torch._prims_common import suggest_memory_format
 
 from fusec.graph.foreach import foreach_decompositions
 
@@ -120,6 +121,12 @@ def _hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.where((x > -3.0) & (x < 3.0), grad * sixth, 0.0)
 
 
+def _roll(x: torch.Tensor, shifts: list[int], dims: list[int] | tuple[int, ...] = ()) -> object:
+    """Torch's own, laid out as eager has it: torch's forgets that the channels are innermost."""
+    rule = get_decompositions([aten.roll.default])[aten.roll.default]
+    return rule(x, shifts, dims).contiguous(memory_format=suggest_memory_format(x))
+
+
 @pw_cast_for_opmath
 def _silu_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Torch's own of 2.13; in 2.11 the sigmoid is the reciprocal of a sum, which costs more."""
@@ -138,6 +145,7 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.hardsigmoid_backward.default: _hardsigmoid_backward,
     # torch's own only notes that elements are negated, where kernels read memory.
     aten._neg_view.default: aten.neg.default,
+    aten.roll.default: _roll,
     aten.silu_backward.default: _silu_backward,
     aten.view_copy.default: _view_copy,
 }

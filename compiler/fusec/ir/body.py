@@ -355,6 +355,7 @@ OWNED_TENSOR = "a tensor that the graph owns"
 RANDOM_SEED = "the seed of the graph's random numbers"
 UNINITIALIZED = "memory that nothing has written yet"
 PROMISE = "a promise of the program's, which is looked at before anything relies on it"
+GAPS = "a result lies in memory as in eager, with gaps"
 # What is added to the reason of a matrix product's call where a kernel is to take its place.
 ODD_ROWS = "but for one whose rows are no multiples of 16 bytes"
 
@@ -406,7 +407,7 @@ class Extern:
     @property
     def is_plumbing(self) -> bool:
         """Whether it is no operator of the user's, but something that the program needs."""
-        return self.reason in (OWNED_TENSOR, RANDOM_SEED, UNINITIALIZED, PROMISE)
+        return self.reason in (OWNED_TENSOR, RANDOM_SEED, UNINITIALIZED, PROMISE, GAPS)
 
 
 Step = Compute | Extern

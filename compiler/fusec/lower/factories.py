@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from fusec.ir import ops
+from fusec.ir.body import UNINITIALIZED
 from fusec.ir.index import Expr
 from fusec.ir.node import Node
 from fusec.lower.registry import Lowering, aten, register
@@ -113,5 +114,10 @@ def triangle(lowering: Lowering, x: TensorValue, diagonal: int = 0) -> TensorVal
 
 @register(aten.empty.memory_format, aten.empty_like, aten.empty_strided, aten.new_empty)
 def empty(lowering: Lowering, *_: object, **__: object) -> TensorValue:
-    """Return zeros: memory nobody has written has no value worth keeping."""
+    """Return zeros: memory nobody has written has no value worth keeping.
+
+    One with gaps, or whose elements overlap, is eager's own.
+    """
+    if not lowering.meta().is_dense:
+        raise NotLowered(UNINITIALIZED)
     return _filled(lowering, 0)

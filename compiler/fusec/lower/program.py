@@ -15,7 +15,7 @@ from fusec.errors import DeviceNotThere
 from fusec.graph.compared import COMPARED
 from fusec.graph.halves import REASON, STORED
 from fusec.graph.storages import makers_of_shared_results
-from fusec.ir.body import OWNED_TENSOR, PROMISE, Buffer, Program
+from fusec.ir.body import GAPS, OWNED_TENSOR, PROMISE, Buffer, Program, TensorRef
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line
 from fusec.lower import (  # noqa: F401  (importing a family registers it)
@@ -37,6 +37,7 @@ from fusec.lower import (  # noqa: F401  (importing a family registers it)
     views,
     windows,
 )
+from fusec.lower.gaps import laid_out, lies_as
 from fusec.lower.promises import PromisedNumber
 from fusec.lower.registry import find_rule
 from fusec.lower.sizes import SizeTable, fixed
@@ -267,8 +268,17 @@ class _Driver:
                 with source_line(asked):  # of what exists only as a function until now
                     meta = self.tensor_meta(made.meta.get("val")) if made is not None else None
                     placed = self.lowering.realize(placed, meta).ref
+                    assert placed is not None
+                    if meta is not None and not lies_as(placed, meta):
+                        placed = self.laid_out(placed, meta)
             results.append(placed)
         self.outputs = tuple(results)
+
+    def laid_out(self, ref: TensorRef, meta: ResultMeta) -> TensorRef | None:
+        """Return a copy that lies as eager's result does: with gaps, where kernels leave none."""
+        self.lowering.results = (meta,)
+        (value,) = self.lowering.extern(laid_out, (ref, meta.shape, meta.strides), {}, GAPS)
+        return value.ref if value is not None else None
 
     def run(self) -> Program:
         with recording(self.lowering.recorder):

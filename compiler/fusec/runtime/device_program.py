@@ -18,7 +18,7 @@ import torch
 
 from fusec.ir.body import Buffer, Compute, Extern, Program
 from fusec.ir.index import Symbol
-from fusec.runtime import native, readable
+from fusec.runtime import native, poison, readable
 from fusec.runtime.device_machine import Machine, machine
 from fusec.runtime.device_steps import device_steps
 from fusec.runtime.graph_policy import HELD, MOST_GRAPHS, MOST_RESIDING, Policy
@@ -405,7 +405,7 @@ def device_of(program: Program) -> int | str:
 
 def wanted() -> bool:
     """Whether programs on a GPU run by plans; ``FUSEC_GPU_PLANS=0`` leaves them to Python."""
-    return os.environ.get(_PLANS, "1") != "0"
+    return os.environ.get(_PLANS, "1") != "0" and not poison.is_on()
 
 
 def device_program(

@@ -23,6 +23,7 @@ from fusec.runtime.expected_inputs import ExpectedInputs
 from fusec.runtime.input_check import InputCheck
 from fusec.runtime.launch import CppRunnable, empty_cuda, multiply_into, raise_check
 from fusec.runtime.memory import POOLED_BYTES, empty_cpu, empty_large, pooled
+from fusec.runtime.poison import poisoned
 from fusec.runtime.program import NativeProgram, native_group, native_program, python_group
 from fusec.runtime.readable import Unreadable
 from fusec.runtime.results import expect, expecting
@@ -105,10 +106,10 @@ class CompiledPart:
         self._namespace = {
             **DTYPES,
             **self.state.host.constants,
-            "empty_cpu": empty_cpu,
-            "empty_large": empty_large,
-            "empty_cuda": empty_cuda,
-            "empty": torch.empty_strided,
+            "empty_cpu": poisoned(empty_cpu),
+            "empty_large": poisoned(empty_large),
+            "empty_cuda": poisoned(empty_cuda),
+            "empty": poisoned(torch.empty_strided),
             "expect": expect,
             "expect_inputs": self._expect_inputs,
             "multiply_into": multiply_into,

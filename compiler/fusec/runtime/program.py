@@ -7,7 +7,7 @@ this program write and read shares one block of memory, as far as lifetimes allo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from fusec.runtime import native, readable
 from fusec.runtime.epilogue import Epilogue
 from fusec.runtime.launch import CppRunnable
 from fusec.runtime.memory import POOLED_BYTES, empty_cpu, empty_large
+from fusec.runtime.poison import poison_scratch, poisoned
 
 SLOT, SCRATCH, NUMBER, SIZE, INPUT = range(5)  # kinds of kernel arguments, as in native/program.cpp
 ALIGNMENT = 64
@@ -137,9 +138,11 @@ def native_program(
             for value in outputs
         ),
         scratch,
-        empty_large
-        if max((buffer_bytes(b) or 0 for b in wanted), default=0) >= POOLED_BYTES
-        else empty_cpu,
+        poisoned(
+            empty_large
+            if max((buffer_bytes(b) or 0 for b in wanted), default=0) >= POOLED_BYTES
+            else empty_cpu
+        ),
         torch.get_num_threads,
         readable.address,
         lambda number, status: failed(launched[number], status),
@@ -148,6 +151,7 @@ def native_program(
         not _is_quiet(total, [work[name] for name in launched]),
         check,
     )
+    poison_scratch(call, steps, program.buffers, places, _sizes(program, places))
     if epilogue is not None and epilogue.changes_outputs:
         call.epilogue = (epilogue.updates, torch.Tensor.copy_, epilogue.views)
     return NativeProgram(call, launched, scratch)
@@ -205,6 +209,7 @@ def native_group(
         not _is_quiet(total, [work[name] for name in launched]),
         None,  # the host program has looked at what comes from outside
     )
+    poison_scratch(call, group.steps, program.buffers, places, _sizes(program, places))
     return NativeProgram(call, launched, scratch)
 
 
@@ -222,6 +227,7 @@ def python_group(
         functions: Kernel name to what launches it, looked up at each call.
         failed: As for ``native_group``.
     """
+    allocate = poisoned(empty_cpu)
 
     def launch(*given: Any) -> None:
         named = dict(zip(group.buffers, given, strict=False))
@@ -229,7 +235,7 @@ def python_group(
         for name in group.inner:
             buffer = program.buffers[name]
             shape, strides = _constants(buffer.shape), _constants(buffer.strides)
-            named[name] = empty_cpu(shape, strides, buffer.dtype)
+            named[name] = allocate(shape, strides, buffer.dtype)
         threads = torch.get_num_threads()
         for step in group.steps:
             pointers = [readable.address(named[name]) for name in argument_buffers(step.body)]
@@ -275,6 +281,10 @@ def place_temporaries(
         placed.append((offset, size, name))
         total = max(total, offset + size)
     return {name: offset for offset, _, name in placed}, total
+
+
+def _sizes(program: Program, names: Iterable[str]) -> dict[str, int | None]:
+    return {name: buffer_bytes(program.buffers[name]) for name in names}
 
 
 def _is_quiet(size: int | None, work: Sequence[int]) -> bool:

@@ -53,6 +53,12 @@ struct Allocation {
   PyObject *sizes, *strides, *dtype;
 };
 
+// A part of the scratch memory, and the pattern that fills it before a kernel: for tests.
+struct Fill {
+  size_t kernel, offset, count;
+  std::vector<char> pattern;
+};
+
 struct Program {
   PyObject_HEAD
   vectorcallfunc vectorcall;
@@ -75,6 +81,7 @@ struct Program {
   std::vector<Allocation>* allocations;
   std::vector<PyObject*>* constants;  // per output: a value, or null for a slot
   std::vector<Py_ssize_t>* outputs;
+  std::vector<Fill>* fills;  // see poison.py; none but in its mode
   std::vector<char>* used;  // per input: whether a kernel takes its memory
   InputCheck* check;        // of the inputs, before a kernel starts; or null
 };
@@ -203,6 +210,32 @@ PyObject* finish(PyObject* epilogue, PyObject* const* given, Py_ssize_t count, P
     if (!value || PyList_SetItem(left, position, value) < 0) Py_CLEAR(left);
   }
   return left;
+}
+
+void fill_scratch(const Program* self, size_t kernel, char* scratch) {
+  for (const Fill& fill : *self->fills) {
+    if (fill.kernel != kernel) continue;
+    char* to = scratch + fill.offset;
+    for (size_t i = 0; i < fill.count; i++, to += fill.pattern.size()) {
+      memcpy(to, fill.pattern.data(), fill.pattern.size());
+    }
+  }
+}
+
+// program.poison(kernel, offset, count, pattern): fill scratch memory before a kernel, in each call.
+PyObject* program_poison(PyObject* object, PyObject* arguments) {
+  auto* self = reinterpret_cast<Program*>(object);
+  Py_ssize_t kernel, offset, count, size;
+  const char* pattern;
+  if (!PyArg_ParseTuple(arguments, "nnny#", &kernel, &offset, &count, &pattern, &size)) return nullptr;
+  if (kernel < 0 || offset < 0 || count < 0 ||
+      static_cast<size_t>(offset + count * size) > self->scratch) {
+    PyErr_SetString(PyExc_ValueError, "there is no such scratch memory");
+    return nullptr;
+  }
+  self->fills->push_back({static_cast<size_t>(kernel), static_cast<size_t>(offset),
+                          static_cast<size_t>(count), {pattern, pattern + size}});
+  Py_RETURN_NONE;
 }
 
 // Call what stands in for the program, with the same inputs.
@@ -338,6 +371,7 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
   PyThreadState* thread = self->release ? PyEval_SaveThread() : nullptr;
   for (; which < self->kernels->size(); which++) {
     const Kernel& kernel = (*self->kernels)[which];
+    if (!self->fills->empty()) fill_scratch(self, which, scratch);
     size_t n = 0;
     for (const Argument& argument : kernel.arguments) {
       switch (argument.kind) {
@@ -502,6 +536,7 @@ PyObject* program_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   self->allocations = new std::vector<Allocation>;
   self->constants = new std::vector<PyObject*>;
   self->outputs = new std::vector<Py_ssize_t>;
+  self->fills = new std::vector<Fill>;
   self->used = new std::vector<char>;
   if (program_fill(self, arguments) < 0) {
     Py_DECREF(self);
@@ -544,6 +579,7 @@ void program_dealloc(PyObject* object) {
   delete self->allocations;
   delete self->constants;
   delete self->outputs;
+  delete self->fills;
   delete self->used;
   type->tp_free(object);
   Py_DECREF(type);
@@ -551,6 +587,7 @@ void program_dealloc(PyObject* object) {
 
 PyMethodDef program_methods[] = {
     {"boxed", program_boxed, METH_O, "Run on the inputs in a list, which is emptied."},
+    {"poison", program_poison, METH_VARARGS, "Fill scratch memory before a kernel, in each call."},
     {"link", program_link, METH_VARARGS, "Launch another build of a kernel: its number, address."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -66,8 +66,8 @@ UNARY: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 _SAME = (
     "add sub mul div floor_divide remainder fmod lt le gt ge eq ne maximum minimum fmax "
-    "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift logical_and logical_or "
-    "logical_xor pow gcd rsub atan2 copysign xlogy"
+    "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift logical_and "
+    "logical_or logical_xor pow gcd rsub atan2 copysign xlogy"
 )
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     name: getattr(torch, name) for name in _SAME.split()

@@ -49,6 +49,7 @@ from fusec.graph.rows import bound_rows
 from fusec.graph.saved import recomputed_operators, saved_tensors
 from fusec.graph.softmax import open_log_softmax
 from fusec.graph.upcasts import widen_again
+from fusec.graph.updates import refused_update
 from fusec.graph.wide_results import ask_for_wide_results
 from fusec.ir.body import Extern
 from fusec.lower.values import GraphNotLowered
@@ -110,6 +111,11 @@ class Backend:
             stages = [_as_text("capture", max(started - self.clock, 0.0), module)]
             compiler = _GraphCompiler(self, graph, stages, input_names(module))
             try:
+                refused = refused_update(module)
+                if refused:
+                    graph.fallback = f"runs in eager, which raises: {refused}"
+                    graph.compiled = module.forward
+                    return graph.entry()
                 whole = settle_attention_masks(keep_interpolations_of_bytes(module))
                 graph.compiled = compiler.compile(whole, example_inputs)
                 if compiler.direct is not None and not graph.fallback:

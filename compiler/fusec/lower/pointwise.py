@@ -226,15 +226,22 @@ def add(lowering: Lowering, x: Operand, y: Operand, *, alpha: Operand = 1) -> Te
     return map_elements(lowering, (x, y), lambda a, b: _bool_result("add", a, _scaled(b, alpha)))
 
 
+def _require_no_bool(*operands: Operand) -> None:
+    if any(isinstance(operand, bool) for operand in operands):
+        raise NotLowered("eager refuses to subtract a bool")
+
+
 @register(aten.sub)
 def sub(lowering: Lowering, x: Operand, y: Operand, *, alpha: Operand = 1) -> TensorValue:
     """Return x - alpha * y."""
+    _require_no_bool(x, y)
     return map_elements(lowering, (x, y), lambda a, b: ops.binary("sub", a, _scaled(b, alpha)))
 
 
 @register(aten.rsub)
 def rsub(lowering: Lowering, x: Operand, y: Operand, alpha: Operand = 1) -> TensorValue:
     """Return y - alpha * x."""
+    _require_no_bool(x, y)
     return map_elements(lowering, (x, y), lambda a, b: ops.binary("sub", b, _scaled(a, alpha)))
 
 

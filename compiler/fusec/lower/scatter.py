@@ -303,6 +303,8 @@ def masked_scatter(
     shape = meta.shape
     if source.numel.constant == 0 or not shape:
         raise NotLowered("masked_scatter of a scalar, or from nothing")
+    if mask.dtype != torch.bool:
+        raise NotLowered("eager refuses a mask that is not bool")
 
     def chosen(index: Index) -> Node:
         return truth(mask.at(broadcast_index(index, mask.shape)))

@@ -45,11 +45,11 @@ from fusec.graph.masks import settle_attention_masks
 from fusec.graph.onednn import multiply_by_onednn
 from fusec.graph.pixels import multiply_single_pixels
 from fusec.graph.random import replace_random
+from fusec.graph.refused_calls import refused_call
 from fusec.graph.rows import bound_rows
 from fusec.graph.saved import recomputed_operators, saved_tensors
 from fusec.graph.softmax import open_log_softmax
 from fusec.graph.upcasts import widen_again
-from fusec.graph.updates import refused_update
 from fusec.graph.wide_results import ask_for_wide_results
 from fusec.ir.body import Extern
 from fusec.lower.values import GraphNotLowered
@@ -111,7 +111,7 @@ class Backend:
             stages = [_as_text("capture", max(started - self.clock, 0.0), module)]
             compiler = _GraphCompiler(self, graph, stages, input_names(module))
             try:
-                refused = refused_update(module)
+                refused = refused_call(module)
                 if refused:
                     graph.fallback = f"runs in eager, which raises: {refused}"
                     graph.compiled = module.forward

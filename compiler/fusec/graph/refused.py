@@ -47,7 +47,8 @@ _TABLE: dict[tuple[str, ...], str] = {
     """,
     ("bools",): """
         abs addbmm addcmul addmv baddbmm bmm convolution dot linalg_cross mv neg pow.Tensor_Tensor
-        reflection_pad1d replication_pad1d replication_pad2d rsub.Tensor sub.Tensor trace vdot
+        reflection_pad1d replication_pad1d replication_pad2d rsub.Scalar rsub.Tensor sub.Tensor
+        trace vdot
     """,
     ("integers",): "im2col max_pool2d_with_indices_backward",
     ("complex",): """
@@ -70,7 +71,6 @@ _TABLE: dict[tuple[str, ...], str] = {
     ("floats", "halves", "bools", "complex"): """
         bitwise_left_shift.Tensor bitwise_right_shift.Tensor gcd lcm
     """,
-    ("halves", "bools", "integers", "complex"): "multi_margin_loss multilabel_margin_loss_forward",
     ("bools", "short integers", "complex"): "avg_pool2d",
     ("halves", "bools", "short integers", "complex"): "avg_pool3d",
 }
@@ -81,13 +81,13 @@ _REFUSED = {
 }
 # Their first tensor decides, whatever is beside it; other operators promote what differs.
 _BY_FIRST = frozenset(
-    "max_unpool2d max_unpool3d nll_loss_forward multi_margin_loss native_batch_norm "
-    "multilabel_margin_loss_forward max_pool2d_with_indices_backward "
+    "max_unpool2d max_unpool3d nll_loss_forward native_batch_norm "
+    "max_pool2d_with_indices_backward "
     "_native_batch_norm_legit _native_batch_norm_legit.no_stats "
     "_native_batch_norm_legit_no_training native_layer_norm native_group_norm".split()
 )
 # Any of their tensors decides.
-_BY_ANY = frozenset(("sub.Tensor", "rsub.Tensor"))
+_BY_ANY = frozenset(("sub.Tensor", "rsub.Tensor", "rsub.Scalar"))
 
 Kind = tuple[torch.dtype, str]
 Rule = Callable[..., Any]

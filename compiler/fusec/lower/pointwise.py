@@ -489,6 +489,8 @@ def clamp(
     operands = tuple(o for o in (x, low, high) if o is not None)
     dtype, common = promoted(operands)
     require_fitting(common, low, high)
+    if common == torch.bool:
+        raise NotLowered("eager refuses to clamp bools")
     if any(isinstance(bound, float) and math.isnan(bound) for bound in (low, high)):
         return lowering.pointwise(lambda index: ops.const(math.nan, dtype))  # as eager fills it
 

@@ -1,7 +1,8 @@
-"""Updates that eager refuses: of a tensor whose type cannot hold what is computed.
+"""Calls that eager refuses, and of which tracing leaves nothing to see.
 
-``x.mul_(1.5)`` of integers, or ``out=`` of another type.  Fake tensors let some of them pass, and a
-functional graph converts without a word.  A graph that has one runs in eager, which raises there.
+``x.mul_(1.5)`` of integers, or ``out=`` of another type: fake tensors let some of them pass, and a
+functional graph converts without a word.  Losses that tracing takes apart before it asks us.
+A graph that has such a call runs in eager, which raises there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import operator
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
@@ -18,9 +20,12 @@ _IN_PLACE = frozenset(("mul_", "multiply_", "__imul__", operator.imul))
 # Into ``out=`` of just the type of the result; other functions convert where that is safe.
 _EXACT = frozenset((torch.amax, torch.amin, torch.aminmax, torch.complex, torch.polar))
 
+# On a CPU of float32 and float64 alone.
+_OF_FLOATS = frozenset((F.multi_margin_loss, F.multilabel_margin_loss))
 
-def refused_update(module: fx.GraphModule) -> str:
-    """Return which update of a captured graph eager refuses, or an empty string."""
+
+def refused_call(module: fx.GraphModule) -> str:
+    """Return which call of a captured graph eager refuses, or an empty string."""
     for node in module.graph.nodes:
         if node.op not in ("call_function", "call_method"):
             continue
@@ -28,6 +33,8 @@ def refused_update(module: fx.GraphModule) -> str:
             return f"{node.name} has a result that its tensor cannot hold"
         if node.target in _EXACT and _writes_another_type(node):
             return f"{node.name} writes into a tensor of another type"
+        if node.target in _OF_FLOATS and _has_no_kernel(node):
+            return f"{node.name} is of a type that has no kernel"
     return ""
 
 
@@ -50,6 +57,13 @@ def _writes_another_type(node: fx.Node) -> bool:
     return given is not None and any(dtype != given for dtype in out)
 
 
+def _has_no_kernel(node: fx.Node) -> bool:
+    given = _value(node.args[0] if node.args else node.kwargs.get("input"))
+    if not isinstance(given, torch.Tensor) or given.device.type != "cpu":
+        return False
+    return given.dtype not in (torch.float32, torch.float64)
+
+
 def _types(values: object) -> Iterator[torch.dtype]:
     for leaf in tree_leaves(values):
         value = _value(leaf)
@@ -61,4 +75,4 @@ def _value(arg: object) -> object:
     return arg.meta.get("example_value") if isinstance(arg, fx.Node) else arg
 
 
-__all__ = ["refused_update"]
+__all__ = ["refused_call"]

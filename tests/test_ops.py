@@ -79,5 +79,5 @@ def test_a_run_is_reported_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFix
     capsys.readouterr()
     assert main(options) == 0
     assert "of 1 operators" not in capsys.readouterr().out, "nothing was left to run"
-    assert len(report.read(path)) == 2
+    assert len([u for u in report.read(path).values() if u["samples"]]) == 2
     assert main(["no such thing"]) == 2

@@ -35,6 +35,7 @@ from fusec.collector import Rest
 from fusec.errors import BadOption, DeviceNotThere, FusecError
 from fusec.graph.decompositions import decomposition_table
 from fusec.graph.pipeline import Form, Subject, check_without, format_passes, run_passes
+from fusec.graph.refused_calls import refused_call
 from fusec.graph.saved import recomputed_operators, saved_tensors
 from fusec.lower.values import GraphNotLowered
 from fusec.options import Options
@@ -105,6 +106,11 @@ class Backend:
             stages = [_as_text("capture", max(started - self.clock, 0.0), module)]
             compiler = _GraphCompiler(self, graph, stages, input_names(module))
             try:
+                refused = refused_call(module)
+                if refused:
+                    graph.fallback = f"runs in eager, which raises: {refused}"
+                    graph.compiled = module.forward
+                    return graph
                 graph.compiled = compiler.compile(example_inputs)
                 if compiler.direct is not None and not graph.fallback:
                     if wraps_no_more(graph.compiled, compiler.direct):

@@ -426,6 +426,9 @@ DTYPES = {
         torch.int32,
         torch.int16,
         torch.int8,
+        torch.uint64,
+        torch.uint32,
+        torch.uint16,
         torch.uint8,
         torch.bool,
     )

@@ -13,6 +13,7 @@ from torch._decomp.decompositions import pw_cast_for_opmath
 from torch._prims_common import suggest_memory_format
 
 from fusec.graph.foreach import foreach_decompositions
+from fusec.graph.refused import refusing
 
 aten = torch.ops.aten
 
@@ -83,7 +84,7 @@ def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object]
     table.update(get_decompositions([op for op in _ADDED if not _is_kept(op)]))
     table.update(foreach_decompositions())
     table.update(_AMENDED)
-    return {op: rule for op, rule in table.items() if not _is_kept(op)}
+    return {op: refusing(op, rule) for op, rule in table.items() if not _is_kept(op)}
 
 
 def _bucketize(

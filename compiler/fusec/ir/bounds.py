@@ -26,6 +26,7 @@ from fusec.ir.node import (
     Op,
     Reduce,
     current_recorder,
+    known_value,
 )
 
 Interval = tuple[float, float]
@@ -97,7 +98,8 @@ def _of_type(dtype: torch.dtype) -> Interval:
 
 def _bounds(node: Node, depth: int) -> Interval | None:
     if isinstance(node, Const):
-        return (node.value, node.value) if node.value == node.value else None
+        value = known_value(node)
+        return None if math.isnan(value) else (value, value)
     if isinstance(node, IndexValue):
         low, high = lower_bound(node.expr), upper_bound(node.expr)
         found = None if low is None or high is None else (low, high)

@@ -10,6 +10,7 @@ from fusec.ir import ops
 from fusec.ir.body import UNINITIALIZED
 from fusec.ir.index import Expr
 from fusec.ir.node import Node
+from fusec.lower.numbers import require_fitting
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import Index, NotLowered, TensorValue
 
@@ -20,6 +21,7 @@ def _filled(lowering: Lowering, fill: object) -> TensorValue:
         return lowering.lazy(lambda index: ops.cast(ops.index_value(fill, torch.int64), dtype))
     if not isinstance(fill, (int, float)):
         raise NotLowered(f"a tensor filled with {type(fill).__name__}")
+    require_fitting(dtype, fill)
     return lowering.lazy(lambda index: ops.const(fill, dtype))
 
 

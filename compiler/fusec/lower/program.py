@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from fusec.errors import DeviceNotThere
 from fusec.graph.compared import COMPARED
 from fusec.graph.halves import REASON, STORED
+from fusec.graph.refused import refused
 from fusec.graph.storages import makers_of_shared_results
 from fusec.ir.body import GAPS, OWNED_TENSOR, PROMISE, Buffer, Program, TensorRef
 from fusec.ir.index import Expr
@@ -183,7 +184,8 @@ class _Driver:
             if meta is not None:
                 _require_device(meta.device, lowering.where)
         with source_line(lowering.where):
-            found = self.lower_call(target, args, kwargs, several)
+            asked = str(node.meta.get("original_aten")) == str(target)
+            found = self.lower_call(target, args, kwargs, several, asked)
             if node in self.shared and isinstance(found, TensorValue):
                 found = lowering.realize(found, lowering.result)
             self.values[node] = found
@@ -205,14 +207,30 @@ class _Driver:
             lowering.extern(PromisedNumber(where), (number, self.values[node]), {}, PROMISE)
 
     def lower_call(
-        self, target: object, args: tuple[object, ...], kwargs: dict[str, object], several: bool
+        self,
+        target: object,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        several: bool,
+        asked: bool,
     ) -> object:
+        """Lower a call, or emit it as one of ATen.
+
+        Args:
+            target: What is called.
+            args: Its arguments, as values.
+            kwargs: The named ones.
+            several: Whether it has several results.
+            asked: Whether the user called it, rather than a decomposition.
+        """
         lowering = self.lowering
         rule = find_rule(target)
         before = (len(lowering.steps), dict(lowering.buffers))
         try:
             if rule is None:
                 raise NotLowered(f"{_label(target)} runs as ATen's own kernel")
+            if asked:
+                _require_implemented(target, args, kwargs)
             _require_supported(args, kwargs, lowering.results, self.converted(target))
             return rule(lowering, *args, **kwargs)
         except NotLowered as reason:
@@ -355,6 +373,19 @@ def _require_device(device: torch.device, where: SourceLine | None) -> None:
     if (device.index or 0) >= count:
         there = ["cpu", *(f"cuda:{n}" for n in range(count))]
         raise DeviceNotThere(str(device), there, str(where) if where else "")
+
+
+def _require_implemented(target: object, args: Sequence[object], kwargs: dict[str, object]) -> None:
+    """Raise where eager has no kernel for an operator's types: it is left to raise its own error.
+
+    Raises:
+        NotLowered: It has none.
+    """
+    tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, TensorValue)]
+    kinds = [(tensor.dtype, tensor.device.type) for tensor in tensors]
+    dtype = refused(target, kinds, kwargs.get("dtype"))
+    if dtype is not None:
+        raise NotLowered(f"eager refuses {str(dtype).removeprefix('torch.')}")
 
 
 def _require_supported(

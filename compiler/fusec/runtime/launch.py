@@ -41,8 +41,11 @@ def empty_cuda(
     return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
 
-class KernelCheckFailed(FusecError, IndexError):
-    """A check inside a kernel failed: an index out of range, an integer division by zero."""
+class KernelCheckFailed(FusecError, IndexError, RuntimeError):
+    """A check inside a kernel failed: an index out of range.
+
+    Eager raises IndexError where a tensor is indexed, RuntimeError in ``gather`` and ``scatter``.
+    """
 
 
 def raise_check(name: str, status: int, checks: Sequence[str]) -> None:

@@ -1,0 +1,78 @@
+"""Calls that eager refuses, and of which tracing leaves nothing to see.
+
+``x.mul_(1.5)`` of integers, or ``out=`` of another type: fake tensors let some of them pass, and a
+functional graph converts without a word.  Losses that tracing takes apart before it asks us.
+A graph that has such a call runs in eager, which raises there.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
+# In place, with a result of the type that the operands have in common.
+_IN_PLACE = frozenset(("mul_", "multiply_", "__imul__", operator.imul))
+# Into ``out=`` of just the type of the result; other functions convert where that is safe.
+_EXACT = frozenset((torch.amax, torch.amin, torch.aminmax, torch.complex, torch.polar))
+
+# On a CPU of float32 and float64 alone.
+_OF_FLOATS = frozenset((F.multi_margin_loss, F.multilabel_margin_loss))
+
+
+def refused_call(module: fx.GraphModule) -> str:
+    """Return which call of a captured graph eager refuses, or an empty string."""
+    for node in module.graph.nodes:
+        if node.op not in ("call_function", "call_method"):
+            continue
+        if node.target in _IN_PLACE and _is_too_wide(node):
+            return f"{node.name} has a result that its tensor cannot hold"
+        if node.target in _EXACT and _writes_another_type(node):
+            return f"{node.name} writes into a tensor of another type"
+        if node.target in _OF_FLOATS and _has_no_kernel(node):
+            return f"{node.name} is of a type that has no kernel"
+    return ""
+
+
+def _is_too_wide(node: fx.Node) -> bool:
+    target, *others = (_value(arg) for arg in node.args)
+    if not isinstance(target, torch.Tensor) or not others:
+        return False
+    if not isinstance(others[0], (torch.Tensor, int, float, complex)):
+        return False
+    return not torch.can_cast(torch.result_type(target, others[0]), target.dtype)
+
+
+def _writes_another_type(node: fx.Node) -> bool:
+    out = list(_types(node.kwargs.get("out")))
+    if not out:
+        return False
+    given = next(_types(node.args), None)
+    if given is not None and node.target in (torch.complex, torch.polar):
+        given = torch.complex128 if given == torch.float64 else torch.complex64
+    return given is not None and any(dtype != given for dtype in out)
+
+
+def _has_no_kernel(node: fx.Node) -> bool:
+    given = _value(node.args[0] if node.args else node.kwargs.get("input"))
+    if not isinstance(given, torch.Tensor) or given.device.type != "cpu":
+        return False
+    return given.dtype not in (torch.float32, torch.float64)
+
+
+def _types(values: object) -> Iterator[torch.dtype]:
+    for leaf in tree_leaves(values):
+        value = _value(leaf)
+        if isinstance(value, torch.Tensor):
+            yield value.dtype
+
+
+def _value(arg: object) -> object:
+    return arg.meta.get("example_value") if isinstance(arg, fx.Node) else arg
+
+
+__all__ = ["refused_call"]

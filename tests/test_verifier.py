@@ -334,3 +334,93 @@ def test_a_pass_that_breaks_a_graph_is_named(monkeypatch: pytest.MonkeyPatch) ->
     torch._dynamo.reset()
     with pytest.raises(Exception, match=r"after the pass cse: tanh: .* \[value_dtype\]"):
         fusec.compile(torch.tanh)(torch.randn(4))
+
+
+# -- kernels and host programs ----------------------------------------------------------------
+
+
+def compiled_part(target: str = "cpp") -> Any:
+    torch._dynamo.reset()
+    compiled = fusec.compile(
+        lambda x, y: (torch.sort(F.gelu(x))[0] + y).sum(1), target=target, dynamic=True
+    )
+    compiled(torch.randn(4, 8), torch.randn(4, 8))
+    return compiled.graphs[0].parts[0].state
+
+
+def argument(number: int, **changes: Any) -> Callable[[Any], Any]:
+    def change(kernel: Any) -> Any:
+        given = list(kernel.signature.arguments)
+        given[number] = replace(given[number], **changes)
+        return replace(kernel, signature=replace(kernel.signature, arguments=tuple(given)))
+
+    return change
+
+
+KERNELS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "another name": (lambda k: replace(k, name="other"), "kernel_name"),
+    "an entry that is not there": (lambda k: replace(k, entry="other"), "kernel_entry"),
+    "an entry that is no name": (lambda k: replace(k, entry="a b"), "kernel_entry"),
+    "an argument less": (
+        lambda k: replace(k, signature=replace(k.signature, arguments=k.signature.arguments[:-1])),
+        "argument_count",
+    ),
+    "another type": (argument(0, dtype=torch.float64), "argument_type"),
+    "another role": (argument(0, role="out"), "argument_role"),
+    "a size less": (lambda k: replace(k, signature=replace(k.signature, sizes=())), "size_count"),
+    "a line that is not there": (lambda k: replace(k, origins={9999: ()}), "origin_line"),
+    "a brace too many": (lambda k: replace(k, text=k.text + "{"), "kernel_syntax"),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_each_mistake_in_a_kernel_is_found(name: str) -> None:
+    from fusec.codegen.verifier import kernel_problems
+
+    state = compiled_part()
+    (step, *_) = (step for step in state.scheduled.steps if isinstance(step, Compute))
+    kernel = state.kernels[step.name].source
+    buffers = state.scheduled.buffers
+    assert kernel_problems(step, kernel, buffers) == []
+    change, kind = KERNELS[name]
+    assert kind in {p.kind for p in kernel_problems(step, change(kernel), buffers)}
+
+
+def test_a_triton_kernel_must_be_python() -> None:
+    from fusec.codegen.verifier import kernel_problems
+
+    state = compiled_part("triton")
+    (step, *_) = (step for step in state.scheduled.steps if isinstance(step, Compute))
+    kernel = state.kernels[step.name].source
+    broken = replace(kernel, text=kernel.text + "\n)")
+    problems = kernel_problems(step, broken, state.scheduled.buffers)
+    assert "kernel_syntax" in {p.kind for p in problems}
+
+
+HOSTS: dict[str, tuple[Callable[[str], str], str]] = {
+    "no Python": (lambda text: text + ")", "host_syntax"),
+    "a name from nowhere": (
+        lambda text: text.replace("return [", "return [other, "),
+        "unknown_name",
+    ),
+    "freed too early": (
+        lambda text: text.replace(
+            "    return [", f"    del {text.split('return [')[1][:-2]}\n    return ["
+        ),
+        "unknown_name",
+    ),
+    "no result": (lambda text: text[: text.index("    return")], "no_return"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_each_mistake_in_a_host_program_is_found(name: str) -> None:
+    from fusec.codegen.host import DTYPES, PROVIDED
+    from fusec.codegen.verifier import host_problems
+
+    state = compiled_part()
+    given = {*state.kernels, *PROVIDED, *DTYPES}
+    assert host_problems(state.host, given) == []
+    change, kind = HOSTS[name]
+    broken = replace(state.host, text=change(state.host.text))
+    assert kind in {p.kind for p in host_problems(broken, given)}

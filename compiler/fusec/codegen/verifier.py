@@ -7,7 +7,6 @@ both must agree with the loops that they were written of.
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Collection, Iterator, Mapping
 
 from fusec.codegen.host import HostProgram
@@ -88,19 +87,16 @@ def _host(host: HostProgram, given: set[str]) -> Iterator[tuple[str, str]]:
         yield "host_syntax", str(error)
         return
     assert isinstance(function, ast.FunctionDef)
-    known = {*given, *host.constants, *host.groups, *dir(builtins)}
+    known = {*given, *host.constants, *host.groups}
     known |= {argument.arg for argument in function.args.args}
     there: set[str] = set()
     for statement in function.body:
-        for node in ast.walk(statement):
-            read = isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Load, ast.Del))
-            if read and node.id not in known | there:
-                yield "unknown_name", f"{node.id} is not there (line {node.lineno})"
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                there.add(node.id)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del):
-                there.discard(node.id)
+        names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+        for name in names:
+            if not isinstance(name.ctx, ast.Store) and name.id not in known | there:
+                yield "unknown_name", f"{name.id} is not there (line {name.lineno})"
+        there |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        there -= {name.id for name in names if isinstance(name.ctx, ast.Del)}
     if not isinstance(function.body[-1], ast.Return):
         yield "no_return", "it does not end in what it returns"
 

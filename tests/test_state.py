@@ -231,3 +231,40 @@ def test_tangents_are_not_lost(gradients: bool, first: bool) -> None:
         assert ours.tangent is not None
         torch.testing.assert_close(ours.tangent, theirs.tangent)
     torch.testing.assert_close(compiled(x, w), wave(x, w))
+
+
+def test_inference_tensors_among_inputs_that_are_trained() -> None:
+    """Eager saves what autocast makes of them, a compiled graph may save themselves."""
+
+    def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w).sin().sum()
+
+    compiled = fusec.compile(loss)
+    with torch.inference_mode():
+        x = torch.randn(8, 8)
+    for _ in range(2):
+        w = torch.randn(8, 8, requires_grad=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            ours = torch.autograd.grad(compiled(x, w), w)
+            theirs = torch.autograd.grad(loss(x, w), w)
+        torch.testing.assert_close(ours, theirs)
+        with pytest.raises(RuntimeError, match="Inference tensors"):
+            compiled(x, w)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x, w), loss(x, w))
+    torch.testing.assert_close(compiled(x + 1, w), loss(x + 1, w))
+
+
+def test_inference_tensors_where_the_mode_changes() -> None:
+    """AOTAutograd's exception here would leave torch unable to make a tensor."""
+
+    def rows(x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode(), torch.set_grad_enabled(True):
+            return x[None] + 1
+
+    compiled = fusec.compile(rows)
+    with torch.inference_mode():
+        x = torch.randn(8, 8)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), rows(x))
+    assert torch.empty(3).shape == (3,)

@@ -20,7 +20,7 @@ Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 NUDGES = (1.0, -1.0, 2.0)
 AMPLIFIED = 6.0
 # Graphs that run in eager as they should.
-EXPECTED = "whose memory holds other numbers"
+EXPECTED = ("whose memory holds other numbers", "was made in inference mode")
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _problems(program: StateProgram, device: str, options: dict[str, Any]) -> li
     torch._dynamo.reset()
     mine = run(program, by_fusec, device=device)
     found = compared(program, eager, mine, device)
-    found += [f"fell back: {each}" for each in made[0].fallbacks if EXPECTED not in each]
+    found += [f"fell back: {each}" for each in made[0].fallbacks if not _is_expected(each)]
     if not found:
         return found
     torch._dynamo.reset()
@@ -152,6 +152,10 @@ def _problems(program: StateProgram, device: str, options: dict[str, Any]) -> li
         found = [each for each in found if LAYOUT not in each]
     known = {_kind(each) for each in theirs}
     return [each for each in found if _kind(each) not in known]
+
+
+def _is_expected(fallback: str) -> bool:
+    return any(words in fallback for words in EXPECTED)
 
 
 def _kind(problem: str) -> str:

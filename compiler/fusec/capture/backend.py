@@ -26,8 +26,8 @@ from fusec.capture.early import Early
 from fusec.capture.inputs import (
     has_subclasses,
     input_names,
-    more_than_memory,
     name_inputs,
+    needs_eager,
     updated_inputs,
 )
 from fusec.capture.recorded import recorded_call
@@ -98,7 +98,7 @@ class Backend:
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
             self.graphs.append(graph)
-            reason = more_than_memory(example_inputs)
+            reason = needs_eager(module, example_inputs)
             if reason:
                 graph.fallback = f"it runs in eager: {reason}"
                 graph.compiled = module.forward

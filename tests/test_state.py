@@ -268,3 +268,26 @@ def test_inference_tensors_where_the_mode_changes() -> None:
     for _ in range(2):
         torch.testing.assert_close(compiled(x), rows(x))
     assert torch.empty(3).shape == (3,)
+
+
+def test_an_exception_in_eager_leaves_the_state_as_it_was() -> None:
+    """A captured graph enters and leaves blocks by functions: nobody leaves what is broken off."""
+
+    def rows(x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            found = (x @ x.mT)[place]
+        with torch.no_grad():
+            return found.float() + 1
+
+    compiled = fusec.compile(rows)
+    x = complex_ones(4, 4).conj().imag
+    for place in (1, 9, 2, 9):
+        given = torch.tensor([place])
+        if place < 4:
+            close([compiled(x, given)], [rows(x, given)], 0.02)
+        else:
+            with pytest.raises(IndexError):
+                compiled(x, given)
+        assert torch.is_grad_enabled()
+        assert not torch.is_inference_mode_enabled()
+        assert not torch.is_autocast_enabled("cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -159,10 +160,16 @@ def _is_expected(fallback: str) -> bool:
 
 
 def _kind(problem: str) -> str:
-    """Return what differs in which call, whichever time: torch may run one of them in eager."""
+    """Return what differs in which call, whichever time: torch may run one of them in eager.
+
+    An exception is the same in whichever call: a run ends with it.
+    """
     problem = problem.replace(" again", "")
     if " elements differ" in problem:
         return problem.split(" elements differ", maxsplit=1)[0]
+    if ": raised: raised: " in problem:
+        words = problem.split(": raised: raised: ", maxsplit=1)[1]
+        return re.sub(r"backend='[^']*'", "", words)[:120]
     return problem if "instead of" in problem else ": ".join(problem.split(": ")[:3])
 
 

@@ -6,19 +6,25 @@ raises in between would leave autocast on, or inference mode, for all that comes
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
-from torch.amp import autocast_mode
-from torch.autograd import grad_mode
 
-# What enters a block, and what leaves it, given what the former returned.
-_LEFT_BY: dict[Any, Callable[[Any], Any]] = {
-    autocast_mode._enter_autocast: autocast_mode._exit_autocast,  # type: ignore[attr-defined]
-    grad_mode._enter_inference_mode: grad_mode._exit_inference_mode,  # type: ignore[attr-defined]
+# What enters a block, by name; what leaves it, and whether that takes what the former returned.
+_LEFT_BY = {
+    "_enter_autocast": ("_exit_autocast", True),
+    "_enter_inference_mode": ("_exit_inference_mode", True),
+    "_grad_increment_nesting": ("_grad_decrement_nesting", False),
+    "_vmap_increment_nesting": ("_vmap_decrement_nesting", False),
+    "_jvp_increment_nesting": ("_jvp_decrement_nesting", False),
+    "_enter_dual_level": ("_exit_dual_level", False),
+    "_saved_tensors_hooks_disable": ("_saved_tensors_hooks_enable", False),
 }
+_LEAVES = frozenset(name for name, _ in _LEFT_BY.values())
 
 
 class _Run(fx.Interpreter):
@@ -26,15 +32,28 @@ class _Run(fx.Interpreter):
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
-        self.entered: list[tuple[Callable[[Any], Any], Any]] = []
+        self.entered: list[Callable[[], object]] = []
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if target in _LEFT_BY.values():
-            self.entered = [each for each in self.entered if each[1] is not args[0]]
         result = super().call_function(target, args, kwargs)
-        if target in _LEFT_BY:
-            self.entered.append((_LEFT_BY[target], result))
+        name = _name(target)
+        if name in _LEAVES:
+            self.entered.pop()  # blocks are nested
+        elif name in _LEFT_BY:
+            left_by, takes = _LEFT_BY[name]
+            leave = _beside(target, left_by)
+            self.entered.append(functools.partial(leave, *([result] if takes else [])))
         return result
+
+
+def _name(target: object) -> str:
+    return str(getattr(target, "__name__", ""))
+
+
+def _beside(target: Any, name: str) -> Callable[..., object]:
+    """Return another function of a function's module."""
+    found: Callable[..., object] = getattr(sys.modules[target.__module__], name)
+    return found
 
 
 def run_eagerly(module: fx.GraphModule) -> Callable[..., Any]:
@@ -43,7 +62,7 @@ def run_eagerly(module: fx.GraphModule) -> Callable[..., Any]:
     Args:
         module: The graph.
     """
-    if not any(node.target in _LEFT_BY or _sets_gradients(node) for node in module.graph.nodes):
+    if not any(_name(n.target) in {*_LEFT_BY, "_set_grad_enabled"} for n in module.graph.nodes):
         return module.forward
 
     def call(*inputs: Any) -> Any:
@@ -51,16 +70,12 @@ def run_eagerly(module: fx.GraphModule) -> Callable[..., Any]:
         try:
             return run.run(*inputs)
         except BaseException:
-            for leave, what in reversed(run.entered):
-                leave(what)
+            for leave in reversed(run.entered):
+                leave()
             torch._C._set_grad_enabled(records)
             raise
 
     return call
-
-
-def _sets_gradients(node: fx.Node) -> bool:
-    return node.target is torch._C._set_grad_enabled
 
 
 __all__ = ["run_eagerly"]

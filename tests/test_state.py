@@ -14,6 +14,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 import fusec
 from fusec.graph.speeds import HalfSpeed
+from fusec.runtime.eager_graph import run_eagerly
 from support.calls import strict_calls
 
 __all__ = ["strict_calls"]  # a fixture of every test here
@@ -231,3 +232,68 @@ def test_tangents_are_not_lost(gradients: bool, first: bool) -> None:
         assert ours.tangent is not None
         torch.testing.assert_close(ours.tangent, theirs.tangent)
     torch.testing.assert_close(compiled(x, w), wave(x, w))
+
+
+def test_inference_tensors_among_inputs_that_are_trained() -> None:
+    """Eager saves what autocast makes of them, a compiled graph may save themselves."""
+
+    def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w).sin().sum()
+
+    compiled = fusec.compile(loss)
+    with torch.inference_mode():
+        x = torch.randn(8, 8)
+    for _ in range(2):
+        w = torch.randn(8, 8, requires_grad=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            ours = torch.autograd.grad(compiled(x, w), w)
+            theirs = torch.autograd.grad(loss(x, w), w)
+        torch.testing.assert_close(ours, theirs)
+        with pytest.raises(RuntimeError, match="Inference tensors"):
+            compiled(x, w)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x, w), loss(x, w))
+    torch.testing.assert_close(compiled(x + 1, w), loss(x + 1, w))
+
+
+def test_inference_tensors_where_the_mode_changes() -> None:
+    """AOTAutograd's exception here would leave torch unable to make a tensor."""
+
+    def rows(x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode(), torch.set_grad_enabled(True):
+            return x[None] + 1
+
+    compiled = fusec.compile(rows)
+    with torch.inference_mode():
+        x = torch.randn(8, 8)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), rows(x))
+    assert torch.empty(3).shape == (3,)
+
+
+def test_an_exception_in_eager_leaves_the_state_as_it_was() -> None:
+    """A captured graph enters and leaves blocks by functions: nobody leaves what is broken off."""
+
+    def slope(x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode(False), torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            return torch.func.grad(lambda t: (t * t)[place].sum())(x)
+
+    compiled = fusec.compile(slope)
+    x = complex_ones(4, 4).conj().imag
+    torch.testing.assert_close(compiled(x, torch.tensor([1])), slope(x, torch.tensor([1])))
+    graph = compiled.graphs[0].eager
+    names = [node.name for node in graph.graph.find_nodes(op="placeholder")]
+    again = run_eagerly(graph)
+
+    def call(place: int) -> torch.Tensor:
+        given = {"x": x, "place": torch.tensor([place])}
+        (found,) = again(*[value for name in names for key, value in given.items() if key in name])
+        return found
+
+    torch.testing.assert_close(call(2), slope(x, torch.tensor([2])))
+    with pytest.raises(IndexError):
+        call(9)
+    assert torch._C._functorch.peek_interpreter_stack() is None
+    assert not torch.is_inference_mode_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.is_grad_enabled()

@@ -179,6 +179,7 @@ def differences(
     exact: torch.Tensor | None,
     near: Sequence[torch.Tensor],
     kind: torch.dtype,
+    amplified: float = AMPLIFIED,
 ) -> list[str]:
     """Return how a tensor differs from eager's.
 
@@ -189,6 +190,7 @@ def differences(
         near: Likewise of inputs that are changed a little: where they are far from the exact one,
             an element is unstable.
         kind: The least exact type that it was computed in.
+        amplified: How many times that, or what eager is off by, an element may be.
     """
     if want.dtype != got.dtype or want.shape != got.shape:
         return [f"{got.dtype} {list(got.shape)} instead of {want.dtype} {list(want.shape)}"]
@@ -215,7 +217,7 @@ def differences(
         spread = (a - e).abs()
         for each in near:
             spread = torch.maximum(spread, (e - each.detach().double()).abs())
-        spread = AMPLIFIED * spread
+        spread = amplified * spread
         allowed = allowed + spread.nan_to_num(nan=torch.inf)
     wrong = ~same_kind | ((off > allowed) & finite) | ((a != b) & ~finite & ~torch.isnan(a))
     wrong &= torch.isfinite(allowed)

@@ -6,7 +6,6 @@ A repro carries this text with it, so it needs torch alone.
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -233,7 +232,7 @@ def state() -> tuple[object, ...]:
         ("modes", torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()),
         ("transform", torch._C._functorch.peek_interpreter_stack() is not None),
         ("hooks", torch._C._autograd._top_saved_tensors_default_hooks(True) is not None),
-        ("warnings", len(warnings.filters), torch.is_warn_always_enabled()),
+        ("warnings", torch.is_warn_always_enabled()),
         ("included", torch._C._dispatch_tls_local_include_set().raw_repr()),
         ("excluded", torch._C._dispatch_tls_local_exclude_set().raw_repr()),
         ("random", hash(rng.numpy().tobytes())),

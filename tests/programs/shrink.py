@@ -80,6 +80,8 @@ def shrunk(
         for candidate in _candidates(program):
             if time.monotonic() > end:
                 return program, found
+            if candidate == program:
+                continue
             texts = _checked(candidate, check)
             if any(_kind(text) == wanted for text in texts):
                 program, found, smaller = candidate, texts, True

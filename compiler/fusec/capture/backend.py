@@ -26,8 +26,8 @@ from fusec.capture.early import Early
 from fusec.capture.inputs import (
     has_subclasses,
     input_names,
-    more_than_memory,
     name_inputs,
+    needs_eager,
     updated_inputs,
 )
 from fusec.capture.recorded import recorded_call
@@ -43,6 +43,7 @@ from fusec.pipeline import Compilation, run_stages
 from fusec.report import Stage
 from fusec.runtime import native, triton_pool
 from fusec.runtime.build_queue import BuildQueue
+from fusec.runtime.eager_graph import run_eagerly
 from fusec.runtime.graph import CompiledGraph
 from fusec.runtime.part import CompiledPart
 
@@ -98,10 +99,10 @@ class Backend:
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
             self.graphs.append(graph)
-            reason = more_than_memory(example_inputs)
+            reason = needs_eager(module, example_inputs)
             if reason:
                 graph.fallback = f"it runs in eager: {reason}"
-                graph.compiled = module.forward
+                graph.compiled = run_eagerly(module)
                 return graph
             stages = [_as_text("capture", max(started - self.clock, 0.0), module)]
             compiler = _GraphCompiler(self, graph, stages, input_names(module))

@@ -10,6 +10,8 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+# What changes whether operators are recorded for autograd, in a captured graph.
+_MODES_OF_GRADIENTS = frozenset({"_set_grad_enabled", "_enter_inference_mode"})
 _PLUMBING = frozenset("L G self _parameters _buffers _modules _orig_mod forward".split())
 
 
@@ -61,16 +63,23 @@ def updated_inputs(module: fx.GraphModule) -> tuple[str, ...]:
     return tuple(found)
 
 
-def more_than_memory(inputs: Sequence[Any]) -> str:
-    """Return why kernels cannot read example inputs from memory; TorchDynamo guards on it."""
-    for value in inputs:
-        if not isinstance(value, torch.Tensor):
-            continue
+def needs_eager(module: fx.GraphModule, inputs: Sequence[Any]) -> str:
+    """Return why a graph cannot be compiled for its example inputs; TorchDynamo guards on it."""
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    for value in tensors:
         if torch._is_functional_tensor(value):
             return "an input is a functional tensor, which AOTAutograd does not take"
         if value.is_neg() or value.is_conj():
             how = "conjugated" if value.is_conj() else "negated"
             return f"an input is a {how} view, whose memory holds other numbers than it stands for"
+    if any(value.is_inference() for value in tensors):
+        # What forward keeps for backward is not what eager does, which may keep a copy.
+        if torch.is_grad_enabled() and any(value.requires_grad for value in tensors):
+            return "an input was made in inference mode, and autograd may not save it"
+        # AOTAutograd fails, and leaves torch unable to run anything any more.
+        called = {getattr(node.target, "__name__", "") for node in module.graph.nodes}
+        if called & _MODES_OF_GRADIENTS:
+            return "an input was made in inference mode, and the graph changes the mode"
     return ""
 
 
@@ -94,8 +103,8 @@ def name_inputs(module: fx.GraphModule, names: dict[int, str]) -> None:
 __all__ = [
     "has_subclasses",
     "input_names",
-    "more_than_memory",
     "name_inputs",
+    "needs_eager",
     "plain_name",
     "updated_inputs",
 ]

@@ -32,6 +32,7 @@ from fusec.report import (
 )
 from fusec.runtime import cpp_build
 from fusec.runtime.autocast import without_autocast
+from fusec.runtime.eager_graph import run_eagerly
 from fusec.runtime.part import CompiledPart, build_runnable
 from fusec.runtime.simulate import Simulated
 from fusec.runtime.strided import clone_strided
@@ -139,7 +140,7 @@ class CompiledGraph:
             self._gradients = torch.is_grad_enabled()
         assert self.compiled is not None
         if forward_ad._current_level >= 0 and any(_has_tangent(value) for value in inputs):
-            return self.eager(*inputs)  # kernels would leave the tangents behind
+            return run_eagerly(self.eager)(*inputs)  # kernels would leave the tangents behind
         return self.compiled(*inputs)
 
     def bypass(self, part: CompiledPart, *, converts: bool = False) -> None:

@@ -9,11 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import fusec
 from fusec.graph.activations import activate_again
+from fusec.graph.norms import normalized
 from support.compare import difference
 
 
@@ -263,3 +265,17 @@ def test_an_input_that_is_updated_is_not_read_again() -> None:
     assert activate_again(traced(), 2) == 1
     assert activate_again(traced(), 2, updated=("mean_1",)) == 0
     assert activate_again(traced(), 2, updated=("x_1",)) == 1  # which is read in any case
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_norm_as_a_formula_has_the_type_of_its_result(dtype: torch.dtype) -> None:
+    with FakeTensorMode():
+        x = torch.empty(8, 64, dtype=dtype, device="cuda")  # where its statistics are exact
+        module = make_fx(lambda x: torch.native_layer_norm(x, [64], None, None, 1e-5))(x)
+    (norm,) = [n for n in module.graph.nodes if "layer_norm" in str(n.target)]
+    assert isinstance(norm.args[0], torch.fx.Node)
+    (output,) = module.graph.find_nodes(op="output")
+    with module.graph.inserting_before(output):
+        made = normalized(module.graph, norm, norm.args[0])
+    assert made.meta["val"].dtype == dtype
+    assert (made.target is torch.ops.aten._to_copy.default) is (dtype != torch.float32)

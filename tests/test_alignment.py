@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fusec.graph.alignment import PADDED, align_products
 from fusec.graph.bias import add_biases_later
@@ -198,3 +199,29 @@ def test_the_reason_is_shown(products: bool) -> None:
     (step,) = program.steps
     assert isinstance(step, Extern)
     assert step.reason == f"{BLAS}, {PADDED}"
+
+
+def test_a_batch_of_unknown_size_is_left_alone(eager_pays: None) -> None:
+    half = torch.float16
+    given = torch.randn(5, 9, 11, dtype=half), torch.randn(5, 9, 13, dtype=half)
+    module = traced(lambda a, b: (torch.bmm(a.transpose(1, 2), b),), given)
+    shape_env = ShapeEnv()
+    with FakeTensorMode(shape_env=shape_env):
+        batch = shape_env.create_unbacked_symint()
+        for node in module.graph.nodes:
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                shape = (batch, *value.shape[1:])
+                node.meta["val"] = torch.empty_strided(
+                    shape, value.stride(), dtype=half, device="cuda"
+                )
+    assert align_products(module) == 0
+    assert align_products(traced(lambda a, b: (torch.bmm(a.transpose(1, 2), b),), given)) == 1
+
+
+def test_what_is_copied_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fusec.graph.choices._START", 0.0)
+    given = torch.randn(24, 37, dtype=torch.float16), torch.randn(37, 41, dtype=torch.float16)
+    for terabytes, count in ((1e9, 1), (1e-9, 0)):
+        monkeypatch.setattr("fusec.graph.choices._TERABYTES", terabytes)
+        assert align_products(traced(lambda a, b: ((a @ b).relu(),), given)) == count

@@ -199,3 +199,15 @@ def test_a_float_that_may_be_nan_keeps_its_comparison() -> None:
 
     x = torch.tensor([0.5, math.nan, -3.0, math.inf])
     assert not difference(fusec.compile(function)(x), function(x))
+
+
+@pytest.mark.parametrize("name", ["floordiv", "truncdiv", "remainder"])
+@pytest.mark.parametrize("divisor", [-4, 0, "varying", "between"])
+def test_a_divisor_that_is_no_positive_number_says_nothing(name: str, divisor: object) -> None:
+    """Quotients turn round or have no end there."""
+    dividend = ops.binary("sub", position(17), const(9, I64))
+    if isinstance(divisor, int):
+        by: Node = const(divisor, I64)
+    else:
+        by = position(5) if divisor == "varying" else ops.binary("add", position(5), const(2, I64))
+    assert bounds(ops.binary(name, dividend, by)) is None

@@ -35,9 +35,12 @@ from codegen_triton_bodies import (
     transpose_add,
     wave,
 )
+from fusec.codegen.cpp import choices
 from fusec.codegen.cpp.emit import emit_cpp
+from fusec.codegen.cpp.ranges import split_ranges
+from fusec.ir import ops
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import recording
+from fusec.ir.node import const, index_value, recording
 from fusec.kernel import KernelSource
 from fusec.runtime.cpp_build import build
 from fusec.tunables import read_tunables, set_tunables
@@ -317,3 +320,47 @@ def test_a_size_that_only_a_place_names_is_a_parameter() -> None:
     with recording():
         bench.store("y", (i + shift,), bench.load("x", i), "add")
     check(bench, make_inputs(bench, 0))
+
+
+SHARED: dict[str, Callable[[torch.Tensor], object]] = {
+    "pointwise": lambda x: x * 2 + 1,
+    "rows": lambda x: x.softmax(-1),
+    "columns": lambda x: x.sum(0),
+    "columns of several": lambda x: x.view(4, -1, x.shape[1]).softmax(1),
+    "narrow rows": lambda x: x.view(-1, 8).softmax(-1),
+    "a sum of all": lambda x: x.sum(),
+    "a scan": lambda x: x.cumsum(-1),
+    "a scan down": lambda x: x.cumsum(0),
+    "a transpose": lambda x: x.t().contiguous() + 1,
+    "updates": lambda x: torch.zeros(7, x.shape[1]).index_add(0, torch.arange(len(x)) % 7, x),
+    "windows": lambda x: F.max_pool2d(x.view(4, 64, 64, -1), 3, 2),
+}
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", SHARED)
+def test_threads_share_what_is_large(name: str) -> None:
+    for rows, shared in ((1024, True), (4, False)):
+        if name == "windows" and not shared:
+            continue
+        torch._dynamo.reset()
+        compiled = fusec.compile(SHARED[name])
+        x = torch.randn(rows, 512)
+        torch.testing.assert_close(compiled(x), SHARED[name](x), rtol=1e-3, atol=1e-3)
+        text = "".join(kernel.source for kernel in compiled.kernels.values())
+        assert ("omp parallel" in text) is shared
+
+
+def test_a_loop_is_split_into_a_few_parts_at_most() -> None:
+    bench = Bench("pieces")
+    i = bench.axis(200)
+    bench.buffer("y", [200])
+    with recording():
+        value = const(0.0, F32)
+        for n in range(1, 13):
+            inside = ops.binary("lt", index_value(i, torch.int64), const(15 * n, torch.int64))
+            value = ops.where(inside, ops.binary("add", value, const(float(n), F32)), value)
+        bench.store("y", (i,), value)
+    parts = split_ranges(bench.body, bench.body.axes)
+    assert len(parts) == choices.MAX_RANGES
+    assert sum(part.axes[0].size.constant for part in parts) == 200

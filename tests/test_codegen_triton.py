@@ -43,6 +43,7 @@ from codegen_triton_bodies import (
 )
 from codegen_triton_windows import blended, neighbors, weighted, windows
 from fusec.codegen.triton.emit import emit_triton
+from fusec.codegen.triton.split import BACKWARDS, FORWARDS
 from fusec.graph.rows import LONGEST_ROW
 from fusec.ir import ops
 from fusec.ir.body import Body, Store
@@ -720,6 +721,29 @@ def test_traffic_and_operations() -> None:
     assert source.operations == 64 * 1000 * (1 + 1 + 10 + 1 + 4)
     assert source.summary == "persistent reduction of 64 rows over 1000"
     assert emit(symbolic(softmax, 3, 4)).read_bytes == -1
+
+
+def test_rows_that_surely_are_there_need_no_least_width() -> None:
+    for low, guarded in ((0, True), (2, False)):
+        rows, size = Symbol("n", "size", low=2), Symbol("m", "size", low=low)
+        case = softmax(Expr.of(rows), Expr.of(size) % 300 + low, HALF)
+        text = emit(case).text
+        assert "RBLOCK = triton.next_power_of_2(" in text
+        assert ("RBLOCK = triton.next_power_of_2(max(" in text) is guarded
+
+
+def test_sums_that_follow_others_go_forward() -> None:
+    """Only a pass that writes begins where the one before it has ended."""
+    case = softmax(4, 50_000, HALF)
+    with recording():
+        (i,), (r,) = axes(4), axes(50_000, prefix="r")
+        x = read("x", at(i, r), HALF)
+        mean = ops.reduce("sum", x, (r,), F32)
+        spread = ops.reduce("sum", ops.unary("exp", ops.binary("sub", x, mean)), (r,), F32)
+        body = Body((i,), (r,), (Store("out", at(i, r), to_memory(spread, HALF)),))
+    text = emit(Case("spread", body, case.buffers), "split").text
+    assert text.count(FORWARDS) == 2
+    assert text.count(BACKWARDS) <= 1
 
 
 def test_operations_of_what_a_sum_repeats() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import fusec
 from codegen_triton_bodies import Case
 from codegen_triton_windows import blended, neighbors, overlapping, windows
 from fusec.runtime.triton_cross import artifacts
@@ -73,3 +74,19 @@ def test_an_element_is_not_loaded_with_one_that_may_not_be_there() -> None:
     # rows of an odd length begin at an odd element every other time
     assert "tl.split" not in emit(overlapping(3, 64, (-1, 0, 1), width=129)).text
     assert "tl.split" in emit(overlapping(3, 64, (-1, 0, 1), width=130)).text
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("step", [3, 4, -2])
+def test_other_steps_than_two_make_no_pairs(step: int) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        one, other = (x[:, 0::3], x[:, 1::3]) if step == 3 else (x[:, 0::4], x[:, 1::4])
+        if step == -2:
+            one, other = x.flip(1)[:, 0::2], x.flip(1)[:, 1::2]
+        return one - other * 2
+
+    torch._dynamo.reset()
+    compiled = fusec.compile(function, target="triton")
+    x = torch.randn(6, 96)
+    torch.testing.assert_close(compiled(x), function(x))
+    assert not compiled.fallbacks

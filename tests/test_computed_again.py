@@ -13,7 +13,7 @@ from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Store, TensorR
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, recording
 from fusec.schedule.choices import Kernel, cheaper_again
-from fusec.schedule.inline import inline_pointwise
+from fusec.schedule.inline import ONCE, inline_pointwise
 from fusec.schedule.order import Order, expected_kernels, order_of
 
 ROWS, COLUMNS = 512, 4096
@@ -207,3 +207,26 @@ def test_what_is_kept_is_the_narrow_one(device: str, kept: torch.dtype) -> None:
     steps, _ = inline_pointwise(program)
     written = {name for step in steps for name in step.writes()}
     assert {found[name].dtype for name in written - {"sum", "out"}} == {kept}
+
+
+def test_what_must_not_be_computed_again_stays_where_it_is() -> None:
+    with recording():
+        made = Compute("maker", producer(0))
+        program = Program(
+            ("x", "gradient"),
+            {},
+            buffers("cpu"),
+            (made, result()),
+            (TensorRef("out", *_place("out"), Expr.of(0), HALF),),
+        )
+        steps, (decision,) = inline_pointwise(program)
+        assert [step.name for step in steps] == ["out"]
+        assert decision.fused
+        steps, (decision,) = inline_pointwise(replace(program, once=frozenset({"made"})))
+        assert [step.name for step in steps] == ["maker", "out"]
+        assert (decision.fused, decision.reason) == (False, ONCE)
+
+
+def _place(name: str) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+    found = buffers("cpu")[name]
+    return found.shape, found.strides

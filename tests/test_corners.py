@@ -129,6 +129,7 @@ def test_which_bucket(right: bool) -> None:
     assert torch.equal(fusec.compile(function)(x, boundaries), function(x, boundaries))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", [{"size": 9}, {"size": (9, 5)}, {"scale_factor": 2}], ids=str)
 def test_images_of_bytes_are_enlarged(how: dict[str, object]) -> None:
     x = torch.randint(0, 256, (1, 3, 6, 8), dtype=torch.uint8)
@@ -137,3 +138,26 @@ def test_images_of_bytes_are_enlarged(how: dict[str, object]) -> None:
         return F.interpolate(x, mode="bilinear", **how) // 2  # type: ignore[arg-type]
 
     torch.testing.assert_close(fusec.compile(function)(x), function(x), rtol=0, atol=0)
+
+
+def test_sums_of_columns_beside_the_places_of_their_largest() -> None:
+    """Threads that share the rows of a sum would each find a place of their own."""
+    x = torch.randint(-50, 50, (20_000, 12)).float()
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.sum(0), x.argmax(0), (x + 1).argmin(0)
+
+    total, largest, smallest = fusec.compile(function)(x)
+    assert torch.equal(total, x.sum(0))
+    # the first of several, as in eager
+    assert torch.equal(largest, (x == x.amax(0)).int().argmax(0))
+    assert torch.equal(smallest, (x == x.amin(0)).int().argmax(0))
+
+
+def test_a_value_of_no_column_beside_sums_of_columns() -> None:
+    x, z = torch.randn(3, 40, 70), torch.randn(3)
+
+    def function(x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x * z[:, None, None]).sum(1), (z[:, None] * 2).expand(3, 70).contiguous()
+
+    torch.testing.assert_close(fusec.compile(function)(x, z), function(x, z))

@@ -464,3 +464,16 @@ def test_a_square_is_not_read_along_its_rows_and_its_columns_at_once() -> None:
             if sum(map(bool, order)) > 1:
                 orders.setdefault(load.buffer, set()).add(order)
         assert all(len(each) == 1 for each in orders.values()), (kernel.name, orders)
+
+
+def test_the_largest_of_a_column_is_no_sum() -> None:
+    """What is added up beside the rows is a sum; a maximum waits for a kernel of its own."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x.softmax(-1)
+        return y, y.amax(0)
+
+    x = torch.randn(512, 256)
+    compiled = fusec.compile(function)
+    torch.testing.assert_close(compiled(x), function(x))
+    assert not any("column_sums" in kernel.source for kernel in compiled.kernels.values())

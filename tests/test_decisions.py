@@ -27,6 +27,7 @@ from fusec.codegen.triton.choices_matmul import (
     choose_product,
     take_apart,
 )
+from fusec.codegen.triton.phases import cut_into_phases
 from fusec.graph import choices as graph
 from fusec.ir.index import Expr, Symbol
 
@@ -190,7 +191,10 @@ POINTWISE: dict[str, Callable[[], Case]] = {
         f"weighted {shape}": lambda s=shape: weighted(*s)
         for shape in ((1, 5, 8), (2, 14, 16), (8, 28, 120), (64, 56, 96), (64, 14, 100), (1, 7, 32))
     },
-    **{f"blended {shape}": lambda s=shape: blended(*s) for shape in ((9, 32), (512, 256))},
+    **{
+        f"blended {shape}": lambda s=shape: blended(*s)
+        for shape in ((9, 32), (512, 256), (5000, 30), (5000, 100))
+    },
     **{
         f"row windows {shape}": lambda s=shape: bodies.row_windows(*s)
         for shape in ((9, 20), (5000, 47), (5000, 48), (5000, 300))
@@ -216,8 +220,9 @@ def test_pointwise_in_triton() -> None:
     def lines() -> Iterable[str]:
         for name, made in POINTWISE.items():
             case = made()
+            body = cut_into_phases(case.body, case.buffers)
             for strategy in ("", "rows", "tiled") if "float16" not in name else ("",):
-                found = shown(choose(case.body, case.buffers, strategy))
+                found = shown(choose(body, case.buffers, strategy))
                 yield f"{name}{f' as {strategy}' if strategy else ''}: {found}"
 
     compare("triton_pointwise", lines())

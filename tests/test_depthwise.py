@@ -9,9 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusec
 from fusec.graph.choices import own_windows_pay
+from fusec.graph.depthwise import divide_gradients
 
 HALF, BF16 = torch.float16, torch.bfloat16
 
@@ -187,3 +190,25 @@ def test_the_choice() -> None:
     assert not own_windows_pay(BF16, (7, 7), gradient=False)
     assert own_windows_pay(BF16, (7, 7), gradient=True)
     assert not own_windows_pay(torch.float32, (3, 3), gradient=True)
+
+
+def test_nobody_is_left_to_read_what_is_computed_apart() -> None:
+    def backward(
+        gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
+    ) -> tuple[object, ...]:
+        return torch.ops.aten.convolution_backward(
+            *(gradient, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 16),
+            [True, True, False],
+        )[:2]
+
+    given = image(2, 16, 8, 8), image(2, 16, 8, 8), torch.randn(16, 1, 3, 3, dtype=BF16)
+    with FakeTensorMode():
+        fake = [torch.empty_strided(t.shape, t.stride(), dtype=BF16, device="cuda") for t in given]
+        module = make_fx(backward)(*fake)
+    assert divide_gradients(module) == 1
+    for got, plain in zip(module(*given), backward(*given), strict=True):
+        torch.testing.assert_close(got, plain, rtol=2e-2, atol=2e-1)
+    for node in module.graph.nodes:
+        if "getitem" in str(node.target):
+            made, number = node.args
+            assert number or made.args[-1] == [True, False, False], "nobody computes it"

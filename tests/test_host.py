@@ -130,3 +130,20 @@ def test_large_tensors_are_asked_for_in_huge_pages(monkeypatch: pytest.MonkeyPat
     assert begin + size <= result.data_ptr() + large.nbytes
     assert what == 14
     assert torch.equal(result, large + 1)
+
+
+def test_only_large_products_are_written_into_memory_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w).relu()
+
+    inputs = torch.randn(24, 24), torch.randn(24, 24)
+    for least, into in ((24 * 24 * 4 + 1, False), (24 * 24 * 4, True)):
+        monkeypatch.setattr("fusec.codegen.host.LARGE_BYTES", least)
+        torch._dynamo.reset()
+        compiled = fusec.compile(function)
+        torch.testing.assert_close(compiled(*inputs), function(*inputs))
+        host = compiled.graphs[0].parts[0].state.host
+        assert host is not None
+        assert ("multiply_into(" in host.text) is into

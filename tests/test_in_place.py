@@ -10,6 +10,12 @@ import torch
 from torch import nn
 
 import fusec
+from codegen_triton_bodies import F32, at, axes, buffer, f32
+from fusec.ir import ops
+from fusec.ir.body import Body, Compute, Program, Store, TensorRef
+from fusec.ir.index import Expr
+from fusec.ir.node import recording
+from fusec.schedule.in_place import update_in_place
 from fusec.schedule.view import fusion_view
 
 TARGETS = ["cpp", "triton"]  # Triton's kernels in its interpreter
@@ -278,3 +284,28 @@ def test_looking_at_a_kernels_inputs_changes_nothing(target: str) -> None:
     graph.kernel_timings(seconds=0.02)
     assert graph.verify().ok
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_an_input_that_another_kernel_writes_stays(elsewhere: bool) -> None:
+    names = ("a", "x", "new", "rest")
+    buffers = {name: buffer(name, (8,), F32) for name in names}
+
+    def step(name: str, into: str) -> Compute:
+        (i,) = axes(8)
+        value = ops.binary("add", ops.load("x", at(i), F32), f32(1.0))
+        return Compute(name, Body((i,), (), (Store(into, at(i), value),)))
+
+    def whole(name: str) -> TensorRef:
+        return TensorRef(name, buffers[name].shape, buffers[name].strides, Expr.of(0), F32)
+
+    with recording():
+        steps = (step("first", "a" if elsewhere else "rest"), step("second", "new"))
+        outputs = (whole("new"), whole("rest"))
+        program = Program(("a", "x"), {}, buffers, steps, outputs)
+        changed, (decision,) = update_in_place(program, ("a",))
+    assert decision.fused is not elsewhere
+    assert decision.bytes_saved == (-1 if elsewhere else 2 * 8 * 4)  # written, and copied
+    assert changed.steps[1].writes() == (("new",) if elsewhere else ("a",))
+    if elsewhere:
+        assert decision.reason == "the input is written elsewhere"

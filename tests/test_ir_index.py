@@ -120,3 +120,25 @@ def test_simplified_expressions_keep_their_value(seed: int) -> None:
             swapped = expression.substitute({symbols[0]: Expr.of(symbols[1])})
             moved = {**point, symbols[0]: point[symbols[1]]}
             assert swapped.evaluate(point.__getitem__) == value(moved)
+
+
+def test_quotients_and_remainders_are_equal_by_what_they_divide() -> None:
+    i, j = (Expr.of(Symbol(name, "axis", Expr.of(100))) for name in "ij")
+    for make in (lambda a, b: a // b, lambda a, b: a % b):
+        one = make(3 * i + j, 7)
+        assert one == make(j + 3 * i, 7)
+        assert hash(one) == hash(make(j + 3 * i, 7))
+        assert one != make(3 * i + j, 9)
+        assert one != make(3 * j + i, 7)
+        assert len({one, make(3 * i + j, 7), make(3 * i + j, 9)}) == 2
+    assert (3 * i + j) // 7 != (3 * i + j) % 7
+    # so that what is added up finds its like
+    assert (3 * i + j) % 7 - (3 * i + j) % 7 == 0
+
+
+def test_what_is_affine_in_an_axis() -> None:
+    (one, i), (_, j) = axis("i", 100), axis("j", 40)
+    for expr in (i, 3 * i + 7, i * j, j, i + j // 3, Expr.of(5)):
+        assert expr.is_affine_in(one), expr
+    for expr in (i // 3, i % 3, i * i, i * j * i, j * (i // 7) + i, i + (2 * i + j) % 9):
+        assert not expr.is_affine_in(one), expr

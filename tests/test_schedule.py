@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from functorch.compile import make_boxed_func
+from torch import fx
 
+from fusec.ir.node import Recorder, recording
+from fusec.lower import lower_graph
+from fusec.schedule import products_of, schedule_program
+from fusec.schedule.view import fusion_view
 from support.interpreted import Interpreted
 
 x = torch.randn(16, 32, generator=torch.Generator().manual_seed(0))
@@ -119,3 +125,23 @@ def test_a_fusion_that_orders_two_other_steps_keeps_them_apart() -> None:
 
     backend = kernels_of(function, torch.randn(8, 8), torch.randn(64, 8, 8), torch.randn(8, 8))
     assert backend.kernel_count == 3
+
+
+def test_a_product_that_stays_a_call_is_shown_as_one() -> None:
+    class Called(Interpreted):
+        """Lowers products as what kernels could compute, and has kernels compute none or all."""
+
+        def _compile(self, module: fx.GraphModule, inputs: Any) -> Any:
+            with recording(Recorder()) as recorder:
+                program = lower_graph(module, recorder=recorder, triton=True, products=True)
+                chosen = products_of(program) if self.products else ()
+                made = schedule_program(program, None, chosen)
+                self.view = fusion_view(program, made.program, made.decisions)
+            return make_boxed_func(module.forward)
+
+    for products, kind in ((True, "kernel"), (False, "extern")):
+        torch._dynamo.reset()
+        backend = Called(products=products)
+        torch.compile(lambda x: torch.relu(x @ x.t()) * 2, backend=backend, dynamic=False)(x)
+        for graph in (backend.view.before, backend.view.after):
+            assert {node.kind for node in graph.nodes if "mm" in node.label} == {kind}

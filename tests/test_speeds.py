@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -83,3 +85,29 @@ def test_when_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     near = HalfSpeed(half=0.0085, single=0.0074, conversion=0.4)
     monkeypatch.setattr(choices, "half_speed", lambda dtype: near)
     assert not choices.multiplies_slowly(torch.float16)
+
+
+def test_each_time_is_of_its_own_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    mm, copy = torch.mm, torch.Tensor.copy_
+
+    def multiply(left: torch.Tensor, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor:
+        asked.append(str(left.dtype).removeprefix("torch."))
+        return mm(left, *args, **kwargs)
+
+    def convert(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        asked.append(f"from {source.dtype} to {target.dtype}".replace("torch.", ""))
+        return copy(target, source)
+
+    def least(*calls: Callable[[], object]) -> list[float]:
+        for call in calls:
+            call()
+        return [1e-3, 2e-3, 4e-3]
+
+    monkeypatch.setattr(torch, "mm", multiply)
+    monkeypatch.setattr(torch.Tensor, "copy_", convert)
+    monkeypatch.setattr(speeds, "_least", least)
+    found = speeds.measured(torch.bfloat16)
+    assert asked[-3:] == ["bfloat16", "float32", "from bfloat16 to float32"]
+    assert found.single == 2 * found.half == 2e6 / (128 * 768 * 768)
+    assert found.conversion == 4e6 / (8 << 20)

@@ -82,3 +82,11 @@ def test_cheap_loops_are_left_alone() -> None:
     built = fusec.compile(lambda x, y: x * y + 1)
     built(torch.randn(1 << 20), torch.randn(1 << 20))
     assert all("marks[" not in kernel.source for kernel in built.kernels.values())
+
+
+def test_what_is_kept_for_a_later_pass_goes_side_by_side_as_well() -> None:
+    compiled = fusec.compile(lambda x: x.sin().softmax(-1))
+    x = torch.randn(64, 1000)
+    torch.testing.assert_close(compiled(x), x.sin().softmax(-1))
+    (kernel,) = compiled.kernels.values()
+    assert "together(marks);" in kernel.source

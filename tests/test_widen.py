@@ -9,8 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusec
+from fusec.graph.halves import widen_products
 from fusec.graph.speeds import HalfSpeed
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -172,3 +176,26 @@ def test_a_fast_processor_keeps_its_products(monkeypatch: pytest.MonkeyPatch) ->
     compiled = fusec.compile(torch.mm)
     assert torch.equal(compiled(x, x), x @ x)
     assert widened(compiled) == [False]
+
+
+def test_only_halves_are_converted() -> None:
+    """What is in float32 already, a sum of exponentials that backward reads, stays as it is."""
+
+    def gradients(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> object:
+        call = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        q, g = (torch.mm(each, w).view(2, 64, 4, 64).transpose(1, 2) for each in (x, y))
+        result, total = call(q, q, q)
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            *(g, q, q, q, result, total, 0.0, False)
+        )
+
+    with FakeTensorMode() as mode:
+        shapes = (128, 256), (256, 256), (128, 256)
+        module = make_fx(gradients)(*(torch.empty(s, dtype=torch.bfloat16) for s in shapes))
+    with tracing(TracingContext(mode)):
+        assert widen_products(module) == 3  # the result is rounded once, for backward as well
+    converted = [n for n in module.graph.nodes if "convert" in str(n.target)]
+    assert converted
+    for node in converted:
+        (source,) = node.all_input_nodes
+        assert source.meta["val"].dtype != node.meta["val"].dtype

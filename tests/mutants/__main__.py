@@ -144,7 +144,7 @@ def judge(mutant: Mutant, tests: Sequence[Test], source: str) -> server.Outcome:
     text = mutant.applied(source)
     module = (server.module_of(mutant.file), ROOT / mutant.file, text)
     log = FOLDER / f"{mutant.key}.log"
-    options = ["--basetemp", str(FOLDER / "tmp")]
+    options = ["--basetemp", str(FOLDER / f"tmp-{os.getpid()}")]
     start = 0
     for size in (6, 24, len(tests)):
         part = tests[start : start + size]

@@ -125,11 +125,14 @@ class Covering:
 
     def tests_of(self, mutant: Mutant, sources: Mapping[str, str]) -> list[Test]:
         """Return the tests that run a mutant's lines, in the order in which to run them."""
-        names = self._names_at(mutant.file, range(mutant.lines[0], mutant.lines[1] + 1))
-        if mutant.imported and not names:  # no test's own doing; what uses the name counts
-            for file, lines in _uses(mutant, sources):
-                names |= self._names_at(file, lines)
-            names = names or set().union(*self.lines[mutant.file].values())
+        if not mutant.imported:
+            lines = range(mutant.lines[0], mutant.lines[1] + 1)
+            return in_order(self.tests[name] for name in self._names_at(mutant.file, lines))
+        # It runs when somebody first imports it, which says nothing: what uses the name counts.
+        names: set[str] = set()
+        for file, uses in _uses(mutant, sources):
+            names |= self._names_at(file, uses)
+        names = names or set().union(*self.lines[mutant.file].values())
         return in_order(self.tests[name] for name in names)
 
     def _names_at(self, file: str, lines: Iterable[int]) -> set[str]:

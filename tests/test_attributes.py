@@ -131,3 +131,24 @@ def test_the_strides_of_a_view_are_kept() -> None:
         assert fusec.compile(made, dynamic=dynamic)(x).stride() == (16, 1)
         result = fusec.compile(copied, dynamic=dynamic)(x)
         torch.testing.assert_close(result, copied(x), check_stride=True)
+
+
+def test_a_view_of_symbolic_size_of_an_updated_input_with_gaps() -> None:
+    """AOTAutograd lays it over other elements; TorchInductor and aot_eager return wrong values."""
+
+    def updated(x: torch.Tensor) -> torch.Tensor:
+        view = x.reshape(17, -1)
+        x.div_(x.abs().sum(-2, keepdim=True) + 1)
+        return view
+
+    compiled = fusec.compile(updated, dynamic=True)
+    for _ in range(2):
+        x = torch.randn(34, 4)
+        ours, theirs = x.clone()[::2, ::2], x.clone()[::2, ::2]
+        result = compiled(ours)
+        torch.testing.assert_close(result, updated(theirs), check_stride=True)
+        assert result.data_ptr() == ours.data_ptr()
+    assert "that has gaps" in compiled.fallbacks[0]
+    x = torch.randn(17, 2)
+    torch.testing.assert_close(compiled(x.clone()), updated(x.clone()), check_stride=True)
+    assert len(compiled.fallbacks) == 1  # without gaps it is compiled

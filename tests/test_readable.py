@@ -13,6 +13,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import fusec
 from fusec.runtime import native, readable
+from fusec.runtime.part import CompiledPart
 from fusec.runtime.readable import NoMemory, Unreadable
 
 
@@ -121,6 +122,23 @@ def test_a_mode_that_takes_real_tensors() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
         assert isinstance(compiled(plain()), FakeTensor)
     assert type(compiled(plain())) is torch.Tensor
+
+
+def test_the_first_call_runs_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AOTAutograd looks at the operators of a first call by a mode of its own."""
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("operators instead of kernels")
+
+    monkeypatch.setattr(CompiledPart, "_by_operators", refuse)
+
+    def views(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x.clamp(-1, 1).mT
+        return y.unsqueeze(0), y.sin()  # aliases are AOTAutograd's, whose wrapper stays
+
+    for shape in ((8, 8), (0, 8)):
+        compiled = fusec.compile(views)
+        compiled(torch.ones(shape, requires_grad=True))[1].sum().backward()
 
 
 def test_a_compiled_function_traced_by_others() -> None:

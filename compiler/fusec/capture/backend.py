@@ -20,10 +20,12 @@ from fusec.capture.direct import (
     epilogue_instead_of_wrappers,
     keep_saved_tensors,
     saved_outputs,
+    views_of_updated_inputs,
     wraps_no_more,
 )
 from fusec.capture.early import Early
 from fusec.capture.inputs import (
+    has_gaps,
     has_subclasses,
     input_names,
     name_inputs,
@@ -48,6 +50,10 @@ from fusec.runtime.graph import CompiledGraph
 from fusec.runtime.part import CompiledPart
 
 _STRICT = "FUSEC_STRICT"
+_MISPLACED = (
+    "it returns a view of symbolic size of an input that it updates and that has gaps, which "
+)
+_MISPLACED += "AOTAutograd would lay over other elements"
 # AOTAutograd's option to hand out the backward graph when it has the forward part compiled.
 _ASK_FOR_BOTH = "force_non_lazy_backward_lowering"
 
@@ -113,6 +119,10 @@ class Backend:
                     graph.compiled = module.forward
                     return graph
                 graph.compiled = compiler.compile(example_inputs)
+                if any(has_gaps(example_inputs[i]) for i in compiler.views_of_updated):
+                    graph.fallback = f"it runs in eager: {_MISPLACED}"
+                    graph.compiled, graph.parts = module.forward, []
+                    return graph
                 if compiler.direct is not None and not graph.fallback:
                     if wraps_no_more(graph.compiled, compiler.direct):
                         converts = compiler.autocast and compiler.direct.calls_operators
@@ -162,6 +172,7 @@ class _GraphCompiler:
         self.stages = stages
         self.names = names
         self.apart = False  # whether AOTAutograd takes tensor subclasses apart
+        self.views_of_updated: tuple[int, ...] = ()
         self.entered = 0.0
         # As where the graph is called, by TorchDynamo's guards; AOTAutograd changes both meanwhile.
         self.autocast = torch._C._is_any_autocast_enabled()
@@ -275,6 +286,8 @@ class _GraphCompiler:
             self.stages.append(_as_text(label, time.perf_counter() - self.entered, module))
             self.stages += self.partition
             self.partition = ()
+            if kind != "backward":
+                self.views_of_updated = views_of_updated_inputs()
             with Rest():
                 result = self._part(kind, module)
             self.graph.stages = tuple(self.stages)

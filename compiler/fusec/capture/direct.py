@@ -240,6 +240,28 @@ def _views(record: Any) -> Views | None:
     return tuple(found)
 
 
+def views_of_updated_inputs() -> tuple[int, ...]:
+    """Return the updated inputs whose views, returned by a graph, AOTAutograd makes by strides.
+
+    It is asked while AOTAutograd compiles the graph. Where a view has symbolic sizes, AOTAutograd
+    does not make it as the user did, but with the strides of what the graph returns; of an updated
+    input these are the strides of the new value, which has no gaps where the input has some.
+    """
+    record = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    found: dict[int, None] = {}
+    try:
+        for each in getattr(record, "output_info", ()):
+            if each.output_type.name != "alias_of_input":
+                continue
+            steps = each.view_meta_sequence
+            replayed = steps is not None and not any(s.has_symbolic_inputs for s in steps.sequence)
+            if record.input_info[each.base_idx].mutates_data and not replayed:  # type: ignore[union-attr]
+                found[each.base_idx] = None
+    except _UNKNOWN:
+        return ()
+    return tuple(found)
+
+
 def _replay(steps: Any, base: torch.Tensor) -> torch.Tensor:
     """Make a view as AOTAutograd does."""
     made: torch.Tensor = torch._C._functionalization.apply_view_meta_sequence(base, steps)
@@ -254,6 +276,7 @@ __all__ = [
     "names_only",
     "saved_outputs",
     "updates_are_plain",
+    "views_of_updated_inputs",
     "wrapper_of",
     "wraps_no_more",
 ]

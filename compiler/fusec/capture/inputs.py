@@ -90,6 +90,13 @@ def has_subclasses(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     return any(is_traceable_wrapper_subclass(value) for value in (*inputs, *results))
 
 
+def has_gaps(value: object) -> bool:
+    """Whether a tensor's elements do not fill a stretch of memory, each once."""
+    if not isinstance(value, torch.Tensor) or value.is_contiguous():
+        return False
+    return torch.empty_like(value, device="meta").stride() != value.stride()
+
+
 def name_inputs(module: fx.GraphModule, names: dict[int, str]) -> None:
     """Note the user's names, as ``input_names`` found them, in a graph of AOTAutograd's."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]

@@ -47,10 +47,12 @@ class Sample:
 
     Attributes:
         verdict: ``ok``; ``float64`` (differs from eager, but is no further from float64 than
-            eager is); ``wrong``; ``error`` (eager did not raise); ``eager`` (compiled, but ran in
-            eager after all); ``not compiled`` (nothing reached the backend); ``not captured``
-            (TorchDynamo itself fails, whatever the backend).  Of what eager refuses: ``raises``
-            (as it should) or ``computes``.
+            eager is); ``rounding`` (equals eager once half precision is rounded wherever eager
+            rounds it, which the option ``emulate_rounding`` does); ``wrong``; ``error`` (eager did
+            not raise); ``eager`` (compiled, but ran in eager after all); ``not compiled`` (nothing
+            reached the backend); ``not captured`` (TorchDynamo itself fails, whatever the
+            backend).  Of what eager refuses: ``raises`` (as it should), ``raises another`` (of
+            another class), or ``computes``.
         detail: The worst element, or the error.
         kernels: Generated kernels.
         externs: Reasons of its extern calls.
@@ -93,6 +95,8 @@ def judge(case: Case, backend: str, *, dynamic: bool = False) -> Sample | None:
         made = Sample("ok")
         _compare(made, case, (actual, mine), (expected, left))
         _how(made, backend, graphs)
+        if made.verdict == "wrong" and backend == "fusec" and case.determined:
+            _round_as_eager(made, case, (expected, left), dynamic)
     made.breaks = [" ".join(reason.split())[:200] for reason in breaks()]
     return with_program(made, case)
 
@@ -152,10 +156,12 @@ def breaks() -> list[str]:
     return list(torch._dynamo.utils.counters["graph_break"])
 
 
-def _compiled(case: Case, backend: str, graphs: list[Any], dynamic: bool) -> tuple[Any, Any]:
+def _compiled(
+    case: Case, backend: str, graphs: list[Any], dynamic: bool, *, emulate_rounding: bool = False
+) -> tuple[Any, Any]:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    own = _backend(backend, graphs)
+    own = _backend(backend, graphs, emulate_rounding)
 
     def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
         return torch.compile(call, backend=own, dynamic=dynamic)
@@ -177,6 +183,16 @@ def _compare(made: Sample, case: Case, found: tuple[Any, Any], wanted: tuple[Any
         made.verdict = "float64" if near else "wrong"
 
 
+def _round_as_eager(made: Sample, case: Case, wanted: tuple[Any, Any], dynamic: bool) -> None:
+    """Say so if a difference comes from half precision that is not rounded in between."""
+    try:
+        found = _compiled(case, "fusec", [], dynamic, emulate_rounding=True)
+    except Exception:
+        return
+    if not difference(found[0], wanted[0]) and not _left_over(found[1], wanted[1]):
+        made.verdict = "rounding"
+
+
 def _how(made: Sample, backend: str, graphs: list[Any]) -> None:
     """Add what came of the graphs."""
     if backend == "fusec":
@@ -191,12 +207,12 @@ def _how(made: Sample, backend: str, graphs: list[Any]) -> None:
         made.detail = next(graph.fallback for graph in graphs if graph.fallback)
 
 
-def _backend(name: str, graphs: list[Any]) -> Callable[..., Any]:
+def _backend(name: str, graphs: list[Any], emulate_rounding: bool) -> Callable[..., Any]:
     if name == "fusec":
         from fusec.capture.backend import Backend
         from fusec.options import Options
 
-        own = Backend(Options(eager_random=True))
+        own = Backend(Options(eager_random=True, emulate_rounding=emulate_rounding))
         own.graphs = graphs
         return own
 

@@ -39,6 +39,7 @@ from fusec.lower import (  # noqa: F401  (importing a family registers it)
     windows,
 )
 from fusec.lower.gaps import laid_out, lies_as
+from fusec.lower.higher_order import Subgraph, call_whole
 from fusec.lower.promises import PromisedNumber
 from fusec.lower.registry import find_rule
 from fusec.lower.sizes import SizeTable, fixed
@@ -239,7 +240,8 @@ class _Driver:
             if not callable(target):
                 raise GraphNotLowered(f"{target} cannot be called") from None
             if isinstance(target, torch._ops.HigherOrderOperator):
-                raise GraphNotLowered(f"{target} has no lowering") from None
+                found = call_whole(lowering, target, args, kwargs)
+                return found if several else found[0]
             mutated = self.mutated(target, args, kwargs)
             results = lowering.extern(target, args, kwargs, str(reason), mutated)
             return results if several else results[0]
@@ -334,6 +336,9 @@ class _Driver:
         value: object = self.module
         for part in str(node.target).split("."):
             value = getattr(value, part)
+        if isinstance(value, fx.GraphModule):
+            self.values[node] = Subgraph(node.name, value)
+            return
         if not isinstance(value, torch.Tensor):
             raise GraphNotLowered(f"{node.target} is a {type(value).__name__}")
         tensor = value

@@ -12,7 +12,6 @@ loaded once for a step that lies within a group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
 
@@ -146,9 +145,9 @@ def _taken(node: Node, condition: Node, holds: bool) -> Node:
     own, first, second = node.args
     if own is condition:
         return first if holds else second
-    if isinstance(own, Op) and isinstance(condition, Op) and own.args == condition.args:
-        if _OPPOSITE.get(own.name) == condition.name:
-            return second if holds else first
+    both = isinstance(own, Op) and isinstance(condition, Op) and own.args == condition.args
+    if both and _OPPOSITE.get(own.name) == condition.name:  # type: ignore[attr-defined]
+        return second if holds else first
     return node
 
 

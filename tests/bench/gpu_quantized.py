@@ -31,6 +31,11 @@ GROUP = 128
 Tensor = torch.Tensor
 
 
+def wide(x: Tensor) -> Tensor:
+    """``x`` as float32, as which its element-wise maths is computed; float64 stays what it is."""
+    return x.to(torch.promote_types(x.dtype, F32))
+
+
 def scaled(y: Tensor, dim: Any, to: torch.dtype) -> tuple[Tensor, Tensor]:
     """``y`` as numbers of 8 bits, and what they are times: an extreme along ``dim``."""
     most = 448.0 if to == FP8 else 127.0
@@ -41,12 +46,12 @@ def scaled(y: Tensor, dim: Any, to: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def gated(to: torch.dtype) -> Callable[..., Any]:
     """``silu(a) * b`` with a scale a row."""
-    return lambda a, b: scaled(F.silu(a.float()) * b.float(), -1, to)
+    return lambda a, b: scaled(F.silu(wide(a)) * wide(b), -1, to)
 
 
 def blocks(x: Tensor) -> Any:
     """A scale for each 128 elements of a row."""
-    q, scale = scaled(x.float().reshape(x.shape[0], -1, GROUP), -1, FP8)
+    q, scale = scaled(wide(x).reshape(x.shape[0], -1, GROUP), -1, FP8)
     return q.reshape(x.shape), scale
 
 
@@ -117,7 +122,7 @@ WORKLOADS = (
     Workload("silu * b to fp8, rows 16384x4096", gated(FP8), two(16384, 4096)),
     Workload(
         "to fp8, rows 16384x5120",
-        lambda x: scaled(x.float(), -1, FP8),
+        lambda x: scaled(wide(x), -1, FP8),
         lambda n: (torch.randn(n(16384), n(5120), dtype=BF16),),
     ),
     Workload(
@@ -127,7 +132,7 @@ WORKLOADS = (
     ),
     Workload(
         "to fp8, one scale, 8192x14336",
-        lambda x: scaled(x.float(), (0, 1), FP8),
+        lambda x: scaled(wide(x), (0, 1), FP8),
         lambda n: (torch.randn(n(8192), n(14336), dtype=BF16),),
         # read twice: no element can be scaled before the last one is seen
         moved=lambda given, results: 2 * total_bytes(flat(given)) + total_bytes(results),
@@ -144,7 +149,7 @@ WORKLOADS = (
     Workload("sum of 2^26 fp16", torch.sum, many(26, F16)),
     Workload("sum of 2^28 fp16", torch.sum, many(28, F16)),
     Workload("sum of 2^28 fp32", torch.sum, many(28, F32)),
-    Workload("sum of squares of 2^27 fp16", lambda x: (x.float() ** 2).sum(), many(27, F16)),
+    Workload("sum of squares of 2^27 fp16", lambda x: (wide(x) ** 2).sum(), many(27, F16)),
 )
 
 
@@ -168,9 +173,9 @@ def measure(workload: Workload, seconds: float, peer: bool) -> str:
         }
         calls["copy"] = lambda: target.copy_(source)
         if workload.bound == "product":
-            x, wide = inputs[0], torch.randn(results[0].shape[1], inputs[0].shape[1])
-            wide = wide.to(x)
-            calls["half"] = lambda: x @ wide.t()
+            x, w = inputs[0], torch.randn(results[0].shape[1], inputs[0].shape[1])
+            w = w.to(x)
+            calls["half"] = lambda: x @ w.t()
         times = gpu.interleave(calls, seconds)
     found = {name: statistics.median(each) for name, each in times.items()}
     columns = ("copy", "fusec", "inductor", "eager", "half")

@@ -211,6 +211,9 @@ class Block:
         relaxed = node in self.kernel.relaxed
         if node.name in ONE_PLUS.values():
             return ex.call(self.kernel.needs.helper(node.name), *args)
+        known = node.name in ("lshift", "rshift") and _within_width(node.args[1], node.dtype)
+        if known and not args[0].literal:
+            return ex.infix("<<" if node.name == "lshift" else ">>", ex.SHIFT, *args)
         if node.name in HELPED:
             return ex.call(self.kernel.needs.helper(node.name), *args)
         if node.name == INTERLEAVE:
@@ -421,6 +424,12 @@ def is_short(node: Node) -> bool:
     """Whether a value surely fits into 32 bits."""
     found = bounds(node)
     return found is not None and found[0] > -LIMIT and found[1] < LIMIT
+
+
+def _within_width(shift: Node, dtype: torch.dtype) -> bool:
+    """Whether a shift is surely by less than the type's width; others need care."""
+    found = bounds(shift)
+    return found is not None and found[0] >= 0 and found[1] < 8 * dtype.itemsize
 
 
 def _has_negative_division(expr: Expr) -> bool:

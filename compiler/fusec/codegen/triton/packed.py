@@ -145,8 +145,8 @@ def _taken(node: Node, condition: Node, holds: bool) -> Node:
     own, first, second = node.args
     if own is condition:
         return first if holds else second
-    compares = isinstance(own, Op) and isinstance(condition, Op) and own.args == condition.args
-    if compares and _OPPOSITE.get(own.name) == condition.name:  # type: ignore[attr-defined]
+    both = isinstance(own, Op) and isinstance(condition, Op) and own.args == condition.args
+    if both and _OPPOSITE.get(own.name) == condition.name:  # type: ignore[attr-defined]
         return second if holds else first
     return node
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -85,6 +86,8 @@ def run(
                 raised = f"{type(problem).__name__}: {str(problem)[:500]}"
             found += [Note((number, time), what, value) for what, value in prelude.notes]
             if raised:
+                # what left a block too late, as an exception's frames go, does it now
+                gc.collect()
                 found.append(Note((number, time), "raised", Raised(raised)))
                 break
     finally:
@@ -111,6 +114,9 @@ def _restore() -> None:
     if any(a != b for a, b in zip(keys, _KEYS, strict=True)):
         _HEALED.append(torch._C._ForceDispatchKeyGuard(*_KEYS))
         _HEALED[-1].__enter__()  # and is never left
+    if torch.is_inference_mode_enabled():
+        _HEALED.append(torch._C._InferenceMode(False))
+        _HEALED[-1].__enter__()
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
     torch.use_deterministic_algorithms(False)

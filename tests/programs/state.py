@@ -21,6 +21,7 @@ Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 # what one operator rounds.  A program has some ten of them.
 NUDGES = (1.0, -1.0, 2.0)
 AMPLIFIED = 6.0
+LEFT = "state afterwards"
 # Graphs that run in eager as they should.
 EXPECTED = ("whose memory holds other numbers", "was made in inference mode")
 
@@ -90,10 +91,23 @@ def run(
                 gc.collect()
                 found.append(Note((number, time), "raised", Raised(raised)))
                 break
+        found.append(Note((0, 0), LEFT, _left()))
     finally:
         prelude.DEVICE, prelude.NUDGE = "cpu", 0.0
         _restore()
     return found
+
+
+def _left() -> tuple[object, ...]:
+    """Return the state of torch that a run leaves, an exception or not."""
+    return (
+        ("gradients", torch.is_grad_enabled()),
+        ("inference", torch.is_inference_mode_enabled()),
+        ("included", torch._C._dispatch_tls_local_include_set().raw_repr()),
+        ("excluded", torch._C._dispatch_tls_local_exclude_set().raw_repr()),
+        ("transform", torch._C._functorch.peek_interpreter_stack() is not None),
+        torch.get_default_dtype(),
+    )
 
 
 @dataclass(frozen=True)
@@ -183,6 +197,17 @@ def compared(
     program: StateProgram, eager: Sequence[Note], mine: Sequence[Note], device: str
 ) -> list[str]:
     """Return where a run differs from eager's."""
+    *eager, wanted = eager
+    *mine, left = mine
+    found = _compared(program, eager, mine, device)
+    if left.value != wanted.value:
+        found.append(f"{LEFT}: {_differing(wanted.value, left.value)}")
+    return found
+
+
+def _compared(
+    program: StateProgram, eager: Sequence[Note], mine: Sequence[Note], device: str
+) -> list[str]:
     found: list[str] = []
     references: list[list[Note]] = []
     for place, want in enumerate(eager):

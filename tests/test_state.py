@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.nn.utils.parametrizations import weight_norm
 
 import fusec
 from fusec.graph.speeds import HalfSpeed
 from fusec.runtime.eager_graph import run_eagerly
+from fusec.runtime.expected_inputs import ExpectedInputs
 from support.calls import strict_calls
 
 __all__ = ["strict_calls"]  # a fixture of every test here
@@ -59,7 +61,7 @@ def close(ours: list[torch.Tensor], theirs: list[torch.Tensor], within: float) -
         assert (mine.double() - true.double()).norm() <= within * (true.double().norm() + 1)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -147,6 +149,7 @@ UNPACKED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("way", UNPACKED)
 def test_saved_tensors_come_back_otherwise(way: str) -> None:
     """Hooks on saved tensors may return what no kernel was compiled for."""
@@ -199,6 +202,7 @@ def test_inputs_that_are_views_with_another_sign() -> None:
     assert any("negated view" in each for each in compiled.fallbacks)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "function",
     [
@@ -216,6 +220,7 @@ def test_the_imaginary_part_of_a_conjugate(function: Callable[..., torch.Tensor]
         torch.testing.assert_close(compiled(z, x).clone(), function(z, x).clone())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("gradients", [False, True], ids=["forward", "recorded"])
 @pytest.mark.parametrize("first", [False, True], ids=["warm", "first"])
 def test_tangents_are_not_lost(gradients: bool, first: bool) -> None:
@@ -297,3 +302,39 @@ def test_an_exception_in_eager_leaves_the_state_as_it_was() -> None:
     assert not torch.is_inference_mode_enabled()
     assert not torch.is_autocast_enabled("cpu")
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["sizes", "any size"])
+def test_what_a_backward_part_expects(dynamic: bool) -> None:
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.sin() * y
+
+    compiled = fusec.compile(loss, dynamic=dynamic, keep_inputs=True)
+    x, y = torch.randn(4, 6, requires_grad=True), torch.randn(4, 6)
+    compiled(x, y).sum().backward()
+    (part,) = (part for part in compiled.graphs[0].parts if part.kind == "backward")
+    given = part.last_inputs
+    assert given is not None
+
+    def inputs(change: Callable[[torch.Tensor], torch.Tensor]) -> list[object]:
+        return [change(torch.randn(4, 6)) if isinstance(v, torch.Tensor) else v for v in given]
+
+    expected = ExpectedInputs(part.state.scheduled)
+    assert any(isinstance(value, int) for value in given) == dynamic
+    for _ in range(2):  # the second time natively
+        assert expected.fit(given)
+        assert expected.fit(inputs(lambda t: t))
+        assert not expected.fit(inputs(lambda t: t.mT.contiguous().mT))
+        assert not expected.fit(inputs(lambda t: t.double()))
+        assert not expected.fit(inputs(lambda t: t[0]))
+        assert not expected.fit(inputs(lambda t: t.to("meta")))
+        assert not expected.fit(inputs(torch._neg_view))
+        assert not expected.fit(inputs(lambda t: t.to_sparse()))
+        with torch.inference_mode():
+            assert expected.fit(inputs(lambda t: t))
+        with FakeTensorMode():
+            assert not expected.fit(inputs(lambda t: t))
+    if dynamic:
+        compiled(torch.randn(5, 6, requires_grad=True), torch.randn(5, 6)).sum().backward()
+        assert part.last_inputs is not None
+        assert expected.fit(part.last_inputs)

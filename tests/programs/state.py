@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 # what one operator rounds.  A program has some ten of them.
 NUDGES = (1.0, -1.0, 2.0)
 AMPLIFIED = 6.0
+LEFT = "state afterwards"
 # Graphs that run in eager as they should.
 EXPECTED = ("whose memory holds other numbers", "was made in inference mode")
 
@@ -85,12 +87,27 @@ def run(
                 raised = f"{type(problem).__name__}: {str(problem)[:500]}"
             found += [Note((number, time), what, value) for what, value in prelude.notes]
             if raised:
+                # what left a block too late, as an exception's frames go, does it now
+                gc.collect()
                 found.append(Note((number, time), "raised", Raised(raised)))
                 break
+        found.append(Note((0, 0), LEFT, _left()))
     finally:
         prelude.DEVICE, prelude.NUDGE = "cpu", 0.0
         _restore()
     return found
+
+
+def _left() -> tuple[object, ...]:
+    """Return the state of torch that a run leaves, an exception or not."""
+    return (
+        ("gradients", torch.is_grad_enabled()),
+        ("inference", torch.is_inference_mode_enabled()),
+        ("included", torch._C._dispatch_tls_local_include_set().raw_repr()),
+        ("excluded", torch._C._dispatch_tls_local_exclude_set().raw_repr()),
+        ("transform", torch._C._functorch.peek_interpreter_stack() is not None),
+        torch.get_default_dtype(),
+    )
 
 
 @dataclass(frozen=True)
@@ -111,6 +128,9 @@ def _restore() -> None:
     if any(a != b for a, b in zip(keys, _KEYS, strict=True)):
         _HEALED.append(torch._C._ForceDispatchKeyGuard(*_KEYS))
         _HEALED[-1].__enter__()  # and is never left
+    if torch.is_inference_mode_enabled():
+        _HEALED.append(torch._C._InferenceMode(False))
+        _HEALED[-1].__enter__()
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
     torch.use_deterministic_algorithms(False)
@@ -177,6 +197,17 @@ def compared(
     program: StateProgram, eager: Sequence[Note], mine: Sequence[Note], device: str
 ) -> list[str]:
     """Return where a run differs from eager's."""
+    *eager, wanted = eager
+    *mine, left = mine
+    found = _compared(program, eager, mine, device)
+    if left.value != wanted.value:
+        found.append(f"{LEFT}: {_differing(wanted.value, left.value)}")
+    return found
+
+
+def _compared(
+    program: StateProgram, eager: Sequence[Note], mine: Sequence[Note], device: str
+) -> list[str]:
     found: list[str] = []
     references: list[list[Note]] = []
     for place, want in enumerate(eager):

@@ -69,10 +69,10 @@ def _is_memory(value: object, buffer: Buffer) -> bool:
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
     return (
-        _dispatch_keys(value).raw_repr() & ~_ordinary_keys(value.device.type) == 0
-        and value.dtype == buffer.dtype
+        value.dtype == buffer.dtype
         and value.device.type == buffer.device.type
         and value.dim() == len(buffer.shape)
+        and _dispatch_keys(value).raw_repr() & ~_ordinary_keys(buffer.device.type) == 0
     )
 
 

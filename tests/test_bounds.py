@@ -211,3 +211,29 @@ def test_a_divisor_that_is_no_positive_number_says_nothing(name: str, divisor: o
     else:
         by = position(5) if divisor == "varying" else ops.binary("add", position(5), const(2, I64))
     assert bounds(ops.binary(name, dividend, by)) is None
+
+
+@pytest.mark.parametrize("dtype", [I64, F32], ids=str)
+@pytest.mark.parametrize("name", ["lt", "le", "gt", "ge", "eq", "ne"])
+def test_a_choice_is_bound_by_what_its_condition_lets_through(
+    name: str, dtype: torch.dtype
+) -> None:
+    for limit in range(-2, 10):
+        for other in (-1, 3, 9):
+            for turned in (False, True):
+                values = torch.arange(8).to(dtype)
+                condition = getattr(torch, name)(values, limit)
+                fixed = torch.full_like(values, other)
+                expected = torch.where(condition, *((fixed, values) if turned else (values, fixed)))
+                n = position(8, dtype)
+                test = ops.binary(name, n, const(limit, dtype))
+                pair = (const(other, dtype), n) if turned else (n, const(other, dtype))
+                found = bounds(ops.where(test, *pair))
+                assert found is not None
+                low, high = expected.min().item(), expected.max().item()
+                case = (limit, other, turned, found, (low, high))
+                assert found[0] <= low, case
+                assert high <= found[1], case
+                taken = bool(condition.any()) and not bool(condition.all())
+                if dtype == I64 and name in ("lt", "le", "gt", "ge") and taken:
+                    assert found == (low, high), case

@@ -42,6 +42,7 @@ from codegen_triton_bodies import (
     unique,
 )
 from codegen_triton_windows import blended, neighbors, weighted, windows
+from fusec.codegen.passes import plan_passes
 from fusec.codegen.triton.emit import emit_triton
 from fusec.codegen.triton.split import BACKWARDS, FORWARDS
 from fusec.graph.rows import LONGEST_ROW
@@ -829,3 +830,12 @@ def test_shared_rows_are_not_overwritten_while_others_read_them() -> None:
     case = Case("update", body, buffers)
     assert "looped" in emit(case).summary
     run(case)
+
+
+def test_a_softmax_has_three_passes() -> None:
+    first, second, last = plan_passes(softmax(8, 90, F32).body).passes
+    assert [node.kind for node in first.reductions] == ["max"]
+    assert [node.kind for node in second.reductions] == ["sum"]
+    assert not first.stores
+    assert not last.reductions
+    assert [store.buffer for store in last.stores] == ["out"]

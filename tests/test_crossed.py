@@ -14,7 +14,8 @@ from torch import nn
 import fusec
 from codegen_cpp_bodies import Bench, random_bench
 from codegen_cpp_bodies import check as check_cpp
-from codegen_triton_bodies import Case, norm_gradient
+from codegen_triton_bodies import Case, at, axes, buffer, norm_gradient
+from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Compute, Store, axis_sizes
 from fusec.ir.index import Expr, contiguous_strides, flatten, product
 from fusec.ir.node import Reduce, free_axes, recording
@@ -22,7 +23,7 @@ from fusec.ir.printer import format_body
 from fusec.runtime.triton_cross import artifacts
 from fusec.runtime.whatif import part_view, what_if
 from fusec.schedule import choices
-from fusec.schedule.crossed import column_sums, one_row_axis
+from fusec.schedule.crossed import _along_rows, column_sums, one_row_axis
 from fusec.schedule.view import why
 from fusec.schedule.wishes import Wishes, pair
 from support.interpreted import Interpreted
@@ -129,6 +130,9 @@ def test_norm_gradients_are_one_kernel_and_a_small_one(name: str) -> None:
     (kept,) = [d for d in backend.schedules[-1].decisions if d.reason.startswith("sums of columns")]
     assert kept.fused
     assert kept.bytes_saved > 0
+    # what was refused before, in whichever order, is not said as well
+    refused = {(d.producer, d.consumer) for d in backend.schedules[-1].decisions if not d.fused}
+    assert not refused & {(kept.producer, kept.consumer), (kept.consumer, kept.producer)}
 
 
 @pytest.mark.sample(3)
@@ -477,3 +481,28 @@ def test_the_largest_of_a_column_is_no_sum() -> None:
     compiled = fusec.compile(function)
     torch.testing.assert_close(compiled(x), function(x))
     assert not any("column_sums" in kernel.source for kernel in compiled.kernels.values())
+
+
+def test_what_the_sums_wait_for_runs_before_the_rows_as_well() -> None:
+    """A call that only the sums of columns need comes before the kernel that begins them."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.softmax(-1), ((x @ w) * x).sum(0)
+
+    x, w = torch.randn(512, 256), torch.randn(256, 256)
+    compiled = fusec.compile(function)
+    torch.testing.assert_close(compiled(x, w), function(x, w), rtol=1e-3, atol=1e-2)
+    assert any("column_sums" in kernel.source for kernel in compiled.kernels.values())
+
+
+def test_memory_runs_along_the_rows_where_most_bytes_do() -> None:
+    shape, turned = (64, 48), (1, 64)
+    for steps, along in ((None, True), (turned, False)):
+        buffers = {"x": buffer("x", shape, strides=steps), "w": buffer("w", (48,))}
+        buffers |= {"scale": buffer("scale", (64,)), "y": buffer("y", shape)}
+        with recording():
+            (i,), (r,) = axes(64), axes(48, prefix="r")
+            value = ops.binary("mul", ops.load("x", at(i, r), F32), ops.load("w", at(r), F32))
+            value = ops.binary("mul", value, ops.load("scale", at(i), F32))
+            body = Body((i,), (r,), (Store("y", at(i, r), value),))
+        assert _along_rows(body, buffers) is along

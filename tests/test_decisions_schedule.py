@@ -156,6 +156,9 @@ def test_products() -> None:
             yield f"rows of {columns}: {choices.unfit_for_product(body)}"
 
     compare("products", lines())
+    one, other = bodies.product(40, 30, 20).body, bodies.product(40, 30, 20).body
+    both = Body(one.axes, one.reduce_axes, (*one.stores, *other.stores))
+    assert choices.unfit_for_product(both) == "a kernel computes one matrix product"
 
 
 def feeding(cost: int, dtype: torch.dtype, more: int = 0) -> tuple[Body, dict[str, Buffer]]:

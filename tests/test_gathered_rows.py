@@ -63,3 +63,11 @@ def test_small_tables_and_short_rows_are_left_alone() -> None:
         compiled = fusec.compile(embed)
         check(compiled(index, table), index, table)
         assert "_next" not in "".join(k.source for k in compiled.graphs[0].kernels)
+
+
+def test_chosen_images_turned_over() -> None:
+    def function(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        return x[chosen].transpose(1, 2).contiguous() + 1
+
+    x, chosen = torch.randn(20, 64, 48), torch.randint(0, 20, (10,))
+    torch.testing.assert_close(fusec.compile(function)(x, chosen), function(x, chosen))

@@ -147,3 +147,18 @@ def test_only_large_products_are_written_into_memory_of_ours(
         host = compiled.graphs[0].parts[0].state.host
         assert host is not None
         assert ("multiply_into(" in host.text) is into
+
+
+def test_a_check_that_fails_is_raised_without_native_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fusec.codegen.host.GROUPED_BYTES", -1)
+    monkeypatch.setattr("fusec.runtime.native.types", lambda: None)
+    compiled = fusec.compile(lambda x, chosen: x[chosen] * 2)
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(compiled(x, torch.tensor([4, -5])), x[[4, 0]] * 2)
+    host = compiled.graphs[0].parts[0].state.host
+    assert host is not None
+    assert not host.groups
+    with pytest.raises(IndexError):
+        compiled(x, torch.tensor([1, 9]))

@@ -142,3 +142,14 @@ def test_what_is_affine_in_an_axis() -> None:
         assert expr.is_affine_in(one), expr
     for expr in (i // 3, i % 3, i * i, i * j * i, j * (i // 7) + i, i + (2 * i + j) % 9):
         assert not expr.is_affine_in(one), expr
+
+
+def test_divisions_of_what_may_be_negative_are_functions() -> None:
+    (_, i), (_, j) = axis("i", 100), axis("j", 40)
+
+    def text(expr: Expr) -> str:
+        return expr.render(lambda symbol: symbol.name, "/", ("floor_div", "floor_mod"))
+
+    assert text((i - j) // 7) == "floor_div(i - j, 7)"
+    assert text((i - j) % 7) == "floor_mod(i - j, 7)"
+    assert text((i + j) // 7 + (i + j) % 7) == "((i + j) / 7) + ((i + j) % 7)"

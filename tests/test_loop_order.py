@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -71,3 +72,17 @@ def test_loops_of_different_reductions_stay_apart() -> None:
     tensors = {"x": x, "y": torch.empty(5)}
     run_body(arranged, tensors)
     torch.testing.assert_close(tensors["y"], x.sum(2).amax(1))
+
+
+@pytest.mark.parametrize("shape", [(5, 0), (0, 5), (5, 1)])
+def test_a_loop_of_no_steps_is_joined_with_none(shape: tuple[int, ...]) -> None:
+    steps = (shape[1], 1)
+    buffers = {name: buffer(name, shape, strides=steps) for name in ("x", "y")}
+    with recording():
+        i, j = axes(*shape)
+        value = ops.unary("neg", ops.load("x", at(i, j), F32))
+        body = Body((i, j), (), (Store("y", at(i, j), value),))
+        arranged = arrange_loops(body, buffers)
+    sizes = [axis.size.constant for axis in arranged.axes if axis.size is not None]
+    assert math.prod(size for size in sizes if size is not None) == math.prod(shape)
+    assert len(sizes) == (2 if shape == (5, 0) else 1)

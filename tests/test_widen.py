@@ -181,19 +181,19 @@ def test_a_fast_processor_keeps_its_products(monkeypatch: pytest.MonkeyPatch) ->
 def test_only_halves_are_converted() -> None:
     """What is in float32 already, a sum of exponentials that backward reads, stays as it is."""
 
-    def gradients(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> object:
+    def gradients(w: torch.Tensor, *given: torch.Tensor) -> object:
         call = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        q, g = (torch.mm(each, w).view(2, 64, 4, 64).transpose(1, 2) for each in (x, y))
-        result, total = call(q, q, q)
+        g, *qkv = (torch.mm(x, w).view(2, 64, 4, 64).transpose(1, 2) for x in given)
+        result, total = call(*qkv)
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            *(g, q, q, q, result, total, 0.0, False)
+            *(g, *qkv, result, total, 0.0, False)
         )
 
     with FakeTensorMode() as mode:
-        shapes = (128, 256), (256, 256), (128, 256)
+        shapes = (256, 256), *((128, 256) for _ in range(4))
         module = make_fx(gradients)(*(torch.empty(s, dtype=torch.bfloat16) for s in shapes))
     with tracing(TracingContext(mode)):
-        assert widen_products(module) == 3  # the result is rounded once, for backward as well
+        assert widen_products(module) == 6
     converted = [n for n in module.graph.nodes if "convert" in str(n.target)]
     assert converted
     for node in converted:

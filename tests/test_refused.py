@@ -48,6 +48,15 @@ REFUSED: dict[str, Case] = {
         lambda x: F.multi_margin_loss(x, torch.zeros(2, dtype=I64)),
         torch.ones(2, 3, dtype=HALF),
     ),
+    "hardshrink": (F.hardshrink, torch.ones(3, dtype=I64)),
+    "index_add": (
+        lambda x: x.index_add(0, torch.tensor([0, 1]), torch.ones(2, 1)),
+        torch.ones(3, 2),
+    ),
+    "index_reduce": (
+        lambda x: x.index_reduce(0, torch.tensor([0]), x[:1], "amax"),
+        torch.ones(3, dtype=BOOL),
+    ),
     "mul_": (lambda x: x.mul_(1.5), torch.ones(3, dtype=I64)),
     "*=": (lambda x: x.__imul__(2), torch.ones(3, dtype=BOOL)),
     "amax(out=)": (

@@ -28,7 +28,8 @@ _KINDS = {
 _TABLE: dict[tuple[str, ...], str] = {
     ("bools", "integers", "complex"): """
         _adaptive_avg_pool2d _adaptive_avg_pool3d _native_batch_norm_legit
-        _native_batch_norm_legit.no_stats _native_batch_norm_legit_no_training _prelu_kernel
+        _native_batch_norm_legit.no_stats _native_batch_norm_legit_no_training
+        _native_batch_norm_legit_functional _batch_norm_with_update_functional _prelu_kernel
         _softmax_backward_data adaptive_max_pool2d adaptive_max_pool3d binary_cross_entropy
         binary_cross_entropy_with_logits celu elu frac gelu glu grid_sampler_2d hardshrink
         hardsigmoid hardswish huber_loss hypot leaky_relu log_sigmoid_forward logaddexp2
@@ -46,7 +47,8 @@ _TABLE: dict[tuple[str, ...], str] = {
         max_pool3d_with_indices mvlgamma relu remainder.Tensor round threshold trunc
     """,
     ("bools",): """
-        abs addbmm addcmul addmv baddbmm bmm convolution dot linalg_cross mv neg pow.Tensor_Tensor
+        abs addbmm addcmul addmv baddbmm bmm convolution dot index_reduce linalg_cross mv neg
+        pow.Tensor_Tensor
         reflection_pad1d replication_pad1d replication_pad2d rsub.Scalar rsub.Tensor sub.Tensor
         trace vdot
     """,
@@ -84,6 +86,7 @@ _BY_FIRST = frozenset(
     "max_unpool2d max_unpool3d nll_loss_forward native_batch_norm "
     "max_pool2d_with_indices_backward "
     "_native_batch_norm_legit _native_batch_norm_legit.no_stats "
+    "_native_batch_norm_legit_functional _batch_norm_with_update_functional index_reduce "
     "_native_batch_norm_legit_no_training native_layer_norm native_group_norm".split()
 )
 # Any of their tensors decides.

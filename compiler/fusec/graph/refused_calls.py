@@ -20,8 +20,17 @@ _IN_PLACE = frozenset(("mul_", "multiply_", "__imul__", operator.imul))
 # Into ``out=`` of just the type of the result; other functions convert where that is safe.
 _EXACT = frozenset((torch.amax, torch.amin, torch.aminmax, torch.complex, torch.polar))
 
-# On a CPU of float32 and float64 alone.
-_OF_FLOATS = frozenset((F.multi_margin_loss, F.multilabel_margin_loss))
+_HALVES = (torch.float16, torch.bfloat16)
+_FLOATS = (torch.float32, torch.float64)
+# The types that a CPU has them for.
+_TYPES: dict[object, tuple[torch.dtype, ...]] = {
+    F.multi_margin_loss: _FLOATS,
+    F.multilabel_margin_loss: _FLOATS,
+    F.hardshrink: _FLOATS + _HALVES,
+    torch.hardshrink: _FLOATS + _HALVES,
+    "hardshrink": _FLOATS + _HALVES,
+}
+_INDEX_ADD = frozenset(("index_add", "index_add_", torch.index_add))
 
 
 def refused_call(module: fx.GraphModule) -> str:
@@ -33,8 +42,10 @@ def refused_call(module: fx.GraphModule) -> str:
             return f"{node.name} has a result that its tensor cannot hold"
         if node.target in _EXACT and _writes_another_type(node):
             return f"{node.name} writes into a tensor of another type"
-        if node.target in _OF_FLOATS and _has_no_kernel(node):
+        if node.target in _TYPES and _has_no_kernel(node):
             return f"{node.name} is of a type that has no kernel"
+        if node.target in _INDEX_ADD and _broadcasts(node):
+            return f"{node.name} adds rows of another shape"
     return ""
 
 
@@ -61,7 +72,29 @@ def _has_no_kernel(node: fx.Node) -> bool:
     given = _value(node.args[0] if node.args else node.kwargs.get("input"))
     if not isinstance(given, torch.Tensor) or given.device.type != "cpu":
         return False
-    return given.dtype not in (torch.float32, torch.float64)
+    return given.dtype not in _TYPES[node.target]
+
+
+def _broadcasts(node: fx.Node) -> bool:
+    """Whether what is added would be broadcast, which only a decomposition does."""
+    names = ("input", "dim", "index", "source")
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    x, source = _value(given.get("input")), _value(given.get("source"))
+    dim = given.get("dim")
+    if not isinstance(x, torch.Tensor) or not isinstance(source, torch.Tensor):
+        return False
+    if not isinstance(dim, int) or not x.ndim or not source.ndim:
+        return False
+    if x.ndim != source.ndim:
+        return True
+    dim %= x.ndim
+    sizes = zip(x.shape, source.shape, strict=True)
+    # sizes that are symbols are not compared: that would be a guard
+    return any(
+        isinstance(a, int) and isinstance(b, int) and a != b
+        for d, (a, b) in enumerate(sizes)
+        if d != dim
+    )
 
 
 def _types(values: object) -> Iterator[torch.dtype]:

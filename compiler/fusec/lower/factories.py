@@ -61,6 +61,8 @@ def arange(
 ) -> TensorValue:
     """Return evenly spaced numbers."""
     meta = lowering.meta()
+    if meta.dtype == torch.bool:
+        raise NotLowered("eager refuses a range of bools")
     return _steps(lowering, start, step, meta.dtype)
 
 

@@ -48,7 +48,7 @@ class HigherOrderCall:
         self.strides = tuple(strides)
 
     def __repr__(self) -> str:
-        return self.target.name()
+        return str(self.target.name())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return its results: a tuple, or the only one."""

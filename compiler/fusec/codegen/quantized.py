@@ -61,9 +61,9 @@ def find_quantized(body: Body) -> Quantized:
     scales: set[Node] = set()
     stored: set[Node] = set()
     for store in body.stores:
-        path = _from_extremes(store.value, extremes)
-        if path and store.mode == "set":
-            scales |= path
+        between = _from_extremes(store.value, extremes)
+        if between and store.mode == "set":
+            scales |= between
             stored.add(store.value)
     return Quantized(frozenset(scales), frozenset(stored), frozenset(rounded))
 

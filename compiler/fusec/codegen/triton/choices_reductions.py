@@ -470,7 +470,7 @@ def choose_split(
     wanted, programs of two large steps are many times as many as run at once: the next begins
     where one has ended (2^28 halves on an H100 188 us instead of 228; a copy of as many bytes 182).
     """
-    counts = (8, 16, 32, 64, 128, 256, 512, 1024)
+    counts: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512, 1024)
     block, count = 2048 if each >= 4 else 4096, 8
     together = steps_together(block // 256 * each, 4)
     if whole >= MUCH:

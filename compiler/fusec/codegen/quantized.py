@@ -29,12 +29,10 @@ class Quantized:
 
     Attributes:
         scales: From an extreme to where it is stored; computed exactly.
-        stored: Their last nodes, which are stored in more than 8 bits.
         rounded: From an element over its scale to where it is an integer; computed exactly.
     """
 
     scales: frozenset[Node] = frozenset()
-    stored: frozenset[Node] = frozenset()
     rounded: frozenset[Node] = frozenset()
 
 
@@ -59,13 +57,11 @@ def find_quantized(body: Body) -> Quantized:
     if not extremes:
         return Quantized()
     scales: set[Node] = set()
-    stored: set[Node] = set()
     for store in body.stores:
-        path = _from_extremes(store.value, extremes)
-        if path and store.mode == "set":
-            scales |= path
-            stored.add(store.value)
-    return Quantized(frozenset(scales), frozenset(stored), frozenset(rounded))
+        between = _from_extremes(store.value, extremes)
+        if store.mode == "set":
+            scales |= between
+    return Quantized(frozenset(scales), frozenset(rounded))
 
 
 def _to_integer(value: Node) -> Iterator[Node]:

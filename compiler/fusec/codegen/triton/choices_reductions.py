@@ -465,12 +465,12 @@ def choose_split(
 
     Two steps of them are better than one of 64 bytes (the norm of long rows 25 us instead of 28).
 
-    Programs that all run at once end when the slowest does, and not all SMs are equally near to
-    the memory.  Where the ``whole`` of very much is one row, of which nothing but the result is
-    wanted, programs of two large steps are many times as many as run at once: the next begins
-    where one has ended (2^28 halves on an H100 188 us instead of 228; a copy of as many bytes 182).
+    Programs that all run at once are over when the slowest is.  Where the ``whole`` of very much
+    is one row, of which nothing but the result is wanted, programs of two large steps are many
+    times as many as run at once: the next begins where one has ended (2^28 halves on an H100 188 us
+    instead of 228; a copy of as many bytes 184).
     """
-    counts = (8, 16, 32, 64, 128, 256, 512, 1024)
+    counts: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512, 1024)
     block, count = 2048 if each >= 4 else 4096, 8
     together = steps_together(block // 256 * each, 4)
     if whole >= MUCH:

@@ -111,8 +111,8 @@ def unpack(node: Node, axis: Symbol, step: int) -> Unpacked:
             shared = _shared(each, axis)
             if not shared or shared % step:
                 return None
-            index = tuple(e.substitute({axis: Expr.of(place)}) for e in each.index)
-            return load(each.buffer, index, each.dtype)
+            where = tuple(e.substitute({axis: Expr.of(place)}) for e in each.index)
+            return load(each.buffer, where, each.dtype)
 
         node = rewrite((node,), {}, settle)[0]
     return Unpacked(narrowed(node), pair, start)

@@ -73,6 +73,8 @@ def run(
     found: list[Note] = []
     prelude.DEVICE, prelude.NUDGE = device, nudge
     torch.manual_seed(0)
+    if device != "cpu":
+        torch.set_default_device(device)  # what statements make is where the inputs are
     if exact:
         torch.set_default_dtype(torch.float64)
     try:
@@ -132,6 +134,7 @@ def _restore() -> None:
         _HEALED.append(torch._C._InferenceMode(False))
         _HEALED[-1].__enter__()
     torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
     torch.set_grad_enabled(True)
     torch.use_deterministic_algorithms(False)
     torch.clear_autocast_cache()

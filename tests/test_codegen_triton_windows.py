@@ -6,8 +6,13 @@ import pytest
 import torch
 
 import fusec
-from codegen_triton_bodies import Case
+from codegen_triton_bodies import F32, Case, at, axes, buffer
 from codegen_triton_windows import blended, neighbors, overlapping, windows
+from fusec.codegen.triton.pairs import pairs_along
+from fusec.ir import ops
+from fusec.ir.body import Body, Store
+from fusec.ir.index import Expr
+from fusec.ir.node import free_axes, recording
 from fusec.runtime.triton_cross import artifacts
 from test_codegen_triton import HALF, emit, run, symbolic_rows
 
@@ -74,6 +79,18 @@ def test_an_element_is_not_loaded_with_one_that_may_not_be_there() -> None:
     # rows of an odd length begin at an odd element every other time
     assert "tl.split" not in emit(overlapping(3, 64, (-1, 0, 1), width=129)).text
     assert "tl.split" in emit(overlapping(3, 64, (-1, 0, 1), width=130)).text
+
+
+@pytest.mark.parametrize(("step", "count"), [(2, 1), (3, 0), (4, 0)])
+def test_loads_of_every_second_element_alone_are_pairs(step: int, count: int) -> None:
+    buffers = {"x": buffer("x", (6, 90)), "y": buffer("y", (6, 20))}
+    with recording():
+        i, j = axes(6, 20)
+        place = step * Expr.of(j)
+        one, other = (ops.load("x", (Expr.of(i), place + n), F32) for n in (0, 1))
+        value = ops.binary("sub", one, other)
+        body = Body((i, j), (), (Store("y", at(i, j), value),))
+    assert len(pairs_along(body, buffers, j, free_axes(body.computed))) == count
 
 
 @pytest.mark.sample(1)

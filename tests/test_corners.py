@@ -150,11 +150,14 @@ def test_sums_of_columns_beside_the_places_of_their_largest() -> None:
     def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x.sum(0), x.argmax(0), (x + 1).argmin(0)
 
-    total, largest, smallest = fusec.compile(function)(x)
+    compiled = fusec.compile(function)
+    total, largest, smallest = compiled(x)
     assert torch.equal(total, x.sum(0))
     # the first of several, as in eager
     assert torch.equal(largest, (x == x.amax(0)).int().argmax(0))
     assert torch.equal(smallest, (x == x.amin(0)).int().argmax(0))
+    (kernel,) = compiled.kernels.values()
+    assert "PIECES" not in kernel.source
 
 
 def test_a_value_of_no_column_beside_sums_of_columns() -> None:

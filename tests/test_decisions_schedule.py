@@ -16,6 +16,7 @@ from fusec.ir.body import Body, Buffer, Compute, Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, const, recording
 from fusec.schedule import choices
+from fusec.schedule.products import loops_of
 from test_decisions import compare, runs
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -157,6 +158,9 @@ def test_products() -> None:
 
     compare("products", lines())
     one, other = bodies.product(40, 30, 20).body, bodies.product(40, 30, 20).body
+    (i, j), flat = one.axes, bodies.product(1, 30, 20).body
+    assert loops_of(one) == (Expr.of(i), Expr.of(j))
+    assert loops_of(flat) == (Expr.of(0), Expr.of(flat.axes[1]))
     both = Body(one.axes, one.reduce_axes, (*one.stores, *other.stores))
     assert choices.unfit_for_product(both) == "a kernel computes one matrix product"
 

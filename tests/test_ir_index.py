@@ -9,6 +9,8 @@ import pytest
 
 from fusec.ir.index import (
     Expr,
+    FloorDiv,
+    Mod,
     Symbol,
     contiguous_strides,
     flatten,
@@ -132,6 +134,12 @@ def test_quotients_and_remainders_are_equal_by_what_they_divide() -> None:
         assert one != make(3 * j + i, 7)
         assert len({one, make(3 * i + j, 7), make(3 * i + j, 9)}) == 2
     assert (3 * i + j) // 7 != (3 * i + j) % 7
+    # also where they were made apart
+    for kind in (FloorDiv, Mod):
+        assert kind(3 * i + j, Expr.of(7)) == kind(j + 3 * i, Expr.of(7))
+        assert kind(3 * i + j, Expr.of(7)) != kind(j + 3 * i, Expr.of(9))
+        assert kind(3 * i + j, Expr.of(7)) != kind(i + 3 * j, Expr.of(7))
+    assert FloorDiv(i, Expr.of(7)) != Mod(i, Expr.of(7))
     # so that what is added up finds its like
     assert (3 * i + j) % 7 - (3 * i + j) % 7 == 0
 

@@ -206,3 +206,27 @@ def test_enlarged_images_stay_channels_last_on_a_gpu() -> None:
     found = [node.meta["val"] for node in module.graph.nodes if node.target in picked]
     assert [t.is_contiguous(memory_format=torch.channels_last) for t in found] == [True, True]
     assert not module.graph.find_nodes(op="call_function", target=aten.clone.default)
+
+
+def test_picked_elements_that_are_returned_lie_as_they_were_traced() -> None:
+    aten = torch.ops.aten
+    places = (torch.arange(32)[:, None] // 2, torch.arange(32) // 2)
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        where = [None, None, *(each.to(x.device) for each in places)]
+        large = aten._unsafe_index(x.relu(), where)
+        settings = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+        return large, aten.convolution(large, weight, *settings).sum()
+
+    half = torch.bfloat16
+    shapes = (2, 24, 16, 16), (32, 24, 3, 3)
+    inputs = [torch.randn(s).to(half).contiguous(memory_format=torch.channels_last) for s in shapes]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fake = [torch.empty_strided(t.shape, t.stride(), dtype=half, device="cuda") for t in inputs]
+        module = make_fx(function)(*fake)
+    traced = [n.meta["val"].stride() for n in module.graph.find_nodes(op="output")[0].args[0]]
+    assert turn_channels_inward(module) == 1
+    (picked,) = module.graph.find_nodes(op="call_function", target=aten._unsafe_index.Tensor)
+    assert picked.meta["val"].is_contiguous(memory_format=torch.channels_last)
+    found = [n.meta["val"].stride() for n in module.graph.find_nodes(op="output")[0].args[0]]
+    assert found == traced

@@ -11,9 +11,13 @@ import torch.nn.functional as F
 from functorch.compile import make_boxed_func
 from torch import fx
 
+from codegen_triton_bodies import F32, at, axes, buffer
+from fusec.ir import ops
+from fusec.ir.body import Body, Compute, Program, Store
 from fusec.ir.node import Recorder, recording
 from fusec.lower import lower_graph
 from fusec.schedule import products_of, schedule_program
+from fusec.schedule.groups import Groups
 from fusec.schedule.view import fusion_view
 from support.interpreted import Interpreted
 
@@ -145,3 +149,23 @@ def test_a_product_that_stays_a_call_is_shown_as_one() -> None:
         torch.compile(lambda x: torch.relu(x @ x.t()) * 2, backend=backend, dynamic=False)(x)
         for graph in (backend.view.before, backend.view.after):
             assert {node.kind for node in graph.nodes if "mm" in node.label} == {kind}
+
+
+def test_who_reads_a_tensor_runs_before_who_changes_it() -> None:
+    names = ("a", "b", "one", "two", "three")
+    buffers = {name: buffer(name, (8,), F32) for name in names}
+
+    def step(number: int, source: str, into: str) -> Compute:
+        (i,) = axes(8)
+        value = ops.unary("neg", ops.load(source, at(i), F32))
+        return Compute(f"step{number}", Body((i,), (), (Store(into, at(i), value),)))
+
+    moves = (("b", "one"), ("a", "two"), ("b", "a"), ("a", "three"), ("two", "b"))
+    with recording():
+        steps = tuple(step(number, *move) for number, move in enumerate(moves))
+        groups = Groups(Program(("a", "b"), {}, buffers, steps, ()), steps, {})
+    before = [{k for k in range(5) if groups.before[n] >> k & 1} for n in range(5)]
+    # the third changes what the second reads, the last what the first and the third read
+    assert before == [set(), set(), {1}, {1, 2}, {0, 1, 2}]
+    after = [{k for k in range(5) if groups.after[n] >> k & 1} for n in range(5)]
+    assert after == [{4}, {2, 3, 4}, {3, 4}, set(), set()]

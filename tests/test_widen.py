@@ -199,3 +199,16 @@ def test_only_halves_are_converted() -> None:
     for node in converted:
         (source,) = node.all_input_nodes
         assert source.meta["val"].dtype != node.meta["val"].dtype
+
+
+def test_every_rounding_is_kept_where_that_is_asked_for() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return x @ w
+
+    x, w = torch.randn(64, 256), torch.randn(256, 256)
+    compiled = fusec.compile(function, emulate_rounding=True)
+    rounded = (x.bfloat16().float() @ w.bfloat16().float()).bfloat16()
+    same = (compiled(x, w) == rounded).double().mean()
+    assert same > 0.99  # but for another order of additions
+    assert (rounded == (x @ w).bfloat16()).double().mean() < 0.5

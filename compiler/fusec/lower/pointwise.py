@@ -489,7 +489,7 @@ def clamp(
     operands = tuple(o for o in (x, low, high) if o is not None)
     dtype, common = promoted(operands)
     require_fitting(common, low, high)
-    if common == torch.bool:
+    if common == torch.bool and lowering.label == "clamp":
         raise NotLowered("eager refuses to clamp bools")
     if any(isinstance(bound, float) and math.isnan(bound) for bound in (low, high)):
         return lowering.pointwise(lambda index: ops.const(math.nan, dtype))  # as eager fills it

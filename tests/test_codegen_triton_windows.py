@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fusec
-from codegen_triton_bodies import F32, Case, at, axes, buffer
+from codegen_triton_bodies import F32, Case, at, axes, buffer, f32
 from codegen_triton_windows import blended, neighbors, overlapping, windows
 from fusec.codegen.triton.pairs import pairs_along
 from fusec.ir import ops
@@ -81,14 +81,29 @@ def test_an_element_is_not_loaded_with_one_that_may_not_be_there() -> None:
     assert "tl.split" in emit(overlapping(3, 64, (-1, 0, 1), width=130)).text
 
 
-@pytest.mark.parametrize(("step", "count"), [(2, 1), (3, 0), (4, 0)])
-def test_loads_of_every_second_element_alone_are_pairs(step: int, count: int) -> None:
+@pytest.mark.parametrize(
+    ("step", "places", "count"),
+    [
+        (2, (0, 1), 1),
+        (2, (0, 1, 5), 2),  # the element before an odd place is there
+        (2, (0, 1, 4), 0),
+        (2, (0,), 0),
+        (2, (1,), 0),
+        (3, (0, 1), 0),
+        (4, (0, 1), 0),
+    ],
+)
+def test_loads_of_every_second_element_are_pairs_if_all_are(
+    step: int, places: tuple[int, ...], count: int
+) -> None:
     buffers = {"x": buffer("x", (6, 90)), "y": buffer("y", (6, 20))}
     with recording():
         i, j = axes(6, 20)
-        place = step * Expr.of(j)
-        one, other = (ops.load("x", (Expr.of(i), place + n), F32) for n in (0, 1))
-        value = ops.binary("sub", one, other)
+        value = f32(0.0)
+        for place in places:
+            value = ops.binary(
+                "sub", value, ops.load("x", (Expr.of(i), step * Expr.of(j) + place), F32)
+            )
         body = Body((i, j), (), (Store("y", at(i, j), value),))
     assert len(pairs_along(body, buffers, j, free_axes(body.computed))) == count
 

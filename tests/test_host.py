@@ -9,6 +9,9 @@ import pytest
 import torch
 
 import fusec
+from fusec.codegen.host import function_of_buffers
+from fusec.codegen.naming import identifier
+from fusec.ir.body import Extern
 from fusec.runtime import memory
 
 _watched: list[weakref.ref[torch.Tensor]] = []
@@ -162,3 +165,21 @@ def test_a_check_that_fails_is_raised_without_native_calls(
     assert not host.groups
     with pytest.raises(IndexError):
         compiled(x, torch.tensor([1, 9]))
+
+
+def test_names_that_a_language_has_are_made_others() -> None:
+    taken: set[str] = set()
+    given = ("x", "x", "for", "3x", "int8_t", "a b", "", "lambda")
+    found = [identifier(text, taken, "value") for text in given]
+    assert found == ["x", "x2", "for_", "value_3x", "int8_t_", "a_b", "value", "lambda_"]
+
+
+def test_a_call_as_a_function_of_whole_buffers() -> None:
+    compiled = fusec.compile(lambda x, w: (x.t() @ w[:, 2:6]).relu())
+    x, w = torch.randn(5, 3), torch.randn(5, 8)
+    torch.testing.assert_close(compiled(x, w), (x.t() @ w[:, 2:6]).relu())
+    program = compiled.graphs[0].parts[0].state.scheduled
+    (step,) = (step for step in program.steps if isinstance(step, Extern))
+    function, buffers = function_of_buffers(program, step, {})
+    given = dict(zip(program.inputs, (x, w), strict=True))
+    torch.testing.assert_close(function(*(given[name] for name in buffers)), x.t() @ w[:, 2:6])

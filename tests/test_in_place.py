@@ -309,3 +309,11 @@ def test_an_input_that_another_kernel_writes_stays(elsewhere: bool) -> None:
     assert changed.steps[1].writes() == (("new",) if elsewhere else ("a",))
     if elsewhere:
         assert decision.reason == "the input is written elsewhere"
+
+
+def test_what_is_returned_as_it_was_given_needs_no_kernel() -> None:
+    buffers = {"a": buffer("a", (8,), F32)}
+    whole = TensorRef("a", buffers["a"].shape, buffers["a"].strides, Expr.of(0), F32)
+    for output in (whole, None, 3):
+        program = Program(("a",), {}, buffers, (), (output,))
+        assert update_in_place(program, ("a",)) == (program, ())

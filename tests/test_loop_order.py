@@ -13,9 +13,10 @@ import fusec
 from codegen_triton_bodies import F32, at, axes, buffer
 from fusec.ir import ops
 from fusec.ir.body import Body, Store
+from fusec.ir.index import Expr
 from fusec.ir.interpret import run_body
 from fusec.ir.node import recording
-from fusec.schedule.loops import arrange_loops
+from fusec.schedule.loops import _score, arrange_loops
 
 CHANNELS_LAST = torch.channels_last
 
@@ -86,3 +87,19 @@ def test_a_loop_of_no_steps_is_joined_with_none(shape: tuple[int, ...]) -> None:
     sizes = [axis.size.constant for axis in arranged.axes if axis.size is not None]
     assert math.prod(size for size in sizes if size is not None) == math.prod(shape)
     assert len(sizes) == (2 if shape == (5, 0) else 1)
+
+
+def test_what_lies_in_other_lines_anyway_counts_little_on_a_processor() -> None:
+    i, j = axes(64, 64)
+
+    def score(*strides: int, beyond: float = 0.1) -> float:
+        return _score(i, [(stride * Expr.of(i) + Expr.of(j), 1) for stride in strides], beyond)
+
+    assert score(1) == 0
+    assert score(2) == 1
+    assert score(16) == 4
+    assert score(1024) == pytest.approx(4 + 0.6)
+    assert score(1024, beyond=1.0) == 10
+    assert score(1, 1024) == pytest.approx(2.3)
+    assert score(0) == 50  # nothing moves along it
+    assert score(0, 2) == 1

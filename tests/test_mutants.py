@@ -177,7 +177,7 @@ def test_the_score_leaves_out_what_has_a_reason() -> None:
             ("6", "not covered"),
         ]
     ]
-    text = report.totals(rows, {("a.py", "f", "x < 1", "4"): "x is never 1"})
+    text = report.totals(rows, {("a.py", "f", "x < 1", "4", 0): "x is never 1"})
     assert "| all | 6 | 3 | 1 | 1 | 1 | 60.0 % |" in text
     assert text.count("survived: ") == 1
     assert all(report.reasons().values())  # the committed file reads

@@ -238,3 +238,17 @@ def test_which_dimensions_are_of_which() -> None:
     assert within((5, 6), 6, 5) is None
     assert within((2, 3, 5), 6, 5) is None
     assert within((6, 5), 3, 10) is None
+
+
+def test_shapes_of_which_neither_is_within_the_other() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.mm(torch.tanh(torch.mm(x, w).view(14, 15)) * 0.5, v)
+
+    assert same(function, torch.randn(6, 8), torch.randn(8, 35), torch.randn(15, 4)) == 0
+    assert (
+        same(
+            lambda x, w, v: torch.mm(torch.tanh(torch.mm(x, w).view(14, 15)) * 0.5, v),
+            *(torch.randn(14, 8), torch.randn(8, 15), torch.randn(15, 4)),
+        )
+        == 1
+    )

@@ -11,13 +11,17 @@ import torch.nn.functional as F
 from functorch.compile import make_boxed_func
 from torch import fx
 
-from codegen_triton_bodies import F32, at, axes, buffer
+from codegen_triton_bodies import F32, at, axes, buffer, f32
 from fusec.ir import ops
 from fusec.ir.body import Body, Compute, Program, Store
-from fusec.ir.node import Recorder, recording
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.interpret import run_body
+from fusec.ir.node import Recorder, index_value, recording
 from fusec.lower import lower_graph
 from fusec.schedule import products_of, schedule_program
+from fusec.schedule.align import _complete
 from fusec.schedule.groups import Groups
+from fusec.schedule.onehot import settle_one_hots
 from fusec.schedule.view import fusion_view
 from support.interpreted import Interpreted
 
@@ -169,3 +173,36 @@ def test_who_reads_a_tensor_runs_before_who_changes_it() -> None:
     assert before == [set(), set(), {1}, {1, 2}, {0, 1, 2}]
     after = [{k for k in range(5) if groups.after[n] >> k & 1} for n in range(5)]
     assert after == [{4}, {2, 3, 4}, {3, 4}, set(), set()]
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_sum_of_a_row_with_one_number_in_it_is_that_number(outside: bool) -> None:
+    buffers = {"place": buffer("place", (5,), torch.int64), "w": buffer("w", (5, 7))}
+    buffers["y"] = buffer("y", (5,))
+    with recording():
+        (i,), (r,) = axes(5), axes(7, prefix="r")
+        here = ops.binary(
+            "eq", index_value(Expr.of(r), torch.int64), ops.load("place", at(i), torch.int64)
+        )
+        one = ops.load("w", at(i, r) if outside else (Expr.of(i), Expr.of(2)), F32)
+        row = ops.where(here, one, f32(0.0))
+        body = Body((i,), (r,), (Store("y", at(i), ops.reduce("sum", row, (r,), F32)),))
+        settled = settle_one_hots(body)
+    # what differs along the row is still looked for
+    assert settled.has_reduction is outside
+    tensors = {"place": torch.tensor([0, 6, 3, -1, 9]), "w": torch.randn(5, 7)}
+    tensors["y"] = torch.empty(5)
+    run_body(settled, tensors)
+    hot = torch.arange(7) == tensors["place"][:, None]
+    chosen = tensors["w"] if outside else tensors["w"][:, 2:3]
+    torch.testing.assert_close(tensors["y"], torch.where(hot, chosen, 0.0).sum(1))
+
+
+def test_loops_that_two_bodies_share_in_part_are_matched_for_the_rest() -> None:
+    shared, mine, theirs = axes(6, 4, 4)
+    mapping: dict[Symbol, Expr] = {}
+    assert _complete(mapping, (shared, mine), (shared, theirs), {shared: Expr.of(shared)}) is None
+    assert mapping == {shared: Expr.of(shared), mine: Expr.of(theirs)}
+    mapping = {}
+    assert _complete(mapping, (shared, mine), (shared, mine), {}) is None
+    assert mapping == {shared: Expr.of(shared), mine: Expr.of(mine)}

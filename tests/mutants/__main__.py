@@ -112,6 +112,7 @@ def run(
             "kind": mutant.kind,
             "original": mutant.original,
             "mutated": mutant.mutated,
+            "number": mutant.number,
             "verdict": outcome.verdict,
             "test": outcome.test,
             "detail": outcome.detail,

@@ -12,6 +12,7 @@ from typing import Any
 CAUGHT = ("caught", "timeout", "crash")
 REASONS = Path(__file__).with_name("equivalent.toml")
 Row = Mapping[str, Any]
+Identity = tuple[str, str, str, str, int]
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
@@ -22,26 +23,30 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     return {row["key"]: row for row in rows}
 
 
-def reasons(path: Path = REASONS) -> dict[tuple[str, str, str, str], str]:
-    """Return why mutants compute the same, by file, place, original and mutated lines."""
+def reasons(path: Path = REASONS) -> dict[Identity, str]:
+    """Return why mutants compute the same, by ``identity``."""
     if not path.exists():
         return {}
     found = tomllib.loads(path.read_text()).get("mutant", [])
     return {identity(row): row["reason"] for row in found}
 
 
-def identity(row: Row) -> tuple[str, str, str, str]:
-    """Return what a mutant is known by, whatever line it is on."""
-    return row["file"], row["where"], row["original"], row["mutated"]
+def identity(row: Row) -> Identity:
+    """Return what a mutant is known by, whatever line it is on.
+
+    The number tells places of a function apart that read the same; the first is 0.
+    """
+    number = row.get("number", 0)
+    return row["file"], row["where"], row["original"], row["mutated"], number
 
 
-def judged(row: Row, known: Mapping[tuple[str, str, str, str], str]) -> str:
+def judged(row: Row, known: Mapping[Identity, str]) -> str:
     """Return a mutant's verdict, with ``equivalent`` for survivors that have a reason."""
     survives = row["verdict"] not in CAUGHT
     return "equivalent" if survives and identity(row) in known else row["verdict"]
 
 
-def totals(rows: Sequence[Row], known: Mapping[tuple[str, str, str, str], str]) -> str:
+def totals(rows: Sequence[Row], known: Mapping[Identity, str]) -> str:
     """Return the score as Markdown, and what survived without a reason."""
     strata = list(dict.fromkeys(row["stratum"] for row in rows))
     lines = ["| part | mutants | caught | equivalent | survived | not covered | score |"]

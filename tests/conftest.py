@@ -64,7 +64,18 @@ def private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("FUSEC_CACHE_DIR", str(cache))
         patch.setenv("FUSEC_TUNED", "0")  # a test that tunes changes no other's kernels
         patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        # Many tests wait for it: it must not give way to the tests of the other worker.
+        from fusec.runtime import native
+
+        native.prepare(awaited=True)
         yield cache
+
+
+@pytest.fixture(autouse=True)
+def verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the verifier look at what each stage yields; not where it is timed."""
+    if request.node.get_closest_marker("timing") is None:
+        monkeypatch.setenv("FUSEC_VERIFY", "1")
 
 
 @pytest.fixture(scope="session", autouse=True)

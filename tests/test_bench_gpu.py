@@ -13,6 +13,7 @@ import fusec
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
 
 import gpu
+import gpu_quantized
 from gpu_workloads import WORKLOADS, Workload, tiny_size
 
 
@@ -37,6 +38,19 @@ def test_workload(workload: Workload) -> None:
     assert errors["fusec"] < 0.1
     assert not fused.fallbacks
     assert {k.target for k in fused.kernels.values()} == {"triton"}
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("workload", gpu_quantized.WORKLOADS, ids=lambda w: w.name)
+def test_numbers_of_few_bits(workload: Workload) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    inputs = gpu.make_inputs(workload, "cpu", tiny_size)
+    fused = fusec.compile(workload.function, target="triton", matmul="template")
+    functions = {"eager": workload.function, "fusec": fused}
+    assert not gpu.check(workload, functions, inputs)[2]
+    assert {k.target for k in fused.kernels.values()} == {"triton"}
+    assert not fused.fallbacks
 
 
 def row(name: str, own: float, peer: float) -> gpu.Row:

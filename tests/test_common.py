@@ -138,7 +138,7 @@ def test_stages_of_forward_and_of_a_later_backward():
     y = compiled(x)
     (graph,) = compiled.graphs
     before = [stage.name for stage in graph.stages]
-    assert before[:4] == ["capture", "decompose", "partition", "lower"]
+    assert before[:4] == ["capture", "decompose", "passes", "partition"]
     assert before[-1] == "build"
     y.backward()
     names = [stage.name for stage in graph.stages]

@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import fusec
+from fusec.errors import BrokenPromise
 from fusec.runtime import native, part
 from fusec.runtime.device_program import DeviceProgram
+from fusec.runtime.input_check import UnexpectedInput
 from support.fake_device import Device
 
 made: list[DeviceProgram] = []
@@ -28,10 +30,12 @@ def _plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made.clear()
     device = Device()
 
-    def device_program(*given: Any, graphs: bool, saved: tuple[int, ...]) -> DeviceProgram:
+    def device_program(
+        *given: Any, graphs: bool, saved: tuple[int, ...], check: Any
+    ) -> DeviceProgram:
         program, run, trace, runnables = given
         on = device.machine()
-        made.append(DeviceProgram(program, 0, on, run, trace, runnables, saved=saved))
+        made.append(DeviceProgram(program, 0, on, run, trace, runnables, saved=saved, check=check))
         return made[-1]
 
     monkeypatch.setenv("FUSEC_STRICT", "1")
@@ -45,6 +49,55 @@ def _plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def hits() -> int:
     return sum(program.call.hits for program in made)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_no_plan_starts_on_inputs_that_it_was_not_made_for(dynamic: bool) -> None:
+    function = torch.compile(
+        lambda x, y: torch.sort(torch.relu(x), -1)[0] * y,
+        backend="fusec",
+        dynamic=dynamic,
+        options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe},
+    )
+    x, y = torch.randn(2, 10, 10)
+    for _ in range(3):
+        expected = function(x, y)
+    before = hits()
+    assert before
+    others = [x[:4].clone(), x.double(), x[None], x[:, :1].expand(10, 10)]
+    if not dynamic:
+        others.append(torch.randn(10, 30)[:, ::3])
+    for other in others:
+        with pytest.raises(UnexpectedInput):
+            function(x, other)
+    assert hits() == before
+    torch.testing.assert_close(function(x, y), expected)
+
+
+@pytest.mark.parametrize("kind", ["size", "type"])
+def test_a_plan_does_not_take_results_that_were_not_predicted(kind: str) -> None:
+    """The first call is as predicted, so that there is a plan; a later one is not."""
+    broken = []
+
+    def real(x: torch.Tensor) -> torch.Tensor:
+        if not broken:
+            return x.clone()
+        return x[:-1].clone() if kind == "size" else x.to(torch.bfloat16)
+
+    with torch.library._scoped_library("plans", "FRAGMENT") as library:
+        library.define(f"sometimes_{kind}(Tensor x) -> Tensor")
+        library.impl(f"sometimes_{kind}", real, "CPU")
+        library.impl(f"sometimes_{kind}", torch.empty_like, "Meta")
+        operator = getattr(torch.ops.plans, f"sometimes_{kind}")
+        compiled = fusec.compile(lambda x: operator(x) * 2 + 1)
+        x = torch.randn(10, 10)
+        with torch.no_grad():
+            for _ in range(3):
+                torch.testing.assert_close(compiled(x), x * 2 + 1)
+            assert hits()
+            broken.append(True)
+            with pytest.raises(BrokenPromise):
+                compiled(x)
 
 
 def test_short_calls_end_in_a_plan() -> None:

@@ -342,7 +342,7 @@ def test_what_an_operator_keeps_is_copied_out(device: Device) -> None:
         kept.append(made)
         return made
 
-    careless = Call(remember, plain.arguments, (), ("v",), ((1,),), False, ("x",))
+    careless = Call(remember, plain.arguments, (), ("v",), (None,), False, ("x",))
     steps: list[Any] = [u, scale("x", "u", N, 3), careless]
     program = ByHand(steps_of((x,), steps, (u, v)), device, lambda x: [x * 3, x * 5], saved=(0, 1))
     given = tensor()

@@ -105,6 +105,7 @@ class TestFuse:
             "cuda_graphs": False,
             "gpu": "gfx942",
             "apart": (),
+            "without": (),
             "together": (),
         }
 

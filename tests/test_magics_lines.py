@@ -91,6 +91,20 @@ def test_fusions_are_asked_for_in_the_cell(real: Any) -> None:
         run(real, "%%fuse --apart tanh\ny = x * 2")
 
 
+def test_passes_are_left_out_in_the_cell(real: Any) -> None:
+    run(real, "%%fuse --name five --without cse\ny = torch.tanh(x * 2) + torch.sin(x * 2)")
+    (graph,) = fuselab.cells["five"].graphs
+    assert "cse" not in {each.name for each in graph.passes}
+    (stage,) = (each for each in graph.stages if each.name == "passes")
+    assert "left out: cse" in stage.text
+    run(real, "%fuse_report five --show stages")
+    assert "passes over the graph" in repr(real.shown[-1])
+    with pytest.raises(UsageError, match=r"without 'csee' is not known \(allowed: .*cse"):
+        run(real, "%%fuse --without csee\ny = x * 2")
+    with pytest.raises(UsageError, match="no element need equal its own maximum"):
+        run(real, "%%fuse --without compare_once\ny = x * 2")
+
+
 def test_a_schedule_from_the_panel_survives_the_next_run(real: Any) -> None:
     source = "%%fuse -q --name one\ny = torch.tanh(x)\nz = y.sum(0)"
     cell = fuselab.cells["one"]

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
+import math
+import re
+import runpy
+import zlib
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
-from ops import report, unit
-from ops.__main__ import main
+from ops import judge, report, unit
+from ops.__main__ import DTYPES, main
+from ops.databases import DATABASES, Asked, database
+from support import repro
+from support.compare import difference
 
 OPS = (
     "add",
@@ -79,5 +89,94 @@ def test_a_run_is_reported_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFix
     capsys.readouterr()
     assert main(options) == 0
     assert "of 1 operators" not in capsys.readouterr().out, "nothing was left to run"
-    assert len(report.read(path)) == 2
+    assert len([u for u in report.read(path).values() if u["samples"]]) == 2
     assert main(["no such thing"]) == 2
+
+
+# -- the other databases ------------------------------------------------------------------
+
+
+def asked(*directions: str, dtypes: str = "float32") -> Asked:
+    return Asked(frozenset(directions), frozenset(dtypes.split()), samples=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "way"),
+    [
+        ("higher-order", "cond.simple", "backward"),
+        ("errors", "nn.functional.adaptive_avg_pool2d", "errors"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ("modules", "nn.LayerNorm", "train backward"),
+                ("optimizers", "SGD", "foreach"),
+                ("optimizers", "Muon", "steps"),
+            )
+        ),
+    ],
+)
+def test_other_databases(kind: str, name: str, way: str) -> None:
+    given = asked("forward", "backward", dtypes="float32 int64")
+    found = [unit for unit in database(kind).asked_units(name, given) if unit.direction == way]
+    samples = [sample for unit in found for sample in unit.run("fusec")]
+    assert samples
+    for sample in samples:
+        assert sample.verdict in ("ok", "rounding", "raises"), sample
+
+
+def test_what_computes_where_eager_refuses_is_bad() -> None:
+    def run(wrap: judge.Wrap, *, exact: bool) -> tuple[object, object]:
+        call = wrap(torch.neg)
+        if call is torch.neg:  # eager
+            raise TypeError("not of this type")
+        return call(torch.ones(3)), ()
+
+    sample = judge.must_raise(judge.Case(run), "fusec")
+    assert sample is not None
+    assert sample.verdict == "computes"
+    assert report.way(dataclasses.asdict(sample)) == "wrong"
+
+
+def test_every_name_of_every_database_has_units() -> None:
+    everything = Asked(frozenset(unit.DIRECTIONS), frozenset(DTYPES), samples=1)
+    for kind in DATABASES:
+        chosen = database(kind)
+        empty = [n for n in chosen.names() if not list(chosen.asked_units(n, everything))]
+        assert len(empty) < len(chosen.names()) / 20, (kind, empty)
+
+
+# -- programs that show what is wrong -----------------------------------------------------
+
+
+def values() -> tuple[torch.Tensor, tuple[object, ...], dict[str, object]]:
+    large = torch.arange(300, dtype=torch.int16).reshape(20, 15)
+    special = torch.tensor([[float("nan"), -0.0], [float("inf"), 1.5]], dtype=torch.bfloat16)
+    return large, (special.t(), torch.tensor(True), 2.5, None), {"dim": [0, (1,)]}
+
+
+def test_values_are_written_as_they_are() -> None:
+    space = {"torch": torch, "zlib": zlib, "base64": base64, "inf": math.inf, "nan": math.nan}
+    for value in pytree.tree_leaves(values()):
+        made = eval(repro.value_text(value), dict(space))
+        assert not difference(made, value)
+        if isinstance(value, torch.Tensor):
+            assert (made.stride(), made.dtype) == (value.stride(), value.dtype)
+            assert torch.equal(made.isnan(), value.isnan())
+    with pytest.raises(repro.NoProgram):
+        repro.value_text(object())
+
+
+def test_a_program_shows_the_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = torch.tensor([0.5, 2.0]).requires_grad_()
+    op = unit.find("exp")
+    text = repro.program("exp", repro.operator_text(op), (x, (), {}), backward=True)
+    path = repro.write(tmp_path, "exp float32 backward/1", text)
+    assert path.name == "exp_float32_backward_1.py"
+    monkeypatch.setattr("sys.argv", [str(path)])
+    runpy.run_path(str(path), run_name="__main__")
+    eager, compiled = capsys.readouterr().out.strip().split("compiled:")
+    numbers = re.findall(r"[\d.]{4,}", compiled)
+    assert numbers == re.findall(r"[\d.]{4,}", eager)
+    assert "7.3891" in numbers

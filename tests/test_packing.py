@@ -34,7 +34,7 @@ def call(*names: str) -> Call:
 
 
 def view(of: str, name: str) -> Call:
-    return Call(print, (Place(of),), (), (name,), ((1,),), False, (of,), views=True)
+    return Call(print, (Place(of),), (), (name,), (None,), False, (of,), views=True)
 
 
 def memory(name: str) -> Memory:

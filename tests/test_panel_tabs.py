@@ -212,6 +212,29 @@ def test_a_schedule_that_is_wrong_is_not_used(
     assert tab.rules.value == ""
 
 
+def test_what_a_pass_is_worth() -> None:
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(F.gelu(x * 2), -1) + torch.sin(x * 2)
+
+    torch._dynamo.reset()
+    fused = fuselab.fuse(twice)
+    fused(torch.randn(16, 32))
+    panel = workbench(fused.result)
+    panel._repr_mimebundle_()
+    tab = open_tab(panel, panel.fusion)
+    assert tab.passes.options == ("cse",)
+    assert not tab.leave_out.disabled
+    tab.leave_out.click()
+    settle(panel)
+    assert panel.bench.problem is None
+    assert "without cse: " in tab.outcome.value
+    assert "same results" in tab.outcome.value
+    assert tab.use.disabled, "there is no schedule to put in use"
+    page = fuselab.views.subjects.stages_of(fused.result)
+    assert "passes over the graph" in page.text
+    panel.close()
+
+
 def test_a_large_graph_is_drawn_around_a_kernel() -> None:
     def deep(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         for _ in range(35):

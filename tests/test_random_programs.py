@@ -14,6 +14,7 @@ BLOCK = 8
 @pytest.fixture(autouse=True)
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEC_STRICT", "1")
+    monkeypatch.setenv("FUSEC_POISON", "1")  # what nothing has written is NaN, where it is read
 
 
 def check(programs: list[Program], **how: object) -> None:

@@ -72,8 +72,10 @@ WRONG = {
     ),
     "trap": ("__builtin_trap();", "crash", "instruction"),
     "unaligned": (
-        "typedef float v __attribute__((vector_size(64)));\n"
-        "for (int64_t i = 0; i + 16 <= n; i += 16) *(v*)(out + i) = *(const v*)(x + i);",
+        # Off by one element: no x86 processor moves 16 bytes there by its aligned instructions,
+        # and every compiler takes those for a vector type.
+        "typedef float v __attribute__((vector_size(16)));\n"
+        "for (int64_t i = 1; i + 4 <= n; i += 4) *(v*)(out + i) = *(const v*)(x + i);",
         "crash",
         "aligned",
     ),

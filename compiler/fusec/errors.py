@@ -27,6 +27,10 @@ class BadOption(FusecError, ValueError):
         super().__init__(f"{name} {value!r} is not known", f"allowed: {', '.join(allowed)}")
 
 
+class BrokenPromise(FusecError, RuntimeError):
+    """An operator's result, or a number read from a tensor, is not what it was said to be."""
+
+
 @dataclass(frozen=True)
 class Diagnostic:
     """One message of a compiler about a line of the kernel file.

@@ -41,6 +41,9 @@ class Options:
         apart: Pairs of computations that must not share a kernel, by the names that the fusion
             graph shows: ``("gelu:layer_norm",)``; see ``schedule.rules``.
         together: Pairs that share one wherever it is legal, however little that saves.
+        without: Passes over the graph to leave out, by the names that the *stages* show
+            (``("channels_last",)``): to see what each one is good for. Those that results would be
+            wrong without are refused.
         tuned: Start from the settings that tuning found earlier for the same kernel on the same
             device, rather than from those that the rules choose.
         keep_inputs: Keep the inputs of the latest call of each graph, so that it can be
@@ -57,6 +60,7 @@ class Options:
     cuda_graphs: bool = False
     apart: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     tuned: bool = True
     keep_inputs: bool = False
 
@@ -75,6 +79,9 @@ class Options:
 
                 given = read_rules(name, given)
             object.__setattr__(self, name, tuple(given))  # a list from a mapping will do
+        passes: object = self.without  # a name alone, and a list from a mapping, will do
+        names = (passes,) if isinstance(passes, str) else tuple(self.without)
+        object.__setattr__(self, "without", names)
         if self.name and not self.name.isidentifier():
             raise BadOption("name", self.name, ("a Python identifier",))
 

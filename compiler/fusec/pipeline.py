@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, replace
 
 from torch import fx
 
-from fusec.codegen.host import HostProgram, emit_host
+from fusec.codegen.host import DTYPES, PROVIDED, HostProgram, emit_host
 from fusec.codegen.naming import argument_buffers, body_sizes
 from fusec.ir.body import Compute, Program
 from fusec.ir.equality import body_key
 from fusec.ir.node import Recorder, recording
 from fusec.ir.printer import format_program
+from fusec.ir.verifier import Problem, check_program, require, verifies
 from fusec.kernel import Generated, KernelSource, Target
 from fusec.lower import lower_graph
 from fusec.options import Options
@@ -183,6 +184,24 @@ def emit_kernel(step: Compute, program: Program, options: Options) -> KernelSour
     return emit_cpp(step.name, step.body, program.buffers, label=step.label)
 
 
+def _problems(stage: str, state: Compilation) -> list[Problem]:
+    if stage == "lower":
+        assert state.program is not None
+        return check_program(state.program)
+    program = state.scheduled
+    found = check_program(program)
+    if stage != "emit" or found:
+        return found
+    from fusec.codegen.verifier import host_problems, kernel_problems
+
+    for step in program.steps:
+        # those that are equal to another but for names are written when somebody reads them
+        if isinstance(step, Compute) and state.leaders[step.name] == step.name:
+            found += kernel_problems(step, state.kernels[step.name].source, program.buffers)
+    assert state.host is not None
+    return found + host_problems(state.host, {*state.kernels, *PROVIDED, *DTYPES})
+
+
 STAGES: tuple[tuple[str, Callable[[Compilation], Callable[[], str]]], ...] = (
     ("lower", lower),
     ("schedule", schedule),
@@ -200,6 +219,8 @@ def run_stages(state: Compilation, observe: Observer | None = None) -> list[Stag
             started = time.perf_counter()
             text = function(state)
             done.append(Stage(name, time.perf_counter() - started, text))
+            if verifies():
+                require(name, _problems(name, state))
             if observe is not None:
                 observe(done[-1])
     return done

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import TorchDispatchMode
 
 ROUNDS = 7
@@ -205,7 +206,7 @@ class Source:
         """Return random numbers in the shape of ``like``, on its device.
 
         Args:
-            like: A tensor, of which only shape and device matter.
+            like: A tensor, of which only shape, memory format and device matter.
             kind: ``uniform``, ``normal`` or ``integers``.
             dtype: Of the numbers.
             limits: Of integers, low and high.
@@ -213,7 +214,11 @@ class Source:
         stream, self.streams = self.streams, self.streams + 1
         operator = getattr(torch.ops.fusec, kind).default
         size = list(like.shape)
-        return self.call(operator, self.seed(like.device), stream, *limits, size, dtype)
+        drawn = self.call(operator, self.seed(like.device), stream, *limits, size, dtype)
+        memory_format = suggest_memory_format(like)
+        if memory_format is torch.contiguous_format:
+            return drawn
+        return self.call(aten.clone.default, drawn, memory_format=memory_format)
 
 
 def _rule(*targets: object) -> Callable[[Rule], Rule]:

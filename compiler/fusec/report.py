@@ -97,6 +97,23 @@ class SavedTensor:
 
 
 @dataclass(frozen=True)
+class PassRun:
+    """What one pass over a graph did; ``graph/pipeline.py`` has their table.
+
+    Attributes:
+        name: As in the table.
+        form: What the graph was: ``captured``, ``joint``, ``inference``, ``split``, ``part``.
+        changes: How many things it changed.
+        seconds: Wall-clock time.
+    """
+
+    name: str
+    form: str
+    changes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class FusionDecision:
     """Why two computations became one kernel, or did not.
 

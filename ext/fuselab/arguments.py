@@ -43,6 +43,18 @@ def pairs(text: str) -> tuple[str, ...]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def passes(text: str) -> tuple[str, ...]:
+    """Read names of passes over the graph, separated by commas."""
+    from fusec.graph.pipeline import check_without  # imports the compiler
+
+    found = names(text)
+    try:
+        check_without(found)
+    except FusecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return found
+
+
 def is_number(text: str) -> bool:
     """Whether a word can only be a number of seconds."""
     return re.fullmatch(r"\d+(\.\d*)?s?", text) is not None

@@ -24,7 +24,7 @@ from IPython.display import display
 from traitlets import Bool, Enum, Float, Unicode
 
 from fusec.errors import FusecError
-from fuselab.arguments import explained, identifier, is_number, names, pairs, seconds
+from fuselab.arguments import explained, identifier, is_number, names, pairs, passes, seconds
 from fuselab.errors import UnknownName
 from fuselab.exporting import export
 from fuselab.outcomes import EditRefused, Table
@@ -151,6 +151,14 @@ class FuseMagics(Magics):
         help="Computations that share a kernel wherever that is legal, however little it saves.",
     )
     @argument(
+        "--without",
+        type=passes,
+        default=(),
+        metavar="PASSES",
+        help="Leave out passes over the graph, by the names that the stages show: "
+        "cse,channels_last.",
+    )
+    @argument(
         "--out",
         type=names,
         metavar="NAMES",
@@ -188,6 +196,7 @@ class FuseMagics(Magics):
             gpu=args.gpu or self.gpu,
             apart=args.apart,
             together=args.together,
+            without=args.without,
             out=args.out,
         )
         fused, program = self._prepare(body, options, header)

@@ -1,4 +1,4 @@
-"""The report of the operator suite: JSON lines, and totals in Markdown."""
+"""The report of the suite: JSON lines, and totals in Markdown."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ops.judge import BAD
 from ops.unit import LIBRARIES
 
 Unit = Mapping[str, Any]
-BAD = ("wrong", "error", "eager", "timeout", "crash", "mistranslated")
+_RIGHT = ("ok", "float64", "rounding")
+# How a sample ran, best first.
+WAYS = ("generated", "extern", "broken off", "refused", "wrong", "crashed")
 
 
 def read(path: Path) -> dict[str, Unit]:
@@ -22,7 +25,8 @@ def read(path: Path) -> dict[str, Unit]:
             unit = json.loads(line)
         except ValueError:
             continue
-        found[unit["key"]] = unit
+        if "database" in unit:
+            found[unit["key"]] = unit
     return found
 
 
@@ -33,36 +37,78 @@ def append(path: Path, unit: Unit) -> None:
         file.write(json.dumps(unit) + "\n")
 
 
+def way(sample: Mapping[str, Any]) -> str:
+    """Return how a sample ran: one of ``WAYS``."""
+    verdict = sample["verdict"]
+    if verdict in ("wrong", "computes", "mistranslated"):
+        return "wrong"
+    if verdict in ("crash", "timeout", "error"):
+        return "crashed"
+    if verdict in ("raises", "raises another", "not captured", "no samples", "eager"):
+        return "refused"
+    if sample.get("breaks") or verdict == "not compiled":
+        return "broken off"
+    return "extern" if sample["externs"] else "generated"
+
+
 def totals(found: Iterable[Unit]) -> str:
     """Return what all units come to, as Markdown."""
     everything = list(found)
+    groups = dict.fromkeys((unit["database"], unit["backend"]) for unit in everything)
     lines = []
-    for backend in dict.fromkeys(unit["backend"] for unit in everything):
-        mine = [unit for unit in everything if unit["backend"] == backend]
-        verdicts = Counter(s["verdict"] for unit in mine for s in unit["samples"])
-        ops = len({unit["op"] for unit in mine})
-        counted = ", ".join(f"{n} {verdict}" for verdict, n in verdicts.most_common())
-        lines.append(f"**{backend}**: {ops} operators, {verdicts.total()} samples: {counted}")
-        lines += ["", "| dtype | direction | samples | " + " | ".join(verdicts) + " |"]
-        lines.append("|---" * (3 + len(verdicts)) + "|")
-        groups: dict[tuple[str, str], Counter[str]] = {}
-        for unit in mine:
-            group = groups.setdefault((unit["dtype"], unit["direction"]), Counter())
-            group.update(s["verdict"] for s in unit["samples"])
-        for (dtype, direction), group in groups.items():
+    for database, backend in groups:
+        mine = [u for u in everything if (u["database"], u["backend"]) == (database, backend)]
+        if any(unit["samples"] for unit in mine):
+            lines += _section(database, backend, mine)
+    return "\n".join(lines)
+
+
+def _section(database: str, backend: str, mine: list[Unit]) -> list[str]:
+    verdicts = Counter(s["verdict"] for unit in mine for s in unit["samples"])
+    ops = len({unit["op"] for unit in mine})
+    counted = ", ".join(f"{n} {verdict}" for verdict, n in verdicts.most_common())
+    name = backend if database == "operators" else f"{database}, {backend}"
+    lines = [f"**{name}**: {ops} operators, {verdicts.total()} samples: {counted}", ""]
+    lines += _table(mine, verdicts)
+    if backend == "fusec" and database == "operators":
+        lines += [*fused(mine), ""]
+    if database in ("modules", "optimizers", "higher-order"):
+        lines += [*_each(mine), ""]
+    for unit in mine:
+        for number, sample in enumerate(unit["samples"]):
+            if sample["verdict"] in BAD:
+                place = sample.get("variant") or number
+                where = f"{unit['op']} {unit['dtype']} {unit['direction']} {place}"
+                lines.append(f"- {where}: {sample['verdict']}: {sample['detail'][:200]}")
+    return [*lines, ""]
+
+
+def _table(mine: list[Unit], verdicts: Counter[str]) -> list[str]:
+    lines = ["| dtype | direction | samples | " + " | ".join(verdicts) + " |"]
+    lines.append("|---" * (3 + len(verdicts)) + "|")
+    groups: dict[tuple[str, str], Counter[str]] = {}
+    for unit in mine:
+        group = groups.setdefault((unit["dtype"], unit["direction"]), Counter())
+        group.update(s["verdict"] for s in unit["samples"])
+    for (dtype, direction), group in groups.items():
+        if group:
             cells = [dtype, direction, str(group.total()), *(str(group[v]) for v in verdicts)]
             lines.append(f"| {' | '.join(cells)} |")
-        lines.append("")
-        if backend == "fusec":
-            lines += [*fused(mine), ""]
-        for unit in mine:
-            for number, sample in enumerate(unit["samples"]):
-                if sample["verdict"] in BAD:
-                    place = sample.get("variant") or number
-                    where = f"{unit['op']} {unit['dtype']} {unit['direction']} {place}"
-                    lines.append(f"- {where}: {sample['verdict']}: {sample['detail'][:200]}")
-        lines.append("")
-    return "\n".join(lines)
+    return [*lines, ""]
+
+
+def _each(mine: list[Unit]) -> list[str]:
+    """Return a row for each name: how its samples ran, and what its worst one says."""
+    lines = [f"| name | {' | '.join(WAYS)} | |", "|---" * (2 + len(WAYS)) + "|"]
+    for name in dict.fromkeys(unit["op"] for unit in mine):
+        samples = [s for unit in mine if unit["op"] == name for s in unit["samples"]]
+        counts = Counter(map(way, samples))
+        worst = max(samples, key=lambda s: WAYS.index(way(s)), default={})
+        said = [*worst.get("breaks", ()), worst.get("detail", ""), *worst.get("externs", ())]
+        note = next((text for text in said if text), "").replace("|", "/")[:100]
+        cells = [name, *(str(counts[each] or "") for each in WAYS), note]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def fused(found: Iterable[Unit]) -> list[str]:
@@ -74,10 +120,14 @@ def fused(found: Iterable[Unit]) -> list[str]:
         ("all operators", units),
         ("without linear algebra, FFT, sparse and sort", inner),
     ):
-        ran = [s for u in chosen for s in u["samples"] if s["verdict"] in ("ok", "float64")]
+        ran = [
+            s for u in chosen for s in u["samples"] if s["verdict"] in ("ok", "float64", "rounding")
+        ]
         whole = sum(not s["externs"] for s in ran)
         share = f"{100 * whole / len(ran):.1f} %" if ran else "-"
         lines.append(f"- {name}: {whole} of {len(ran)} samples have no extern call ({share})")
+    ways = Counter(way(s) for u in units for s in u["samples"])
+    lines.append("- " + ", ".join(f"{ways[each]} {each}" for each in WAYS))
     reasons = Counter(
         reason for u in inner for s in u["samples"] for reason in dict.fromkeys(s["externs"])
     )
@@ -85,4 +135,4 @@ def fused(found: Iterable[Unit]) -> list[str]:
     return lines
 
 
-__all__ = ["append", "fused", "read", "totals"]
+__all__ = ["BAD", "WAYS", "append", "fused", "read", "totals", "way"]

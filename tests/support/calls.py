@@ -15,7 +15,9 @@ from fusec.runtime import native
 @pytest.fixture(scope="module", autouse=True)
 def native_part() -> None:
     if native.types(wait=True) is None:
-        assert "Python.h" in native.problem() or "only CPython" in native.problem()
+        assert "Python.h" in native.problem() or "only CPython" in native.problem(), (
+            native.problem()
+        )
         pytest.skip(f"no native part: {native.problem()}")
 
 

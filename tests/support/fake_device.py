@@ -187,7 +187,7 @@ def operator(x: str, out: str, n: int, factor: int, device: Device, **more: Any)
         library()[0].cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, pointers, None)
         return made
 
-    return Call(run, (Place(x),), (), (out,), ((1,),), False, (x,), **more)
+    return Call(run, (Place(x),), (), (out,), (None,), False, (x,), **more)
 
 
 def steps_of(inputs: tuple[Memory, ...], steps: list[Step], outputs: tuple[Memory, ...]) -> Steps:

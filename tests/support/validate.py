@@ -25,7 +25,7 @@ from fusec.ir.interpret import run_body, run_program, size_values
 from fusec.ir.node import recording
 from fusec.runtime.part import CompiledPart
 from fusec.runtime.strided import clone_strided
-from programs.check import CLOSE, NUDGE, _differences, widened
+from programs.check import CLOSE, NUDGE, differences, widened
 
 # Points of a loop nest, of which the interpreter holds every value at once.
 MOST_POINTS = 4_000_000
@@ -217,7 +217,7 @@ class _Part:
             for written in kernel.body.writes():
                 got = tensors[names.index(written)]
                 e, n = (each.get(written) if each else None for each in (exact, near))
-                for text in _differences(given[written], got, e, n, self.kind):
+                for text in differences(given[written], got, e, _several(n), self.kind):
                     self._add("kernel", name, f"{written}: {text}")
 
         torch.set_rng_state(self.state)
@@ -239,7 +239,7 @@ class _Part:
                     found.append((number, f"{have!r} instead of {want!r}"[:200]))
                 continue
             e, n = (each[number] if each is not None else None for each in (exact, near))
-            texts = _differences(want, have, e, n, self.kind)
+            texts = differences(want, have, e, _several(n), self.kind)
             # strides are the host program's business, and what it calls sees to them
             found += [(number, text) for text in texts if not text.startswith("layout")]
         return found
@@ -269,7 +269,7 @@ class _Part:
             nonlocal first
             for name in step.writes():
                 if not first and name in lowered:
-                    texts = _differences(lowered[name], tensors[name], None, None, self.kind)
+                    texts = differences(lowered[name], tensors[name], None, (), self.kind)
                     if any(not text.startswith("layout") for text in texts):
                         first = _called(step)
 
@@ -319,6 +319,10 @@ def _exact_body(
     except (RuntimeError, IndexError):
         return None
     return given
+
+
+def _several(near: torch.Tensor | None) -> list[torch.Tensor]:
+    return [] if near is None else [near]
 
 
 def _copies(inputs: Sequence[Any]) -> list[Any]:

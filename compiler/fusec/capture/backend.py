@@ -17,52 +17,49 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from fusec.capture.direct import (
-    drop_returned_inputs,
     epilogue_instead_of_wrappers,
     keep_saved_tensors,
     saved_outputs,
+    views_of_updated_inputs,
     wraps_no_more,
 )
 from fusec.capture.early import Early
-from fusec.capture.inputs import input_names, name_inputs, updated_inputs
+from fusec.capture.inputs import (
+    has_gaps,
+    has_subclasses,
+    input_names,
+    name_inputs,
+    needs_eager,
+    updated_inputs,
+)
 from fusec.capture.recorded import recorded_call
 from fusec.collector import Rest
 from fusec.errors import BadOption, DeviceNotThere, FusecError
-from fusec.graph.activations import activate_again
-from fusec.graph.alignment import align_products
-from fusec.graph.bias import add_biases_later
-from fusec.graph.bytes import keep_interpolations_of_bytes
-from fusec.graph.common import merge_common
-from fusec.graph.compared import compute_compared_once
 from fusec.graph.decompositions import decomposition_table
-from fusec.graph.depthwise import divide_gradients
-from fusec.graph.gradients import add_rows_in_place
-from fusec.graph.half_products import multiply_halves
-from fusec.graph.halves import widen_products
-from fusec.graph.inputless import compute_inputless_again
-from fusec.graph.layouts import turn_channels_inward
-from fusec.graph.masks import settle_attention_masks
-from fusec.graph.onednn import multiply_by_onednn
-from fusec.graph.pixels import multiply_single_pixels
-from fusec.graph.random import replace_random
-from fusec.graph.rows import bound_rows
+from fusec.graph.pipeline import Form, Subject, check_without, format_passes, run_passes
+from fusec.graph.refused_calls import refused_call
 from fusec.graph.saved import recomputed_operators, saved_tensors
-from fusec.graph.softmax import open_log_softmax
-from fusec.graph.upcasts import widen_again
-from fusec.graph.wide_results import ask_for_wide_results
-from fusec.ir.body import Extern
 from fusec.lower.values import GraphNotLowered
 from fusec.options import Options
 from fusec.pipeline import Compilation, run_stages
 from fusec.report import Stage
 from fusec.runtime import native, triton_pool
 from fusec.runtime.build_queue import BuildQueue
+from fusec.runtime.eager_graph import run_eagerly
 from fusec.runtime.graph import CompiledGraph
 from fusec.runtime.part import CompiledPart
 
 _STRICT = "FUSEC_STRICT"
+_MISPLACED = (
+    "it returns a view of symbolic size of an input that it updates and that has gaps, which "
+)
+_MISPLACED += "AOTAutograd would lay over other elements"
 # AOTAutograd's option to hand out the backward graph when it has the forward part compiled.
 _ASK_FOR_BOTH = "force_non_lazy_backward_lowering"
+
+
+# torch keeps the assertion that has a message, and drops the one without as nobody reads it.
+fx.node.has_side_effect(torch.ops.aten._assert_async.default)
 
 
 def strict() -> bool:
@@ -83,6 +80,7 @@ class Backend:
     _torchdynamo_orig_callable = None
 
     def __init__(self, options: Options) -> None:
+        check_without(options.without)
         if torch.cuda.is_initialized() and options.target != "cpp":
             triton_pool.start()  # they are ready by the time that something is captured
         self.options = options
@@ -107,14 +105,27 @@ class Backend:
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
             self.graphs.append(graph)
+            reason = needs_eager(module, example_inputs)
+            if reason:
+                graph.fallback = f"it runs in eager: {reason}"
+                graph.compiled = run_eagerly(module)
+                return graph
             stages = [_as_text("capture", max(started - self.clock, 0.0), module)]
             compiler = _GraphCompiler(self, graph, stages, input_names(module))
             try:
-                whole = settle_attention_masks(keep_interpolations_of_bytes(module))
-                graph.compiled = compiler.compile(whole, example_inputs)
+                refused = refused_call(module)
+                if refused:
+                    graph.fallback = f"runs in eager, which raises: {refused}"
+                    graph.compiled = module.forward
+                    return graph
+                graph.compiled = compiler.compile(example_inputs)
+                if any(has_gaps(example_inputs[i]) for i in compiler.views_of_updated):
+                    graph.fallback = f"it runs in eager: {_MISPLACED}"
+                    graph.compiled, graph.parts = module.forward, []
+                    return graph
                 if compiler.direct is not None and not graph.fallback:
-                    if wraps_no_more(graph.compiled):
-                        converts = compiler.autocast and _calls_operators(compiler.direct)
+                    if wraps_no_more(graph.compiled, compiler.direct):
+                        converts = compiler.autocast and compiler.direct.calls_operators
                         graph.bypass(compiler.direct, converts=converts)
                     else:
                         compiler.direct.forget_epilogue()
@@ -128,7 +139,7 @@ class Backend:
                 graph.stages = tuple(stages)
                 self.clock = time.perf_counter()
             native.prepare()  # not earlier: where it has to be built, that takes a compiler's time
-            return graph.entry()
+            return graph
 
 
 @dataclass(frozen=True)
@@ -160,18 +171,22 @@ class _GraphCompiler:
         self.graph = graph
         self.stages = stages
         self.names = names
+        self.apart = False  # whether AOTAutograd takes tensor subclasses apart
+        self.views_of_updated: tuple[int, ...] = ()
         self.entered = 0.0
         # As where the graph is called, by TorchDynamo's guards; AOTAutograd changes both meanwhile.
         self.autocast = torch._C._is_any_autocast_enabled()
         self.records = torch.is_grad_enabled()
-        self.partition: Stage | None = None
+        self.partition: tuple[Stage, ...] = ()
         self.returned: int | None = None  # by the forward part of a joint graph, to its caller
         # All of the graph, if it can be called by itself.
         self.direct: CompiledPart | None = None
         self.forward: CompiledPart | None = None  # the part of a joint graph that calls run
 
-    def compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def compile(self, inputs: Sequence[Any]) -> Callable[..., Any]:
+        module = self._run_passes(Form.CAPTURED, self.graph.eager)
         self.entered = time.perf_counter()
+        self.apart = has_subclasses(module, inputs)
         # As in eager, where one leaves autocast before asking for gradients: each operator's
         # gradient has the types of its forward pass, and nothing else is converted.
         changes: dict[str, Any] = {"backward_pass_autocast": "off"}
@@ -192,44 +207,35 @@ class _GraphCompiler:
 
     def _partition(self, joint: fx.GraphModule, inputs: Any, **given: Any) -> Any:
         """Divide a joint graph into forward and backward, which see the same random numbers."""
-        if not self.backend.options.eager_random:
-            replace_random(joint)
         started = time.perf_counter()
-        self._prepare_products(joint)
-        joint.graph.eliminate_dead_code()
-        self._lay_out(joint)
-        open_log_softmax(joint)
-        merge_common(joint.graph)
-        compute_compared_once(joint)
-        widen_again(joint, given["num_fwd_outputs"])
-        activate_again(joint, given["num_fwd_outputs"], updated_inputs(joint))
+        results = given["num_fwd_outputs"]
+        self._run_passes(Form.JOINT, joint, results=results)
         with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
             forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
-        compute_inputless_again(forward, backward, given["num_fwd_outputs"])
+        self._run_passes(Form.SPLIT, forward, results=results, backward=backward)
         seconds = time.perf_counter() - started
         self.entered += seconds  # what is left is the decomposition's
-        self.partition = _as_text("partition", seconds, joint)
-        self.returned = given["num_fwd_outputs"]
-        self.graph.saved = saved_tensors(forward, given["num_fwd_outputs"])
+        passes = self._passes()
+        self.partition = (passes, _as_text("partition", seconds - passes.seconds, joint))
+        self.returned = results
+        self.graph.saved = saved_tensors(forward, results)
         self.graph.recomputed = recomputed_operators(forward, backward)
         return forward, backward
 
-    def _prepare_products(self, module: fx.GraphModule) -> None:
-        options = self.backend.options
-        if options.target != "triton":
-            widen_products(module, rounds_as_eager=options.emulate_rounding)
-            add_biases_later(module)
-            if not options.emulate_rounding:
-                multiply_halves(module)
+    def _run_passes(self, form: Form, module: fx.GraphModule, **more: Any) -> fx.GraphModule:
+        """Run the passes for a form of the graph; return the graph, which may be another one."""
+        subject = Subject(
+            module, self.backend.options, updated=updated_inputs(module), apart=self.apart, **more
+        )
+        self.graph.passes += run_passes(form, subject)
+        return subject.module
 
-    def _lay_out(self, module: fx.GraphModule) -> None:
-        bound_rows(module, interpreted=self.backend.options.target == "triton")
-        if self.backend.options.target != "triton":
-            turn_channels_inward(module)
-            align_products(module, kernels=self.backend.options.matmul != "extern")
-            multiply_single_pixels(module)
-            add_rows_in_place(module)
-        divide_gradients(module, interpreted=self.backend.options.target == "triton")
+    def _passes(self) -> Stage:
+        """Return the passes over the graph as a stage; it shows those of later parts as well."""
+        graph, without = self.graph, self.backend.options.without
+        # those before belong to what was captured, whose time is the decomposition's
+        seconds = sum(run.seconds for run in graph.passes if run.form != Form.CAPTURED.value)
+        return Stage("passes", seconds, lambda: format_passes(graph.passes, without))
 
     def _backward_compiler(self) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         """Return the compiler of backward graphs, out of TorchDynamo's sight.
@@ -278,9 +284,10 @@ class _GraphCompiler:
                 self.entered = time.perf_counter()
             label = "decompose" if kind != "backward" else "decompose backward"
             self.stages.append(_as_text(label, time.perf_counter() - self.entered, module))
-            if self.partition is not None:
-                self.stages.append(self.partition)
-                self.partition = None
+            self.stages += self.partition
+            self.partition = ()
+            if kind != "backward":
+                self.views_of_updated = views_of_updated_inputs()
             with Rest():
                 result = self._part(kind, module)
             self.graph.stages = tuple(self.stages)
@@ -293,10 +300,14 @@ class _GraphCompiler:
         return self._take(self._make(kind, module))
 
     def _make(self, kind: str, module: fx.GraphModule) -> _Made:
-        """Compile a part; nobody sees it until it is taken."""
+        """Compile a part; nobody sees it until it is taken.
+
+        A backward part may be compiled where it is first called: in autocast, say, which would
+        give the operators that passes add other types than they return when the part runs.
+        """
         stages: list[Stage] = []
         reason = ""
-        with self.backend._lock, Rest():
+        with self.backend._lock, Rest(), torch._C._DisableAutocast(), torch.no_grad():
             try:
                 part = self._compile_part(kind, module, stages)
                 return _Made(kind, module, part, stages)
@@ -319,24 +330,16 @@ class _GraphCompiler:
         if kind != "backward":
             name_inputs(module, self.names)
         if kind == "inference":  # the parts of a joint graph have been through this as one
-            if not self.backend.options.eager_random:
-                replace_random(module)
-            self._prepare_products(module)
-            self._lay_out(module)
-            drop_returned_inputs(module)
-            merge_common(module.graph)
-            compute_compared_once(module)
-        if self.backend.options.target != "triton":
-            multiply_by_onednn(module)
-        if self._may_ask_for_wide_results():
-            ask_for_wide_results(module)
+            self._run_passes(Form.INFERENCE, module)
+            stages.append(self._passes())
+        self._run_passes(Form.PART, module)
         queue = BuildQueue()
         state = Compilation(
             module,
             self.backend.options,
             self.backend._taken,
             updated=updated_inputs(module),
-            saved=saved_outputs(module, self.returned) if kind == "forward" else (),
+            saved=self._saved(kind, module),
             written=queue.begin,
         )
         try:
@@ -351,6 +354,9 @@ class _GraphCompiler:
         finally:
             queue.close()
 
+    def _saved(self, kind: str, module: fx.GraphModule) -> tuple[int, ...]:
+        return saved_outputs(module, self.returned) if kind == "forward" and not self.apart else ()
+
     def _take(self, made: _Made) -> Any:
         """Make a part that has been compiled one of the graph's; return what runs it."""
         self.stages += made.stages
@@ -364,22 +370,13 @@ class _GraphCompiler:
         self.graph.stages = tuple(self.stages)
         return found
 
-    def _may_ask_for_wide_results(self) -> bool:
-        """Whether BLAS may write what is returned.
-
-        Not from within a CUDA graph, whose memory is its own: it would be copied out, where a
-        kernel that converts writes it to its place.
-        """
-        options = self.backend.options
-        return not (options.matmul == "auto" or options.emulate_rounding or options.cuda_graphs)
-
     def _choose_epilogue(self, part: CompiledPart) -> None:
         """See whether the part can be called past AOTAutograd's wrappers."""
         program = part.state.scheduled
-        if len(program.inputs) != len(self.names):
+        if self.apart or len(program.inputs) != len(self.names):
             return
         found = epilogue_instead_of_wrappers(
-            len(self.names), calls_operators=_calls_operators(part), records=self.records
+            len(self.names), calls_operators=part.calls_operators, records=self.records
         )
         if found is None:
             return
@@ -394,7 +391,10 @@ class _GraphCompiler:
         def run(inputs: list[Any]) -> Any:
             arguments = list(inputs)
             inputs.clear()
-            return module(*arguments)
+            if not torch._C._is_any_autocast_enabled():
+                return module(*arguments)
+            with torch._C._DisableAutocast():
+                return module(*arguments)
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
@@ -412,10 +412,6 @@ def _has_known_sizes(module: fx.GraphModule) -> bool:
         or (isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides)
         for value in values
     )
-
-
-def _calls_operators(part: CompiledPart) -> bool:
-    return any(isinstance(step, Extern) for step in part.state.scheduled.steps)
 
 
 def _leaves_cores_free(part: CompiledPart) -> bool:

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from fusec.runtime.epilogue import Epilogue, Views
+from fusec.runtime.part import CompiledPart
 
 _PLAIN_OUTPUTS = ("non_alias", "unsafe_view_alias")
 _METADATA_MUTATIONS = (
@@ -68,33 +69,6 @@ def epilogue_instead_of_wrappers(
         return None  # another release of torch keeps another record
 
 
-def drop_returned_inputs(module: fx.GraphModule) -> None:
-    """Let a graph without gradients return nothing where AOTAutograd hands out an input itself.
-
-    It is asked while AOTAutograd compiles the graph.  What the graph would return there is never
-    looked at, and an input that it updates is then one result of a kernel, not two.
-
-    Args:
-        module: Changed in place.
-    """
-    record = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
-    (output,) = module.graph.find_nodes(op="output")
-    try:
-        first = len(record.mutated_inp_runtime_indices)  # type: ignore[union-attr]
-        infos = record.output_info  # type: ignore[union-attr]
-        values = list(output.args[0])
-        if len(values) != first + len(infos):
-            return
-        for position, each in enumerate(infos):
-            if each.output_type.name == "is_input":
-                values[first + position] = None
-    except _UNKNOWN:
-        return
-    output.args = (tuple(values),)
-    module.graph.eliminate_dead_code()
-    module.recompile()
-
-
 def saved_outputs(module: fx.GraphModule, outputs: int | None) -> tuple[int, ...]:
     """Return the positions of a forward graph's outputs that nobody but backward sees.
 
@@ -136,14 +110,19 @@ def keep_saved_tensors() -> None:
         donated.clear()  # in place: it is shared by AOTAutograd's records of the graph
 
 
-def wraps_no_more(compiled: Callable[..., Any]) -> bool:
+def wraps_no_more(compiled: Callable[..., Any], part: CompiledPart) -> bool:
     """Whether what AOTAutograd returned does no more than an ``Epilogue`` can say.
 
     Args:
         compiled: Of a graph without gradients.
+        part: What it wraps.
     """
     try:
         wrapper = wrapper_of(compiled)
+        names = wrapper.__code__.co_freevars
+        inner = cell(wrapper, next(n for n in ("_inner_compiled_fn", "compiled_fn") if n in names))
+        if not part.is_entry(inner):
+            return False  # another wrapper is between them: it takes tensor subclasses apart, say
         if "_codegen_runtime_wrapper" in wrapper.__code__.co_freevars:
             return names_only(cell(wrapper, "_codegen_runtime_wrapper"), _GENERATED)
         # The record said that there is nothing to do; see ``epilogue_instead_of_wrappers``.
@@ -261,6 +240,28 @@ def _views(record: Any) -> Views | None:
     return tuple(found)
 
 
+def views_of_updated_inputs() -> tuple[int, ...]:
+    """Return the updated inputs whose views, returned by a graph, AOTAutograd makes by strides.
+
+    It is asked while AOTAutograd compiles the graph. Where a view has symbolic sizes, AOTAutograd
+    does not make it as the user did, but with the strides of what the graph returns; of an updated
+    input these are the strides of the new value, which has no gaps where the input has some.
+    """
+    record = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    found: dict[int, None] = {}
+    try:
+        for each in getattr(record, "output_info", ()):
+            if each.output_type.name != "alias_of_input":
+                continue
+            steps = each.view_meta_sequence
+            replayed = steps is not None and not any(s.has_symbolic_inputs for s in steps.sequence)
+            if record.input_info[each.base_idx].mutates_data and not replayed:  # type: ignore[union-attr]
+                found[each.base_idx] = None
+    except _UNKNOWN:
+        return ()
+    return tuple(found)
+
+
 def _replay(steps: Any, base: torch.Tensor) -> torch.Tensor:
     """Make a view as AOTAutograd does."""
     made: torch.Tensor = torch._C._functionalization.apply_view_meta_sequence(base, steps)
@@ -270,12 +271,12 @@ def _replay(steps: Any, base: torch.Tensor) -> torch.Tensor:
 __all__ = [
     "LOOKED_UP",
     "cell",
-    "drop_returned_inputs",
     "epilogue_instead_of_wrappers",
     "keep_saved_tensors",
     "names_only",
     "saved_outputs",
     "updates_are_plain",
+    "views_of_updated_inputs",
     "wrapper_of",
     "wraps_no_more",
 ]

@@ -90,6 +90,9 @@ def _graph_lines(graph: CompiledGraph) -> Iterator[str]:
         yield graph.fallback
     if graph.stages:
         yield compile_line(seconds_by_stage(graph.stages))
+    changed = dict.fromkeys(run.name for run in graph.passes if run.changes)
+    if changed:
+        yield f"passes that changed the graph: {', '.join(changed)}"
     for kernel in graph.kernels:
         yield f"kernel {kernel.name}: {kernel.generated.summary}"
     for call in graph.externs:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import fx
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+# What changes whether operators are recorded for autograd, in a captured graph.
+_MODES_OF_GRADIENTS = frozenset({"_set_grad_enabled", "_enter_inference_mode"})
 _PLUMBING = frozenset("L G self _parameters _buffers _modules _orig_mod forward".split())
 
 
@@ -57,6 +63,40 @@ def updated_inputs(module: fx.GraphModule) -> tuple[str, ...]:
     return tuple(found)
 
 
+def needs_eager(module: fx.GraphModule, inputs: Sequence[Any]) -> str:
+    """Return why a graph cannot be compiled for its example inputs; TorchDynamo guards on it."""
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    for value in tensors:
+        if torch._is_functional_tensor(value):
+            return "an input is a functional tensor, which AOTAutograd does not take"
+        if value.is_neg() or value.is_conj():
+            how = "conjugated" if value.is_conj() else "negated"
+            return f"an input is a {how} view, whose memory holds other numbers than it stands for"
+    if any(value.is_inference() for value in tensors):
+        # What forward keeps for backward is not what eager does, which may keep a copy.
+        if torch.is_grad_enabled() and any(value.requires_grad for value in tensors):
+            return "an input was made in inference mode, and autograd may not save it"
+        # AOTAutograd fails, and leaves torch unable to run anything any more.
+        called = {getattr(node.target, "__name__", "") for node in module.graph.nodes}
+        if called & _MODES_OF_GRADIENTS:
+            return "an input was made in inference mode, and the graph changes the mode"
+    return ""
+
+
+def has_subclasses(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether AOTAutograd takes inputs or results of a captured graph apart: they are wrappers."""
+    (output,) = module.graph.find_nodes(op="output")
+    results = [node.meta.get("example_value") for node in output.all_input_nodes]
+    return any(is_traceable_wrapper_subclass(value) for value in (*inputs, *results))
+
+
+def has_gaps(value: object) -> bool:
+    """Whether a tensor's elements do not fill a stretch of memory, each once."""
+    if not isinstance(value, torch.Tensor) or value.is_contiguous():
+        return False
+    return torch.empty_like(value, device="meta").stride() != value.stride()
+
+
 def name_inputs(module: fx.GraphModule, names: dict[int, str]) -> None:
     """Note the user's names, as ``input_names`` found them, in a graph of AOTAutograd's."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -67,4 +107,11 @@ def name_inputs(module: fx.GraphModule, names: dict[int, str]) -> None:
             node.meta["fusec_name"] = names[number]
 
 
-__all__ = ["input_names", "name_inputs", "plain_name", "updated_inputs"]
+__all__ = [
+    "has_subclasses",
+    "input_names",
+    "name_inputs",
+    "needs_eager",
+    "plain_name",
+    "updated_inputs",
+]

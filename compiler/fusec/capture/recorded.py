@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from fusec.capture.direct import LOOKED_UP, cell, names_only, updates_are_plain, wrapper_of
-from fusec.runtime.autocast import without_autocast
 from fusec.runtime.part import CompiledPart
 from fusec.runtime.updates import note_updates
 
@@ -49,7 +48,6 @@ class _Plan:
         constant: Those of them that have no gradient.
         gradients: Positions of the gradients that the backward graph takes.
         layouts: Shape and strides of each of these, or its memory format.
-        autocast: Whether autocast is on where it is called, and to be off while it runs.
         listed: Whether backward is given its gradients in a list, to be emptied.
     """
 
@@ -59,7 +57,6 @@ class _Plan:
     constant: tuple[int, ...]
     gradients: tuple[int, ...]
     layouts: tuple[tuple[Any, Any, torch.memory_format | None], ...]
-    autocast: bool
     listed: bool
 
 
@@ -81,7 +78,7 @@ def recorded_call(compiled: Callable[..., Any], part: CompiledPart) -> Callable[
     if plan is None or not torch.is_grad_enabled():
         return None
     run = part.entry()
-    made = _subclass(plan, without_autocast(run) if plan.autocast else run)
+    made = _subclass(plan, run)
     for method in (made.forward, made.backward):
         never_traced(method.__code__)
     # Not Function.apply, which asks about transforms once more, and unwraps what is left of them.
@@ -132,10 +129,7 @@ def _subclass(plan: _Plan, run: Callable[[list[Any]], list[Any]]) -> type[torch.
         if plan.listed:
             gradients.clear()
         ctx.maybe_clear_saved_tensors()
-        if not plan.autocast:
-            return tuple(compiled(arguments))
-        with torch._C._DisableAutocast():  # who asks for gradients may be within autocast
-            return tuple(compiled(arguments))
+        return tuple(compiled(arguments))
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     # The name is what a result's grad_fn shows.
@@ -190,10 +184,6 @@ def _plan(compiled: Any) -> _Plan | None:
         or not (_is_generated(wrapper, function) if listed else _is_looked_up(wrapper, function))
     ):
         return None
-    if listed:
-        autocast = _NO_AUTOCAST in function._fwd_fn.__code__.co_names
-    else:
-        autocast = cell(wrapper, "disable_amp")
     record = function.metadata
     if not _is_plain(record) or function.maybe_subclass_metadata is not None:
         return None
@@ -218,7 +208,6 @@ def _plan(compiled: Any) -> _Plan | None:
         tuple(i for i, each in enumerate(infos) if not each.requires_grad),
         gradients,
         tuple((each.size, each.stride, each.memory_format) for each in formats),
-        autocast,
         listed,
     )
 

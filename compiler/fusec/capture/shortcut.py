@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from fusec.capture import guard_tree
 from fusec.capture.backend import strict
@@ -38,6 +39,7 @@ from fusec.runtime import native
 from fusec.runtime.graph import CompiledGraph
 
 MOST_ENTRIES = 8
+NO_LEVEL = -1
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks") + (
     "_global_forward_hooks",
@@ -249,6 +251,8 @@ def _make_entry(
         # None as soon as TorchDynamo drops or invalidates the code.
         (vars(wrapper), "cache_entry", IS, wrapper.cache_entry),
         (vars(torch._dynamo.eval_frame), "_stance", IS, stance),
+        # Within a level of forward-mode AD, inputs may have tangents.
+        (vars(forward_ad), "_current_level", IS, NO_LEVEL),
     ]
 
     def entry(checks: guard_tree.Checks, plan: Plan) -> Any:

@@ -64,7 +64,15 @@ class _Writer:
         self.targets = targets
         self.traced = traced
         self.taken = {"run", "inputs", "_", "status", "threads", "failed", "launch", "expect"}
-        self.taken |= {"empty", "empty_cpu", "empty_large", "empty_cuda", *DTYPES, *targets}
+        self.taken |= {
+            "expect_inputs",
+            "empty",
+            "empty_cpu",
+            "empty_large",
+            "empty_cuda",
+            *DTYPES,
+            *targets,
+        }
         self.taken.add("multiply_into")
         self.constants: dict[str, object] = {}
         self.lines: list[str] = []
@@ -76,6 +84,8 @@ class _Writer:
             self.needed |= set(step.reads())
             if isinstance(step, Compute):
                 self.needed |= set(step.writes())
+            elif step.has_unknown_size:
+                self.needed |= set(step.outputs) - {""}
 
     # -- expressions ------------------------------------------------------------------------
 
@@ -122,6 +132,10 @@ class _Writer:
         return f"{name}.as_strided({self.tuple(ref.shape)}, {self.tuple(ref.strides)}, {offset})"
 
     # -- steps ------------------------------------------------------------------------------
+
+    def dtype(self, dtype: torch.dtype) -> str:
+        name = dtype_name(dtype)
+        return name if DTYPES.get(name) is dtype else self.constant(dtype, name)
 
     def allocate(self, buffer: Buffer) -> None:
         name = self.names[buffer.name]
@@ -216,7 +230,9 @@ class _Writer:
         for name in outputs:
             if name:
                 target, buffer = self.names[name], self.program.buffers[name]
-                self.lines.append(f"{target} = expect({target}, {self.tuple(buffer.strides)})")
+                predicted = f"{self.tuple(buffer.shape)}, {self.tuple(buffer.strides)}"
+                predicted += f", {self.dtype(buffer.dtype)}, {_named(step)!r}"
+                self.lines.append(f"{target} = expect({target}, {predicted})")
 
     def is_large_product(self, step: Step) -> bool:
         """Whether a call is a product with so large a result that its memory is best ours."""
@@ -250,6 +266,7 @@ class _Writer:
         if program.inputs:
             names = ", ".join(self.names[name] for name in program.inputs)
             self.lines.append(f"{names}{',' if len(program.inputs) == 1 else ''} = inputs")
+            self.lines.append("expect_inputs(inputs)")
         self.lines.append("inputs.clear()")
         for symbol, (source, dim) in program.sizes.items():
             text = self.names[source] if dim is None else f"{self.names[source]}.size({dim})"
@@ -295,6 +312,11 @@ _PRODUCTS = (
     torch.ops.aten.addmm.default,
     torch.ops.aten.baddbmm.default,
 )
+
+
+def _named(step: Extern) -> str:
+    """Return an operator with its line, as a message names it."""
+    return f"{step.target} (line {step.where.line})" if step.where else f"{step.target}"
 
 
 def called_as(target: Callable[..., Any]) -> Callable[..., Any]:
@@ -386,6 +408,12 @@ def buffer_bytes(buffer: Buffer) -> int | None:
     return extent * buffer.dtype.itemsize
 
 
+# Names that whoever runs a host program provides, beside its kernels, groups and constants.
+PROVIDED = frozenset(
+    "empty_cpu empty_large empty_cuda empty expect expect_inputs multiply_into threads "
+    "failed".split()
+)
+
 DTYPES = {
     dtype_name(dtype): dtype
     for dtype in (
@@ -398,6 +426,9 @@ DTYPES = {
         torch.int32,
         torch.int16,
         torch.int8,
+        torch.uint64,
+        torch.uint32,
+        torch.uint16,
         torch.uint8,
         torch.bool,
     )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import torch
 
+from fusec.codegen.quantized import Quantized, find_quantized
 from fusec.ir.body import Body
 from fusec.ir.node import Cast, Const, Node, Op, Reduce
 
@@ -29,16 +30,26 @@ _HALF = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
 _EIGHT_BITS = (torch.bfloat16, torch.float8_e4m3fn)
 
 
-def relaxed_nodes(body: Body) -> frozenset[Node]:
-    """Return the float32 values that reach memory only as half-precision numbers."""
+def relaxed_nodes(body: Body, *, quick: bool = False) -> frozenset[Node]:
+    """Return the float32 values that reach memory only as half-precision numbers.
+
+    Args:
+        body: What is computed.
+        quick: Whether only instructions are meant that err by units in float32's last place; then
+            rows that are quantized by their own extremes count as well, the scales being float32.
+    """
     nodes = body.nodes()
-    strict: set[Node] = {s.value for s in body.stores if s.value.dtype not in _HALF}
+    rows = find_quantized(body) if quick else Quantized()
+    passing = rows.scales | rows.rounded
+    strict: set[Node] = {s.value for s in body.stores if s.value.dtype not in _HALF} - passing
     strict |= {s.value for s in body.stores if s.mode != "set"}
     users: dict[Node, list[Node]] = {}
     for node in nodes:
         for arg in node.args:
             users.setdefault(arg, []).append(node)
     for node in reversed(nodes):  # users before their arguments
+        if node in passing and node not in strict:
+            continue  # exact by itself, and what it is computed from need not be
         used = users.get(node, [])
         if used and node not in strict and all(is_bound(u) and u.args[0] is node for u in used):
             continue  # a comparison that clamps: either side of the jump is the same value
@@ -50,6 +61,7 @@ def relaxed_nodes(body: Body) -> frozenset[Node]:
                 strict.add(node.args[0])
         elif not harmless:
             strict.update(node.args)
+    strict |= passing
     return frozenset(n for n in nodes if n not in strict and n.dtype == torch.float32)
 
 

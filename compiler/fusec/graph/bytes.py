@@ -1,7 +1,8 @@
-"""Images of bytes are interpolated by ATen itself.
+"""Images of bytes are interpolated by ATen itself, and other integers refused by it.
 
 ATen interpolates uint8 images in fixed point; torch's decomposition, which tracing cannot avoid,
 computes in float and rounds otherwise.  So such calls become operators that tracing leaves whole.
+Of other integers ATen has no interpolation, and says so when it is called.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-_MODES = ("bilinear", "bicubic")
+_NEAREST = ("nearest", "nearest-exact")
 # What each function that interpolates calls ``interpolate`` with, beside its own arguments.
 _FUNCTIONS: dict[object, dict[str, Any]] = {
     F.interpolate: {},
     F.upsample: {},
     F.upsample_bilinear: {"mode": "bilinear", "align_corners": True},
+    F.upsample_nearest: {"mode": "nearest"},
 }
 
 
@@ -50,7 +52,7 @@ torch.library.register_fake(
 
 
 def keep_interpolations_of_bytes(module: fx.GraphModule) -> fx.GraphModule:
-    """Return a captured graph in which interpolations of uint8 images stay whole."""
+    """Return a captured graph in which interpolations of integers stay whole."""
     if not any(_is_of_bytes(node) for node in module.graph.nodes):
         return module
     changed = copy.copy(module)
@@ -61,8 +63,9 @@ def keep_interpolations_of_bytes(module: fx.GraphModule) -> fx.GraphModule:
         bound = inspect.signature(F.interpolate).bind(**_arguments(node))
         bound.apply_defaults()
         x, size, factors, mode, align_corners, recompute, antialias = bound.args
-        size = [size] * 2 if isinstance(size, (int, fx.Node)) else size
-        factors = [float(factors)] * 2 if isinstance(factors, (int, float)) else factors
+        dims = x.meta["example_value"].ndim - 2
+        size = [size] * dims if isinstance(size, (int, fx.Node)) else size
+        factors = [float(factors)] * dims if isinstance(factors, (int, float)) else factors
         with changed.graph.inserting_before(node):
             whole = changed.graph.call_function(
                 torch.ops.fusec.interpolate_bytes.default,
@@ -88,7 +91,11 @@ def _is_of_bytes(node: fx.Node) -> bool:
     image = given["input"]
     value = image.meta.get("example_value") if isinstance(image, fx.Node) else None
     mode = given.get("mode", "nearest")
-    return isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and mode in _MODES
+    if not isinstance(value, torch.Tensor) or value.dtype.is_floating_point:
+        return False
+    if value.dtype == torch.uint8:
+        return mode not in _NEAREST
+    return value.device.type == "cpu"
 
 
 __all__ = ["keep_interpolations_of_bytes"]

@@ -10,8 +10,10 @@ import torch
 from torch import _decomp
 from torch._decomp import get_decompositions
 from torch._decomp.decompositions import pw_cast_for_opmath
+from torch._prims_common import suggest_memory_format
 
 from fusec.graph.foreach import foreach_decompositions
+from fusec.graph.refused import refusing
 
 aten = torch.ops.aten
 
@@ -82,7 +84,7 @@ def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object]
     table.update(get_decompositions([op for op in _ADDED if not _is_kept(op)]))
     table.update(foreach_decompositions())
     table.update(_AMENDED)
-    return {op: rule for op, rule in table.items() if not _is_kept(op)}
+    return {op: refusing(op, rule) for op, rule in table.items() if not _is_kept(op)}
 
 
 def _bucketize(
@@ -120,6 +122,12 @@ def _hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.where((x > -3.0) & (x < 3.0), grad * sixth, 0.0)
 
 
+def _roll(x: torch.Tensor, shifts: list[int], dims: list[int] | tuple[int, ...] = ()) -> object:
+    """Torch's own, laid out as eager has it: torch's forgets that the channels are innermost."""
+    rule = get_decompositions([aten.roll.default])[aten.roll.default]
+    return rule(x, shifts, dims).contiguous(memory_format=suggest_memory_format(x))
+
+
 @pw_cast_for_opmath
 def _silu_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Torch's own of 2.13; in 2.11 the sigmoid is the reciprocal of a sum, which costs more."""
@@ -136,6 +144,9 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.bucketize.Tensor: _bucketize,
     aten.embedding_dense_backward.default: _embedding_dense_backward,
     aten.hardsigmoid_backward.default: _hardsigmoid_backward,
+    # torch's own only notes that elements are negated, where kernels read memory.
+    aten._neg_view.default: aten.neg.default,
+    aten.roll.default: _roll,
     aten.silu_backward.default: _silu_backward,
     aten.view_copy.default: _view_copy,
 }

@@ -12,8 +12,8 @@ from torch._guards import detect_fake_mode
 from fusec.random import RULES, Source, may_replace, random_seed
 
 
-def replace_random(module: fx.GraphModule) -> None:
-    """Replace the random operators of a functional graph, in place.
+def replace_random(module: fx.GraphModule) -> int:
+    """Replace the random operators of a functional graph, in place; return how many.
 
     The seed is drawn in front of the first of them, so that torch's generators are asked in the
     graph's own order.
@@ -25,7 +25,8 @@ def replace_random(module: fx.GraphModule) -> None:
         and may_replace(node.target, node.meta.get("val"), node.kwargs)
     ]
     if not nodes:
-        return
+        return 0
+    replaced = 0
     seeds: dict[torch.device, fx.Node] = {}
     current = nodes[0]
 
@@ -57,6 +58,7 @@ def replace_random(module: fx.GraphModule) -> None:
             result = RULES[node.target](source, first, *node.args)
         if result is NotImplemented:
             continue
+        replaced += 1
         if several:
             for user in list(node.users):
                 assert user.target is operator.getitem
@@ -66,6 +68,7 @@ def replace_random(module: fx.GraphModule) -> None:
             node.replace_all_uses_with(result)
         module.graph.erase_node(node)
     module.recompile()
+    return replaced
 
 
 def _as_node(current: fx.Node, value: Any) -> Any:

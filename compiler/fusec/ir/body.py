@@ -354,6 +354,8 @@ class Compute:
 OWNED_TENSOR = "a tensor that the graph owns"
 RANDOM_SEED = "the seed of the graph's random numbers"
 UNINITIALIZED = "memory that nothing has written yet"
+PROMISE = "a promise of the program's, which is looked at before anything relies on it"
+GAPS = "a result lies in memory as in eager, with gaps"
 # What is added to the reason of a matrix product's call where a kernel is to take its place.
 ODD_ROWS = "but for one whose rows are no multiples of 16 bytes"
 
@@ -398,9 +400,14 @@ class Extern:
         return tuple(name for name in self.outputs if name) + self.mutates
 
     @property
+    def has_unknown_size(self) -> bool:
+        """Whether the sizes of what it returns depend on values, whatever was promised of them."""
+        return torch.Tag.dynamic_output_shape in getattr(self.target, "tags", ())
+
+    @property
     def is_plumbing(self) -> bool:
         """Whether it is no operator of the user's, but something that the program needs."""
-        return self.reason in (OWNED_TENSOR, RANDOM_SEED, UNINITIALIZED)
+        return self.reason in (OWNED_TENSOR, RANDOM_SEED, UNINITIALIZED, PROMISE, GAPS)
 
 
 Step = Compute | Extern

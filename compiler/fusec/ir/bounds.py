@@ -26,6 +26,7 @@ from fusec.ir.node import (
     Op,
     Reduce,
     current_recorder,
+    known_value,
 )
 
 Interval = tuple[float, float]
@@ -97,7 +98,8 @@ def _of_type(dtype: torch.dtype) -> Interval:
 
 def _bounds(node: Node, depth: int) -> Interval | None:
     if isinstance(node, Const):
-        return (node.value, node.value) if node.value == node.value else None
+        value = known_value(node)
+        return None if math.isnan(value) else (value, value)
     if isinstance(node, IndexValue):
         low, high = lower_bound(node.expr), upper_bound(node.expr)
         found = None if low is None or high is None else (low, high)
@@ -218,6 +220,17 @@ def _remainder(a: Interval, b: Interval) -> Interval | None:
     return 0, min(b[0], a[1]) if a[0] >= 0 else b[0]
 
 
+def _common_bits(a: Interval, b: Interval) -> Interval | None:
+    least = [x for x in (a, b) if x[0] >= 0]
+    return (0, min(x[1] for x in least)) if least else None
+
+
+def _shifted_right(a: Interval, b: Interval) -> Interval | None:
+    if b[0] != b[1] or not 0 <= b[0] < 64:
+        return None
+    return int(a[0]) >> int(b[0]), int(a[1]) >> int(b[0])
+
+
 _RULES: dict[str, Callable[..., Interval | None]] = {
     "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
     "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
@@ -234,6 +247,9 @@ _RULES: dict[str, Callable[..., Interval | None]] = {
     "floordiv": _floor_quotient,
     "truncdiv": _cut_quotient,
     "remainder": _remainder,
+    "bitwise_and": _common_bits,
+    "rshift": _shifted_right,
+    "interleave": lambda a, b: (min(a[0], b[0]), max(a[1], b[1])),
 }
 
 

@@ -20,9 +20,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+import numpy
 import torch
 
-from fusec.ir.index import Expr, Symbol
+from fusec.ir.index import Expr, Symbol, lower_bound, upper_bound
 
 if TYPE_CHECKING:
     from fusec.report import SourceLine
@@ -327,12 +328,30 @@ def const(value: Number, dtype: torch.dtype) -> Const:
     elif dtype.is_floating_point:
         value = float(value)
     else:
-        value = int(value)
+        value = wrapped(int(value), dtype)
     # repr tells 0.0 from -0.0 and puts all NaNs in one entry; == would not.
     key = ("const", repr(value), dtype)
     node = current_recorder().intern(key, lambda: Const(value, dtype))
     assert isinstance(node, Const)
     return node
+
+
+def wrapped(value: int, dtype: torch.dtype) -> int:
+    """Return what is left of an integer in ``dtype``: its lowest bits."""
+    bits = dtype.itemsize * 8
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if dtype.is_signed and value >> (bits - 1) else value
+
+
+def float32_value(value: Number) -> float:
+    """Return the float32 that is nearest to a number."""
+    with numpy.errstate(over="ignore"):
+        return float(numpy.float32(value))
+
+
+def known_value(node: Const) -> Number:
+    """Return the number that a constant is when the program runs: in its own precision."""
+    return float32_value(node.value) if node.dtype == torch.float32 else node.value
 
 
 def index_value(expr: Expr, dtype: torch.dtype) -> Node:
@@ -373,13 +392,21 @@ def cast(arg: Node, dtype: torch.dtype, *, implicit: bool = False, bitcast: bool
         # What NaN and infinity are as an integer is the device's own business.
         if isinstance(arg, Const) and (dtype.is_floating_point or not _is_special(arg)):
             return const(_convert(arg.value, arg.dtype, dtype), dtype)
-        if isinstance(arg, IndexValue) and dtype in (torch.int64, torch.int32):
+        if isinstance(arg, IndexValue) and _holds(dtype, arg.expr):
             return index_value(arg.expr, dtype)
         # An implicit rounding that is undone at once is one eager did for its memory only.
         if isinstance(arg, Cast) and arg.implicit and arg.args[0].dtype == dtype:
             return arg.args[0]
     key = ("cast", arg, dtype, implicit, bitcast)
     return current_recorder().intern(key, lambda: Cast(arg, dtype, implicit, bitcast))
+
+
+def _holds(dtype: torch.dtype, expr: Expr) -> bool:
+    """Whether a position is the same number in a narrower type, whatever the loops are at."""
+    if dtype != torch.int32:
+        return dtype == torch.int64
+    low, high = lower_bound(expr), upper_bound(expr)
+    return low is not None and high is not None and low >= -(2**31) and high < 2**31
 
 
 def _is_special(node: Const) -> bool:

@@ -28,8 +28,10 @@ from fusec.ir.node import (
     Op,
     cast,
     const,
+    float32_value,
     index_value,
     indirect,
+    known_value,
     load,
     op,
     reduce,
@@ -122,14 +124,12 @@ def _fold(name: str, x: Node, y: Node, result: torch.dtype) -> Node | None:
     if isinstance(x, Const) and isinstance(y, Const) and name in _FOLD:
         if x.dtype == torch.bool and name in ("add", "sub", "mul"):
             return None
-        value = _FOLD[name](x.value, y.value)
+        value = _FOLD[name](known_value(x), known_value(y))
         if result in (torch.float32, torch.bool, torch.float64):
             # one operation on float32 values, computed in float64 and rounded, is exact enough:
             # +, -, * round correctly twice over (53 >= 2 * 24 + 2 bits)
             return _rounded(value, result)
-        if -(2**31) < value < 2**31:  # no overflow in any integer type worth folding
-            return const(value, result) if result in (torch.int32, torch.int64) else None
-        return None
+        return None if result.is_floating_point else const(value, result)  # which wraps round
     if name == "mul" and isinstance(y, Const) and y.value == 1:
         return x
     if name == "mul" and isinstance(x, Const) and x.value == 1:
@@ -158,9 +158,7 @@ def _fold(name: str, x: Node, y: Node, result: torch.dtype) -> Node | None:
 
 
 def _rounded(value: Number, dtype: torch.dtype) -> Node:
-    if dtype == torch.float32:
-        value = float(torch.tensor(value, dtype=torch.float64).to(torch.float32).item())
-    return const(value, dtype)
+    return const(float32_value(value) if dtype == torch.float32 else value, dtype)
 
 
 def _absorb(x: Node, y: Node, neutral: bool) -> Node | None:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from fusec.ir import ops
+from fusec.ir.body import UNINITIALIZED
 from fusec.ir.index import Expr
 from fusec.ir.node import Node
+from fusec.lower.numbers import require_fitting
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import Index, NotLowered, TensorValue
 
@@ -19,6 +21,7 @@ def _filled(lowering: Lowering, fill: object) -> TensorValue:
         return lowering.lazy(lambda index: ops.cast(ops.index_value(fill, torch.int64), dtype))
     if not isinstance(fill, (int, float)):
         raise NotLowered(f"a tensor filled with {type(fill).__name__}")
+    require_fitting(dtype, fill)
     return lowering.lazy(lambda index: ops.const(fill, dtype))
 
 
@@ -58,6 +61,8 @@ def arange(
 ) -> TensorValue:
     """Return evenly spaced numbers."""
     meta = lowering.meta()
+    if meta.dtype == torch.bool:
+        raise NotLowered("eager refuses a range of bools")
     return _steps(lowering, start, step, meta.dtype)
 
 
@@ -113,5 +118,10 @@ def triangle(lowering: Lowering, x: TensorValue, diagonal: int = 0) -> TensorVal
 
 @register(aten.empty.memory_format, aten.empty_like, aten.empty_strided, aten.new_empty)
 def empty(lowering: Lowering, *_: object, **__: object) -> TensorValue:
-    """Return zeros: memory nobody has written has no value worth keeping."""
+    """Return zeros: memory nobody has written has no value worth keeping.
+
+    One with gaps, or whose elements overlap, is eager's own.
+    """
+    if not lowering.meta().is_dense:
+        raise NotLowered(UNINITIALIZED)
     return _filled(lowering, 0)

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from fusec.ir import ops
 from fusec.ir.index import Expr
 from fusec.ir.node import Const, Node
+from fusec.lower.numbers import require_fitting
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import (
     SUPPORTED_DTYPES,
@@ -184,12 +185,15 @@ def truth(value: Node) -> Node:
 
 @register(aten.logical_and, aten.logical_or, aten.logical_xor)
 def logical(lowering: Lowering, x: TensorValue, y: TensorValue) -> TensorValue:
-    """Return a logical connective of the operands' truth."""
+    """Return a logical connective of the operands' truth, in the type that they share.
+
+    There a number of no dimensions may become zero: 256 is, beside a uint8 tensor.
+    """
     name = lowering.label
+    dtype, common = promoted((x, y))
 
     def value(index: Index) -> Node:
-        a = truth(x.compute(broadcast_index(index, x.shape)))
-        b = truth(y.compute(broadcast_index(index, y.shape)))
+        a, b = (truth(rounded(o, element(o, index, dtype), common)) for o in (x, y))
         return ops.binary(name, a, b)
 
     return lowering.pointwise(value)
@@ -222,15 +226,22 @@ def add(lowering: Lowering, x: Operand, y: Operand, *, alpha: Operand = 1) -> Te
     return map_elements(lowering, (x, y), lambda a, b: _bool_result("add", a, _scaled(b, alpha)))
 
 
+def _require_no_bool(*operands: Operand) -> None:
+    if any(isinstance(operand, bool) for operand in operands):
+        raise NotLowered("eager refuses to subtract a bool")
+
+
 @register(aten.sub)
 def sub(lowering: Lowering, x: Operand, y: Operand, *, alpha: Operand = 1) -> TensorValue:
     """Return x - alpha * y."""
+    _require_no_bool(x, y)
     return map_elements(lowering, (x, y), lambda a, b: ops.binary("sub", a, _scaled(b, alpha)))
 
 
 @register(aten.rsub)
 def rsub(lowering: Lowering, x: Operand, y: Operand, alpha: Operand = 1) -> TensorValue:
     """Return y - alpha * x."""
+    _require_no_bool(x, y)
     return map_elements(lowering, (x, y), lambda a, b: ops.binary("sub", b, _scaled(a, alpha)))
 
 
@@ -355,6 +366,8 @@ def power(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
         raise NotLowered("an integer power with a tensor exponent")
     if not dtype.is_floating_point and (exponent is None or exponent < 0):
         raise NotLowered("a negative integer power")
+    if not dtype.is_floating_point:
+        require_fitting(dtype, exponent)
     return map_elements(lowering, (x, y), value)
 
 
@@ -418,12 +431,12 @@ def compare(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
     aten.bitwise_xor,
     aten.bitwise_left_shift,
     aten.bitwise_right_shift,
+    aten.__lshift__,  # what ``<<`` and ``>>`` are traced as
+    aten.__rshift__,
 )
 def bitwise(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
     """Return a bitwise operation; on bools, the logical one."""
-    name = {"bitwise_left_shift": "lshift", "bitwise_right_shift": "rshift"}.get(
-        lowering.label, lowering.label
-    )
+    name = lowering.label.replace("bitwise_left_", "l").replace("bitwise_right_", "r").strip("_")
 
     def value(a: Node, b: Node) -> Node:
         if a.dtype == torch.bool:
@@ -455,11 +468,13 @@ def masked_fill(
 ) -> TensorValue:
     """Return x with ``fill`` where the mask holds; the result has x's dtype."""
     dtype = ops.compute_dtype(x.dtype)
+    number = fill.at(()) if isinstance(fill, TensorValue) and fill.is_number else None
+    require_fitting(x.dtype, number.value if isinstance(number, Const) else fill)
 
     def value(index: Index) -> Node:
         m = truth(mask.compute(broadcast_index(index, mask.shape)))
-        number = rounded(fill, element(fill, index, dtype), x.dtype)
-        return ops.where(m, number, element(x, index, dtype))
+        chosen = rounded(fill, element(fill, index, dtype), x.dtype)
+        return ops.where(m, chosen, element(x, index, dtype))
 
     return lowering.pointwise(value)
 
@@ -468,11 +483,16 @@ def masked_fill(
 def clamp(
     lowering: Lowering, x: TensorValue, low: Operand | None = None, high: Operand | None = None
 ) -> TensorValue:
-    """Return x limited to [low, high]; where low > high it is high; NaN stays."""
+    """Return x limited to [low, high]; where low > high it is high; NaN stays, as x or a bound."""
     if lowering.label == "clamp_max":
         low, high = None, low
     operands = tuple(o for o in (x, low, high) if o is not None)
     dtype, common = promoted(operands)
+    require_fitting(common, low, high)
+    if common == torch.bool and lowering.label == "clamp":
+        raise NotLowered("eager refuses to clamp bools")
+    if any(isinstance(bound, float) and math.isnan(bound) for bound in (low, high)):
+        return lowering.pointwise(lambda index: ops.const(math.nan, dtype))  # as eager fills it
 
     def value(index: Index) -> Node:
         result = element(x, index, dtype)
@@ -488,7 +508,7 @@ def clamp(
 def _bounded(value: Node, bound: Operand, limit: Node, beyond: str) -> Node:
     """Return ``value``, or ``limit`` where value lies beyond it.
 
-    A number as a bound is never NaN, and a comparison keeps NaN and the sign of zero as eager
+    A number as a bound is not NaN, and a comparison keeps NaN and the sign of zero as eager
     does; a tensor's elements may be NaN, which wins.
     """
     if value.dtype == torch.bool or isinstance(bound, TensorValue):

@@ -14,8 +14,9 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from fusec.errors import DeviceNotThere
 from fusec.graph.compared import COMPARED
 from fusec.graph.halves import REASON, STORED
+from fusec.graph.refused import refused
 from fusec.graph.storages import makers_of_shared_results
-from fusec.ir.body import OWNED_TENSOR, Buffer, Program
+from fusec.ir.body import GAPS, OWNED_TENSOR, PROMISE, Buffer, Program, TensorRef
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line
 from fusec.lower import (  # noqa: F401  (importing a family registers it)
@@ -28,6 +29,7 @@ from fusec.lower import (  # noqa: F401  (importing a family registers it)
     pointwise,
     pooling,
     pooling_backward,
+    promises,
     random,
     reductions,
     scans,
@@ -36,6 +38,9 @@ from fusec.lower import (  # noqa: F401  (importing a family registers it)
     views,
     windows,
 )
+from fusec.lower.gaps import laid_out, lies_as
+from fusec.lower.higher_order import Subgraph, call_whole
+from fusec.lower.promises import PromisedNumber
 from fusec.lower.registry import find_rule
 from fusec.lower.sizes import SizeTable, fixed
 from fusec.lower.values import (
@@ -159,6 +164,8 @@ class _Driver:
             return
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             self.values[node] = self.sizes.convert(value)
+            if target is torch.ops.aten._local_scalar_dense.default:
+                self.promised(node)
             return
         args = tuple(self.argument(a) for a in node.args)
         kwargs = {k: self.argument(v) for k, v in node.kwargs.items()}
@@ -178,7 +185,8 @@ class _Driver:
             if meta is not None:
                 _require_device(meta.device, lowering.where)
         with source_line(lowering.where):
-            found = self.lower_call(target, args, kwargs, several)
+            asked = str(node.meta.get("original_aten")) == str(target)
+            found = self.lower_call(target, args, kwargs, several, asked)
             if node in self.shared and isinstance(found, TensorValue):
                 found = lowering.realize(found, lowering.result)
             self.values[node] = found
@@ -186,15 +194,44 @@ class _Driver:
             self.once.add(found.ref.buffer)
         lowering.because = ""
 
+    def promised(self, node: fx.Node) -> None:
+        """Have a number that is read from a tensor compared with what the program says of it.
+
+        With ``torch._check(x.item() == 5)`` torch traces on with 5, and nothing reads the tensor.
+        """
+        lowering = self.lowering
+        where = user_line(node.meta.get("stack_trace"))
+        lowering.results, lowering.result = (), None
+        lowering.label, lowering.where, lowering.because = "promise", where, ""
+        number = self.argument(node.args[0])
+        with source_line(where):
+            lowering.extern(PromisedNumber(where), (number, self.values[node]), {}, PROMISE)
+
     def lower_call(
-        self, target: object, args: tuple[object, ...], kwargs: dict[str, object], several: bool
+        self,
+        target: object,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        several: bool,
+        asked: bool,
     ) -> object:
+        """Lower a call, or emit it as one of ATen.
+
+        Args:
+            target: What is called.
+            args: Its arguments, as values.
+            kwargs: The named ones.
+            several: Whether it has several results.
+            asked: Whether the user called it, rather than a decomposition.
+        """
         lowering = self.lowering
         rule = find_rule(target)
         before = (len(lowering.steps), dict(lowering.buffers))
         try:
             if rule is None:
                 raise NotLowered(f"{_label(target)} runs as ATen's own kernel")
+            if asked:
+                _require_implemented(target, args, kwargs)
             _require_supported(args, kwargs, lowering.results, self.converted(target))
             return rule(lowering, *args, **kwargs)
         except NotLowered as reason:
@@ -203,7 +240,8 @@ class _Driver:
             if not callable(target):
                 raise GraphNotLowered(f"{target} cannot be called") from None
             if isinstance(target, torch._ops.HigherOrderOperator):
-                raise GraphNotLowered(f"{target} has no lowering") from None
+                found = call_whole(lowering, target, args, kwargs)
+                return found if several else found[0]
             mutated = self.mutated(target, args, kwargs)
             results = lowering.extern(target, args, kwargs, str(reason), mutated)
             return results if several else results[0]
@@ -250,8 +288,17 @@ class _Driver:
                 with source_line(asked):  # of what exists only as a function until now
                     meta = self.tensor_meta(made.meta.get("val")) if made is not None else None
                     placed = self.lowering.realize(placed, meta).ref
+                    assert placed is not None
+                    if meta is not None and not lies_as(placed, meta):
+                        placed = self.laid_out(placed, meta)
             results.append(placed)
         self.outputs = tuple(results)
+
+    def laid_out(self, ref: TensorRef, meta: ResultMeta) -> TensorRef | None:
+        """Return a copy that lies as eager's result does: with gaps, where kernels leave none."""
+        self.lowering.results = (meta,)
+        (value,) = self.lowering.extern(laid_out, (ref, meta.shape, meta.strides), {}, GAPS)
+        return value.ref if value is not None else None
 
     def run(self) -> Program:
         with recording(self.lowering.recorder):
@@ -289,6 +336,9 @@ class _Driver:
         value: object = self.module
         for part in str(node.target).split("."):
             value = getattr(value, part)
+        if isinstance(value, fx.GraphModule):
+            self.values[node] = Subgraph(node.name, value)
+            return
         if not isinstance(value, torch.Tensor):
             raise GraphNotLowered(f"{node.target} is a {type(value).__name__}")
         tensor = value
@@ -328,6 +378,19 @@ def _require_device(device: torch.device, where: SourceLine | None) -> None:
     if (device.index or 0) >= count:
         there = ["cpu", *(f"cuda:{n}" for n in range(count))]
         raise DeviceNotThere(str(device), there, str(where) if where else "")
+
+
+def _require_implemented(target: object, args: Sequence[object], kwargs: dict[str, object]) -> None:
+    """Raise where eager has no kernel for an operator's types: it is left to raise its own error.
+
+    Raises:
+        NotLowered: It has none.
+    """
+    tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, TensorValue)]
+    kinds = [(tensor.dtype, tensor.device.type) for tensor in tensors]
+    dtype = refused(target, kinds, kwargs.get("dtype"))
+    if dtype is not None:
+        raise NotLowered(f"eager refuses {str(dtype).removeprefix('torch.')}")
 
 
 def _require_supported(

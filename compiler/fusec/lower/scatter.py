@@ -17,6 +17,7 @@ from fusec.ir.node import Node
 from fusec.lower.few_rows import sums_of_few_rows
 from fusec.lower.indexing import Selection
 from fusec.lower.known_places import gathered_sums
+from fusec.lower.numbers import require_fitting
 from fusec.lower.pointwise import convert, truth
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.scans import scan_values
@@ -158,6 +159,7 @@ def scatter(
     """Return x with ``x[..., index, ...] = source`` along a dimension, or combined with it."""
     if isinstance(source, Expr):
         raise NotLowered("a symbolic number is scattered")
+    require_fitting(x.dtype, source)
     dim = normalize_dim(dim, x.ndim)
     mode = _MODES[reduce] if reduce else "put"
     if mode == "put" and _names_one_each(x, dim, index):
@@ -301,6 +303,8 @@ def masked_scatter(
     shape = meta.shape
     if source.numel.constant == 0 or not shape:
         raise NotLowered("masked_scatter of a scalar, or from nothing")
+    if mask.dtype != torch.bool:
+        raise NotLowered("eager refuses a mask that is not bool")
 
     def chosen(index: Index) -> Node:
         return truth(mask.at(broadcast_index(index, mask.shape)))

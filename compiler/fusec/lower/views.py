@@ -10,6 +10,7 @@ from fusec.ir import ops
 from fusec.ir.body import TensorRef
 from fusec.ir.index import Expr, flatten, unflatten
 from fusec.ir.node import Node
+from fusec.lower.numbers import require_fitting
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import (
     Index,
@@ -368,6 +369,9 @@ def constant_pad(
     lowering: Lowering, x: TensorValue, pad: Sequence[object], value: float = 0
 ) -> TensorValue:
     """Return x with a border of a constant (negative widths cut)."""
+    require_fitting(x.dtype, value)
+    if x.dtype == torch.uint8 and value < 0:
+        raise NotLowered(f"{value} is no uint8")  # here eager does not let it wrap round
     widths = [Expr.of(p) for p in pad]  # type: ignore[arg-type]
     before = [Expr.of(0)] * x.ndim
     for pair in range(len(widths) // 2):

@@ -24,7 +24,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fusec.cache import default_store
@@ -107,7 +107,10 @@ def find_compiler() -> Compiler:
     Raises:
         CompilerNotFound: There is none, or none can build a small OpenMP kernel.
     """
-    return _find_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", os.defpath))
+    from fusec.runtime import poison
+
+    found = _find_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", os.defpath))
+    return replace(found, flags=(*found.flags, poison.FLAG)) if poison.is_on() else found
 
 
 @functools.lru_cache(maxsize=8)

@@ -18,7 +18,7 @@ import torch
 
 from fusec.ir.body import Buffer, Compute, Extern, Program
 from fusec.ir.index import Symbol
-from fusec.runtime import native
+from fusec.runtime import native, poison, readable
 from fusec.runtime.device_machine import Machine, machine
 from fusec.runtime.device_steps import device_steps
 from fusec.runtime.graph_policy import HELD, MOST_GRAPHS, MOST_RESIDING, Policy
@@ -29,11 +29,11 @@ from fusec.runtime.graph_steps import (
     unmovable_inputs,
     work_count,
 )
-from fusec.runtime.launch import expect
 from fusec.runtime.launch_records import LaunchRecord, only_launches, record_of, recording
 from fusec.runtime.plan_check import agree, may_repeat
 from fusec.runtime.plan_policy import MOST_PLANS, Returning
 from fusec.runtime.residents import Homes, at_home, may_stay
+from fusec.runtime.results import expect
 from fusec.runtime.step_numbers import Numbered, numbered
 from fusec.runtime.steps import Steps
 
@@ -61,6 +61,7 @@ class DeviceProgram:
         *,
         graphs: bool = False,
         saved: Collection[int] = (),
+        check: Any = None,
     ) -> None:
         """Prepare; the first call makes the first plan.
 
@@ -73,6 +74,7 @@ class DeviceProgram:
             runnables: Returns a kernel's current build.
             graphs: Whether to capture CUDA graphs.
             saved: Positions of the outputs that nobody but backward sees.
+            check: The native check of the inputs.
         """
         self.program = program
         self.device = device
@@ -111,10 +113,11 @@ class DeviceProgram:
             self._slow,
             on.get_device,
             on.get_stream,
-            torch.Tensor.data_ptr,
+            readable.address,
             on.hooks,
             native.exchange(),
             graphs,
+            check,
         )
 
     def link(self, name: str, runnable: object) -> None:
@@ -331,7 +334,7 @@ class DeviceProgram:
             given.loose,
             given.fixed,
             self.machine.allocate,
-            torch.Tensor.data_ptr,
+            readable.address,
             expect,
             native.exchange(),
             (steps.kept, homes),
@@ -402,7 +405,7 @@ def device_of(program: Program) -> int | str:
 
 def wanted() -> bool:
     """Whether programs on a GPU run by plans; ``FUSEC_GPU_PLANS=0`` leaves them to Python."""
-    return os.environ.get(_PLANS, "1") != "0"
+    return os.environ.get(_PLANS, "1") != "0" and not poison.is_on()
 
 
 def device_program(
@@ -413,6 +416,7 @@ def device_program(
     *,
     graphs: bool,
     saved: Collection[int] = (),
+    check: Any = None,
 ) -> DeviceProgram | str:
     """Return a program as native calls on its GPU, or why there is no way.
 
@@ -423,6 +427,7 @@ def device_program(
         runnables: Likewise.
         graphs: Likewise.
         saved: Likewise.
+        check: Likewise.
     """
     device = device_of(program)
     if isinstance(device, str):
@@ -432,7 +437,9 @@ def device_program(
     found = machine()
     if found is None:
         return "there is no driver of CUDA's" if native.types() else native.problem()
-    return DeviceProgram(program, device, found, run, trace, runnables, graphs=graphs, saved=saved)
+    return DeviceProgram(
+        program, device, found, run, trace, runnables, graphs=graphs, saved=saved, check=check
+    )
 
 
 __all__ = ["DeviceProgram", "device_of", "device_program", "wanted"]

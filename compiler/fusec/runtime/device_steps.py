@@ -127,11 +127,9 @@ class _Builder:
     def extern(self, step: Extern) -> None:
         # What nobody reads may be None instead of the tensor that was predicted.
         outputs = tuple(name if name in self.needed else None for name in step.outputs)
-        strides = tuple(
-            self.numbers(self.program.buffers[name].strides) if name else () for name in outputs
-        )
+        laid = tuple(self.memory(name) if name else None for name in outputs)
         if not any(outputs):
-            outputs, strides = (), ()
+            outputs, laid = (), ()
         many = bool(outputs) and (len(step.outputs) > 1 or returns_list(step.target))
         self.made |= {name for name in outputs if name}
         reads = tuple(dict.fromkeys((*step.reads(), *step.mutates)))
@@ -156,7 +154,7 @@ class _Builder:
                 arguments,
                 names,
                 outputs,
-                strides,
+                laid,
                 many,
                 reads,
                 fixed,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.autograd import forward_ad
 
 from fusec.errors import FusecError
 from fusec.ir.interpret import run_body, size_values
@@ -21,6 +22,7 @@ from fusec.random import SameNumbers
 from fusec.report import (
     ExternCall,
     FusionDecision,
+    PassRun,
     SavedTensor,
     Stage,
     Timing,
@@ -30,6 +32,7 @@ from fusec.report import (
 )
 from fusec.runtime import cpp_build
 from fusec.runtime.autocast import without_autocast
+from fusec.runtime.eager_graph import run_eagerly
 from fusec.runtime.part import CompiledPart, build_runnable
 from fusec.runtime.simulate import Simulated
 from fusec.runtime.strided import clone_strided
@@ -40,6 +43,10 @@ from fusec.verify.inputs import fresh_inputs
 
 if TYPE_CHECKING:
     from fusec.verify.trials import KeptTrials
+
+
+def _has_tangent(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None
 
 
 def _forward(call: Callable[..., object], inputs: Sequence[Any]) -> Callable[[], object]:
@@ -66,6 +73,7 @@ class CompiledGraph:
         fallback: Why the graph runs in eager, or an empty string.
         saved: What the forward part keeps for the backward part.
         recomputed: Operators that the backward part computes again instead.
+        passes: What each pass over the graph did, in order.
     """
 
     def __init__(self, name: str, eager: fx.GraphModule, keep: bool) -> None:
@@ -79,6 +87,7 @@ class CompiledGraph:
         self.fallback = ""
         self.saved: tuple[SavedTensor, ...] = ()
         self.recomputed: tuple[str, ...] = ()
+        self.passes: tuple[PassRun, ...] = ()
         self.compiled: Callable[..., Any] | None = None
         self.lock = threading.RLock()
         self._direct: CompiledPart | None = None
@@ -130,6 +139,8 @@ class CompiledGraph:
             self._last_inputs = inputs
             self._gradients = torch.is_grad_enabled()
         assert self.compiled is not None
+        if forward_ad._current_level >= 0 and any(_has_tangent(value) for value in inputs):
+            return run_eagerly(self.eager)(*inputs)  # kernels would leave the tangents behind
         return self.compiled(*inputs)
 
     def bypass(self, part: CompiledPart, *, converts: bool = False) -> None:

@@ -13,6 +13,7 @@ import torch
 from fusec.errors import FusecError
 from fusec.kernel import Signature
 from fusec.runtime.cpp_build import load
+from fusec.runtime.readable import address
 
 _empty_on_current: Callable[..., torch.Tensor] = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
 
@@ -40,8 +41,11 @@ def empty_cuda(
     return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
 
-class KernelCheckFailed(FusecError, IndexError):
-    """A check inside a kernel failed: an index out of range, an integer division by zero."""
+class KernelCheckFailed(FusecError, IndexError, RuntimeError):
+    """A check inside a kernel failed: an index out of range.
+
+    Eager raises IndexError where a tensor is indexed, RuntimeError in ``gather`` and ``scatter``.
+    """
 
 
 def raise_check(name: str, status: int, checks: Sequence[str]) -> None:
@@ -72,20 +76,6 @@ class CppRunnable:
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         """Run once on torch's own number of threads."""
-        status = self.function(*[t.data_ptr() for t in tensors], *sizes, torch.get_num_threads())
+        status = self.function(*[address(t) for t in tensors], *sizes, torch.get_num_threads())
         if status:
             raise_check(self.name, status, self.checks)
-
-
-def expect(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """Return an extern call's result laid out as the kernels after it were told.
-
-    torch's fake tensors predict the layout; where a real operator disagrees, it is copied.
-    """
-    actual = tensor.stride()
-    if actual == strides:
-        return tensor
-    if all(size == 1 or a == b for size, a, b in zip(tensor.shape, actual, strides, strict=True)):
-        return tensor
-    laid = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    return laid.copy_(tensor)

@@ -19,9 +19,14 @@ from fusec.runtime import cpp_build, native
 from fusec.runtime.build_queue import BuildQueue
 from fusec.runtime.device_program import DeviceProgram, device_program, wanted
 from fusec.runtime.epilogue import Epilogue
-from fusec.runtime.launch import CppRunnable, empty_cuda, expect, multiply_into, raise_check
+from fusec.runtime.expected_inputs import ExpectedInputs
+from fusec.runtime.input_check import InputCheck
+from fusec.runtime.launch import CppRunnable, empty_cuda, multiply_into, raise_check
 from fusec.runtime.memory import POOLED_BYTES, empty_cpu, empty_large, pooled
+from fusec.runtime.poison import poisoned
 from fusec.runtime.program import NativeProgram, native_group, native_program, python_group
+from fusec.runtime.readable import Unreadable
+from fusec.runtime.results import expect, expecting
 from fusec.runtime.simulate import SIMULATION_NOTE, Simulated
 from fusec.runtime.strided import clone_strided
 
@@ -36,6 +41,7 @@ class CompiledPart:
         externs: The operators that run as ATen's own kernels, with reasons.
         notes: What the user should know of how it runs.
         draws_seed: Whether its kernels compute random numbers.
+        calls_operators: Whether ATen's operators run in it, and not only kernels.
         announce: Called once, when the part runs for the first time, if there is one.
         epilogue: What ``direct_entry`` does with the outputs; ``entry`` leaves them as they are.
             To be set before ``build``.
@@ -57,6 +63,7 @@ class CompiledPart:
         self._native_known = False  # whether there is nothing more to hope for
         self.notes: list[str] = []
         program = state.scheduled
+        self._check = InputCheck(program)
         bodies = {s.name: s.body for s in program.steps if isinstance(s, Compute)}
         self.kernels = {
             name: Kernel(source, bodies[name], host) for name, source in state.kernels.items()
@@ -69,8 +76,10 @@ class CompiledPart:
         self.draws_seed = any(
             isinstance(s, Extern) and s.reason == RANDOM_SEED for s in program.steps
         )
+        self.calls_operators = any(isinstance(step, Extern) for step in program.steps)
         self._namespace: dict[str, Any] = {}
         self._run: Callable[..., list[Any]] | None = None
+        self._entry: Callable[..., list[Any]] | None = None
 
     # -- building ---------------------------------------------------------------------------
 
@@ -97,11 +106,12 @@ class CompiledPart:
         self._namespace = {
             **DTYPES,
             **self.state.host.constants,
-            "empty_cpu": empty_cpu,
-            "empty_large": empty_large,
-            "empty_cuda": empty_cuda,
-            "empty": torch.empty_strided,
+            "empty_cpu": poisoned(empty_cpu),
+            "empty_large": poisoned(empty_large),
+            "empty_cuda": poisoned(empty_cuda),
+            "empty": poisoned(torch.empty_strided),
             "expect": expect,
+            "expect_inputs": self._expect_inputs,
             "multiply_into": multiply_into,
             "threads": torch.get_num_threads,
             "failed": self._failed,
@@ -117,7 +127,15 @@ class CompiledPart:
         self._run = self._namespace["run"]
         if self._has_large_tensors():
             self._run = pooled(self._run)
+        self._run = self._or_by_operators(self._run)
         self.native()
+
+    def _expect_inputs(self, inputs: list[object]) -> None:
+        """Check the inputs; from the next call on natively, where there is a way."""
+        found = self._check.native()
+        if found is not None:
+            self._namespace |= {"expect_inputs": found, "expect": expecting()}
+        self._check(inputs)
 
     def _has_large_tensors(self) -> bool:
         """Whether the program, or an operator that it calls, may allocate such on the CPU."""
@@ -157,11 +175,14 @@ class CompiledPart:
                         self._work(),
                         frees_inputs=self.kind == "backward",
                         epilogue=self.epilogue,
+                        check=self._check.native(),
                     )
                     if found is None and not self.epilogue.changes_outputs:
                         found = self._on_device()
                     if found is not None:
                         found.call.keep = self.keep
+                    if isinstance(found, NativeProgram):
+                        found.call.otherwise = (Unreadable, self._instead_of_kernels)
                     self._native, self._native_known = found, True
                     if self._instead is not None:
                         self._redirect()
@@ -179,6 +200,7 @@ class CompiledPart:
             lambda name: self.kernels[name].runnable(),
             graphs=graphs,
             saved=self._saved(),
+            check=self._check.native(),
         )
         if isinstance(found, str):
             self._no_graphs = found if graphs else ""
@@ -234,10 +256,20 @@ class CompiledPart:
     # -- running ----------------------------------------------------------------------------
 
     def entry(self) -> Callable[..., list[Any]]:
-        """Return the function that AOTAutograd calls with its inputs in a list, to be emptied."""
+        """Return the function that AOTAutograd calls with its inputs in a list, to be emptied.
+
+        Its operators run without autocast, whatever the state that it is called in.
+        """
         assert self._run is not None
+        calls_operators, converts = self.calls_operators, torch._C._is_any_autocast_enabled
+        fit = ExpectedInputs(self.state.scheduled).fit if self.kind == "backward" else None
 
         def call(inputs: list[Any]) -> list[Any]:
+            if calls_operators and converts():
+                with torch._C._DisableAutocast():
+                    return call(inputs)
+            if fit is not None and not fit(inputs):
+                return self._by_operators(inputs)
             if self.announce is not None:
                 announce, self.announce = self.announce, None
                 announce()
@@ -251,7 +283,38 @@ class CompiledPart:
             return part._run(inputs)  # type: ignore[misc]
 
         call._boxed_call = True  # type: ignore[attr-defined]
+        self._entry = call
         return call
+
+    def is_entry(self, function: object) -> bool:
+        """Whether ``function`` is what ``entry`` returned last."""
+        return function is self._entry
+
+    def _or_by_operators(
+        self, run: Callable[[list[Any]], list[Any]]
+    ) -> Callable[[list[Any]], list[Any]]:
+        def call(inputs: list[Any]) -> list[Any]:
+            try:
+                return run(inputs)
+            except Unreadable:
+                if not inputs:
+                    raise  # it has begun
+            return self._by_operators(inputs)
+
+        return call
+
+    def _instead_of_kernels(self, *inputs: Any) -> list[Any]:
+        return self.epilogue.finish(inputs, self._by_operators(list(inputs)))
+
+    def _by_operators(self, inputs: list[Any]) -> list[Any]:
+        """Run the graph by ATen's operators: on inputs that are more than their memory."""
+        given = [
+            v.resolve_conj().resolve_neg() if isinstance(v, torch.Tensor) else v for v in inputs
+        ]
+        inputs.clear()
+        self.state.module.recompile()  # passes have changed its graph
+        with torch._C._DisableAutocast(), torch.no_grad():
+            return list(self.state.module(*given))
 
     def direct_entry(self) -> Callable[..., list[Any]]:
         """Return the function that TorchDynamo calls with its inputs, past AOTAutograd."""

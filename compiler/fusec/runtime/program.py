@@ -7,7 +7,7 @@ this program write and read shares one block of memory, as far as lifetimes allo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,12 +16,13 @@ from fusec.codegen.host import GROUPED_BYTES, Group, buffer_bytes
 from fusec.codegen.naming import argument_buffers, body_sizes
 from fusec.ir.body import Buffer, Compute, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
-from fusec.runtime import native
+from fusec.runtime import native, readable
 from fusec.runtime.epilogue import Epilogue
 from fusec.runtime.launch import CppRunnable
 from fusec.runtime.memory import POOLED_BYTES, empty_cpu, empty_large
+from fusec.runtime.poison import poison_scratch, poisoned
 
-SLOT, SCRATCH, NUMBER, SIZE, INPUT = range(5)  # kinds of kernel arguments, as in program.cpp
+SLOT, SCRATCH, NUMBER, SIZE, INPUT = range(5)  # kinds of kernel arguments, as in native/program.cpp
 ALIGNMENT = 64
 MOST_ARGUMENTS = 63
 # A program over fewer bytes, of fewer operations, keeps Python's lock: it is done sooner than the
@@ -57,6 +58,7 @@ def native_program(
     *,
     frees_inputs: bool = False,
     epilogue: Epilogue | None = None,
+    check: Any = None,
 ) -> NativeProgram | None:
     """Return a program as one native call; None if it is more than kernels, or there is no way yet.
 
@@ -68,6 +70,7 @@ def native_program(
         frees_inputs: Whether inputs are to be freed as soon as nobody needs them, where they are
             large. A native program holds them to its end.
         epilogue: What becomes of the outputs, but for marks on them.
+        check: The native check of the inputs; None where somebody else has looked at them.
     """
     found = native.types()
     steps = [step for step in program.steps if isinstance(step, Compute)]
@@ -135,16 +138,20 @@ def native_program(
             for value in outputs
         ),
         scratch,
-        empty_large
-        if max((buffer_bytes(b) or 0 for b in wanted), default=0) >= POOLED_BYTES
-        else empty_cpu,
+        poisoned(
+            empty_large
+            if max((buffer_bytes(b) or 0 for b in wanted), default=0) >= POOLED_BYTES
+            else empty_cpu
+        ),
         torch.get_num_threads,
-        torch.Tensor.data_ptr,
+        readable.address,
         lambda number, status: failed(launched[number], status),
         sizes,
         native.exchange(),
         not _is_quiet(total, [work[name] for name in launched]),
+        check,
     )
+    poison_scratch(call, steps, program.buffers, places, _sizes(program, places))
     if epilogue is not None and epilogue.changes_outputs:
         call.epilogue = (epilogue.updates, torch.Tensor.copy_, epilogue.views)
     return NativeProgram(call, launched, scratch)
@@ -195,12 +202,14 @@ def native_group(
         scratch,
         empty_cpu,
         torch.get_num_threads,
-        torch.Tensor.data_ptr,
+        readable.address,
         lambda number, status: failed(launched[number], status),
         None,
         native.exchange(),
         not _is_quiet(total, [work[name] for name in launched]),
+        None,  # the host program has looked at what comes from outside
     )
+    poison_scratch(call, group.steps, program.buffers, places, _sizes(program, places))
     return NativeProgram(call, launched, scratch)
 
 
@@ -218,6 +227,7 @@ def python_group(
         functions: Kernel name to what launches it, looked up at each call.
         failed: As for ``native_group``.
     """
+    allocate = poisoned(empty_cpu)
 
     def launch(*given: Any) -> None:
         named = dict(zip(group.buffers, given, strict=False))
@@ -225,10 +235,10 @@ def python_group(
         for name in group.inner:
             buffer = program.buffers[name]
             shape, strides = _constants(buffer.shape), _constants(buffer.strides)
-            named[name] = empty_cpu(shape, strides, buffer.dtype)
+            named[name] = allocate(shape, strides, buffer.dtype)
         threads = torch.get_num_threads()
         for step in group.steps:
-            pointers = [named[name].data_ptr() for name in argument_buffers(step.body)]
+            pointers = [readable.address(named[name]) for name in argument_buffers(step.body)]
             extra = [sizes[symbol] for symbol in body_sizes(step.body, program.buffers)]
             status = functions[step.name](*pointers, *extra, threads)
             if status:
@@ -271,6 +281,10 @@ def place_temporaries(
         placed.append((offset, size, name))
         total = max(total, offset + size)
     return {name: offset for offset, _, name in placed}, total
+
+
+def _sizes(program: Program, names: Iterable[str]) -> dict[str, int | None]:
+    return {name: buffer_bytes(program.buffers[name]) for name in names}
 
 
 def _is_quiet(size: int | None, work: Sequence[int]) -> bool:

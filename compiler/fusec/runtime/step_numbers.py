@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fusec.runtime.dlpack import dlpack_type
 from fusec.runtime.steps import Copy, Free, Memory, Place, Start, Step, Steps
 
 _ALLOCATE, _LAUNCH, _COPY, _CALL, _FREE = range(5)  # as in plan.cpp
@@ -66,7 +67,8 @@ def numbered(
         )
         outputs = tuple(-1 if name is None else slot(name) for name in value.outputs)
         names = value.names or None
-        return _CALL, value.function, arguments, names, outputs, value.strides, value.many
+        laid = tuple(_laid(each) for each in value.laid)
+        return _CALL, value.function, arguments, names, outputs, laid, value.many
 
     made = tuple(step(each) for each in before)
     steps = tuple(step(each) for each in given.steps)
@@ -79,6 +81,13 @@ def numbered(
     return Numbered(
         len(given.inputs), len(slots), made, steps, results, loosely, kept_in_place, staying
     )
+
+
+def _laid(memory: Memory | None) -> tuple[object, ...] | None:
+    """Return what an output must be: sizes, strides, type; the type as DLPack names it."""
+    if memory is None:
+        return None
+    return memory.shape, memory.strides, memory.dtype, *dlpack_type(memory.dtype)
 
 
 __all__ = ["Numbered", "numbered"]

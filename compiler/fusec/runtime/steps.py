@@ -90,7 +90,7 @@ class Call:
         arguments: ``Place`` for a tensor; anything else as it is.
         names: Of the last arguments.
         outputs: What the results are called; None for one that nobody reads.
-        strides: Of each output.
+        laid: What each output must be; None for one that nobody reads.
         many: Whether it returns a sequence.
         reads: The tensors whose memory it may read or write.
         fixed: Of these, the ones that only the original tensor can stand for: written in place,
@@ -104,7 +104,7 @@ class Call:
     arguments: tuple[object, ...]
     names: tuple[str, ...]
     outputs: tuple[str | None, ...]
-    strides: tuple[tuple[int, ...], ...]
+    laid: tuple[Memory | None, ...]
     many: bool
     reads: tuple[str, ...]
     fixed: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from fusec.codegen.triton.file import WARPS
 from fusec.errors import CompileError, Diagnostic
 from fusec.kernel import Runnable, Signature
 from fusec.runtime import triton_pool
+from fusec.runtime.readable import require
 from fusec.runtime.triton_cross import check
 from fusec.runtime.triton_interpret import (
     compiling,
@@ -63,7 +64,11 @@ class TritonRunnable:
         Raises:
             CompileError: Triton refuses the text (found at the first launch on a GPU).
             IndexError: A run-time check of the kernel failed (in the interpreter).
+            NoMemory: A tensor's memory is not there.
+            Unreadable: It is no plain tensor.
         """
+        for argument, tensor in zip(self.signature.arguments, tensors, strict=True):
+            require(tensor, argument.name)
         if self.interpreted:
             self._interpret(tensors, sizes)
         elif self._compiled:

@@ -324,7 +324,10 @@ def _known_reduction(combine: Any) -> Callable[..., Any] | None:
     return {
         "maximum": lambda arrays, axis: [np.max(arrays[0], axis, keepdims=True)],
         "minimum": lambda arrays, axis: [np.min(arrays[0], axis, keepdims=True)],
-        "multiply": lambda arrays, axis: [np.prod(arrays[0], axis, keepdims=True)],
+        # in its own type: numpy would widen narrow integers
+        "multiply": lambda arrays, axis: [
+            np.prod(arrays[0], axis, keepdims=True, dtype=arrays[0].dtype)
+        ],
         "first_largest": lambda arrays, axis: _first(arrays, axis, np.max),
         "first_smallest": lambda arrays, axis: _first(arrays, axis, np.min),
     }.get(combine.__name__)

@@ -274,19 +274,38 @@ def may_feed_product(
     if not set(producer.reads()).isdisjoint(products):
         return "it belongs into the kernel of the matrix product that it reads"
     cost = node_cost(producer.nodes())
-    if cost > FEEDING_COST:
-        return f"each tile of the matrix product would compute it again, at a cost of {cost}"
     inputs = {load.buffer for load in producer.loads()}
     sides = [estimate(axis.size) for axis in consumers[0].body.axes[-2:] if axis.size is not None]
+    few = min(sides, default=1) <= FEW_ROWS
+    narrow = few and unpacks(producer, buffers)
+    if cost > (UNPACKING_COST if narrow else FEEDING_COST):
+        return f"each tile of the matrix product would compute it again, at a cost of {cost}"
     # with few rows every element of the other operand is read once, and would be written before
-    limit = 2.25 if min(sides, default=1) <= FEW_ROWS else 1.25
+    limit = 2.25 if few else 1.25
     if sum(buffer_bytes(buffers[each]) for each in inputs) > limit * buffer_bytes(buffers[name]):
         return "the matrix product would read more bytes than its operand has"
     return None
 
 
+def is_whole(dtype: torch.dtype) -> bool:
+    """Whether a type is one of integers."""
+    return not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool
+
+
+def unpacks(producer: Body, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether a pointwise result is computed from bytes, no more than half as many as its own."""
+    if producer.has_reduction or producer.scans() or len(producer.stores) != 1:
+        return False
+    own = buffer_bytes(buffers[producer.stores[0].buffer])
+    names = {load.buffer for load in producer.loads()}
+    packed = any(is_whole(buffers[name].dtype) for name in names)
+    return packed and sum(buffer_bytes(buffers[name]) for name in names) * 16 <= own * 9
+
+
 # What an operand's element may cost a tile: scale and shift, or a maximum with 0.
 FEEDING_COST = 4
+# The same where it is unpacked once, from half of its bytes or fewer: shift, mask, choose, scale.
+UNPACKING_COST = 24
 FEW_ROWS = 64
 
 # Beyond these a kernel spills registers, compiles slowly, and cannot be read.

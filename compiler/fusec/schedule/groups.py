@@ -248,7 +248,11 @@ def has_effects(step: Extern) -> bool:
     schema = getattr(step.target, "_schema", None)
     if schema is None:
         return bool(step.args)  # a callable nobody knows; a constant has no arguments
+    if not schema.returns:
+        return True  # an assertion, or an operator that is called for what it does
     tags = getattr(step.target, "tags", ())
+    if step.has_unknown_size:
+        return True  # its sizes were promised: somebody has to look
     return bool(schema.is_mutable) or torch.Tag.nondeterministic_seeded in tags
 
 

@@ -10,6 +10,7 @@ from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
 from fusec.schedule import choices
 from fusec.schedule.copies import take_over
+from fusec.schedule.few_bits import QUARTER, packed_operands
 from fusec.schedule.fuse import fuse
 from fusec.schedule.groups import has_effects
 from fusec.schedule.in_place import update_in_place
@@ -71,9 +72,10 @@ def products_of(program: Program) -> tuple[str, ...]:
 def small_products(program: Program, names: Collection[str]) -> tuple[str, ...]:
     """Return those of the calls of ``products_of`` that kernels are best for without a measurement.
 
-    On a GPU, those that are over sooner than made, those of a vector, and those that write rows
-    BLAS is slow at.
+    On a GPU, those that are over sooner than made, those of a vector, those of few rows with a
+    weight of few bits, and those that write rows BLAS is slow at.
     """
+    packed = packed_operands(program)
     return tuple(
         step.name
         for step in program.steps
@@ -83,6 +85,7 @@ def small_products(program: Program, names: Collection[str]) -> tuple[str, ...]:
         and program.buffers[step.outputs[0]].device.type == "cuda"
         and (
             ODD_ROWS in step.reason
+            or step.name in packed
             or choices.is_small_product(step.body)
             or choices.is_vector_product(step.body, program.buffers)
         )
@@ -91,11 +94,14 @@ def small_products(program: Program, names: Collection[str]) -> tuple[str, ...]:
 
 def with_products(program: Program, products: Collection[str]) -> Program:
     """Put loop nests in the place of the calls named; products of a vector become reductions."""
+    packed = packed_operands(program)
 
     def nest(step: Step) -> Step:
         if not isinstance(step, Extern) or step.body is None or step.name not in products:
             return step
         vector = choices.is_vector_product(step.body, program.buffers)
+        # two numbers a byte are unpacked side by side for tensor cores
+        vector = vector and packed.get(step.name, 1.0) > QUARTER
         return Compute(step.name, as_sum(step.body) if vector else step.body, step.label)
 
     return replace(program, steps=tuple(nest(step) for step in program.steps))

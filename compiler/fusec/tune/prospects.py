@@ -185,7 +185,8 @@ class Foresight:
 
     def after(self, runnable: Any) -> Prospect:
         """Look at a kernel that has run once."""
-        compiled = runnable.compiled()
+        ask = getattr(runnable, "compiled", None)  # nothing is known of another callable
+        compiled = ask() if ask is not None else ()
         if not compiled:
             return Prospect()
         spilled = max(each.n_spills for each in compiled)

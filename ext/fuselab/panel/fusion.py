@@ -7,6 +7,7 @@ from collections.abc import Callable
 from html import escape
 from typing import Any
 
+from fusec.inspect.passes import PassGain, pass_gain, passes_that_changed
 from fusec.runtime.whatif import WhatIf, part_view, what_if
 from fusec.schedule.rules import with_rule
 from fusec.schedule.view import FusionView, node_names, rule_for, why
@@ -38,6 +39,7 @@ class FusionTab(LateTab):
         self.picked: list[str] = []
         self.view: FusionView | None = None
         self._found: WhatIf | None = None
+        self._gain: PassGain | None = None  # what the pass that was left out is worth
         self._asked = ("", False)  # the rule that it follows, and whether that is ``together``
         self._done = ""  # what came of putting a schedule in use
         self._filling = False
@@ -66,6 +68,11 @@ class FusionTab(LateTab):
         )
         self.use.on_click(lambda _: self.use_it())
         self.back.on_click(lambda _: self.go_back())
+        self.passes = plain.choice("Pass", "14em")
+        self.leave_out = plain.button(
+            "What if left out", "Compile the graph without this pass and time that", "cut"
+        )
+        self.leave_out.on_click(lambda _: self.try_without())
         self.outcome = plain.html()
         self.rules = plain.html()
         self.list = plain.html()
@@ -77,6 +84,7 @@ class FusionTab(LateTab):
             self.picture,
             self.reason,
             plain.row([self.apart, self.together, self.use, self.back]),
+            plain.row([self.passes, self.leave_out]),
             self.rules,
             self.outcome,
             self.list,
@@ -98,7 +106,7 @@ class FusionTab(LateTab):
                 self.picked.remove(name)
             else:
                 self.picked = [*self.picked, name][-2:]
-            self._found, self._done = None, ""
+            self._found, self._gain, self._done = None, None, ""
             self._show()
 
     def try_it(self, *, together: bool) -> None:
@@ -115,7 +123,23 @@ class FusionTab(LateTab):
             with self._bench.cell.lock:
                 found = what_if(graph, part, wishes)
             with self._bench.state:
-                self._found, self._asked = found, (rule, together)
+                self._found, self._asked, self._gain = found, (rule, together), None
+
+        self._bench.do(TRYING, job, "what if")
+
+    def try_without(self) -> None:
+        """Compile the graph without the chosen pass."""
+        with self._bench.state:
+            name = self.passes.value
+            if name is None or self.view is None:
+                return
+            _, graph, _ = self._parts[self.part.value or 0]
+
+        def job() -> None:
+            with self._bench.cell.lock:
+                found = pass_gain(graph, name)
+            with self._bench.state:
+                self._found, self._gain, self._done = None, found, ""
 
         self._bench.do(TRYING, job, "what if")
 
@@ -139,7 +163,7 @@ class FusionTab(LateTab):
                 lost = cell.reschedule(apart=apart, together=together)
                 cell.refresh()
             with self._bench.state:
-                self._found, self.picked = None, []
+                self._found, self._gain, self.picked = None, None, []
                 count = len(cell.kernels)
                 self._done = f"{words.count(count, 'kernel')} in use, checked against eager"
                 if lost:
@@ -155,7 +179,7 @@ class FusionTab(LateTab):
 
     def _choose(self, change: dict[str, Any]) -> None:
         with self._bench.state:
-            self.picked, self._found, self._done = [], None, ""
+            self.picked, self._found, self._gain, self._done = [], None, None, ""
         self._bench.worker.submit(self.draw, "draw")
 
     # --- what is shown ----------------------------------------------------------------------
@@ -172,6 +196,7 @@ class FusionTab(LateTab):
                 self.part.value = 0 if options else None
                 plain.show(self.part, len(options) > 1)
             chosen = parts[self.part.value or 0][2] if parts else None
+            self._offer_passes(parts[self.part.value or 0][1] if parts else None)
             if chosen is self._drawn and chosen is not None:
                 return
         view = part_view(chosen) if chosen is not None else None
@@ -179,6 +204,15 @@ class FusionTab(LateTab):
             self._drawn, self.view = chosen, view
             self.picked = []
             self._show()
+
+    def _offer_passes(self, graph: Any) -> None:
+        """Offer the passes that changed the graph."""
+        names = passes_that_changed(graph) if graph is not None else ()
+        if names != self.passes.options:
+            self.passes.options = names
+            self.passes.value = names[0] if names else None
+        plain.show(self.passes, bool(names))
+        plain.show(self.leave_out, bool(names))
 
     def refresh(self) -> None:
         """Show what changed."""
@@ -189,7 +223,7 @@ class FusionTab(LateTab):
         if view is None:
             self.head.value = "Nothing was compiled yet: run the cell first."
             self.apart.disabled = self.together.disabled = True
-            self.use.disabled = self.back.disabled = True
+            self.use.disabled = self.back.disabled = self.leave_out.disabled = True
             return
         self.head.value = escape(fusion.head(view))
         self._show_around(view)
@@ -244,6 +278,7 @@ class FusionTab(LateTab):
             return
         computed, shared = self._possible
         busy = bool(self._bench.activity)
+        self.leave_out.disabled = busy or self.passes.value is None
         self.apart.disabled = busy or not (computed and shared)
         self.together.disabled = busy or not computed or shared
         value = ""
@@ -251,6 +286,8 @@ class FusionTab(LateTab):
             count = sum(node.kind == "kernel" for node in self.view.after.nodes)
             lines = fusion.what_if_lines(self._found, count)
             value = markup.notice(lines, markup.QUIET)
+        elif self._gain is not None:
+            value = markup.notice(fusion.pass_gain_lines(self._gain), markup.QUIET)
         elif self._done:
             value = markup.notice([self._done], markup.GOOD)
         self.outcome.value = problem_or(self._bench, value)

@@ -15,6 +15,7 @@ from fuselab.views.looks import PRINT, Look, kernel_colors
 from fuselab.views.page import Page, indented, static_table, svg_image
 
 if TYPE_CHECKING:
+    from fusec.inspect.passes import PassGain
     from fusec.runtime.whatif import WhatIf
 
 MOST_ROWS = 60
@@ -230,6 +231,21 @@ def parts_of(cell: Any) -> list[tuple[str, Any, Any]]:
             kind = "" if part.kind == "inference" else f", {part.kind}"
             found.append((f"{graph.name}{kind}", graph, part))
     return found
+
+
+def pass_gain_lines(found: PassGain) -> list[str]:
+    """Say what a pass over the graph is worth, the outcome first."""
+    now, then = found.now.median, found.then.median
+    ratio = words.against(then, now)
+    first = f"without {found.name}: {words.duration(then)} instead of {words.duration(now)}"
+    lines = [f"{first} ({ratio})" if ratio else first]
+    before, after = found.kernels
+    kernels = words.count(after, "kernel")
+    lines.append(f"{kernels} instead of {before}" if after != before else f"{kernels}, as before")
+    if found.errors:
+        lines.append("same results" if found.same else "other results: the pass is not right")
+    lines.append(f"quartiles {words.spread(found.then)}; {found.then.method}")
+    return lines
 
 
 def what_if_lines(found: WhatIf, before: int) -> list[str]:

@@ -22,6 +22,7 @@ TITLES: dict[str, tuple[str, Language]] = {
     "capture": ("FX graph, as captured", "python"),
     "decompose": ("ATen graph, decomposed", "python"),
     "decompose backward": ("ATen graph of backward", "python"),
+    "passes": ("passes over the graph", "text"),
     "partition": ("joint graph, before the split", "python"),
     "lower": ("loop IR, before fusion", "python"),
     "schedule": ("loop IR, after fusion", "python"),

@@ -27,6 +27,13 @@ def one_plus_erf(z):
 
 
 @triton.jit
+def half_of_signed_byte(x, less: tl.constexpr):
+    """Return a signed byte likewise: plus 128, which is taken away as well."""
+    shifted = (x.to(tl.uint8, bitcast=True) ^ 0x80).to(tl.int16)
+    return (shifted | 0x6400).to(tl.float16, bitcast=True) - (1152.0 + less)
+
+
+@triton.jit
 def mlp(
     x_ptr,
     w_ptr,
@@ -59,13 +66,9 @@ def mlp(
         k_down = start + tl.arange(0, BLOCK_K)[:, None]
         k_down_inside = k_down < 130
         # line 2: h = x @ w + b
-        w = tl.load(
-            w_ptr + col * 130 + k_down,
-            k_down_inside & col_inside,
-            other=0,
-        ).to(tl.float32)
-        scale = tl.load(scale_ptr + col, col_inside, other=0.0).to(tl.float32)
-        right = tl.where(k_down_inside, (w * scale).to(tl.float16), 0.0)
+        w = tl.load(w_ptr + col * 130 + k_down, k_down_inside & col_inside, other=0)
+        scale = tl.load(scale_ptr + col, col_inside, other=0.0)
+        right = tl.where(k_down_inside, half_of_signed_byte(w, 0.0) * scale, 0.0)
         total = tl.dot(x, right, total)
     # line 2: h = x @ w + b
     b = tl.load(b_ptr + col, col_inside).to(tl.float32)

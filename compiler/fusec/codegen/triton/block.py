@@ -14,9 +14,10 @@ import torch
 from fusec.codegen.patterns import ONE_PLUS
 from fusec.codegen.relaxed import is_softmax_total, is_softmax_weight
 from fusec.codegen.triton import expressions as ex
-from fusec.codegen.triton.expressions import Text
+from fusec.codegen.triton.expressions import ATOM, Text
 from fusec.codegen.triton.kernel import Kernel
 from fusec.codegen.triton.names import is_check, rounds_for_memory, wish_for
+from fusec.codegen.triton.packed import HELPED, INTERLEAVE
 from fusec.codegen.triton.pairs import write_pair
 from fusec.codegen.triton.scans import write_scan
 from fusec.codegen.triton.tiling import LIMIT, Dim, index_guards, payloads
@@ -210,6 +211,13 @@ class Block:
         relaxed = node in self.kernel.relaxed
         if node.name in ONE_PLUS.values():
             return ex.call(self.kernel.needs.helper(node.name), *args)
+        known = node.name in ("lshift", "rshift") and _within_width(node.args[1], node.dtype)
+        if known and not args[0].literal:
+            return ex.infix("<<" if node.name == "lshift" else ">>", ex.SHIFT, *args)
+        if node.name in HELPED:
+            return ex.call(self.kernel.needs.helper(node.name), *args)
+        if node.name == INTERLEAVE:
+            return self._interleave(node, args)
         if is_softmax_weight(node) and (relaxed or self._only_summed(node)):
             # what is too small for a normal number counts nothing beside the row's 1
             return ex.call("libdevice.fast_expf", args[0])
@@ -219,6 +227,14 @@ class Block:
         if node.name == "truediv" and not relaxed and self._divides_rows(node):
             return ex.call(self.kernel.needs.helper("divided"), *args)
         return ex.operation(node.name, dtypes, args, self.kernel.needs, relaxed)
+
+    def _interleave(self, node: Op, args: Sequence[Text]) -> Text:
+        """Return two values over half of a dimension, laid in turns along it."""
+        (half,) = {d for d in self.kernel.node_dims(node) if d.symbol.name == "pair"}
+        if half.place == 1:
+            return ex.call("tl.interleave", *args)
+        turned = [Text(f"{arg.within(ATOM)}.T") for arg in args]  # it joins the last one
+        return Text(f"{ex.call('tl.interleave', *turned).source}.T")
 
     def _divides_rows(self, node: Op) -> bool:
         """Whether float32 elements of a row are divided by one value of the row."""
@@ -408,6 +424,12 @@ def is_short(node: Node) -> bool:
     """Whether a value surely fits into 32 bits."""
     found = bounds(node)
     return found is not None and found[0] > -LIMIT and found[1] < LIMIT
+
+
+def _within_width(shift: Node, dtype: torch.dtype) -> bool:
+    """Whether a shift is surely by less than the type's width; others need care."""
+    found = bounds(shift)
+    return found is not None and found[0] >= 0 and found[1] < 8 * dtype.itemsize
 
 
 def _has_negative_division(expr: Expr) -> bool:

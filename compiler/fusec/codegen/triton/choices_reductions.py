@@ -35,6 +35,8 @@ SHORT_COLUMN = 64  # elements that one thread goes through by itself
 FEW_PARTS = 512  # elements that a program of a few columns takes in one or two steps
 UNDER_WAY = 128  # bytes that one thread should be waiting for
 PIPELINED = 200 << 10  # bytes of an SM's shared memory for rows that are on their way
+MUCH = 1 << 26  # elements of which programs take turns to add them up
+MANY_PARTS = 16384  # parts of a row that one program joins in a step
 SMALL_COLUMNS = 1 << 16  # elements in all, of which 128 columns a program make too few programs
 SMALL_PARTS = 1 << 22  # elements in all that lie in the L2, being a kernel's latest results
 
@@ -71,14 +73,17 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -
     kind = strategy or ("split" if splits > 1 else "persistent" if fits else "looped")
     if kind == "persistent" and fits:
         kinds = {n.kind for n in body.nodes() if isinstance(n, Reduce)}
-        rows_held = choose_persistent((outer,), walked + reduced, rows, width, single, kinds)
+        heavy = any(EXPENSIVE.get(n.name, 1) >= 10 for n in body.nodes() if isinstance(n, Op))
+        held = (outer,), walked + reduced
+        rows_held = choose_persistent(*held, rows, width, single, kinds, heavy)
         return rows_held if size.constant is not None else sized(rows_held, width)
     if walked:
         bytes_each = loaded_bytes(body, reduced)
         return choose_walked((outer,), walked, reduced, rows, strategy, bytes_each)
     bytes_each = row_bytes(body, buffers, reduced)
     if kind == "split":
-        return choose_split((outer,), reduced, max(splits, 2), bytes_each)
+        alone = rows == 1 and reads_once(body) and not stores_rows(body)
+        return choose_split((outer,), reduced, max(splits, 2), bytes_each, columns if alone else 0)
     again = columns * bytes_each if not reads_once(body) else 0
     places = any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in body.nodes())
     each = 0 if body.scans() else bytes_each
@@ -177,6 +182,12 @@ def reads_once(body: Body) -> bool:
     return sum(each.loops for each in passes) == 1
 
 
+def stores_rows(body: Body) -> bool:
+    """Whether something is stored for each element of what is reduced."""
+    free, reduced = free_axes(body.computed), set(body.reduce_axes)
+    return any(reduced & free[store.value] for store in body.stores)
+
+
 def choose_persistent(
     groups: tuple[tuple[Symbol, ...], ...],
     reduced: tuple[Symbol, ...],
@@ -184,6 +195,7 @@ def choose_persistent(
     width: int,
     single: bool,
     kinds: set[str],
+    heavy: bool = False,
 ) -> Choice:
     """Rows in registers: 32 elements a thread, programs of 4096.
 
@@ -193,10 +205,11 @@ def choose_persistent(
     a thread are better (layer norms of 2048 38.2 us instead of 39.8, of 4096 39.3 instead of 40.3;
     the gradient of silu and a group norm 44 instead of 49); for softmax they are not.  Where only
     an extreme is taken, which is quick to join, 64 are (rows of 8192 made int8 53.5 us instead of
-    58.2, float8 54.6 instead of 55.2).
+    58.2, float8 54.6 instead of 55.2), but not where elements take functions: ``heavy`` (silu of
+    rows of 14336, gated, made int8 on an H100 204 us with 32, 225 with 64; the copy 199).
     """
     sparse = kinds == {"sum"} and width >= 2048
-    dense = kinds <= {"max", "min"} and width >= 8192
+    dense = kinds <= {"max", "min"} and width >= 8192 and not heavy
     tile = 2048 if width == 1024 or (sparse and width == 2048) else 4096
     together = max(tile // width, 1)
     while together > 1 and rows // together < 2 * SMS:
@@ -446,19 +459,30 @@ def choose_split(
     reduced: tuple[Symbol, ...],
     splits: int,
     each: int,
+    whole: int = 0,
 ) -> Choice:
     """Few long rows: programs enough to fill the GPU share them, 32 bytes a thread and step.
 
     Two steps of them are better than one of 64 bytes (the norm of long rows 25 us instead of 28).
+
+    Programs that all run at once are over when the slowest is.  Where the ``whole`` of very much
+    is one row, of which nothing but the result is wanted, programs of two large steps are many
+    times as many as run at once: the next begins where one has ended (2^28 halves on an H100 188 us
+    instead of 228; a copy of as many bytes 184).
     """
-    counts = (8, 16, 32, 64, 128, 256, 512, 1024)
-    block = 2048 if each >= 4 else 4096
+    counts: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512, 1024)
+    block, count = 2048 if each >= 4 else 4096, 8
+    together = steps_together(block // 256 * each, 4)
+    if whole >= MUCH:
+        block, count, together = 2 * block, 16, 2
+        splits = min(max(whole // (2 * block), splits), MANY_PARTS)
+        counts = (512, 1024, 2048, 4096, 8192, 16384)
     knobs = (
         Knob("RBLOCK", block, (512, 1024, 2048, 4096, 8192), "elements a program takes at a time"),
         Knob("SPLITS", splits, counts, "programs that share a row"),
-        warps(8),
+        warps(count),
         stages(),
-        unroll(steps_together(block // 256 * each, 4)),
+        unroll(together),
     )
     return Choice("split", groups, reduced, True, scalar_rows=True, knobs=knobs)
 

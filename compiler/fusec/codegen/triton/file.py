@@ -145,7 +145,7 @@ class File:
             free=free,
             index_type=self.index,
             favorite=favorite_names(body.computed),
-            relaxed=relaxed_nodes(body),
+            relaxed=relaxed_nodes(body, quick=True),
             padding=padding,
             size_names=self.sizes,
             wishes=self.wishes,

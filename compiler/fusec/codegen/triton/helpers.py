@@ -361,6 +361,32 @@ def int_pow(base, exponent, BITS: tl.constexpr):
     inverse = tl.where(base == 1, 1, tl.where(base == -1, tl.where(odd, -1, 1), 0))
     return tl.where(exponent < 0, inverse.to(base.dtype), result)
 ''',
+    "half_of_byte": '''
+@triton.jit
+def half_of_byte(x, less: tl.constexpr):
+    """Return a byte less a number as float16: in its bits beside 1024, which is taken away."""
+    return (x.to(tl.int16) | 0x6400).to(tl.float16, bitcast=True) - (1024.0 + less)
+''',
+    "half_of_signed_byte": '''
+@triton.jit
+def half_of_signed_byte(x, less: tl.constexpr):
+    """Return a signed byte likewise: plus 128, which is taken away as well."""
+    shifted = (x.to(tl.uint8, bitcast=True) ^ 0x80).to(tl.int16)
+    return (shifted | 0x6400).to(tl.float16, bitcast=True) - (1152.0 + less)
+''',
+    "float_of_byte": '''
+@triton.jit
+def float_of_byte(x, less: tl.constexpr):
+    """Return a byte less a number as float32: in its bits beside 2**23, which is taken away."""
+    return (x.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True) - (8388608.0 + less)
+''',
+    "float_of_signed_byte": '''
+@triton.jit
+def float_of_signed_byte(x, less: tl.constexpr):
+    """Return a signed byte likewise: plus 128, which is taken away as well."""
+    shifted = (x.to(tl.uint8, bitcast=True) ^ 0x80).to(tl.int32)
+    return (shifted | 0x4B000000).to(tl.float32, bitcast=True) - (8388736.0 + less)
+''',
     "digamma": '''
 @triton.jit
 def digamma(x):

@@ -20,18 +20,20 @@ from fusec.codegen.triton.choices_matmul import FINISHED, Operand, Product, bett
 from fusec.codegen.triton.expressions import Text
 from fusec.codegen.triton.file import File, add_function
 from fusec.codegen.triton.kernel import Kernel
+from fusec.codegen.triton.packed import Unpacked, reads_bytes, unpack
 from fusec.codegen.triton.padding import Padding
 from fusec.codegen.triton.reductions import Reducer
 from fusec.codegen.triton.tiling import Dim, Tile
 from fusec.codegen.triton.writer import Writer
 from fusec.ir.index import Expr
-from fusec.ir.node import Load, Node, Reduce, walk
+from fusec.ir.node import Load, Node, Reduce, free_axes, walk
 from fusec.schedule.products import without_product
 
 # What the template itself calls its values.
 TEMPLATE_NAMES = frozenset(
     "down across program batch band height tile_row tile_col row col row_inside col_inside "
-    "total start k k_inside k_down k_down_inside split parts half part tiles".split()
+    "total start k k_inside k_down k_down_inside split parts half part tiles "
+    "byte byte_inside byte_down byte_down_inside".split()
 )
 
 
@@ -236,9 +238,20 @@ class _Product:
             mask = "k_down_inside" if self.k_mask else ""
             across = Dim(product.inner, k, "k_down", "BLOCK_K", mask, 0)
             dims = (*batch, across, Dim(product.column, n, "col", "BLOCK_N", self.col_mask, 1))
+        unpacked, body = Unpacked(node), self.file.body
+        if reads_bytes(node, product.inner):
+            step = max(self.blocks["BLOCK_K"].choices) if product.group else 0
+            unpacked = unpack(node, product.inner, step)
+            node = unpacked.node
+            body = replace(body, stores=(replace(body.stores[0], value=node),))
+        dims = (*dims, *self.more_dims(unpacked, across))
         nodes = walk((node,))
-        tile = Tile(self.file.body, dims, None, 2)
+        tile = Tile(body, dims, None, 2)
         own = replace(kernel, tile=tile, writer=Writer(), names={})
+        if body is not self.file.body:
+            own = replace(own, free=free_axes((node,)))
+        if unpacked.pair is not None:
+            self.write_bytes(own.writer, dims[-1 if unpacked.start is None else -2])
         loads = [each for each in nodes if isinstance(each, Load)]
         masked = [each for each in loads if any(dim.mask for dim in self.reach(own, each))]
         own.padding = _Zeros(masked)
@@ -258,6 +271,27 @@ class _Product:
             name = own.name(side)
             own.writer.line(f"{name} = {text.source}", (node.source,))
         return name, own.writer
+
+    def more_dims(self, unpacked: Unpacked, across: Dim) -> list[Dim]:
+        """Return the dimensions of an operand's bytes, and of what a step of the loop shares."""
+        found = []
+        if unpacked.pair is not None:
+            size = unpacked.pair.size
+            assert size is not None
+            name = across.index.replace("k", "byte")
+            mask = f"{name}_inside" if across.mask else ""
+            found.append(Dim(unpacked.pair, size, name, "BLOCK_K // 2", mask, across.place))
+        if unpacked.start is not None:
+            found.append(Dim(unpacked.start, across.size, "start", "", "", -1))
+        return found
+
+    def write_bytes(self, writer: Writer, dim: Dim) -> None:
+        """Write where the bytes of a step lie, two elements each."""
+        first = "tl.multiple_of(start // 2, BLOCK_K // 2)"
+        lanes = f"tl.arange(0, BLOCK_K // 2){dim.spread(2)}"
+        writer.line(f"{dim.index} = {first} + {lanes}{self.wide}")
+        if dim.mask:
+            writer.line(f"{dim.mask} = {dim.index} < {dim.size}")
 
     def reach(self, kernel: Kernel, load: Load) -> frozenset[Dim]:
         """Return the dimensions that a load's address varies along."""

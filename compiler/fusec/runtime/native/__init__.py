@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
-import sys
-import sysconfig
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fusec.runtime import cpp_build, memory
+from fusec.runtime import cpp_build, memory, readable
+from fusec.runtime.python_build import python_flags, python_name
 
 _SOURCES = (  # in the order of their use
+    "tensors.cpp",
+    "inputs.cpp",
+    "results.cpp",
     "program.cpp",
     "entry.cpp",
     "driver.cpp",
@@ -51,6 +52,8 @@ class NativeTypes:
     Driver: Any
     Plan: Any
     DeviceProgram: Any
+    InputCheck: Any
+    ResultCheck: Any
 
 
 def prepare(*, awaited: bool = False) -> None:
@@ -104,6 +107,7 @@ def _prepare(awaited: bool) -> None:
             # This thread, and the compiler that it starts, give way to what somebody waits for.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
     memory.prepare()
+    readable.prepare()
     try:
         _types = _load()
     except Exception as error:
@@ -112,33 +116,19 @@ def _prepare(awaited: bool) -> None:
 
 
 def _load() -> NativeTypes:
-    include = sysconfig.get_path("include")
-    if not Path(include, "Python.h").exists():
-        raise FileNotFoundError("Python.h: install the headers of this Python")
-    if sysconfig.get_config_var("Py_GIL_DISABLED") or sys.implementation.name != "cpython":
-        raise NotImplementedError("only CPython with its global lock is supported")
-    # The interpreter's symbols come from the process that loads the library. The first line makes
-    # another Python another text, so that it has a build of its own.
-    text = f"// {sysconfig.get_config_var('SOABI')}\n" + "\n".join(
+    # The first line makes another Python another text, so that it has a build of its own.
+    text = f"// {python_name()}\n" + "\n".join(
         Path(__file__).with_name(name).read_text() for name in _SOURCES
     )
-    flags = [f"-I{include}", "-O2"]
-    if sys.platform == "darwin":
-        flags += ["-undefined", "dynamic_lookup"]
-    else:
-        flags += ["-Wl,--warn-unresolved-symbols"]
-    built = cpp_build.build(text, extra_flags=flags, kind="native", time_limit=_TIME_LIMIT)
+    built = cpp_build.build(text, extra_flags=python_flags(), kind="native", time_limit=_TIME_LIMIT)
     library = cpp_build.load_library(built)
     make = ctypes.PYFUNCTYPE(ctypes.py_object)(("fusec_native_types", library))
     return NativeTypes(*make())
 
 
-@functools.cache
 def exchange() -> Any:
-    """Return torch's capsule of DLPack functions; None where torch has none."""
-    import torch
-
-    return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    """Return the capsule by which native code reads tensors; None where there is none."""
+    return readable.exchange()
 
 
 __all__ = ["NativeTypes", "call_by_route", "exchange", "prepare", "problem", "types"]

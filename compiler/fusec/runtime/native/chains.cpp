@@ -1,7 +1,7 @@
 // Starts of kernels in a row, launched as one small graph that is told the parameters of each call.
 // Where a launch costs the driver 4 us, a graph of one kernel costs 2 and each further one 0.3 (H200,
 // a virtual machine); elsewhere a launch may be the cheaper one. So both ways are tried and timed.
-// See program.cpp for what these files are.
+// See tensors.cpp for what these files are.
 
 #include <algorithm>
 #include <atomic>

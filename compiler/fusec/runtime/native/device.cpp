@@ -1,4 +1,4 @@
-// A graph on a GPU as one call: finds the plan that fits the inputs. See program.cpp for what these
+// A graph on a GPU as one call: finds the plan that fits the inputs. See tensors.cpp for what these
 // files are.
 
 namespace {
@@ -30,6 +30,7 @@ struct DeviceProgram {
   std::vector<Py_ssize_t>* used;  // inputs whose memory is used
   std::vector<SizeSource>* sizes;
   std::vector<KnownPlan>* plans;  // the latest used first
+  InputCheck* check;              // of the inputs; or null
 };
 
 struct Key {
@@ -88,6 +89,8 @@ bool make_key(const DeviceProgram* self, PyObject* const* inputs, void** address
     if (!read_size(self, source, inputs, &size)) return false;
     key->push(size);
   }
+  Sizes known;
+  if (self->check && !known.read(self->check, inputs, self->inputs)) return false;
   uint64_t unaligned = 0;
   size_t bit = 0;
   for (Py_ssize_t input : *self->used) {
@@ -96,6 +99,10 @@ bool make_key(const DeviceProgram* self, PyObject* const* inputs, void** address
     if (!find_address(self->data_ptr, self->view, inputs[input], &view, &viewed,
                       &addresses[input])) {
       return false;
+    }
+    if (self->check && is_checked(self->check, input) &&
+        !(viewed && fits((*self->check->inputs)[input], view, known.values))) {
+      return false;  // the host program says what is wrong
     }
     bool odd = reinterpret_cast<uintptr_t>(addresses[input]) % kSpecializedAlignment != 0;
     unaligned |= static_cast<uint64_t>(odd) << bit;
@@ -391,12 +398,13 @@ PyObject* device_drop(PyObject* object, PyObject* numbers) {
 }
 
 int device_fill(DeviceProgram* self, PyObject* arguments) {
-  PyObject *used, *sizes, *capsule;
+  PyObject *used, *sizes, *capsule, *check;
   int by_stream;
-  if (!PyArg_ParseTuple(arguments, "nnlO!O!OOOOO!Op", &self->inputs, &self->most, &self->device,
+  if (!PyArg_ParseTuple(arguments, "nnlO!O!OOOOO!OpO", &self->inputs, &self->most, &self->device,
                         &PyTuple_Type, &used, &PyTuple_Type, &sizes, &self->slow,
                         &self->get_device, &self->get_stream, &self->data_ptr, &PyTuple_Type,
-                        &self->hooks, &capsule, &by_stream)) {
+                        &self->hooks, &capsule, &by_stream, &check) ||
+      !take_check(check, &self->check)) {
     return -1;
   }
   self->by_stream = by_stream != 0;

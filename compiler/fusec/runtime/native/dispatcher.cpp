@@ -1,4 +1,4 @@
-// Calls that find their compiled form. See program.cpp for what these files are.
+// Calls that find their compiled form. See tensors.cpp for what these files are.
 
 namespace {
 
@@ -163,13 +163,17 @@ extern "C" PyObject* fusec_native_types(void) {
   PyObject* driver = PyType_FromSpec(&driver_spec);
   PyObject* plan = PyType_FromSpec(&plan_spec);
   PyObject* device = PyType_FromSpec(&device_spec);
+  PyObject* check = PyType_FromSpec(&input_check_spec);
+  PyObject* result_check = PyType_FromSpec(&result_check_spec);
   route_name = PyUnicode_InternFromString("_route");
   if (!program || !entry || !dispatcher || !function || !driver || !plan || !device ||
-      !route_name) {
+      !check || !result_check || !route_name) {
     return nullptr;
   }
+  input_check_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(check));
   entry_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(entry));
   driver_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(driver));
   plan_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(plan));
-  return Py_BuildValue("(NNNNNNN)", program, entry, dispatcher, function, driver, plan, device);
+  return Py_BuildValue("(NNNNNNNNN)", program, entry, dispatcher, function, driver, plan, device,
+                       check, result_check);
 }

@@ -1,6 +1,6 @@
 // The functions of the CUDA driver that launches and graphs need. They are looked up in the
 // driver's library when it is there: nothing is linked and no header of CUDA's is read, so that
-// what follows is built on every machine. See program.cpp for what these files are.
+// what follows is built on every machine. See tensors.cpp for what these files are.
 
 #include <dlfcn.h>
 

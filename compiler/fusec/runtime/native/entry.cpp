@@ -1,4 +1,4 @@
-// One compiled form of a function. See program.cpp for what these files are.
+// One compiled form of a function. See tensors.cpp for what these files are.
 
 namespace {
 

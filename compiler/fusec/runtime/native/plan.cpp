@@ -1,6 +1,6 @@
 // What one call of a graph on a GPU does, with all sizes known: allocations, launches through the
 // driver, calls of operators. Run step by step, or captured once as a CUDA graph and replayed. See
-// program.cpp for what these files are.
+// tensors.cpp for what these files are.
 
 #include <deque>
 #include <mutex>
@@ -19,6 +19,13 @@ struct Place {  // a position in a slot's memory; where `slot` is negative, the 
 
 struct Chain;
 
+// What the kernels after an operator were told of its result.
+struct Laid {
+  PyObject *shape = nullptr, *strides = nullptr, *dtype = nullptr;
+  int code = kAnyCode, bits = 0;
+  std::vector<int64_t> sizes, steps;
+};
+
 struct Step {
   int kind = kFree;
   Py_ssize_t slot = -1;                                        // kAllocate
@@ -32,7 +39,7 @@ struct Step {
   PyObject *callable = nullptr, *names = nullptr;              // kCall
   std::vector<std::pair<Py_ssize_t, PyObject*>> arguments;     // a slot, or an object
   std::vector<Py_ssize_t> outputs;                             // also what kFree drops
-  std::vector<std::pair<PyObject*, std::vector<int64_t>>> laid;  // strides an output must have
+  std::vector<Laid> laid;                                      // what an output must be
   bool many = false;                                           // kCall: the result is a sequence
 };
 
@@ -119,22 +126,6 @@ struct Frame {
   }
 };
 
-// The memory of a tensor; false, with an error set, if it has none.
-bool find_address(PyObject* data_ptr, ViewFunction view_of, PyObject* tensor,
-                  DLTensor* view, bool* viewed, void** out) {
-  *viewed = view_of && view_of(tensor, view) == 0;
-  if (*viewed) {
-    *out = static_cast<char*>(view->data) + view->byte_offset;
-    return true;
-  }
-  PyErr_Clear();
-  PyObject* number = PyObject_CallOneArg(data_ptr, tensor);
-  if (!number) return false;
-  *out = PyLong_AsVoidPtr(number);
-  Py_DECREF(number);
-  return *out || !PyErr_Occurred();
-}
-
 bool allocate_slot(const Plan* self, const Step& step, Frame* frame) {
   PyObject* arguments[] = {nullptr, step.sizes, step.strides, step.dtype};
   PyObject* tensor = PyObject_Vectorcall(self->allocate, arguments + 1,
@@ -147,10 +138,15 @@ bool allocate_slot(const Plan* self, const Step& step, Frame* frame) {
                       &frame->addresses[step.slot]);
 }
 
-bool is_laid(const DLTensor& view, const std::vector<int64_t>& strides) {
-  if (static_cast<size_t>(view.ndim) != strides.size()) return false;
+bool is_laid(const DLTensor& view, const Laid& wanted) {
+  if (static_cast<size_t>(view.ndim) != wanted.sizes.size()) return false;
+  if (wanted.code != kAnyCode &&
+      (view.dtype.code != wanted.code || view.dtype.bits != wanted.bits)) {
+    return false;
+  }
   for (int32_t i = 0; i < view.ndim; i++) {
-    if (view.shape[i] != 1 && view.strides[i] != strides[i]) return false;
+    if (view.shape[i] != wanted.sizes[i]) return false;
+    if (view.shape[i] != 1 && view.strides[i] != wanted.steps[i]) return false;
   }
   return true;
 }
@@ -166,10 +162,12 @@ bool store_result(const Plan* self, const Step& step, size_t which, PyObject* va
   if (!find_address(self->data_ptr, self->view, value, &view, &viewed, &frame->addresses[slot])) {
     return false;
   }
-  if (viewed && is_laid(view, step.laid[which].second)) return true;
-  PyObject* arguments[] = {nullptr, value, step.laid[which].first};
+  const Laid& wanted = step.laid[which];
+  if (viewed && is_laid(view, wanted)) return true;
+  if (!wanted.shape) return true;
+  PyObject* arguments[] = {nullptr, value, wanted.shape, wanted.strides, wanted.dtype};
   PyObject* laid = PyObject_Vectorcall(self->expect, arguments + 1,
-                                       2 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+                                       4 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
   if (!laid) return false;
   Py_SETREF(frame->tensors[slot], laid);
   return find_address(self->data_ptr, self->view, laid, &view, &viewed, &frame->addresses[slot]);

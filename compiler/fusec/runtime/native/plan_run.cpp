@@ -1,4 +1,4 @@
-// Running a plan: step by step, or as the CUDA graph that was captured of it. See program.cpp for
+// Running a plan: step by step, or as the CUDA graph that was captured of it. See tensors.cpp for
 // what these files are.
 
 namespace {

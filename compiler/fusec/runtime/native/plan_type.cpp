@@ -30,11 +30,19 @@ bool read_places(const Plan* self, PyObject* tuple, std::vector<Place>* out) {
   return true;
 }
 
+bool read_numbers(PyObject* tuple, std::vector<int64_t>* out) {
+  if (!PyTuple_Check(tuple)) return bad_plan("sizes or strides are no tuple");
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+    out->push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i)));
+  }
+  return !PyErr_Occurred();
+}
+
 bool read_call(const Plan* self, PyObject* tuple, Step* step) {
-  PyObject *arguments, *names, *outputs, *strides;
+  PyObject *arguments, *names, *outputs, *laid;
   int many;
   if (!PyArg_ParseTuple(tuple, "iOO!OO!O!p", &step->kind, &step->callable, &PyTuple_Type,
-                        &arguments, &names, &PyTuple_Type, &outputs, &PyTuple_Type, &strides,
+                        &arguments, &names, &PyTuple_Type, &outputs, &PyTuple_Type, &laid,
                         &many)) {
     return false;
   }
@@ -52,19 +60,22 @@ bool read_call(const Plan* self, PyObject* tuple, Step* step) {
     step->arguments.push_back({slot, value});
   }
   if (!read_slots(self, outputs, true, &step->outputs)) return false;
-  if (PyTuple_GET_SIZE(strides) != PyTuple_GET_SIZE(outputs) ||
+  if (PyTuple_GET_SIZE(laid) != PyTuple_GET_SIZE(outputs) ||
       (!step->many && PyTuple_GET_SIZE(outputs) > 1)) {
     return bad_plan("the outputs of a call are not as they should be");
   }
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(strides); i++) {
-    PyObject* each = PyTuple_GET_ITEM(strides, i);
-    if (!PyTuple_Check(each)) return bad_plan("strides are no tuple");
-    std::vector<int64_t> numbers;
-    for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(each); j++) {
-      numbers.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(each, j)));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(laid); i++) {  // None: nobody reads it
+    PyObject* each = PyTuple_GET_ITEM(laid, i);
+    Laid wanted;
+    if (each != Py_None) {
+      if (!PyArg_ParseTuple(each, "OOOii", &wanted.shape, &wanted.strides, &wanted.dtype,
+                            &wanted.code, &wanted.bits) ||
+          !read_numbers(wanted.shape, &wanted.sizes) || !read_numbers(wanted.strides, &wanted.steps)) {
+        return false;
+      }
+      if (wanted.sizes.size() != wanted.steps.size()) return bad_plan("strides are not as sizes are");
     }
-    if (PyErr_Occurred()) return false;
-    step->laid.push_back({each, std::move(numbers)});
+    step->laid.push_back(std::move(wanted));
   }
   return true;
 }

@@ -1,32 +1,5 @@
-// What a call of compiled code costs is Python's bookkeeping: these files do that part natively.
-//
-// program.cpp     Program: allocates outputs and runs the kernels of one graph, one after the other
-// entry.cpp       Entry: one compiled form of a function: what must hold for it, what to run then
-// driver.cpp      Driver: the functions of the CUDA driver, looked up at run time
-// plan.cpp        Plan: what a call of a graph on a GPU does, and how the driver is told
-// chains.cpp      kernels in a row as one launch, where that is the quicker one
-// plan_run.cpp    a plan run step by step or as a CUDA graph
-// residents.cpp   what a graph keeps for backward, and who else holds it
-// plan_type.cpp   the same as a Python type
-// device.cpp      DeviceProgram: a graph on a GPU; finds the plan that fits the inputs
-// dispatcher.cpp  Dispatcher: finds the entry that fits a call, or leaves it to the ordinary path
-//
-// They are compiled as one text, in this order. They know Python's C interface and the DLPack
-// standard, nothing of torch: torch's own checks come in as callables, so that the same text
-// serves every release.
-
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
-#include <sys/mman.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <iterator>
-#include <utility>
-#include <vector>
+// The kernels of one graph, one after the other, with the memory that they need. See tensors.cpp for
+// what these files are.
 
 namespace {
 
@@ -36,38 +9,6 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kLargeScratch = 4 << 20;  // as for tensors: LARGE_BYTES in codegen/host.py
 constexpr size_t kHugePage = 2 << 20;
 constexpr size_t kMaxKernelArguments = 64;
-
-// --- DLPack: the one way to a tensor's memory that is a standard ------------------------------
-
-struct DLTensor {
-  void* data;
-  struct { int32_t type, id; } device;
-  int32_t ndim;
-  struct { uint8_t code, bits; uint16_t lanes; } dtype;
-  int64_t* shape;
-  int64_t* strides;
-  uint64_t byte_offset;
-};
-
-struct DLPackExchange {
-  struct { uint32_t major, minor; void* previous; } header;
-  void* allocate;
-  void* from_object;
-  void* to_object;
-  int (*view)(void* object, DLTensor* out);
-  void* stream;
-};
-
-using ViewFunction = int (*)(void* object, DLTensor* out);
-
-// The function of torch's capsule that describes a tensor's memory; null where there is none.
-ViewFunction view_of_capsule(PyObject* capsule) {
-  if (capsule == Py_None) return nullptr;
-  auto* exchange =
-      static_cast<DLPackExchange*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
-  if (!exchange) PyErr_Clear();
-  return exchange && exchange->header.major == 1 ? exchange->view : nullptr;
-}
 
 // --- calling a kernel: every parameter is a pointer or an int64 --------------------------------
 
@@ -112,6 +53,12 @@ struct Allocation {
   PyObject *sizes, *strides, *dtype;
 };
 
+// A part of the scratch memory, and the pattern that fills it before a kernel: for tests.
+struct Fill {
+  size_t kernel, offset, count;
+  std::vector<char> pattern;
+};
+
 struct Program {
   PyObject_HEAD
   vectorcallfunc vectorcall;
@@ -120,6 +67,7 @@ struct Program {
   PyObject* marks;          // (output, attribute, set) to put on outputs, or null
   PyObject* epilogue;       // see `finish`; or null
   PyObject* instead;        // what is called in its place with the same inputs, or null
+  PyObject* otherwise;      // (error, what is called in its place where checks raise it), or null
   char keep;
   bool release;
   bool integer_inputs;      // there are some among the kernels' arguments; then there are no shapes
@@ -133,26 +81,38 @@ struct Program {
   std::vector<Allocation>* allocations;
   std::vector<PyObject*>* constants;  // per output: a value, or null for a slot
   std::vector<Py_ssize_t>* outputs;
+  std::vector<Fill>* fills;  // see poison.py; none but in its mode
   std::vector<char>* used;  // per input: whether a kernel takes its memory
+  InputCheck* check;        // of the inputs, before a kernel starts; or null
 };
 
-// The address of a tensor's first element; -1 in `ok` if there is none.
-void* address_of(Program* self, PyObject* tensor, bool* ok) {
-  if (self->view) {
+// Find where the inputs that kernels take are; false, with an error set, if they do not fit.
+bool find_inputs(const Program* self, PyObject* const* given, void** addresses) {
+  Sizes sizes;
+  bool fit = !self->check || sizes.read(self->check, given, self->inputs);
+  bool all_viewed = true;
+  for (Py_ssize_t i = 0; i < self->inputs; i++) {
+    addresses[i] = nullptr;
+    if (!(*self->used)[i]) continue;
     DLTensor view;
-    if (self->view(tensor, &view) == 0) {
-      *ok = true;
-      return static_cast<char*>(view.data) + view.byte_offset;
+    bool viewed = self->view && self->view(given[i], &view) == 0;
+    all_viewed = all_viewed && viewed;
+    if (viewed) addresses[i] = static_cast<char*>(view.data) + view.byte_offset;
+    if (fit && self->check && is_checked(self->check, i)) {
+      fit = viewed && fits((*self->check->inputs)[i], view, sizes.values);
     }
-    PyErr_Clear();
   }
-  PyObject* number = PyObject_CallOneArg(self->data_ptr, tensor);
-  *ok = number != nullptr;
-  if (!number) return nullptr;
-  void* address = PyLong_AsVoidPtr(number);
-  Py_DECREF(number);
-  if (!address && PyErr_Occurred()) *ok = false;
-  return address;
+  PyErr_Clear();
+  if (!fit && !refuse_inputs(self->check, given, self->inputs)) return false;
+  for (Py_ssize_t i = 0; !all_viewed && i < self->inputs; i++) {  // Python found nothing wrong
+    DLTensor view;
+    bool viewed;
+    if ((*self->used)[i] &&
+        !find_address(self->data_ptr, self->view, given[i], &view, &viewed, &addresses[i])) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // Take apart what `shapes` returned; false, with an error set, if it is not what it should be.
@@ -252,21 +212,64 @@ PyObject* finish(PyObject* epilogue, PyObject* const* given, Py_ssize_t count, P
   return left;
 }
 
+void fill_scratch(const Program* self, size_t kernel, char* scratch) {
+  for (const Fill& fill : *self->fills) {
+    if (fill.kernel != kernel) continue;
+    char* to = scratch + fill.offset;
+    for (size_t i = 0; i < fill.count; i++, to += fill.pattern.size()) {
+      memcpy(to, fill.pattern.data(), fill.pattern.size());
+    }
+  }
+}
+
+// program.poison(kernel, offset, count, pattern): fill scratch memory before a kernel, in each call.
+PyObject* program_poison(PyObject* object, PyObject* arguments) {
+  auto* self = reinterpret_cast<Program*>(object);
+  Py_ssize_t kernel, offset, count, size;
+  const char* pattern;
+  if (!PyArg_ParseTuple(arguments, "nnny#", &kernel, &offset, &count, &pattern, &size)) return nullptr;
+  if (kernel < 0 || offset < 0 || count < 0 ||
+      static_cast<size_t>(offset + count * size) > self->scratch) {
+    PyErr_SetString(PyExc_ValueError, "there is no such scratch memory");
+    return nullptr;
+  }
+  self->fills->push_back({static_cast<size_t>(kernel), static_cast<size_t>(offset),
+                          static_cast<size_t>(count), {pattern, pattern + size}});
+  Py_RETURN_NONE;
+}
+
+// Call what stands in for the program, with the same inputs.
+PyObject* run_other(Program* self, PyObject* other, PyObject* const* given, Py_ssize_t count) {
+  Py_INCREF(other);  // it may be replaced meanwhile
+  PyObject* results = PyObject_Vectorcall(other, given, count, nullptr);
+  Py_DECREF(other);
+  if (results && !PyList_Check(results)) {
+    PyErr_SetString(PyExc_TypeError, "what stands in for a program must return a list");
+    Py_CLEAR(results);
+  }
+  if (results && self->marks && !mark_outputs(self->marks, results)) Py_CLEAR(results);
+  return results;
+}
+
+// What becomes of a call whose inputs were refused: where the error says that only kernels cannot
+// read them, somebody else runs on them.
+PyObject* run_refused(Program* self, PyObject* const* given, Py_ssize_t count) {
+  PyObject* otherwise = self->otherwise;
+  if (!otherwise || !PyTuple_Check(otherwise) || PyTuple_GET_SIZE(otherwise) != 2 ||
+      !PyErr_ExceptionMatches(PyTuple_GET_ITEM(otherwise, 0))) {
+    return nullptr;
+  }
+  PyErr_Clear();
+  return run_other(self, PyTuple_GET_ITEM(otherwise, 1), given, count);
+}
+
 PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
   if (count != self->inputs) {
     return PyErr_Format(PyExc_TypeError, "the program takes %zd inputs, not %zd", self->inputs,
                         count);
   }
   if (self->instead && self->instead != Py_None) {
-    PyObject* other = Py_NewRef(self->instead);  // it may be replaced meanwhile
-    PyObject* results = PyObject_Vectorcall(other, given, count, nullptr);
-    Py_DECREF(other);
-    if (results && !PyList_Check(results)) {
-      PyErr_SetString(PyExc_TypeError, "what stands in for a program must return a list");
-      Py_CLEAR(results);
-    }
-    if (results && self->marks && !mark_outputs(self->marks, results)) Py_CLEAR(results);
-    return results;
+    return run_other(self, self->instead, given, count);
   }
   if (self->keep) {
     PyObject* kept = PyTuple_New(count);
@@ -297,6 +300,11 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
     Py_XDECREF(shapes);
     return nullptr;
   };
+  for (Py_ssize_t i = 0; i < count; i++) tensors[i] = given[i];
+  if (!find_inputs(self, given, addresses)) {
+    fail();
+    return run_refused(self, given, count);
+  }
   std::vector<int64_t> integers;
   if (self->shapes != Py_None) {
     shapes = PyObject_Vectorcall(self->shapes, given, count, nullptr);
@@ -307,12 +315,6 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
         return fail();
       }
     }
-  }
-  for (Py_ssize_t i = 0; i < count; i++) {
-    bool ok = true;
-    tensors[i] = given[i];
-    addresses[i] = (*self->used)[i] ? address_of(self, given[i], &ok) : nullptr;
-    if (!ok) return fail();
   }
   for (size_t i = 0; i < made; i++) {
     const Allocation& wanted = (*self->allocations)[i];
@@ -327,9 +329,11 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
     if (!tensor) return fail();
     tensors[count + i] = tensor;
     filled++;
-    bool ok;
-    addresses[count + i] = address_of(self, tensor, &ok);
-    if (!ok) return fail();
+    DLTensor view;
+    bool viewed;
+    if (!find_address(self->data_ptr, self->view, tensor, &view, &viewed, &addresses[count + i])) {
+      return fail();
+    }
   }
   PyObject* number = PyObject_CallNoArgs(self->threads);
   if (!number) return fail();
@@ -367,6 +371,7 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
   PyThreadState* thread = self->release ? PyEval_SaveThread() : nullptr;
   for (; which < self->kernels->size(); which++) {
     const Kernel& kernel = (*self->kernels)[which];
+    if (!self->fills->empty()) fill_scratch(self, which, scratch);
     size_t n = 0;
     for (const Argument& argument : kernel.arguments) {
       switch (argument.kind) {
@@ -453,13 +458,14 @@ PyObject* program_link(PyObject* object, PyObject* arguments) {
 }
 
 int program_fill(Program* self, PyObject* arguments) {
-  PyObject *kernels, *allocations, *outputs, *capsule;
+  PyObject *kernels, *allocations, *outputs, *capsule, *check;
   unsigned long long scratch;
   int release;
-  if (!PyArg_ParseTuple(arguments, "nO!O!O!KOOOOOOp", &self->inputs, &PyTuple_Type, &kernels,
+  if (!PyArg_ParseTuple(arguments, "nO!O!O!KOOOOOOpO", &self->inputs, &PyTuple_Type, &kernels,
                         &PyTuple_Type, &allocations, &PyTuple_Type, &outputs, &scratch,
                         &self->allocate, &self->threads, &self->data_ptr, &self->failed,
-                        &self->shapes, &capsule, &release)) {
+                        &self->shapes, &capsule, &release, &check) ||
+      !take_check(check, &self->check)) {
     return -1;
   }
   self->scratch = scratch;
@@ -530,6 +536,7 @@ PyObject* program_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   self->allocations = new std::vector<Allocation>;
   self->constants = new std::vector<PyObject*>;
   self->outputs = new std::vector<Py_ssize_t>;
+  self->fills = new std::vector<Fill>;
   self->used = new std::vector<char>;
   if (program_fill(self, arguments) < 0) {
     Py_DECREF(self);
@@ -545,6 +552,7 @@ int program_traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->marks);
   Py_VISIT(self->epilogue);
   Py_VISIT(self->instead);
+  Py_VISIT(self->otherwise);
   Py_VISIT(Py_TYPE(object));
   return 0;
 }
@@ -557,6 +565,7 @@ int program_clear(PyObject* object) {
   Py_CLEAR(self->marks);
   Py_CLEAR(self->epilogue);
   Py_CLEAR(self->instead);
+  Py_CLEAR(self->otherwise);
   Py_CLEAR(self->specification);
   return 0;
 }
@@ -570,6 +579,7 @@ void program_dealloc(PyObject* object) {
   delete self->allocations;
   delete self->constants;
   delete self->outputs;
+  delete self->fills;
   delete self->used;
   type->tp_free(object);
   Py_DECREF(type);
@@ -577,6 +587,7 @@ void program_dealloc(PyObject* object) {
 
 PyMethodDef program_methods[] = {
     {"boxed", program_boxed, METH_O, "Run on the inputs in a list, which is emptied."},
+    {"poison", program_poison, METH_VARARGS, "Fill scratch memory before a kernel, in each call."},
     {"link", program_link, METH_VARARGS, "Launch another build of a kernel: its number, address."},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -588,6 +599,7 @@ PyMemberDef program_members[] = {
     {"epilogue", T_OBJECT, offsetof(Program, epilogue), 0, "Updated inputs, views of inputs."},
     {"keep", T_BOOL, offsetof(Program, keep), 0, "Whether the inputs of a call are kept."},
     {"instead", T_OBJECT, offsetof(Program, instead), 0, "Called in its place, or None."},
+    {"otherwise", T_OBJECT, offsetof(Program, otherwise), 0, "Error, what is called then; or None."},
     {nullptr, 0, 0, 0, nullptr},
 };
 

@@ -1,5 +1,5 @@
 // What a captured graph makes and keeps in its memory from call to call, for a backward graph that
-// finds it there: who holds it, and how it is handed out. See program.cpp for what these files are.
+// finds it there: who holds it, and how it is handed out. See tensors.cpp for what these files are.
 
 namespace {
 

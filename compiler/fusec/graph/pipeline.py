@@ -1,0 +1,385 @@
+"""The passes over graphs, in order, in one table.
+
+A compilation runs through the table once for each form that its graph takes on the way (``Form``)
+and applies the passes that are for that form.  What each of them changed and how long it took is
+kept; any that is not needed for right results can be left out by name (``Options.without``).
+
+Adding a pass is one function in a file of this folder and one entry here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from torch import fx
+
+from fusec.errors import BadOption, FusecError
+from fusec.graph.activations import activate_again
+from fusec.graph.alignment import align_products
+from fusec.graph.bias import add_biases_later
+from fusec.graph.bytes import keep_interpolations_of_bytes
+from fusec.graph.common import merge_common
+from fusec.graph.compared import compute_compared_once
+from fusec.graph.depthwise import divide_gradients
+from fusec.graph.gradients import add_rows_in_place
+from fusec.graph.half_products import multiply_halves
+from fusec.graph.halves import widen_products
+from fusec.graph.inputless import compute_inputless_again
+from fusec.graph.layouts import turn_channels_inward
+from fusec.graph.masks import settle_attention_masks
+from fusec.graph.onednn import multiply_by_onednn
+from fusec.graph.pixels import multiply_single_pixels
+from fusec.graph.random import replace_random
+from fusec.graph.returned import drop_returned_inputs
+from fusec.graph.rows import bound_rows
+from fusec.graph.softmax import open_log_softmax
+from fusec.graph.upcasts import widen_again
+from fusec.graph.wide_results import ask_for_wide_results
+from fusec.ir.verifier import require, verifies
+from fusec.options import Options
+from fusec.report import PassRun
+
+
+class RequiredPass(FusecError, ValueError):
+    """A pass was to be left out that results would be wrong without."""
+
+
+class Form(Enum):
+    """What a graph is when passes look at it."""
+
+    CAPTURED = "captured"  # as TorchDynamo hands it over: torch's functions, views, updates
+    JOINT = "joint"  # functional and decomposed: forward and backward in one
+    INFERENCE = "inference"  # functional and decomposed, without gradients
+    SPLIT = "split"  # forward, and beside it backward
+    PART = "part"  # any that is lowered next: forward, backward or inference
+
+
+_FUNCTIONAL = frozenset({Form.JOINT, Form.INFERENCE})
+
+
+@dataclass
+class Subject:
+    """What passes work on.
+
+    Attributes:
+        module: The graph; passes change it in place, or put another one here.
+        options: How it is compiled.
+        results: In a joint graph, how many of its outputs are forward's own.
+        updated: Names of the inputs that the first outputs are copied into afterwards.
+        backward: With the form ``SPLIT``, the backward graph.
+        apart: Whether AOTAutograd takes tensor subclasses apart before it calls the graph.
+    """
+
+    module: fx.GraphModule
+    options: Options
+    results: int = 0
+    updated: Collection[str] = ()
+    backward: fx.GraphModule | None = None
+    apart: bool = False
+
+    @property
+    def interpreted(self) -> bool:
+        """Whether all kernels are Triton's, whatever the device."""
+        return self.options.target == "triton"
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One entry of the table.
+
+    Attributes:
+        name: What options and reports call it.
+        run: Changes the graph; returns how many things it changed.
+        forms: The forms of a graph that it is for.
+        why: What it is good for, in one line.
+        applies: Whether options ask for it.
+        after: Passes that must stand before it in the table.
+        required: Why results would be wrong without it; empty where it only makes them quicker.
+    """
+
+    name: str
+    run: Callable[[Subject], int]
+    forms: frozenset[Form]
+    why: str
+    applies: Callable[[Options], bool] = lambda options: True
+    after: tuple[str, ...] = ()
+    required: str = ""
+
+
+def _for_cpp(options: Options) -> bool:
+    return options.target != "triton"
+
+
+def _may_ask_for_wide_results(options: Options) -> bool:
+    """Whether BLAS may write what is returned.
+
+    Not from within a CUDA graph, whose memory is its own: it would be copied out, where a kernel
+    that converts writes it to its place.
+    """
+    return not (options.matmul == "auto" or options.emulate_rounding or options.cuda_graphs)
+
+
+def _replacing(function: Callable[[fx.GraphModule], fx.GraphModule]) -> Callable[[Subject], int]:
+    """Return a pass of what returns another graph where there is something to change."""
+
+    def run(subject: Subject) -> int:
+        before, subject.module = subject.module, function(subject.module)
+        return int(subject.module is not before)
+
+    return run
+
+
+def _dead_code(subject: Subject) -> int:
+    before = len(subject.module.graph.nodes)
+    subject.module.graph.eliminate_dead_code()
+    return before - len(subject.module.graph.nodes)
+
+
+def _rematerialize_constants(subject: Subject) -> int:
+    assert subject.backward is not None
+    return len(compute_inputless_again(subject.module, subject.backward, subject.results))
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass(
+        "byte_interpolation",
+        _replacing(keep_interpolations_of_bytes),
+        frozenset({Form.CAPTURED}),
+        "interpolation of uint8 images stays ATen's, which rounds by integers",
+        required="the decomposition rounds otherwise than eager",
+    ),
+    Pass(
+        "attention_masks",
+        _replacing(settle_attention_masks),
+        frozenset({Form.CAPTURED}),
+        "a mask that says nothing, or only 'causal', costs attention its fast kernels",
+    ),
+    Pass(
+        "kernel_random",
+        lambda s: replace_random(s.module),
+        _FUNCTIONAL,
+        "random numbers are computed in the kernels that use them, not read from memory",
+        applies=lambda options: not options.eager_random,
+    ),
+    Pass(
+        "widen_half_products",
+        lambda s: widen_products(s.module, rounds_as_eager=s.options.emulate_rounding),
+        _FUNCTIONAL,
+        "half-precision products run in float32 where this processor is faster at that",
+        applies=_for_cpp,
+    ),
+    Pass(
+        "bias_epilogue",
+        lambda s: add_biases_later(s.module),
+        _FUNCTIONAL,
+        "a bias is added by the kernel that reads the product, not in a pass of its own",
+        applies=_for_cpp,
+    ),
+    Pass(
+        "half_products",
+        lambda s: multiply_halves(s.module),
+        _FUNCTIONAL,
+        "products of what was half precision before it was widened move half the bytes",
+        applies=lambda options: _for_cpp(options) and not options.emulate_rounding,
+        after=("widen_half_products",),
+    ),
+    Pass(
+        "dead_code",
+        _dead_code,
+        frozenset({Form.JOINT}),
+        "what nobody reads is not saved for backward",
+    ),
+    Pass(
+        "row_bounds",
+        lambda s: bound_rows(s.module, interpreted=s.interpreted),
+        _FUNCTIONAL,
+        "rows whose symbolic length fits into registers now are guarded to go on doing so",
+    ),
+    Pass(
+        "channels_last",
+        lambda s: turn_channels_inward(s.module),
+        _FUNCTIONAL,
+        "convolutions and their gradients are faster with the channels innermost",
+        applies=_for_cpp,
+    ),
+    Pass(
+        "pad_products",
+        lambda s: align_products(s.module, kernels=s.options.matmul != "extern"),
+        _FUNCTIONAL,
+        "products whose rows BLAS is slow at are padded",
+        applies=_for_cpp,
+        after=("channels_last",),
+    ),
+    Pass(
+        "pointwise_convolutions",
+        lambda s: multiply_single_pixels(s.module),
+        _FUNCTIONAL,
+        "convolutions of single pixels are products of matrices",
+        applies=_for_cpp,
+        after=("channels_last",),
+    ),
+    Pass(
+        "accumulate_rows",
+        lambda s: add_rows_in_place(s.module),
+        _FUNCTIONAL,
+        "an embedding's gradient is added to the one that is there, not to zeros first",
+        applies=_for_cpp,
+    ),
+    Pass(
+        "depthwise_gradients",
+        lambda s: divide_gradients(s.module, interpreted=s.interpreted),
+        _FUNCTIONAL,
+        "the image's gradient of a depthwise convolution gets a kernel of its own",
+    ),
+    Pass(
+        "returned_inputs",
+        # of tensor subclasses, AOTAutograd's record is of what is inside of them
+        lambda s: 0 if s.apart else drop_returned_inputs(s.module),
+        frozenset({Form.INFERENCE}),
+        "an updated input that is also returned is one result of a kernel, not two",
+    ),
+    Pass(
+        "log_softmax",
+        lambda s: open_log_softmax(s.module),
+        frozenset({Form.JOINT}),
+        "backward of a log-softmax needs two numbers a row, not the whole result",
+    ),
+    Pass(
+        "cse",
+        lambda s: merge_common(s.module.graph),
+        _FUNCTIONAL,
+        "equal computations are done once",
+        after=("log_softmax",),
+    ),
+    Pass(
+        "compare_once",
+        lambda s: compute_compared_once(s.module),
+        _FUNCTIONAL,
+        "what is compared with its own extremes is the same number for all who read it",
+        after=("cse",),
+        required="computed twice, no element need equal its own maximum",
+    ),
+    Pass(
+        "rematerialize_upcasts",
+        lambda s: widen_again(s.module, s.results),
+        frozenset({Form.JOINT}),
+        "backward converts to wider types again, so that the narrow tensor is saved",
+        after=("cse",),
+    ),
+    Pass(
+        "rematerialize_activations",
+        lambda s: activate_again(s.module, s.results, s.updated),
+        frozenset({Form.JOINT}),
+        "backward computes activations again from what is saved anyway",
+        after=("cse", "rematerialize_upcasts"),
+    ),
+    Pass(
+        "rematerialize_constants",
+        _rematerialize_constants,
+        frozenset({Form.SPLIT}),
+        "what follows from no input is computed in backward, not saved",
+    ),
+    Pass(
+        "onednn_products",
+        lambda s: multiply_by_onednn(s.module),
+        frozenset({Form.PART}),
+        "oneDNN multiplies some shapes faster than BLAS",
+        applies=_for_cpp,
+    ),
+    Pass(
+        "wide_products",
+        lambda s: ask_for_wide_results(s.module),
+        frozenset({Form.PART}),
+        "BLAS writes float32 where nothing else is made of a half-precision product",
+        applies=_may_ask_for_wide_results,
+        after=("onednn_products",),
+    ),
+)
+
+
+def run_passes(form: Form, subject: Subject) -> tuple[PassRun, ...]:
+    """Run the passes for a form of a graph on it, in order.
+
+    Args:
+        form: What the graph is.
+        subject: The graph and what passes need to know of it; changed in place.
+
+    Returns:
+        What each pass did, those that found nothing included.
+    """
+    done = []
+    for each in PASSES:
+        if form not in each.forms or not each.applies(subject.options):
+            continue
+        if each.name in subject.options.without:
+            continue
+        started = time.perf_counter()
+        changes = each.run(subject)
+        if changes and form is not Form.CAPTURED and verifies():
+            from fusec.graph.verifier import graph_problems
+
+            for module in (subject.module, subject.backward):
+                require(f"the pass {each.name}", graph_problems(module) if module else [])
+        done.append(PassRun(each.name, form.value, changes, time.perf_counter() - started))
+    return tuple(done)
+
+
+def format_passes(runs: Sequence[PassRun], without: Collection[str] = ()) -> str:
+    """Return what passes did as a table: those that changed something, then the names of the rest.
+
+    Args:
+        runs: What ``run_passes`` returned, of all forms of a graph.
+        without: Passes that were left out.
+    """
+    reasons = {each.name: each.why for each in PASSES}
+    found = [run for run in runs if run.changes]
+    rows = [("pass", "graph", "changes", "ms", "what it is good for")] if found else []
+    rows += [
+        (r.name, r.form, str(r.changes), f"{1e3 * r.seconds:.1f}", reasons[r.name]) for r in found
+    ]
+    widths = [max(len(row[n]) for row in rows) for n in range(4)] if rows else []
+    lines = [
+        f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}  {e}"
+        for a, b, c, d, e in rows
+    ]
+    named = {run.name for run in found}
+    nothing = dict.fromkeys(run.name for run in runs if run.name not in named)
+    if nothing:
+        lines.append(f"found nothing to change: {', '.join(nothing)}")
+    if without:
+        lines.append(f"left out: {', '.join(without)}")
+    return "\n".join(lines)
+
+
+def check_without(names: Iterable[str]) -> None:
+    """Raise if passes cannot be left out.
+
+    Raises:
+        BadOption: There is no such pass.
+        RequiredPass: Results would be wrong without it.
+    """
+    known = {each.name: each for each in PASSES}
+    optional = sorted(name for name, each in known.items() if not each.required)
+    for name in names:
+        if name not in known:
+            raise BadOption("without", name, optional)
+        if known[name].required:
+            raise RequiredPass(
+                f"the pass {name} cannot be left out",
+                f"{known[name].required}; what can be: {', '.join(optional)}",
+            )
+
+
+__all__ = [
+    "PASSES",
+    "Form",
+    "Pass",
+    "RequiredPass",
+    "Subject",
+    "check_without",
+    "format_passes",
+    "run_passes",
+]

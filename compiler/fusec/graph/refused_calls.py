@@ -1,0 +1,111 @@
+"""Calls that eager refuses, and of which tracing leaves nothing to see.
+
+``x.mul_(1.5)`` of integers, or ``out=`` of another type: fake tensors let some of them pass, and a
+functional graph converts without a word.  Losses that tracing takes apart before it asks us.
+A graph that has such a call runs in eager, which raises there.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
+# In place, with a result of the type that the operands have in common.
+_IN_PLACE = frozenset(("mul_", "multiply_", "__imul__", operator.imul))
+# Into ``out=`` of just the type of the result; other functions convert where that is safe.
+_EXACT = frozenset((torch.amax, torch.amin, torch.aminmax, torch.complex, torch.polar))
+
+_HALVES = (torch.float16, torch.bfloat16)
+_FLOATS = (torch.float32, torch.float64)
+# The types that a CPU has them for.
+_TYPES: dict[object, tuple[torch.dtype, ...]] = {
+    F.multi_margin_loss: _FLOATS,
+    F.multilabel_margin_loss: _FLOATS,
+    F.hardshrink: _FLOATS + _HALVES,
+    torch.hardshrink: _FLOATS + _HALVES,
+    "hardshrink": _FLOATS + _HALVES,
+}
+_INDEX_ADD = frozenset(("index_add", "index_add_", torch.index_add))
+
+
+def refused_call(module: fx.GraphModule) -> str:
+    """Return which call of a captured graph eager refuses, or an empty string."""
+    for node in module.graph.nodes:
+        if node.op not in ("call_function", "call_method"):
+            continue
+        if node.target in _IN_PLACE and _is_too_wide(node):
+            return f"{node.name} has a result that its tensor cannot hold"
+        if node.target in _EXACT and _writes_another_type(node):
+            return f"{node.name} writes into a tensor of another type"
+        if node.target in _TYPES and _has_no_kernel(node):
+            return f"{node.name} is of a type that has no kernel"
+        if node.target in _INDEX_ADD and _broadcasts(node):
+            return f"{node.name} adds rows of another shape"
+    return ""
+
+
+def _is_too_wide(node: fx.Node) -> bool:
+    target, *others = (_value(arg) for arg in node.args)
+    if not isinstance(target, torch.Tensor) or not others:
+        return False
+    if not isinstance(others[0], (torch.Tensor, int, float, complex)):
+        return False
+    return not torch.can_cast(torch.result_type(target, others[0]), target.dtype)
+
+
+def _writes_another_type(node: fx.Node) -> bool:
+    out = list(_types(node.kwargs.get("out")))
+    if not out:
+        return False
+    given = next(_types(node.args), None)
+    if given is not None and node.target in (torch.complex, torch.polar):
+        given = torch.complex128 if given == torch.float64 else torch.complex64
+    return given is not None and any(dtype != given for dtype in out)
+
+
+def _has_no_kernel(node: fx.Node) -> bool:
+    given = _value(node.args[0] if node.args else node.kwargs.get("input"))
+    if not isinstance(given, torch.Tensor) or given.device.type != "cpu":
+        return False
+    return given.dtype not in _TYPES[node.target]
+
+
+def _broadcasts(node: fx.Node) -> bool:
+    """Whether what is added would be broadcast, which only a decomposition does."""
+    names = ("input", "dim", "index", "source")
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    x, source = _value(given.get("input")), _value(given.get("source"))
+    dim = given.get("dim")
+    if not isinstance(x, torch.Tensor) or not isinstance(source, torch.Tensor):
+        return False
+    if not isinstance(dim, int) or not x.ndim or not source.ndim:
+        return False
+    if x.ndim != source.ndim:
+        return True
+    dim %= x.ndim
+    sizes = zip(x.shape, source.shape, strict=True)
+    # sizes that are symbols are not compared: that would be a guard
+    return any(
+        isinstance(a, int) and isinstance(b, int) and a != b
+        for d, (a, b) in enumerate(sizes)
+        if d != dim
+    )
+
+
+def _types(values: object) -> Iterator[torch.dtype]:
+    for leaf in tree_leaves(values):
+        value = _value(leaf)
+        if isinstance(value, torch.Tensor):
+            yield value.dtype
+
+
+def _value(arg: object) -> object:
+    return arg.meta.get("example_value") if isinstance(arg, fx.Node) else arg
+
+
+__all__ = ["refused_call"]

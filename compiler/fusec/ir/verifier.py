@@ -1,0 +1,455 @@
+"""What a program must satisfy, whatever made it: checked between the stages.
+
+``check_program`` looks at the whole (names, sizes, the order of steps), ``body_problems`` at one
+loop nest (axes, places, types, bounds).  Both return what is wrong as values; nothing is repaired.
+On in every test, and for anybody with ``FUSEC_VERIFY=1``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fusec.errors import FusecError
+from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Store, TensorRef, tensor_refs
+from fusec.ir.index import Expr, Symbol, lower_bound, upper_bound
+from fusec.ir.node import (
+    CHECK_PREFIX,
+    Cast,
+    Const,
+    Dot,
+    Load,
+    Node,
+    Op,
+    Reduce,
+    Scan,
+    free_axes,
+)
+from fusec.ir.ops import (
+    BOOL_BINARY,
+    BOOL_FROM_FLOAT,
+    COMPARISONS,
+    RANDOM_BITS,
+    RANDOM_WORD,
+    SCALAR_OPS,
+)
+
+MODES = frozenset("set sum put some add mul max min".split())
+REDUCTIONS = frozenset("sum prod max min any all xor argmax argmin dot".split())
+SCANS = frozenset("sum prod logsumexp max min argmax argmin".split())
+_HALVES = (torch.float16, torch.bfloat16)
+_EXTRA_OPS = frozenset(
+    "one_plus_erf one_plus_erf_for_half one_plus_erf_for_bfloat16 one_plus_tanh exp_for_half "
+    "sigmoid_for_half".split()
+)
+
+
+_VERIFY = "FUSEC_VERIFY"
+
+
+def verifies() -> bool:
+    """Whether what a stage yields is looked at before the next one sees it."""
+    return os.environ.get(_VERIFY, "") not in ("", "0")
+
+
+# What makes it pointless to look at loops and views.
+_NO_GROUND = frozenset({"unknown_buffer", "stride_count", "buffer_name"})
+
+
+class InvalidProgram(FusecError):
+    """A stage of the compiler yielded something that no later stage may see: a defect of ours."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        kind: Which rule is broken, in a word or two with underscores.
+        where: The step, or the graph's node.
+        text: What is wrong with it.
+    """
+
+    kind: str
+    where: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text} [{self.kind}]"
+
+
+def require(stage: str, problems: list[Problem]) -> None:
+    """Raise if there are problems.
+
+    Raises:
+        InvalidProgram: With the first of them.
+    """
+    if problems:
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        raise InvalidProgram(f"after {stage}: {problems[0]}{more}", "please report it")
+
+
+# -- programs ---------------------------------------------------------------------------------
+
+
+def check_program(program: Program) -> list[Problem]:
+    """Return what is wrong with a program, as lowered or as scheduled."""
+    found = [*_names(program), *_sizes(program), *_order(program)]
+    if not {problem.kind for problem in found} & _NO_GROUND:
+        found += _outputs(program)
+        for step in program.steps:
+            if isinstance(step, Compute):
+                found += body_problems(step.body, program.buffers, step.name)
+        found += _stored_once(program)
+    return found
+
+
+def _names(program: Program) -> Iterator[Problem]:
+    for name, count in Counter(program.inputs).items():
+        if count > 1:
+            yield Problem("repeated_input", name, "there are two inputs of this name")
+    for name, count in Counter(step.name for step in program.steps if step.name).items():
+        if count > 1:
+            yield Problem("repeated_step", name, "there are two steps of this name")
+    for name, buffer in program.buffers.items():
+        if buffer.name != name:
+            yield Problem("buffer_name", name, f"the buffer calls itself {buffer.name}")
+        if len(buffer.strides) != len(buffer.shape):
+            yield Problem("stride_count", name, "there are not as many strides as sizes")
+        for size in buffer.shape:
+            if size.constant is not None and size.constant < 0:
+                yield Problem("negative_size", name, f"a size is {size}")
+        for stride in buffer.strides:
+            if stride.constant is not None and stride.constant < 0:
+                yield Problem("negative_stride", name, f"a stride is {stride}")
+
+
+def _sizes(program: Program) -> Iterator[Problem]:
+    for symbol, (source, dim) in program.sizes.items():
+        if source not in program.inputs:
+            yield Problem("size_source", symbol.name, f"is read from {source}, which is no input")
+        elif dim is not None:
+            buffer = program.buffers.get(source)
+            if buffer is None or not 0 <= dim < len(buffer.shape):
+                yield Problem("size_source", symbol.name, f"{source} has no dimension {dim}")
+    for name, buffer in program.buffers.items():
+        for expr in (*buffer.shape, *buffer.strides):
+            yield from _unbound(program, expr, name)
+    for step in program.steps:
+        if isinstance(step, Compute):
+            axes = (*step.body.axes, *step.body.reduce_axes)
+            for axis in axes:
+                if axis.size is not None:
+                    yield from _unbound(program, axis.size, step.name)
+
+
+def _unbound(program: Program, expr: Expr, where: str) -> Iterator[Problem]:
+    for symbol in expr.symbols():
+        if symbol.kind != "size":
+            yield Problem("size_of_axis", where, f"a size depends on the loop axis {symbol}")
+        elif symbol not in program.sizes:
+            yield Problem("unbound_size", where, f"the size {symbol} is read from nowhere")
+
+
+def _order(program: Program) -> Iterator[Problem]:
+    there = {name for name in program.inputs if name in program.buffers}
+    for step in program.steps:
+        label = step.name or "a call"
+        for name in step.reads():
+            if name not in program.buffers:
+                yield Problem("unknown_buffer", label, f"reads {name}, which does not exist")
+            elif name not in there and not _fills(step, name):
+                yield Problem("read_before_write", label, f"reads {name}, which is not there yet")
+        for name in step.writes():
+            if name not in program.buffers:
+                yield Problem("unknown_buffer", label, f"writes {name}, which does not exist")
+            if isinstance(step, Extern) and name in step.outputs and name in there:
+                yield Problem("defined_twice", label, f"makes {name}, which is there already")
+            there.add(name)
+        if isinstance(step, Extern):
+            for name in step.mutates:
+                if name not in step.reads():
+                    yield Problem("mutates_unread", label, f"changes {name}, which it is not given")
+
+
+def _fills(step: Compute | Extern, name: str) -> bool:
+    """Whether a step reads only what it has written itself: updates of what it fills first."""
+    if not isinstance(step, Compute):
+        return False
+    stores = [store for store in step.body.stores if store.buffer == name]
+    loads = any(load.buffer == name for load in step.body.loads())
+    return not loads and (not stores[0].updates or all(s.mode == "some" for s in stores))
+
+
+def _outputs(program: Program) -> Iterator[Problem]:
+    written = {name for step in program.steps for name in step.writes()} | set(program.inputs)
+    for ref in tensor_refs(program.outputs):
+        if ref.buffer not in program.buffers:
+            yield Problem("unknown_buffer", "output", f"{ref.buffer} does not exist")
+        elif ref.buffer not in written:
+            yield Problem("output_not_written", "output", f"nothing writes {ref.buffer}")
+        elif ref.buffer not in program.inputs:
+            yield from _reach(ref, program.buffers[ref.buffer])
+
+
+def _reach(ref: TensorRef, buffer: Buffer) -> Iterator[Problem]:
+    """Check that a view stays within its buffer, where all sizes are known."""
+    sizes, strides = _constants(ref.shape), _constants(ref.strides)
+    own, steps = _constants(buffer.shape), _constants(buffer.strides)
+    offset = ref.offset.constant
+    if sizes is None or strides is None or own is None or steps is None or offset is None:
+        return
+    if 0 in sizes or ref.dtype.itemsize != buffer.dtype.itemsize:
+        return
+    last = offset + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    there = sum((n - 1) * s for n, s in zip(own, steps, strict=True))
+    if 0 in own or last > there or offset < 0:
+        yield Problem("view_out_of_bounds", "output", f"a view of {ref.buffer} ends outside of it")
+
+
+def _constants(exprs: Sequence[Expr]) -> list[int] | None:
+    found = [e.constant for e in exprs]
+    known = [value for value in found if value is not None]
+    return known if len(known) == len(found) else None
+
+
+def _stored_once(program: Program) -> Iterator[Problem]:
+    """Check that stores fill what they make: as many points as there are elements."""
+    filled: Counter[str] = Counter()
+    plain: dict[str, bool] = {}
+    for step in program.steps:
+        if not isinstance(step, Compute):
+            for name in step.writes():
+                plain[name] = False
+            continue
+        for store in step.body.stores:
+            count = _points(step.body, store)
+            simple = store.mode == "set" and not store.made and count is not None
+            plain[store.buffer] = plain.get(store.buffer, True) and simple
+            filled[store.buffer] += count or 0
+    for name, simple in plain.items():
+        elements = program.buffers[name].elements.constant
+        judged = simple and name not in program.inputs and elements is not None
+        if judged and filled[name] != elements:
+            text = f"{filled[name]} of {elements} elements are stored"
+            yield Problem("not_stored_once", name, text)
+
+
+def _points(body: Body, store: Store) -> int | None:
+    """Return at how many points a store writes; None where that is not known."""
+    if any(axis.size is not None and axis.size.constant == 0 for axis in body.axes):
+        return 0
+    symbols = {symbol for expr in store.index for symbol in expr.symbols()}
+    sizes = [axis.size for axis in (*body.axes, *body.reduce_axes) if axis in symbols]
+    if any(s.kind != "axis" for s in symbols) or any(s is None for s in sizes):
+        return None
+    constants = [size.constant for size in sizes if size is not None]
+    return None if None in constants else math.prod(c for c in constants if c is not None)
+
+
+# -- bodies -----------------------------------------------------------------------------------
+
+
+def body_problems(body: Body, buffers: Mapping[str, Buffer], where: str = "") -> list[Problem]:
+    """Return what is wrong with a loop nest over buffers."""
+    return [
+        Problem(each.kind, where or each.where, each.text)
+        for each in (*_axes(body), *_stores(body, buffers), *_nodes(body, buffers))
+    ]
+
+
+def _axes(body: Body) -> Iterator[Problem]:
+    every = (*body.axes, *body.reduce_axes)
+    for axis, count in Counter(every).items():
+        if count > 1:
+            yield Problem("repeated_axis", "", f"the axis {axis} is there twice")
+        if axis.kind != "axis" or axis.size is None:
+            yield Problem("axis_without_size", "", f"{axis} is no axis with a size")
+
+
+def _stores(body: Body, buffers: Mapping[str, Buffer]) -> Iterator[Problem]:
+    free = free_axes(body.computed)
+    if not body.stores:
+        yield Problem("no_store", "", "the loops write nothing")
+    for store in body.stores:
+        buffer = buffers[store.buffer]
+        if store.mode not in MODES:
+            yield Problem("store_mode", "", f"{store.mode} is no way to store")
+        if len(store.index) != len(buffer.shape):
+            yield Problem("store_rank", "", f"{store.buffer} is stored at another rank")
+            continue
+        if store.value.dtype != buffer.dtype:
+            text = f"{store.buffer} is {buffer.dtype}; a {store.value.dtype} is stored"
+            yield Problem("store_dtype", "", text)
+        yield from _places(body, store.index, buffer, masked=False)
+        yield from _hazards(body, store)
+        if store.mode != "set" or _does_nothing(body):
+            continue
+        placed = {symbol for expr in store.index for symbol in expr.symbols()}
+        for axis in body.axes:
+            if axis not in placed and _is_long(axis):
+                text = f"{store.buffer} does not depend on the loop {axis}: it is stored repeatedly"
+                yield Problem("stored_repeatedly", "", text)
+        for axis in free[store.value] & set(body.reduce_axes):
+            if axis not in placed and _is_long(axis):
+                text = f"what is stored in {store.buffer} depends on {axis}, its place does not"
+                yield Problem("reduced_axis_escapes", "", text)
+
+
+def _is_long(axis: Symbol) -> bool:
+    size = axis.size.constant if axis.size is not None else None
+    return size is None or size > 1
+
+
+def _hazards(body: Body, store: Store) -> Iterator[Problem]:
+    """Check that nothing reads elements of a buffer that other points of the loops overwrite."""
+    if store.mode != "set":
+        return
+    for load in body.loads():
+        if load.buffer == store.buffer and load.index != store.index:
+            text = f"{load.buffer} is read at other places than it is overwritten at"
+            yield Problem("load_after_overwrite", "", text)
+
+
+def _nodes(body: Body, buffers: Mapping[str, Buffer]) -> Iterator[Problem]:
+    for companion in body.companions:
+        if not isinstance(companion, Reduce):
+            yield Problem("companion", "", f"{type(companion).__name__} is no reduction")
+    for node in body.nodes():
+        if isinstance(node, Load):
+            yield from _load(body, node, buffers)
+        elif isinstance(node, Op):
+            yield from _operation(node)
+        elif isinstance(node, Reduce):
+            yield from _reduction(body, node)
+        elif isinstance(node, Scan):
+            yield from _scan(body, node)
+        elif isinstance(node, Cast):
+            if node.bitcast and node.dtype.itemsize != node.args[0].dtype.itemsize:
+                yield Problem("bitcast_width", "", f"{node.args[0].dtype} as {node.dtype}")
+        elif isinstance(node, Const):
+            yield from _constant(node)
+        for expr in node.exprs():
+            yield from _symbols(body, expr)
+
+
+def _load(body: Body, node: Load, buffers: Mapping[str, Buffer]) -> Iterator[Problem]:
+    buffer = buffers.get(node.buffer)
+    if buffer is None:
+        yield Problem("unknown_buffer", "", f"{node.buffer} does not exist")
+        return
+    if len(node.index) != len(buffer.shape):
+        yield Problem("load_rank", "", f"{node.buffer} is read at another rank")
+        return
+    if node.dtype != buffer.dtype:
+        yield Problem("load_dtype", "", f"{node.buffer} is {buffer.dtype}, not {node.dtype}")
+    if node.mask is not None and node.mask.dtype != torch.bool:
+        yield Problem("mask_dtype", "", f"a mask is {node.mask.dtype}")
+    yield from _places(body, node.index, buffer, masked=node.mask is not None)
+
+
+def _places(
+    body: Body, index: tuple[Expr, ...], buffer: Buffer, *, masked: bool
+) -> Iterator[Problem]:
+    """Check places in a buffer: no foreign axes, and nothing that is surely out of bounds."""
+    for expr, size in zip(index, buffer.shape, strict=True):
+        yield from _symbols(body, expr)
+        if masked or _does_nothing(body):
+            continue
+        low, high, most = lower_bound(expr), upper_bound(expr), upper_bound(size)
+        if not _affine(expr):
+            continue  # the bounds of quotients and of products of axes are not attained
+        if low is not None and low < 0:
+            yield Problem("out_of_bounds", "", f"{buffer.name} at {expr}: as low as {low}")
+        if high is not None and most is not None and high >= most and size.constant != 1:
+            yield Problem("out_of_bounds", "", f"{buffer.name} at {expr} of {size}: up to {high}")
+
+
+def _affine(expr: Expr) -> bool:
+    """Whether it is a sum of axes of known sizes, each alone: then both bounds are attained."""
+    atoms = [atom for monomial in expr.terms for atom in monomial]
+    axes = [atom for atom in atoms if isinstance(atom, Symbol) and atom.kind == "axis"]
+    known = all(a.size is not None and a.size.constant is not None for a in axes)
+    simple = all(len(monomial) <= 1 for monomial in expr.terms)
+    return known and simple and len(axes) == len(atoms)
+
+
+def _does_nothing(body: Body) -> bool:
+    """Whether a loop runs over nothing: then no place is ever looked at."""
+    every = (*body.axes, *body.reduce_axes)
+    return any(axis.size is not None and axis.size.constant == 0 for axis in every)
+
+
+def _symbols(body: Body, expr: Expr) -> Iterator[Problem]:
+    own = {*body.axes, *body.reduce_axes}
+    for symbol in expr.symbols():
+        if symbol.kind == "axis" and symbol not in own:
+            yield Problem("foreign_axis", "", f"{symbol} is no axis of these loops")
+        elif symbol.kind == "indirect":
+            payload = symbol.payload
+            if not isinstance(payload, Node) or payload.dtype not in (torch.int64, torch.int32):
+                yield Problem("indirect_type", "", f"the place {symbol} is no integer")
+
+
+def _operation(node: Op) -> Iterator[Problem]:
+    name, kinds = node.name, [arg.dtype for arg in node.args]
+    if name.startswith(CHECK_PREFIX):
+        if len(kinds) != 2 or kinds[0] != torch.bool or kinds[1] != node.dtype:
+            yield Problem("check_types", "", f"{name} takes a bool and a value")
+        return
+    if name not in SCALAR_OPS and name not in _EXTRA_OPS:
+        yield Problem("unknown_operation", "", f"there is no operation {name}")
+        return
+    if name in (RANDOM_BITS, RANDOM_WORD):
+        return
+    if name != "where" and any(kind in _HALVES for kind in (node.dtype, *kinds)):
+        yield Problem("half_arithmetic", "", f"{name} computes in half precision")
+    if name == "where":
+        if len(kinds) != 3 or kinds[0] != torch.bool:
+            yield Problem("condition_type", "", "a condition is no bool")
+        kinds = kinds[1:]
+    if len(set(kinds)) > 1:
+        yield Problem("mixed_types", "", f"{name} of {', '.join(map(str, kinds))}")
+    gives_bool = name in COMPARISONS | BOOL_BINARY | BOOL_FROM_FLOAT | {"logical_not"}
+    wanted = torch.bool if gives_bool else kinds[0] if kinds else None
+    if node.dtype != wanted:
+        yield Problem("result_type", "", f"{name} of {wanted} gives {node.dtype}")
+
+
+def _reduction(body: Body, node: Reduce) -> Iterator[Problem]:
+    if node.kind not in REDUCTIONS:
+        yield Problem("reduction_kind", "", f"there is no reduction {node.kind}")
+    if not set(node.axes) <= set(body.reduce_axes):
+        yield Problem("reduced_axes", "", f"{node.kind} over axes that the loops do not reduce")
+    if isinstance(node, Dot):
+        if node.args[0].dtype != node.args[1].dtype:
+            yield Problem("mixed_types", "", "a product of two types")
+        return
+    wanted = torch.int64 if node.kind.startswith("arg") else node.args[0].dtype
+    if node.kind in ("any", "all"):
+        wanted = torch.bool
+    if node.dtype != wanted:
+        yield Problem("result_type", "", f"{node.kind} of {node.args[0].dtype} gives {node.dtype}")
+
+
+def _scan(body: Body, node: Scan) -> Iterator[Problem]:
+    if node.kind not in SCANS:
+        yield Problem("reduction_kind", "", f"there is no scan {node.kind}")
+    if node.axis not in body.reduce_axes:
+        yield Problem("reduced_axes", "", f"a scan along {node.axis}, which is not run in order")
+
+
+def _constant(node: Const) -> Iterator[Problem]:
+    if node.dtype.is_floating_point or node.dtype.is_complex or node.dtype == torch.bool:
+        return
+    info = torch.iinfo(node.dtype)
+    if not info.min <= node.value <= info.max:
+        yield Problem("constant_range", "", f"{node.value} is no {node.dtype}")
+
+
+__all__ = ["InvalidProgram", "Problem", "body_problems", "check_program", "require", "verifies"]

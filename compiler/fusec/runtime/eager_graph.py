@@ -1,0 +1,81 @@
+"""Runs a captured graph by torch's own functions, leaving torch's state as it was if one raises.
+
+TorchDynamo writes a ``with`` block as a function that enters it and one that leaves it.  What
+raises in between would leave autocast on, or inference mode, for all that comes after.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+# What enters a block, by name; what leaves it, and whether that takes what the former returned.
+_LEFT_BY = {
+    "_enter_autocast": ("_exit_autocast", True),
+    "_enter_inference_mode": ("_exit_inference_mode", True),
+    "_grad_increment_nesting": ("_grad_decrement_nesting", False),
+    "_vmap_increment_nesting": ("_vmap_decrement_nesting", False),
+    "_jvp_increment_nesting": ("_jvp_decrement_nesting", False),
+    "_enter_dual_level": ("_exit_dual_level", False),
+    "_saved_tensors_hooks_disable": ("_saved_tensors_hooks_enable", False),
+}
+_LEAVES = frozenset(name for name, _ in _LEFT_BY.values())
+
+
+class _Run(fx.Interpreter):
+    """One call of a graph; it knows which blocks it is in."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.entered: list[Callable[[], object]] = []
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        result = super().call_function(target, args, kwargs)
+        name = _name(target)
+        if name in _LEAVES:
+            self.entered.pop()  # blocks are nested
+        elif name in _LEFT_BY:
+            left_by, takes = _LEFT_BY[name]
+            leave = _beside(target, left_by)
+            self.entered.append(functools.partial(leave, *([result] if takes else [])))
+        return result
+
+
+def _name(target: object) -> str:
+    return str(getattr(target, "__name__", ""))
+
+
+def _beside(target: Any, name: str) -> Callable[..., object]:
+    """Return another function of a function's module."""
+    found: Callable[..., object] = getattr(sys.modules[target.__module__], name)
+    return found
+
+
+def run_eagerly(module: fx.GraphModule) -> Callable[..., Any]:
+    """Return a captured graph as a function.
+
+    Args:
+        module: The graph.
+    """
+    if not any(_name(n.target) in {*_LEFT_BY, "_set_grad_enabled"} for n in module.graph.nodes):
+        return module.forward
+
+    def call(*inputs: Any) -> Any:
+        run, records = _Run(module), torch.is_grad_enabled()
+        try:
+            return run.run(*inputs)
+        except BaseException:
+            for leave in reversed(run.entered):
+                leave()
+            torch._C._set_grad_enabled(records)
+            raise
+
+    return call
+
+
+__all__ = ["run_eagerly"]

@@ -1,0 +1,162 @@
+"""Random programs in random states of torch; ``make fuzz ARGS=--state`` runs any number of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fusec
+from programs.contexts import write
+from programs.nodes import Node, StateProgram
+from programs.shrink import repro, shrunk
+from programs.state import compared, problems, run
+from support.calls import strict_calls
+
+__all__ = ["strict_calls"]  # a fixture of every test here
+
+BLOCK = 5
+
+
+@pytest.fixture(autouse=True)
+def any_number_of_states() -> Iterator[None]:
+    with torch._dynamo.config.patch(recompile_limit=64):
+        yield
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("number", range(20))
+def test_states(number: int) -> None:
+    found = {}
+    for seed in range(number * BLOCK, (number + 1) * BLOCK):
+        wrong = problems(write(seed))
+        if wrong:
+            found[seed] = "\n".join(wrong)
+    assert not found, "\n\n".join(f"# {seed}\n{write(seed)}{text}" for seed, text in found.items())
+
+
+def program(*body: str) -> StateProgram:
+    """Return a program of a few lines, with one call."""
+    lines = ("out = f(a)", 'note_tensors("out", out)', 'note("state", state())')
+    made = Node("a = tensor([2, 4], 1, torch.float32, grad=True)")
+    calls = ((made, *(Node(line) for line in lines)),)
+    return StateProgram(0, (), ("a",), tuple(Node(line) for line in body), ("y",), calls)
+
+
+def found_in(wanted: StateProgram, broken: Callable[..., Any]) -> list[str]:
+    """Return what is found where a function is called through another one."""
+    eager = run(wanted, lambda f: f)
+    mine = run(wanted, lambda f: lambda *args: broken(f, *args))
+    return compared(wanted, eager, mine, "cpu")
+
+
+def off_by_little(f: Callable[..., Any], a: torch.Tensor) -> Any:
+    (y,) = f(a)
+    return (y * 1.001,)
+
+
+def leaves_gradients_off(f: Callable[..., Any], a: torch.Tensor) -> Any:
+    found = f(a)
+    torch.set_grad_enabled(False)
+    return found
+
+
+def takes_random_numbers(f: Callable[..., Any], a: torch.Tensor) -> Any:
+    torch.rand(1)
+    return f(a)
+
+
+def forgets_gradients(f: Callable[..., Any], a: torch.Tensor) -> Any:
+    return tuple(each.detach() for each in f(a))
+
+
+def raises_nothing(f: Callable[..., Any], a: torch.Tensor) -> Any:
+    try:
+        return f(a)
+    except RuntimeError:
+        return (a * 1,)
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (off_by_little, "elements differ"),
+        (leaves_gradients_off, "'gradients', False"),
+        (takes_random_numbers, "'random'"),
+        (forgets_gradients, "requires_grad is False"),
+    ],
+)
+def test_what_is_wrong_is_found(broken: Callable[..., Any], words: str) -> None:
+    wanted = program("y = torch.tanh(a) * 2")
+    assert not found_in(wanted, lambda f, a: f(a))
+    assert words in "\n".join(found_in(wanted, broken))
+
+
+def test_an_error_that_does_not_come_is_found() -> None:
+    wanted = program("y = a @ a")
+    assert "raised in eager alone" in "\n".join(found_in(wanted, raises_nothing))
+
+
+def test_halves_may_round_elsewhere() -> None:
+    """But not be off by more than that."""
+    wanted = program(
+        "with torch.autocast('cpu', torch.bfloat16): y = (a @ a.mT).sin() / (a.mean() + 3)"
+    )
+
+    def rounded(f: Callable[..., Any], a: torch.Tensor) -> Any:
+        return tuple((y.float() * 1.002).to(y.dtype) for y in f(a))
+
+    def far(f: Callable[..., Any], a: torch.Tensor) -> Any:
+        return tuple((y.float() + 0.5).to(y.dtype) for y in f(a))
+
+    assert not found_in(wanted, rounded)
+    assert "elements differ" in "\n".join(found_in(wanted, far))
+
+
+def test_shrinking() -> None:
+    """What has nothing to do with a difference goes; what is left can be run by itself."""
+
+    def check(each: StateProgram) -> list[str]:
+        notes = run(each, lambda f: f)
+        if not any(note.what == "out 0" for note in notes):
+            return []
+        return ["call 0: out 0: 1 of 4 elements differ"] if "tanh" in each.source else []
+
+    whole = program(
+        "b = a * 2",
+        "with torch.no_grad(): c = torch.sin(b)",
+        "y = torch.tanh(b)",
+        "z = y + c",
+    )
+    whole = replace(whole, calls=whole.calls * 2, results=("z", "c", "y"))
+    smaller, found = shrunk(whole, check)
+    assert found
+    assert "tanh" in smaller.source
+    assert len(smaller.calls) == 1
+    assert [node.text for node in smaller.body] == ["b = a * 2", "y = torch.tanh(b)"]
+    assert smaller.results == ("y",)
+
+
+@pytest.mark.slow
+def test_a_repro_runs_by_itself(tmp_path: Path) -> None:
+    wanted = program("y = torch.tanh(a) * 2")
+    path = repro(wanted, ["call 0: out 0: 1 of 8 elements differ"], tmp_path)
+    places = [str(Path(fusec.__file__).parents[1])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+    done = subprocess.run(
+        [sys.executable, str(path)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["4 notes of eager, 4 of fusec"]
+
+
+def test_a_program_is_made_again() -> None:
+    assert write(7).source == write(7).source
+    changed = replace(write(7), seed=8)
+    assert changed.source == write(7).source

@@ -313,3 +313,15 @@ def test_positions_along_a_huge_axis_of_known_size_are_not_near() -> None:
     reach = [Expr.of(2**30), Expr.of(2**20)]
     assert times_reach(3 * Expr.of(huge) + 1, reach) is None
     assert times_reach(3 * Expr.of(short) + 1, reach) == 3
+
+
+def test_a_number_that_a_kernel_is_written_with_is_symbolic() -> None:
+    """The order of a norm: the operator stays with ATen."""
+
+    def function(x: torch.Tensor, order: int) -> torch.Tensor:
+        return torch.dist(x, x + 1, order) + torch.linalg.vector_norm(x, order)
+
+    compiled = fusec.compile(function, dynamic=True)
+    x = torch.linspace(-1, 1, 12).reshape(3, 4)
+    for order in (3, 2, 5):
+        torch.testing.assert_close(compiled(x, order), function(x, order))

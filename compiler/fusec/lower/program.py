@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import os
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import torch
 from torch import fx
@@ -233,6 +235,7 @@ class _Driver:
             if asked:
                 _require_implemented(target, args, kwargs)
             _require_supported(args, kwargs, lowering.results, self.converted(target))
+            _require_known_numbers(rule, args, kwargs)
             return rule(lowering, *args, **kwargs)
         except NotLowered as reason:
             del lowering.steps[before[0] :]
@@ -391,6 +394,35 @@ def _require_implemented(target: object, args: Sequence[object], kwargs: dict[st
     dtype = refused(target, kinds, kwargs.get("dtype"))
     if dtype is not None:
         raise NotLowered(f"eager refuses {str(dtype).removeprefix('torch.')}")
+
+
+@cache
+def _numbers_of(rule: Callable[..., object]) -> dict[object, str]:
+    """Return the parameters of a rule that are plain numbers: name by name, and by position."""
+    found: dict[object, str] = {}
+    for position, (name, parameter) in enumerate(inspect.signature(rule).parameters.items()):
+        if str(parameter.annotation).removesuffix(" | None") == "float":
+            found |= {name: name, position: name}
+    return found
+
+
+def _require_known_numbers(
+    rule: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]
+) -> None:
+    """Raise where a rule takes a number and is given a size: the order of a norm, say.
+
+    Raises:
+        NotLowered: It computes with the number while the kernel is written.
+    """
+    places: list[object] = [n for n, value in enumerate(args, 1) if isinstance(value, Expr)]
+    places += [name for name, value in kwargs.items() if isinstance(value, Expr)]
+    if not places:
+        return
+    numbers = _numbers_of(rule)
+    symbolic = [numbers.get(place) for place in places]
+    name = next((name for name in symbolic if name), "")
+    if name:
+        raise NotLowered(f"{name} is a symbolic number")
 
 
 def _require_supported(

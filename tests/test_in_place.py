@@ -256,11 +256,13 @@ def test_programs_share_channels_whose_statistics_are_updated(
     format: torch.memory_format, target: str
 ) -> None:
     ours = nn.BatchNorm2d(3)
-    theirs = copy.deepcopy(ours)
+    # eager's own sums over channels-last images are off by 3e-5 where there is one thread
+    exact = copy.deepcopy(ours).double()
     compiled = fusec.compile(ours, target=target)
     x = torch.randn(2, 3, 210, 200).to(memory_format=format)
-    torch.testing.assert_close(compiled(x), theirs(x))
-    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+    torch.testing.assert_close(compiled(x), exact(x.double()).float())
+    expected = {name: v.to(ours.state_dict()[name].dtype) for name, v in exact.state_dict().items()}
+    torch.testing.assert_close(ours.state_dict(), expected, rtol=1e-5, atol=1e-6)
     assert placed(compiled) == 3
     if target == "triton":
         assert sum("SPLITS" in kernel.source for kernel in compiled.kernels.values()) == 1

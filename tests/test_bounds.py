@@ -237,3 +237,11 @@ def test_a_choice_is_bound_by_what_its_condition_lets_through(
                 taken = bool(condition.any()) and not bool(condition.all())
                 if dtype == I64 and name in ("lt", "le", "gt", "ge") and taken:
                     assert found == (low, high), case
+
+
+def test_very_small_numbers_keep_their_place() -> None:
+    x = ops.binary("mul", ops.cast(position(3), F32), const(1e-31, F32))
+    found = bounds(x)
+    assert found is not None
+    assert found[0] <= 0
+    assert 2e-31 <= found[1] <= 1e-29

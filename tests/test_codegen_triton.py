@@ -742,3 +742,12 @@ def test_a_softmax_has_three_passes() -> None:
     assert not first.stores
     assert not last.reductions
     assert [store.buffer for store in last.stores] == ["out"]
+
+
+def test_a_copy_of_unknown_size_computes_nothing() -> None:
+    n = Symbol("n", "size", low=2)
+    buffers = {name: buffer(name, (Expr.of(n),)) for name in ("x", "out")}
+    with recording():
+        (i,) = axes(Expr.of(n))
+        body = Body((i,), (), (Store("out", at(i), read("x", at(i), F32)),))
+    assert emit(Case("copy", body, buffers)).operations == 0

@@ -189,6 +189,8 @@ def _size(value: object, dim: int | None) -> int:
 
 def _problem(value: object, buffer: Buffer, sizes: Mapping[Symbol, int]) -> str:
     """Return what is wrong with an input, in torch's words where it has such; else nothing."""
+    if value is None and any(size == 0 for size in buffer.shape):
+        return ""  # what stands for the order of effects while torch traces
     if not isinstance(value, torch.Tensor):
         return f"expected a tensor, not {type(value).__name__}"
     shape, strides = _numbers(buffer.shape, sizes), _numbers(buffer.strides, sizes)

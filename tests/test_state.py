@@ -15,8 +15,10 @@ from torch.nn.utils.parametrizations import weight_norm
 
 import fusec
 from fusec.graph.speeds import HalfSpeed
+from fusec.runtime import native
 from fusec.runtime.eager_graph import run_eagerly
-from fusec.runtime.expected_inputs import ExpectedInputs
+from fusec.runtime.input_check import UnexpectedInput
+from fusec.runtime.readable import Unreadable
 from support.calls import strict_calls
 
 __all__ = ["strict_calls"]  # a fixture of every test here
@@ -319,22 +321,29 @@ def test_what_a_backward_part_expects(dynamic: bool) -> None:
     def inputs(change: Callable[[torch.Tensor], torch.Tensor]) -> list[object]:
         return [change(torch.randn(4, 6)) if isinstance(v, torch.Tensor) else v for v in given]
 
-    expected = ExpectedInputs(part.state.scheduled)
+    def fit(check: Callable[[list[object]], None], values: object) -> bool:
+        try:
+            check(list(values))  # type: ignore[call-overload]
+        except (Unreadable, UnexpectedInput):
+            return False
+        return True
+
     assert any(isinstance(value, int) for value in given) == dynamic
-    for _ in range(2):  # the second time natively
-        assert expected.fit(given)
-        assert expected.fit(inputs(lambda t: t))
-        assert not expected.fit(inputs(lambda t: t.mT.contiguous().mT))
-        assert not expected.fit(inputs(lambda t: t.double()))
-        assert not expected.fit(inputs(lambda t: t[0]))
-        assert not expected.fit(inputs(lambda t: t.to("meta")))
-        assert not expected.fit(inputs(torch._neg_view))
-        assert not expected.fit(inputs(lambda t: t.to_sparse()))
+    native.types(wait=True)
+    for check in (part._check.look_at, part._check.native()):
+        assert fit(check, given)
+        assert fit(check, inputs(lambda t: t))
+        assert not fit(check, inputs(lambda t: t.mT.contiguous().mT))
+        assert not fit(check, inputs(lambda t: t.double()))
+        assert not fit(check, inputs(lambda t: t[0]))
+        assert not fit(check, inputs(lambda t: t.to("meta")))
+        assert not fit(check, inputs(torch._neg_view))
+        assert not fit(check, inputs(lambda t: t.to_sparse()))
         with torch.inference_mode():
-            assert expected.fit(inputs(lambda t: t))
+            assert fit(check, inputs(lambda t: t))
         with FakeTensorMode():
-            assert not expected.fit(inputs(lambda t: t))
+            assert not fit(check, inputs(lambda t: t))
     if dynamic:
         compiled(torch.randn(5, 6, requires_grad=True), torch.randn(5, 6)).sum().backward()
         assert part.last_inputs is not None
-        assert expected.fit(part.last_inputs)
+        assert fit(part._check, part.last_inputs)

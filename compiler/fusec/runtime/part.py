@@ -19,8 +19,7 @@ from fusec.runtime import cpp_build, native
 from fusec.runtime.build_queue import BuildQueue
 from fusec.runtime.device_program import DeviceProgram, device_program, wanted
 from fusec.runtime.epilogue import Epilogue
-from fusec.runtime.expected_inputs import ExpectedInputs
-from fusec.runtime.input_check import InputCheck
+from fusec.runtime.input_check import InputCheck, UnexpectedInput
 from fusec.runtime.launch import CppRunnable, empty_cuda, multiply_into, raise_check
 from fusec.runtime.memory import POOLED_BYTES, empty_cpu, empty_large, pooled
 from fusec.runtime.poison import poisoned
@@ -182,7 +181,7 @@ class CompiledPart:
                     if found is not None:
                         found.call.keep = self.keep
                     if isinstance(found, NativeProgram):
-                        found.call.otherwise = (Unreadable, self._instead_of_kernels)
+                        found.call.otherwise = (self._surprises, self._instead_of_kernels)
                     self._native, self._native_known = found, True
                     if self._instead is not None:
                         self._redirect()
@@ -262,14 +261,11 @@ class CompiledPart:
         """
         assert self._run is not None
         calls_operators, converts = self.calls_operators, torch._C._is_any_autocast_enabled
-        fit = ExpectedInputs(self.state.scheduled).fit if self.kind == "backward" else None
 
         def call(inputs: list[Any]) -> list[Any]:
             if calls_operators and converts():
                 with torch._C._DisableAutocast():
                     return call(inputs)
-            if fit is not None and not fit(inputs):
-                return self._by_operators(inputs)
             if self.announce is not None:
                 announce, self.announce = self.announce, None
                 announce()
@@ -290,13 +286,23 @@ class CompiledPart:
         """Whether ``function`` is what ``entry`` returned last."""
         return function is self._entry
 
+    @property
+    def _surprises(self) -> tuple[type[Exception], ...]:
+        """What checks raise of inputs that operators know better than kernels.
+
+        No guard has looked at those of a backward part, and between forward and backward anybody
+        may put something else in their place: hooks on saved tensors return other strides, another
+        dtype. Those of the others were guarded: they are a mistake.
+        """
+        return (Unreadable, UnexpectedInput) if self.kind == "backward" else (Unreadable,)
+
     def _or_by_operators(
         self, run: Callable[[list[Any]], list[Any]]
     ) -> Callable[[list[Any]], list[Any]]:
         def call(inputs: list[Any]) -> list[Any]:
             try:
                 return run(inputs)
-            except Unreadable:
+            except self._surprises:
                 if not inputs:
                     raise  # it has begun
             return self._by_operators(inputs)

@@ -120,3 +120,14 @@ def test_every_operator_of_the_table_exists() -> None:
     for name in table._REFUSED:
         packet, _, overload = name.partition(".")
         assert hasattr(getattr(torch.ops.aten, packet), overload or "default"), name
+
+
+def test_what_raises_within_autocast_leaves_it() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return x.mul_(1.5)
+
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError):
+        fusec.compile(function)(torch.arange(4))
+    assert not torch.is_autocast_enabled("cpu")

@@ -45,15 +45,14 @@ from fusec.pipeline import Compilation, run_stages
 from fusec.report import Stage
 from fusec.runtime import native, triton_pool
 from fusec.runtime.build_queue import BuildQueue
-from fusec.runtime.eager_graph import run_eagerly
 from fusec.runtime.graph import CompiledGraph
 from fusec.runtime.part import CompiledPart
 
 _STRICT = "FUSEC_STRICT"
 _MISPLACED = (
-    "it returns a view of symbolic size of an input that it updates and that has gaps, which "
+    "it returns a view of symbolic size of an input that it updates and that has gaps, "
+    "which AOTAutograd would lay over other elements"
 )
-_MISPLACED += "AOTAutograd would lay over other elements"
 # AOTAutograd's option to hand out the backward graph when it has the forward part compiled.
 _ASK_FOR_BOTH = "force_non_lazy_backward_lowering"
 
@@ -107,21 +106,18 @@ class Backend:
             self.graphs.append(graph)
             reason = needs_eager(module, example_inputs)
             if reason:
-                graph.fallback = f"it runs in eager: {reason}"
-                graph.compiled = run_eagerly(module)
+                graph.run_in_eager(f"it runs in eager: {reason}")
                 return graph
             stages = [_as_text("capture", max(started - self.clock, 0.0), module)]
             compiler = _GraphCompiler(self, graph, stages, input_names(module))
             try:
                 refused = refused_call(module)
                 if refused:
-                    graph.fallback = f"runs in eager, which raises: {refused}"
-                    graph.compiled = module.forward
+                    graph.run_in_eager(f"runs in eager, which raises: {refused}")
                     return graph
                 graph.compiled = compiler.compile(example_inputs)
                 if any(has_gaps(example_inputs[i]) for i in compiler.views_of_updated):
-                    graph.fallback = f"it runs in eager: {_MISPLACED}"
-                    graph.compiled, graph.parts = module.forward, []
+                    graph.run_in_eager(f"it runs in eager: {_MISPLACED}")
                     return graph
                 if compiler.direct is not None and not graph.fallback:
                     if wraps_no_more(graph.compiled, compiler.direct):

@@ -143,6 +143,15 @@ class CompiledGraph:
             return run_eagerly(self.eager)(*inputs)  # kernels would leave the tangents behind
         return self.compiled(*inputs)
 
+    def run_in_eager(self, reason: str) -> None:
+        """Run the captured graph by torch's own functions; what raises leaves torch's state alone.
+
+        Args:
+            reason: Why, for people.
+        """
+        self.fallback, self.parts = reason, []
+        self.compiled = run_eagerly(self.eager)
+
     def bypass(self, part: CompiledPart, *, converts: bool = False) -> None:
         """From now on give the inputs straight to the only part, past AOTAutograd's wrappers.
 

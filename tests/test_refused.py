@@ -123,11 +123,18 @@ def test_every_operator_of_the_table_exists() -> None:
 
 
 def test_what_raises_within_autocast_leaves_it() -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return x.mul_(1.5)
+    from torch import fx
+    from torch.amp.autocast_mode import _enter_autocast
 
-    torch._dynamo.reset()
+    from fusec.runtime.graph import CompiledGraph
+
+    captured = fx.Graph()
+    x = captured.placeholder("x")
+    captured.call_function(_enter_autocast, ("cpu", torch.bfloat16, True, True))
+    captured.output((captured.call_function(torch.mm, (x, x)),))
+    graph = CompiledGraph("graph 0", fx.GraphModule({}, captured), False)
+    graph.run_in_eager("for a test")
     with pytest.raises(RuntimeError):
-        fusec.compile(function)(torch.arange(4))
+        graph(torch.randn(2, 3))
     assert not torch.is_autocast_enabled("cpu")
+    assert graph.fallback == "for a test"

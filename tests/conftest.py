@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.chromium import find_chromium
 from support.sampling import left_out
 
 NO_CHROMIUM = "no Chromium found"
@@ -65,7 +65,7 @@ def private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("FUSEC_TUNED", "0")  # a test that tunes changes no other's kernels
         patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
         # Many tests wait for it: it must not give way to the tests of the other worker.
-        from fusec.runtime import native
+        from fusec.call import native
 
         native.prepare(awaited=True)
         yield cache
@@ -81,7 +81,7 @@ def verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture(scope="session", autouse=True)
 def fast_halves() -> Iterator[None]:
     """Products of halves are what they are in the tests' text, not what this machine is fast at."""
-    from fusec.graph.speeds import HalfSpeed
+    from fusec.graph.products.half_speed import HalfSpeed
 
     with pytest.MonkeyPatch.context() as patch:
         speed = HalfSpeed(half=0.01, single=0.02, conversion=0.4)
@@ -115,12 +115,6 @@ def needs_gpu() -> None:
 def chromium() -> str:
     """Find the browser that the browser tests drive."""
     return _require_chromium()
-
-
-def find_chromium() -> str | None:
-    """Look for a Chromium on PATH, or where FUSELAB_CHROMIUM says."""
-    names = (os.environ.get("FUSELAB_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
-    return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def _require_chromium() -> str:

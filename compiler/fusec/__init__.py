@@ -11,16 +11,16 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fusec.api import CompiledFunction, compile, device_summary, explain
+    from fusec.call.compiled_graph import CompiledGraph
     from fusec.errors import FusecError
     from fusec.kernel import Kernel
     from fusec.options import Options
-    from fusec.runtime.graph import CompiledGraph
     from fusec.warm import prestart
 
 # Imported when first used: the worker that runs candidate kernels must stay small and quick.
 _HOMES = {
     "CompiledFunction": "fusec.api",
-    "CompiledGraph": "fusec.runtime.graph",
+    "CompiledGraph": "fusec.call.compiled_graph",
     "FusecError": "fusec.errors",
     "Kernel": "fusec.kernel",
     "Options": "fusec.options",
@@ -37,7 +37,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fusec' has no attribute {name!r}")
     from importlib import import_module
 
-    from fusec.collector import Rest
+    from fusec.gc_pause import Rest
 
     with Rest():
         value = getattr(import_module(_HOMES[name]), name)

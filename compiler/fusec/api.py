@@ -13,27 +13,27 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.compiler import is_dynamo_compiling
 
-from fusec.capture import quiet
+from fusec.call.compiled_graph import CompiledGraph
+from fusec.call.native import call_by_route
+from fusec.capture import quiet_dynamo as quiet
 from fusec.capture.backend import Backend
-from fusec.capture.breaks import break_marker, breaks_since
-from fusec.capture.explain import Explanation
-from fusec.capture.guards import (
+from fusec.capture.fast_path.shortcut import Shortcut
+from fusec.capture.graph_breaks import break_marker, breaks_since
+from fusec.capture.guards.described import (
     NotedGuard,
     describe_guards,
     describe_recompile,
     note_guards,
     too_often,
 )
-from fusec.capture.shortcut import Shortcut
 from fusec.errors import FusecError
+from fusec.inspect.explain import Explanation
 from fusec.kernel import Kernel
 from fusec.options import Options
 from fusec.report import GraphBreak, Guard, Recompile, counted
-from fusec.runtime.graph import CompiledGraph
-from fusec.runtime.native import call_by_route
 
 if TYPE_CHECKING:
-    from fusec.runtime.reschedule import Rescheduled
+    from fusec.inspect.reschedule import Rescheduled
 
 
 class CompiledFunction:
@@ -182,7 +182,7 @@ class CompiledFunction:
             ScheduleRefused: The result would be wrong; everything is as it was.
             NoInputs: It has not run, or was not compiled with ``keep_inputs=True``.
         """
-        from fusec.runtime.reschedule import check_rules, reschedule
+        from fusec.inspect.reschedule import check_rules, reschedule
 
         chosen = replace(self.options, apart=tuple(apart), together=tuple(together))
         if strict:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from torch import fx
 
-from fusec.codegen.host import DTYPES, PROVIDED, HostProgram, emit_host
-from fusec.codegen.naming import argument_buffers, body_sizes
+from fusec.codegen.common.signatures import argument_buffers, body_sizes
+from fusec.codegen.host_program import DTYPES, PROVIDED, HostProgram, emit_host
 from fusec.ir.body import Compute, Program
 from fusec.ir.equality import body_key
 from fusec.ir.node import Recorder, recording
@@ -27,8 +27,8 @@ from fusec.lower import lower_graph
 from fusec.options import Options
 from fusec.report import Stage
 from fusec.schedule import Schedule, products_of, schedule_program, small_products
+from fusec.schedule.overrides import Wishes
 from fusec.schedule.rules import wishes_of
-from fusec.schedule.wishes import Wishes
 
 
 @dataclass
@@ -169,7 +169,7 @@ def kernel_target(step: Compute, program: Program, options: Options) -> Target:
 def emit_kernel(step: Compute, program: Program, options: Options) -> KernelSource:
     """Write one kernel for the device that its tensors are on."""
     if kernel_target(step, program, options) == "triton":
-        from fusec.codegen.triton.emit import emit_triton
+        from fusec.targets.triton.emit import emit_triton
 
         return emit_triton(
             step.name,
@@ -179,7 +179,7 @@ def emit_kernel(step: Compute, program: Program, options: Options) -> KernelSour
             strategy=step.strategy,
             settings=step.settings,
         )
-    from fusec.codegen.cpp.emit import emit_cpp
+    from fusec.targets.cpp.emit import emit_cpp
 
     return emit_cpp(step.name, step.body, program.buffers, label=step.label)
 

@@ -8,8 +8,8 @@ import importlib
 import threading
 from collections.abc import Callable
 
-from fusec.collector import Rest
 from fusec.errors import FusecError
+from fusec.gc_pause import Rest
 
 # TorchDynamo takes about a second to import, AOTAutograd with its decompositions and the emitter
 # half a second more.  What one of them imports first has a line of its own, so that who has to
@@ -26,7 +26,7 @@ _MODULES = (
     "torch._functorch.partitioners",
     "fusec.capture.backend",
     "fusec.api",
-    "fusec.codegen.cpp.emit",
+    "fusec.targets.cpp.emit",
     "fusec.verify.check",
 )
 
@@ -74,7 +74,7 @@ def _import(name: str) -> None:
 
 def _native() -> None:
     # Not before the imports: where a cell follows at once, its own kernel needs the processor.
-    from fusec.runtime import native
+    from fusec.call import native
 
     native.prepare()
 
@@ -86,13 +86,13 @@ def _decompositions() -> None:
 
 
 def _helpers() -> None:
-    from fusec.codegen.cpp.mathlib import available
+    from fusec.targets.cpp.mathlib import available
 
     available()
 
 
 def _find_compiler() -> None:
-    from fusec.runtime.cpp_compiler import find_compiler
+    from fusec.targets.cpp.toolchain.compiler import find_compiler
 
     # without one, the first cell says so itself
     with contextlib.suppress(FusecError):

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fusec.kernel import Kernel
-    from fuselab.ahead import Ahead
-    from fuselab.history import Edit
-    from fuselab.outcomes import EditOutcome, TuningOutcome
-    from fuselab.result import FusedCell
-    from fuselab.session import Session
+    from fuselab.display.outcomes import EditOutcome, TuningOutcome
+    from fuselab.session.fused_cell import FusedCell
+    from fuselab.session.history import Edit
+    from fuselab.session.session import Session
+    from fuselab.session.warm_up import Ahead
 
     cells: Mapping[str, FusedCell]
     kernels: Mapping[str, Kernel]
@@ -40,7 +40,7 @@ def current_session() -> Session:
     global _session
     with _lock:
         if _session is None:
-            from fuselab.session import Session
+            from fuselab.session.session import Session
 
             _session = Session(sys.modules["__main__"].__dict__)
             atexit.register(_session.close)
@@ -65,7 +65,7 @@ def edit(name: str, text: str, *, strict: bool = False) -> EditOutcome:
         text: The whole kernel file.
         strict: Raise ``EditRefused`` where it does not pass.
     """
-    from fuselab.outcomes import EditRefused
+    from fuselab.display.outcomes import EditRefused
 
     outcome = current_session().edit(name, text, offset=0)
     if strict and not outcome.ok:
@@ -93,7 +93,7 @@ def fuse(thing: Any = None, /, **options: Any) -> Any:
     Returns:
         Something to call in its place, whose ``result`` is what ``%%fuse`` shows.
     """
-    from fuselab.function import fuse as fuse_one
+    from fuselab.cell.function import fuse as fuse_one
 
     if thing is None:
         return lambda given: fuse_one(current_session(), given, **options)
@@ -111,10 +111,10 @@ def load_ipython_extension(shell: Any) -> None:
     """Register the magics (``%load_ext fuselab``)."""
     global _session, _ahead
     from fusec import warm
-    from fuselab import complete
-    from fuselab.ahead import Ahead, display_steps
-    from fuselab.magics import FuseMagics
-    from fuselab.session import Session
+    from fuselab.magics import completion as complete
+    from fuselab.magics.commands import FuseMagics
+    from fuselab.session.session import Session
+    from fuselab.session.warm_up import Ahead, display_steps
 
     magics = shell.magics_manager.registry.get("FuseMagics")
     if magics is not None:

@@ -103,7 +103,7 @@ def plain(case: str) -> Function:
 def cell(case: str) -> Function:
     """Return what a ``%%fuse`` cell that defines the function leaves in the notebook."""
     from fusec.cache import default_store
-    from fuselab.session import CellOptions, Frontend, Session
+    from fuselab.session.session import CellOptions, Frontend, Session
 
     space: dict[str, Any] = {"torch": torch, "__name__": f"bench_{case}"}
     session = Session(space, store=default_store())
@@ -212,7 +212,7 @@ def main() -> None:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("FUSEC_CACHE_DIR", folder)
-        from fusec.runtime import native
+        from fusec.call import native
 
         if native.types(wait=True) is None:
             print(f"without the native part: {native.problem()}")

@@ -22,15 +22,15 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fusec.codegen.cpp.emit import emit_cpp
-from fusec.codegen.naming import argument_buffers
+from fusec.codegen.common.signatures import argument_buffers
 from fusec.graph.decompositions import decomposition_table
 from fusec.ir.body import Compute, TensorRef
 from fusec.ir.node import Recorder, recording
 from fusec.kernel import KernelSource
 from fusec.lower import lower_graph
-from fusec.runtime.cpp_build import build, load
 from fusec.schedule import schedule_program
+from fusec.targets.cpp.emit import emit_cpp
+from fusec.targets.cpp.toolchain.build import build, load
 
 Function = Callable[..., object]
 

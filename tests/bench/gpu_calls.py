@@ -167,7 +167,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("FUSEC_CACHE_DIR", folder)
         os.environ.setdefault("FUSEC_GPU_PLANS", "1")
-        from fusec.runtime import native
+        from fusec.call import native
 
         if native.types(wait=True) is None:
             print(f"without the native part: {native.problem()}")

@@ -234,7 +234,7 @@ MIX = {
 
 def static_facts(kernel: Any) -> dict[str, Any]:
     """Return what a kernel's machine code says: registers, shared memory, instruction mix."""
-    from fusec.runtime.triton_cross import sass
+    from fusec.targets.triton.toolchain.cross_compile import sass
 
     facts: dict[str, Any] = {"kernel": kernel.name, "limited by": "not measured"}
     for compiled in kernel.runnable().compiled():

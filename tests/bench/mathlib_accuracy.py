@@ -4,7 +4,7 @@
 the last place and where it is, how many results are off by more than 1, how many are wrong in
 kind (NaN, infinity or sign where the exact result has none), and nanoseconds an element in
 cache. The exact result is taken from the library's own float64 function, which
-`tests/test_cpp_mathlib.py` holds against extended and arbitrary precision.
+`tests/compiler/targets/cpp/test_mathlib.py` holds against extended and arbitrary precision.
 
 `--step N` takes every Nth float only. About a minute a function and core without it.
 """
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import torch  # noqa: F401  (its OpenMP runtime, before a kernel asks for one)
 
-from fusec.codegen.cpp.mathlib import expand, helper_sources
-from fusec.runtime.cpp_build import build, load
+from fusec.targets.cpp.mathlib import expand, helper_sources
+from fusec.targets.cpp.toolchain.build import build, load
 
 UNARY = (
     "exp exp2 expm1 log log2 log10 log1p sigmoid tanh sinh cosh asinh acosh atanh erf erfc erfinv "

@@ -21,7 +21,7 @@ from lab import CHROMIUM_ARGS, OFFLINE, SECOND, Lab, Notebook, Panel, start_lab 
 from page_timing import CONTENT, SHOWN, tab_times  # noqa: E402
 from playwright.sync_api import expect, sync_playwright  # noqa: E402
 
-from conftest import find_chromium  # noqa: E402
+from support.chromium import find_chromium  # noqa: E402
 
 SETUP = (
     "%load_ext fuselab\nimport torch, torch.nn.functional as F\n"

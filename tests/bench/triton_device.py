@@ -32,11 +32,11 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import codegen_triton_bodies as bodies
-from fusec.codegen.triton.emit import emit_triton
 from fusec.ir.body import Body, Store
-from fusec.runtime.triton_build import build_triton
+from fusec.targets.triton.emit import emit_triton
+from fusec.targets.triton.toolchain.build import build_triton
 from fusec.tunables import read_tunables, set_tunables
+from support import triton_bodies as bodies
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALF, BF16, F32 = torch.float16, torch.bfloat16, torch.float32

@@ -21,7 +21,7 @@ from lab import CHROMIUM_ARGS, ROOT, SCREENSHOTS, SECOND, Notebook, Panel, overf
 from page_timing import CONTENT, tab_times
 from playwright.sync_api import expect, sync_playwright
 
-from conftest import find_chromium
+from support.chromium import find_chromium
 
 SETUP = "%load_ext fuselab\nimport torch, torch.nn.functional as F\nfrom torch import nn\n"
 CELLS = {

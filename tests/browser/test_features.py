@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from lab import SECOND, Notebook, Panel, overflowing
+from page_timing import open_tab
 from playwright.sync_api import expect
-from test_tabs import open_tab
 
 pytestmark = [
     pytest.mark.browser,

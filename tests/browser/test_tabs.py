@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from lab import SCREENSHOTS, SECOND, Notebook, Panel, overflowing
-from page_timing import CONTENT, tab_times
+from page_timing import CONTENT, open_tab
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.serial, pytest.mark.timeout(600)]
@@ -25,10 +25,6 @@ CELLS = [
     "x = torch.randn(96, 768)",
     "%fuse_report --show guards",
 ]
-
-
-def open_tab(panel: Panel, title: str) -> float:
-    return tab_times(panel, title)[1]
 
 
 def test_every_tab(open_notebook: OpenNotebook) -> None:

@@ -19,7 +19,7 @@ from torch import nn
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from fusec.runtime import native
+from fusec.call import native
 from models import zoo
 
 Tensors = dict[str, torch.Tensor]

@@ -19,17 +19,18 @@ STRATA: dict[str, tuple[float, tuple[str, ...]]] = {
     "codegen": (
         0.35,
         (
-            "compiler/fusec/codegen/*.py",
-            "compiler/fusec/codegen/cpp/**/*.py",
-            "compiler/fusec/codegen/triton/**/*.py",
+            "compiler/fusec/codegen/**/*.py",
+            "compiler/fusec/targets/cpp/**/*.py",
+            "compiler/fusec/targets/triton/**/*.py",
         ),
     ),
-    "graph": (0.25, ("compiler/fusec/graph/*.py",)),
+    "graph": (0.25, ("compiler/fusec/graph/**/*.py",)),
 }
 PLACES = (
     "compiler/fusec/schedule",
     "compiler/fusec/graph",
     "compiler/fusec/codegen",
+    "compiler/fusec/targets",
     "compiler/fusec/ir/bounds.py",
     "compiler/fusec/ir/index.py",
 )

@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def state_programs(seeds: range, options: argparse.Namespace) -> int:
     """Run functions in random states; what differs is shrunk and written to a file."""
-    from fusec.runtime import native
+    from fusec.call import native
     from programs.contexts import write
     from programs.shrink import repro, shrunk
     from programs.state import problems

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fusec
-from fusec.runtime import native
+from fusec.call import native
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,4 +1,4 @@
-// Compiled after runtime/native/driver.cpp: what is declared there is what CUDA's header declares.
+// Compiled after call/native/driver.cpp: what is declared there is what CUDA's header declares.
 
 #include <cuda.h>
 

@@ -12,14 +12,16 @@ from typing import Any
 
 import torch
 
-from fusec.runtime import cpp_build, launch_records, native
-from fusec.runtime.device_machine import Machine
-from fusec.runtime.device_program import DeviceProgram
-from fusec.runtime.memory import empty_cpu
-from fusec.runtime.residents import holders
-from fusec.runtime.rows import in_rows
-from fusec.runtime.step_memory import share_memory, with_frees
-from fusec.runtime.steps import Call, Memory, Output, Place, Start, Step, Steps
+from fusec.call import native
+from fusec.call.huge_pages import empty_cpu
+from fusec.device import launch_records
+from fusec.device.driver import Machine
+from fusec.device.plan import DeviceProgram
+from fusec.device.residents import holders
+from fusec.device.start_rows import in_rows
+from fusec.device.step_memory import share_memory, with_frees
+from fusec.device.steps import Call, Memory, Output, Place, Start, Step, Steps
+from fusec.targets.cpp.toolchain import build as cpp_build
 
 STREAM = 7
 

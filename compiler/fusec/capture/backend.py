@@ -16,15 +16,20 @@ from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from fusec.capture.direct import (
+from fusec.build.queue import BuildQueue
+from fusec.call import native
+from fusec.call.compiled_graph import CompiledGraph
+from fusec.call.part import CompiledPart
+from fusec.capture.background import Early
+from fusec.capture.fast_path.direct import (
     epilogue_instead_of_wrappers,
     keep_saved_tensors,
     saved_outputs,
     views_of_updated_inputs,
     wraps_no_more,
 )
-from fusec.capture.early import Early
-from fusec.capture.inputs import (
+from fusec.capture.fast_path.recorded import recorded_call
+from fusec.capture.graph_inputs import (
     has_gaps,
     has_subclasses,
     input_names,
@@ -32,21 +37,17 @@ from fusec.capture.inputs import (
     needs_eager,
     updated_inputs,
 )
-from fusec.capture.recorded import recorded_call
-from fusec.collector import Rest
 from fusec.errors import BadOption, DeviceNotThere, FusecError
+from fusec.gc_pause import Rest
 from fusec.graph.decompositions import decomposition_table
 from fusec.graph.pipeline import Form, Subject, check_without, format_passes, run_passes
-from fusec.graph.refused_calls import refused_call
-from fusec.graph.saved import recomputed_operators, saved_tensors
+from fusec.graph.refusals.calls import refused_call
+from fusec.graph.training.saved import recomputed_operators, saved_tensors
 from fusec.lower.values import GraphNotLowered
 from fusec.options import Options
 from fusec.pipeline import Compilation, run_stages
 from fusec.report import Stage
-from fusec.runtime import native, triton_pool
-from fusec.runtime.build_queue import BuildQueue
-from fusec.runtime.graph import CompiledGraph
-from fusec.runtime.part import CompiledPart
+from fusec.targets.triton.toolchain import pool as triton_pool
 
 _STRICT = "FUSEC_STRICT"
 _MISPLACED = (

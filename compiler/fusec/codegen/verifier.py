@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Mapping
 
-from fusec.codegen.host import HostProgram
-from fusec.codegen.naming import argument_buffers, body_sizes
+from fusec.codegen.common.signatures import argument_buffers, body_sizes
+from fusec.codegen.host_program import HostProgram
 from fusec.ir.body import Buffer, Compute
 from fusec.ir.verifier import Problem
 from fusec.kernel import KernelSource

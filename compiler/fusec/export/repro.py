@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusec.call.compiled_graph import CompiledGraph
 from fusec.errors import FusecError
-from fusec.runtime.graph import CompiledGraph
 
 _PROGRAM = '''\
 """{name}, as TorchDynamo captured it: run in eager and compiled, compared.

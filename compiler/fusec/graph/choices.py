@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from fusec.graph.speeds import half_speed
-from fusec.processor import is_amd
+from fusec.graph.products.half_speed import half_speed
+from fusec.machine import is_amd
 
 # Products that take this many times as long as float32's are slow: less may be noise.
 _SLOWER = 1.25

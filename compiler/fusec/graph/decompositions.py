@@ -12,8 +12,8 @@ from torch._decomp import get_decompositions
 from torch._decomp.decompositions import pw_cast_for_opmath
 from torch._prims_common import suggest_memory_format
 
-from fusec.graph.foreach import foreach_decompositions
-from fusec.graph.refused import refusing
+from fusec.graph.refusals.kernels import refusing
+from fusec.graph.simplify.foreach import foreach_decompositions
 
 aten = torch.ops.aten
 

@@ -25,7 +25,7 @@ PRODUCT_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
 
 _REASONS: dict[str, tuple[object, ...]] = {
     BLAS: (aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten.addbmm, aten.addmv, aten._trilinear),
-    # by its name, for builds without it; in place of BLAS by graph/onednn.py
+    # by its name, for builds without it; in place of BLAS by graph/products/onednn.py
     "a matrix product runs best in oneDNN": ("mkldnn::_linear_pointwise",),
     UNINITIALIZED: (aten.empty_permuted, aten.new_empty_strided),
     "attention runs as ATen's fused kernel": (

@@ -14,10 +14,10 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.errors import DeviceNotThere
-from fusec.graph.compared import COMPARED
-from fusec.graph.halves import REASON, STORED
-from fusec.graph.refused import refused
-from fusec.graph.storages import makers_of_shared_results
+from fusec.graph.facts.storages import makers_of_shared_results
+from fusec.graph.products.widened_halves import REASON, STORED
+from fusec.graph.refusals.kernels import refused
+from fusec.graph.simplify.extremes import COMPARED
 from fusec.ir.body import GAPS, OWNED_TENSOR, PROMISE, Buffer, Program, TensorRef
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line

@@ -11,10 +11,10 @@ from fusec.ir.index import Symbol
 from fusec.report import FusionDecision
 from fusec.schedule import choices
 from fusec.schedule.align import Refusal, merge
-from fusec.schedule.crossed import cross_all
-from fusec.schedule.groups import Groups
+from fusec.schedule.fusion_groups import Groups
+from fusec.schedule.overrides import FORBIDDEN, Wishes
 from fusec.schedule.products import join_product
-from fusec.schedule.wishes import FORBIDDEN, Wishes
+from fusec.schedule.row_and_column import cross_all
 
 # What somebody asks for is tried before anything that merely saves bytes.
 _WANTED_FIRST = 1 << 62

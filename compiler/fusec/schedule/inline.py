@@ -11,7 +11,7 @@ from fusec.report import FusionDecision
 from fusec.schedule import choices
 from fusec.schedule.align import Refusal, inline_producer
 from fusec.schedule.order import expected_kernels, order_of
-from fusec.schedule.wishes import FORBIDDEN, Wishes
+from fusec.schedule.overrides import FORBIDDEN, Wishes
 
 ONCE = "it is compared with its own extremes, and must be the same number for both"
 

@@ -21,8 +21,8 @@ from fusec.ir.index import Expr
 from fusec.ir.node import Load, Node, load
 from fusec.report import FusionDecision
 from fusec.schedule.choices import LEAST_OVERWRITTEN_BYTES
-from fusec.schedule.copies import FRESH
 from fusec.schedule.in_place import hindrance
+from fusec.schedule.redundant_copies import FRESH
 
 Index = tuple[Expr, ...]
 

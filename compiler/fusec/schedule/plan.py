@@ -9,19 +9,19 @@ from fusec.ir.body import ODD_ROWS, Compute, Extern, Program, Step
 from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
 from fusec.schedule import choices
-from fusec.schedule.copies import take_over
-from fusec.schedule.few_bits import QUARTER, packed_operands
+from fusec.schedule.fold_bounds import settle
 from fusec.schedule.fuse import fuse
-from fusec.schedule.groups import has_effects
+from fusec.schedule.fusion_groups import has_effects
 from fusec.schedule.in_place import update_in_place
 from fusec.schedule.inline import inline_pointwise, inlined_members
-from fusec.schedule.late import convert_late
 from fusec.schedule.loops import arrange_loops
-from fusec.schedule.onehot import settle_one_hots
+from fusec.schedule.one_hot import settle_one_hots
+from fusec.schedule.overrides import Wishes
 from fusec.schedule.overwrite import overwrite
 from fusec.schedule.products import as_sum
-from fusec.schedule.settle import settle
-from fusec.schedule.wishes import Wishes
+from fusec.schedule.quantized_operands import QUARTER, packed_operands
+from fusec.schedule.redundant_copies import take_over
+from fusec.schedule.sink_conversions import convert_late
 
 
 @dataclass(frozen=True)

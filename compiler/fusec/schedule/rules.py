@@ -14,7 +14,7 @@ from itertools import product
 
 from fusec.errors import BadOption, FusecError
 from fusec.ir.body import Compute, Extern, Program, Step
-from fusec.schedule.wishes import Wishes, pair
+from fusec.schedule.overrides import Wishes, pair
 
 ALLOWED = ("pairs of computations as the fusion graph calls them: gelu:layer_norm, add#2:sum",)
 _NAME = re.compile(r"^(.*?)\s*(?:#\s*(\d+))?$")

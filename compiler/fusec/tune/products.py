@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from fusec.codegen.naming import argument_buffers
-from fusec.codegen.triton.choices_matmul import Settings, candidates, take_apart
+from fusec.codegen.common.signatures import argument_buffers
 from fusec.ir.body import ODD_ROWS, Compute, Extern, Program
 from fusec.ir.equality import body_key
 from fusec.report import FusionDecision
 from fusec.schedule import Schedule, schedule_program
-from fusec.schedule.wishes import Wishes
+from fusec.schedule.overrides import Wishes
+from fusec.targets.triton.plan.choices_matmul import Settings, candidates, take_apart
 
 KIND = "products"
 FILE = "choice.json"

@@ -14,17 +14,17 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fusec.codegen.naming import argument_buffers
-from fusec.codegen.triton.choices_matmul import Settings, take_apart
-from fusec.codegen.triton.emit import emit_triton
+from fusec.codegen.common.signatures import argument_buffers
 from fusec.ir.body import Body, Buffer, Compute, Program, Store
 from fusec.ir.index import Expr, contiguous_strides
 from fusec.ir.node import Cast, Dot, Load, Node, cast, load, recording
 from fusec.kernel import KernelSource
-from fusec.runtime.triton_build import TritonRunnable, build_triton
-from fusec.runtime.triton_interpret import compiling
-from fusec.runtime.triton_starts import starts_of
 from fusec.schedule.loops import arrange_loops
+from fusec.targets.triton.emit import emit_triton
+from fusec.targets.triton.plan.choices_matmul import Settings, take_apart
+from fusec.targets.triton.toolchain.build import TritonRunnable, build_triton
+from fusec.targets.triton.toolchain.interpret import compiling
+from fusec.targets.triton.toolchain.starts import starts_of
 from fusec.tune.measure import interleave_series
 from fusec.tune.products import Choice
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from fusec.kernel import Kernel
-from fusec.runtime.triton_starts import Start, starts_of
+from fusec.targets.triton.toolchain.starts import Start, starts_of
 from fusec.tunables import read_tunables
 
 _BYTES_A_CLOCK = 64  # between the L2 and a multiprocessor

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from fusec.kernel import Kernel
-from fusec.processor import processor
+from fusec.machine import processor
 from fusec.report import Timing, Trial, TuningRun
 from fusec.tunables import read_tunables, set_tunables
 

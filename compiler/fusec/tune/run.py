@@ -11,7 +11,8 @@ import torch
 from fusec.cache import Store, default_store
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.report import TuningRun, Verdict
-from fusec.runtime import cpp_build, triton_pool
+from fusec.targets.cpp.toolchain import build as cpp_build
+from fusec.targets.triton.toolchain import pool as triton_pool
 from fusec.tune.measure import Call, Series, interleave_series
 from fusec.tune.prospects import Foresight, Gpu, Prospect
 from fusec.tune.records import machine, neutral, stored, tuning_key
@@ -59,7 +60,7 @@ def tune_in_graph(
     device = given[0].device if given else torch.device("cpu")
 
     if build is None:
-        from fusec.runtime.part import build_runnable
+        from fusec.call.part import build_runnable
 
         build = build_runnable
     build_one = build

@@ -24,7 +24,7 @@ from fusec.kernel import Kernel
 from fusec.report import Timing, Trial, TuningRun, Verdict
 from fusec.tunables import set_tunables
 from fusec.tune import records
-from fusec.tune.ahead import Ahead, Candidate
+from fusec.tune.candidate_builds import Ahead, Candidate
 from fusec.tune.knobs import Knobs
 from fusec.tune.measure import Call, Series, judge
 from fusec.tune.prospects import Prospect

@@ -20,7 +20,7 @@ from fusec.kernel import Kernel, Runnable
 from fusec.report import OutputError, Verdict
 from fusec.verify import sandbox
 from fusec.verify.compare import describe, praise, signed_zero_differences
-from fusec.verify.graph import check_graph
+from fusec.verify.graph_outputs import check_graph
 from fusec.verify.inputs import Kind, fresh_inputs
 from fusec.verify.layout import Case
 from fusec.verify.process import WorkerError

@@ -183,7 +183,11 @@ def _prepare(body: Message) -> Call:
         return call_cpp
 
     # Triton's own interpreter is wrong in places; this is the one that all else here uses.
-    from fusec.runtime.triton_interpret import failed_check, interpret_functions, interpreting
+    from fusec.targets.triton.toolchain.interpret import (
+        failed_check,
+        interpret_functions,
+        interpreting,
+    )
 
     namespace = load_triton(body["text"], body["file"])
     interpret_functions(namespace)

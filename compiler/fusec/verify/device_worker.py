@@ -132,7 +132,7 @@ def run(body: Message, data: memoryview, result_file: int) -> list[Message]:
 
 def _refused(error: Exception, namespace: dict[str, Any]) -> Message:
     """Return the line of the kernel file that Triton refuses to compile, and why."""
-    from fusec.runtime.triton_load import compile_error
+    from fusec.targets.triton.toolchain.load import compile_error
 
     with contextlib.suppress(Exception):
         for found in compile_error(error, namespace, namespace["__file__"]).diagnostics:

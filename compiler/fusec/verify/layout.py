@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from fusec.kernel import Argument
-from fusec.verify import explain
-from fusec.verify.explain import Run
+from fusec.verify import words as explain
 from fusec.verify.protocol import Message
+from fusec.verify.words import Run
 
 
 @dataclass(frozen=True)

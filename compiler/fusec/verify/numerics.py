@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 
+from fusec.call.part import CompiledPart
+from fusec.call.strided import clone_strided
 from fusec.errors import FusecError
 from fusec.ir.body import Body, Compute, Extern
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.interpret import body_values, extern_results, run_body, size_values
 from fusec.ir.node import Const, Load, Node, Reduce, Scan
 from fusec.report import SourceLine
-from fusec.runtime.part import CompiledPart
-from fusec.runtime.strided import clone_strided
 from fusec.schedule.choices import points
-from fusec.schedule.view import tensor_name
+from fusec.schedule.step_graph import tensor_name
 
 # Values of a body held at once, in elements; beyond that only what it writes is looked at.
 MOST_VALUES = 1 << 26
@@ -156,7 +156,7 @@ def trace_part(part: CompiledPart) -> Trace:
 
 def _written(part: CompiledPart, inputs: list[Any]) -> list[tuple[str, list[torch.Tensor]]]:
     """Run the host program and keep what each kernel wrote, in order of launch."""
-    from fusec.codegen.naming import argument_buffers
+    from fusec.codegen.common.signatures import argument_buffers
 
     found: list[tuple[str, list[torch.Tensor]]] = []
 

@@ -21,11 +21,11 @@ from pathlib import Path
 import torch
 
 from fusec.kernel import Signature, Target
-from fusec.verify import explain
-from fusec.verify.explain import Finding, Run
+from fusec.verify import words as explain
 from fusec.verify.layout import Case, Layout
 from fusec.verify.process import NoAnswer, Worker, WorkerEnded, WorkerError
 from fusec.verify.protocol import Message
+from fusec.verify.words import Finding, Run
 
 # The worker ends a run at its time limit; only if it fails to, this much later the worker goes.
 _GRACE = 3.0
@@ -33,7 +33,7 @@ _GRACE = 3.0
 _TRITON_MODULES = [
     "triton.experimental.gluon",
     "triton.runtime.interpreter",
-    "fusec.runtime.triton_interpret",
+    "fusec.targets.triton.toolchain.interpret",
 ]
 
 

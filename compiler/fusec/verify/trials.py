@@ -16,9 +16,9 @@ import torch
 from fusec.kernel import Kernel
 from fusec.report import OutputError
 from fusec.verify.compare import compare_output
-from fusec.verify.explain import same_bits
 from fusec.verify.inputs import Kind
 from fusec.verify.layout import Case
+from fusec.verify.words import same_bits
 
 Interpret = Callable[
     [Sequence[torch.Tensor], Sequence[int], torch.dtype | None], Sequence[torch.Tensor]

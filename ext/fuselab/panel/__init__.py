@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import weakref
 
-from .bench import PanelCell
-from .workbench import BelowResult, Workbench
+from fuselab.panel.context import PanelCell
+from fuselab.panel.workbench import BelowResult, Workbench
 
 __all__ = ["BelowResult", "PanelCell", "Workbench", "prepare", "workbench"]
 

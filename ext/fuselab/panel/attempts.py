@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fusec.report import Timing, Verdict
 from fusec.tunables import read_tunables
-from fuselab import words
+from fuselab.display import words
 
 MOST_BARS = 8
 

@@ -8,20 +8,19 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from fuselab import words
-from fuselab.states import kernel_state
-
-from . import markup, plain
-from .bench import Bench, Facts, PanelCell
-from .early import Early
-from .fusion import FusionTab
-from .guards import GuardsTab
-from .kernels import KernelsTab
-from .late import LateTab
-from .numerics import NumericsTab
-from .stages import StagesTab
-from .timings import TimingsTab
-from .tuning import TuningTab
+from fuselab.display import words
+from fuselab.panel.context import Bench, Facts, PanelCell
+from fuselab.panel.tabs.fusion import FusionTab
+from fuselab.panel.tabs.guards import GuardsTab
+from fuselab.panel.tabs.kernels import KernelsTab
+from fuselab.panel.tabs.lazy import LateTab
+from fuselab.panel.tabs.numerics import NumericsTab
+from fuselab.panel.tabs.prebuild import Early
+from fuselab.panel.tabs.stages import StagesTab
+from fuselab.panel.tabs.timings import TimingsTab
+from fuselab.panel.tabs.tuning import TuningTab
+from fuselab.panel.widgets import markup, plain
+from fuselab.session.states import kernel_state
 
 LIMIT = "A plain copy of as many bytes as it has inputs and outputs; products at the machine's best"
 ERROR = "Largest difference to eager, of the output that comes nearest to what is allowed"

@@ -75,7 +75,7 @@ const watchControls = (el) => {
   new MutationObserver(() => mendControls(panel)).observe(panel, { ...kinds, ...more });
 };
 
-// As fuselab/views/looks.py has them.
+// As fuselab/display/svg/colors.py has them.
 const COLORS = "#0072b2 #e69f00 #009e73 #cc79a7 #56b4e9 #d55e00 #b8a400 #8a6d3b".split(" ");
 const color = (index) => COLORS[Math.max(index, 0) % COLORS.length];
 

@@ -1,0 +1,1 @@
+"""Builds of any target: many at once, and what they leave to look at."""

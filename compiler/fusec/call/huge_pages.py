@@ -1,0 +1,178 @@
+"""Memory for large tensors on the CPU: in huge pages, and used again when they are gone.
+
+The C library gives the memory of a large tensor back to the system as soon as nobody holds it, and
+gets the next one's anew: the system then clears every page before it is overwritten, which takes
+as long as a kernel that only moves the data.  So what is allocated while a compiled graph runs, by
+it and by the operators of ATen that it calls, comes from a pool, as it does on a GPU: memory is
+kept, and is the next equally large tensor's once nobody holds a tensor, a view or an array over
+it.  ``native/memory.cpp`` is the pool.  Where it cannot be built, memory is torch's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from fusec.codegen.host_program import LARGE_BYTES
+from fusec.targets.cpp.toolchain import build as cpp_build
+
+empty_cpu: Callable[..., torch.Tensor] = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
+
+_PAGE = 4096
+_HUGE_PAGES = 14  # MADV_HUGEPAGE
+# Smaller ones the C library has at hand again.
+POOLED_BYTES = 1 << 20
+# What is kept at most while nobody holds it, and for how many seconds: a training step frees all
+# of its activations before the next one asks for them.
+KEPT_BYTES = 2 << 30
+KEPT_SHARE = 16  # of the machine's memory
+KEPT_SECONDS = 10.0
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The functions of ``native/memory.cpp``, each explained there."""
+
+    enter: Callable[[], None]
+    leave: Callable[[], None]
+    limit: Callable[[int, int, float], None]
+    count: Callable[[Any, Any], None]
+
+
+_pool: Pool | None = None
+_problem = ""
+
+
+def prepare() -> None:
+    """Build the pool, once a machine, or find it built; every thread's calls use it from then."""
+    global _pool, _problem
+    try:
+        found = _load()
+        found.limit(POOLED_BYTES, _most(), KEPT_SECONDS)
+    except Exception as error:
+        # Large tensors cost more without it, and nothing else changes.
+        _problem = f"{type(error).__name__}: {error}"
+    else:
+        _pool = found
+
+
+def problem() -> str:
+    """Return why there is no pool; empty where there is one, or not yet."""
+    return _problem
+
+
+def pooled(run: Callable[[list[Any]], _Result]) -> Callable[[list[Any]], _Result]:
+    """Return a host program that takes its large tensors' memory from the pool."""
+
+    def call(inputs: list[Any]) -> _Result:
+        pool = _pool
+        if pool is None:
+            return run(inputs)
+        pool.enter()
+        try:
+            return run(inputs)
+        finally:
+            pool.leave()
+
+    return call
+
+
+def empty_large(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """Return an uninitialized tensor on the CPU, from the pool; for programs with large ones.
+
+    The memory of one of ``codegen.host.LARGE_BYTES`` or more is in huge pages, where the system
+    gives them on request: one fault in place of five hundred.
+    """
+    pool = _pool
+    if pool is None:
+        return _in_huge_pages(empty_cpu(shape, strides, dtype))
+    pool.enter()
+    try:
+        return empty_cpu(shape, strides, dtype)
+    finally:
+        pool.leave()
+
+
+def release() -> None:
+    """Give back all memory that is kept; tensors in use keep theirs."""
+    if _pool is not None:
+        _pool.limit(POOLED_BYTES, 0, KEPT_SECONDS)
+        _pool.limit(POOLED_BYTES, _most(), KEPT_SECONDS)
+
+
+def counted() -> tuple[int, int]:
+    """Return how many bytes tensors hold of the pool, and how many it keeps for the next ones."""
+    if _pool is None:
+        return 0, 0
+    held, kept = ctypes.c_size_t(), ctypes.c_size_t()
+    _pool.count(ctypes.byref(held), ctypes.byref(kept))
+    return held.value, kept.value
+
+
+def _load() -> Pool:
+    if sys.platform != "linux":
+        raise NotImplementedError("only made for Linux")
+    torch_folder = Path(torch.__file__).parent
+    # The first line makes another torch another text, so that it has a build of its own.
+    text = f"// torch {torch.__version__}\n" + (
+        Path(__file__).parent.joinpath("native", "memory.cpp").read_text()
+    )
+    flags = [
+        "-std=c++20",
+        "-O2",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+        f"-I{torch_folder / 'include'}",
+        f"-L{torch_folder / 'lib'}",
+        "-Wl,--no-as-needed",  # the file that needs it comes after it
+        "-lc10",
+        "-pthread",
+    ]
+    library = cpp_build.load_library(cpp_build.build(text, extra_flags=flags, kind="native"))
+    library.fusec_memory_install()
+    # With Python's lock held, which costs less than to give it back.
+    plain, size = ctypes.PYFUNCTYPE(None), ctypes.c_size_t
+    limit = ctypes.PYFUNCTYPE(None, size, size, ctypes.c_double)
+    count = ctypes.PYFUNCTYPE(None, ctypes.POINTER(size), ctypes.POINTER(size))
+    return Pool(
+        plain(("fusec_memory_enter", library)),
+        plain(("fusec_memory_leave", library)),
+        limit(("fusec_memory_limit", library)),
+        count(("fusec_memory_count", library)),
+    )
+
+
+def _most() -> int:
+    """Return how many bytes are kept at most."""
+    return min(KEPT_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // KEPT_SHARE)
+
+
+def _in_huge_pages(made: torch.Tensor) -> torch.Tensor:
+    size, advise = made.untyped_storage().nbytes(), _advise()
+    if size >= LARGE_BYTES and advise is not None:
+        begin = -(-made.data_ptr() // _PAGE) * _PAGE
+        advise(begin, size - _PAGE, _HUGE_PAGES)
+    return made
+
+
+@functools.cache
+def _advise() -> Callable[[int, int, int], int] | None:
+    if sys.platform != "linux":
+        return None
+    advise: Any = ctypes.CDLL(None).madvise
+    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return advise  # type: ignore[no-any-return]
+
+
+__all__ = ["counted", "empty_cpu", "empty_large", "pooled", "prepare", "problem", "release"]

@@ -1,0 +1,81 @@
+"""Launching: built kernels as callables, and the names that a host program uses."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fusec.call.readable import address
+from fusec.errors import FusecError
+from fusec.kernel import Signature
+from fusec.targets.cpp.toolchain.build import load
+
+_empty_on_current: Callable[..., torch.Tensor] = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
+
+
+@torch.no_grad()  # a result that is given takes no part in gradients
+def multiply_into(
+    product: Callable[..., object], *given: object, out: torch.Tensor, **named: object
+) -> None:
+    """Call a product whose large result goes into memory from ``empty_large``."""
+    product(*given, out=out, **named)
+
+
+@functools.cache
+def _one_gpu() -> bool:
+    # asked at the first allocation, not on import: counting devices starts the driver
+    return torch.cuda.device_count() == 1
+
+
+def empty_cuda(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Return an uninitialized tensor; where there is one device only, by the shortest way."""
+    if _one_gpu():
+        return _empty_on_current(shape, strides, dtype)
+    return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+
+class KernelCheckFailed(FusecError, IndexError, RuntimeError):
+    """A check inside a kernel failed: an index out of range.
+
+    Eager raises IndexError where a tensor is indexed, RuntimeError in ``gather`` and ``scatter``.
+    """
+
+
+def raise_check(name: str, status: int, checks: Sequence[str]) -> None:
+    """Raise what a kernel's non-zero status stands for."""
+    if not 1 <= status <= len(checks):
+        raise FusecError(f"kernel {name} failed with status {status}")
+    message = checks[status - 1]
+    if "ZeroDivision" in message:
+        raise RuntimeError("ZeroDivisionError")  # as ATen words it
+    raise KernelCheckFailed(message, f"in kernel {name}")
+
+
+class CppRunnable:
+    """A built C++ kernel.
+
+    Attributes:
+        function: The ctypes function itself, for host programs: pointers, sizes, threads.
+        address: Where the function is, for native programs.
+    """
+
+    def __init__(self, path: Path, entry: str, signature: Signature, name: str) -> None:
+        argtypes = [ctypes.c_void_p] * len(signature.arguments)
+        argtypes += [ctypes.c_int64] * (len(signature.sizes) + 1)  # type: ignore[list-item]
+        self.function: Callable[..., Any] = load(path, entry, argtypes=argtypes)
+        self.address: int = ctypes.cast(self.function, ctypes.c_void_p).value or 0
+        self.name = name
+        self.checks = signature.checks
+
+    def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
+        """Run once on torch's own number of threads."""
+        status = self.function(*[address(t) for t in tensors], *sizes, torch.get_num_threads())
+        if status:
+            raise_check(self.name, status, self.checks)

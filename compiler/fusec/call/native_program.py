@@ -1,0 +1,337 @@
+"""A host program as one native call: for graphs that are kernels and allocations only.
+
+All kernels run one after the other, outputs are tensors of their own, and what only kernels of
+this program write and read shares one block of memory, as far as lifetimes allow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fusec.call import native, readable
+from fusec.call.epilogue import Epilogue
+from fusec.call.huge_pages import POOLED_BYTES, empty_cpu, empty_large
+from fusec.call.launch import CppRunnable
+from fusec.call.poison import poison_scratch, poisoned
+from fusec.codegen.common.signatures import argument_buffers, body_sizes
+from fusec.codegen.host_program import GROUPED_BYTES, Group, buffer_bytes
+from fusec.ir.body import Buffer, Compute, Program, Step, TensorRef
+from fusec.ir.index import Expr, Symbol
+
+SLOT, SCRATCH, NUMBER, SIZE, INPUT = range(5)  # kinds of kernel arguments, as in native/program.cpp
+ALIGNMENT = 64
+MOST_ARGUMENTS = 63
+# A program over fewer bytes, of fewer operations, keeps Python's lock: it is done sooner than the
+# lock is back.
+QUIET_BYTES = 1 << 18
+QUIET_OPERATIONS = 1 << 20
+
+
+class NativeProgram:
+    """A compiled part's host program, native.
+
+    Attributes:
+        call: Takes the inputs, returns the outputs in a list.
+        scratch: Bytes of the block that the temporaries share.
+    """
+
+    def __init__(self, call: Any, names: Sequence[str], scratch: int) -> None:
+        self.call = call
+        self.scratch = scratch
+        self._numbers = {name: number for number, name in enumerate(names)}
+
+    def link(self, name: str, runnable: CppRunnable) -> None:
+        """Launch ``runnable`` as kernel ``name`` from now on, if that is one of its kernels."""
+        if name in self._numbers:
+            self.call.link(self._numbers[name], runnable.address)
+
+
+def native_program(
+    program: Program,
+    runnables: Mapping[str, object],
+    failed: Callable[[str, int], object],
+    work: Mapping[str, int],
+    *,
+    frees_inputs: bool = False,
+    epilogue: Epilogue | None = None,
+    check: Any = None,
+) -> NativeProgram | None:
+    """Return a program as one native call; None if it is more than kernels, or there is no way yet.
+
+    Args:
+        program: The scheduled program.
+        runnables: The built kernel of every step that computes.
+        failed: Raises what a kernel's status other than 0 stands for.
+        work: Operations of each kernel; -1 if nobody knows.
+        frees_inputs: Whether inputs are to be freed as soon as nobody needs them, where they are
+            large. A native program holds them to its end.
+        epilogue: What becomes of the outputs, but for marks on them.
+        check: The native check of the inputs; None where somebody else has looked at them.
+    """
+    found = native.types()
+    steps = [step for step in program.steps if isinstance(step, Compute)]
+    if found is None or not steps or len(steps) != len(program.steps):
+        return None
+    if not all(isinstance(runnables.get(step.name), CppRunnable) for step in steps):
+        return None
+    names = dict.fromkeys(name for step in steps for name in (*step.reads(), *step.writes()))
+    buffers = [program.buffers[name] for name in names]
+    if not all(buffer.device.type == "cpu" for buffer in buffers):
+        return None
+    replaced = epilogue.replaced() if epilogue is not None else set()
+    outputs = [None if i in replaced else each for i, each in enumerate(program.outputs)]
+    if not all(_is_plain(program, value) for value in outputs):
+        return None
+    known = [buffer_bytes(buffer) for buffer in buffers]
+    total = None if None in known else sum(size or 0 for size in known)
+    if frees_inputs and (total is None or total > GROUPED_BYTES):
+        return None
+    returned = {value.buffer for value in outputs if isinstance(value, TensorRef)}
+    made = list(
+        dict.fromkeys(
+            name for step in steps for name in step.writes() if name not in program.inputs
+        )
+    )
+    if not returned <= {*made, *program.inputs}:
+        return None
+    inner = [name for name in made if name not in returned]
+    places, scratch = place_temporaries(steps, program.buffers, inner)
+    allocated = [name for name in made if name not in places]
+    slots = {name: i for i, name in enumerate((*program.inputs, *allocated))}
+    symbols = list(program.sizes)
+    kernels = []
+    for step in steps:
+        arguments: list[tuple[int, int]] = []
+        for name in argument_buffers(step.body):
+            if name in places:
+                arguments.append((SCRATCH, places[name]))
+            elif name in slots:
+                arguments.append((SLOT, slots[name]))
+            else:
+                return None
+        for symbol in body_sizes(step.body, program.buffers):
+            arguments.append((SIZE, symbols.index(symbol)))
+        if len(arguments) > MOST_ARGUMENTS:
+            return None
+        kernels.append((runnables[step.name].address, tuple(arguments)))  # type: ignore[attr-defined]
+    sizes: Any = None
+    wanted = [program.buffers[name] for name in allocated]
+    if symbols:
+        sizes = _shapes(program, wanted)
+        allocations: tuple[Any, ...] = tuple(((), (), buffer.dtype) for buffer in wanted)
+    else:
+        allocations = tuple(
+            (_constants(buffer.shape), _constants(buffer.strides), buffer.dtype)
+            for buffer in wanted
+        )
+    launched = [step.name for step in steps]
+    call = found.Program(
+        len(program.inputs),
+        tuple(kernels),
+        allocations,
+        tuple(
+            (slots[value.buffer], None) if isinstance(value, TensorRef) else (None, value)
+            for value in outputs
+        ),
+        scratch,
+        poisoned(
+            empty_large
+            if max((buffer_bytes(b) or 0 for b in wanted), default=0) >= POOLED_BYTES
+            else empty_cpu
+        ),
+        torch.get_num_threads,
+        readable.address,
+        lambda number, status: failed(launched[number], status),
+        sizes,
+        native.exchange(),
+        not _is_quiet(total, [work[name] for name in launched]),
+        check,
+    )
+    poison_scratch(call, steps, program.buffers, places, _sizes(program, places))
+    if epilogue is not None and epilogue.changes_outputs:
+        call.epilogue = (epilogue.updates, torch.Tensor.copy_, epilogue.views)
+    return NativeProgram(call, launched, scratch)
+
+
+def native_group(
+    group: Group,
+    program: Program,
+    runnables: Mapping[str, object],
+    failed: Callable[[str, int], object],
+    work: Mapping[str, int],
+) -> NativeProgram | None:
+    """Return some of a program's kernels as one native call; None if there is no way yet.
+
+    Args:
+        group: The kernels, and what the call takes.
+        program: The scheduled program that they are from.
+        runnables: As for ``native_program``.
+        failed: Likewise.
+        work: Likewise.
+    """
+    found = native.types()
+    if found is None or not all(
+        isinstance(runnables.get(s.name), CppRunnable) for s in group.steps
+    ):
+        return None
+    places, scratch = place_temporaries(group.steps, program.buffers, group.inner)
+    kernels = []
+    for step in group.steps:
+        arguments = [
+            (SCRATCH, places[name]) if name in places else (SLOT, group.buffers.index(name))
+            for name in argument_buffers(step.body)
+        ]
+        arguments += [
+            (INPUT, len(group.buffers) + group.sizes.index(symbol))
+            for symbol in body_sizes(step.body, program.buffers)
+        ]
+        if len(arguments) > MOST_ARGUMENTS:
+            return None
+        kernels.append((runnables[step.name].address, tuple(arguments)))  # type: ignore[attr-defined]
+    launched = [step.name for step in group.steps]
+    total = sum(buffer_bytes(program.buffers[n]) or 0 for n in (*group.buffers, *group.inner))
+    call = found.Program(
+        len(group.buffers) + len(group.sizes),
+        tuple(kernels),
+        (),
+        (),
+        scratch,
+        empty_cpu,
+        torch.get_num_threads,
+        readable.address,
+        lambda number, status: failed(launched[number], status),
+        None,
+        native.exchange(),
+        not _is_quiet(total, [work[name] for name in launched]),
+        None,  # the host program has looked at what comes from outside
+    )
+    poison_scratch(call, group.steps, program.buffers, places, _sizes(program, places))
+    return NativeProgram(call, launched, scratch)
+
+
+def python_group(
+    group: Group,
+    program: Program,
+    functions: Mapping[str, Any],
+    failed: Callable[[str, int], object],
+) -> Callable[..., None]:
+    """Return the same as ``native_group``, by Python.
+
+    Args:
+        group: As for ``native_group``.
+        program: Likewise.
+        functions: Kernel name to what launches it, looked up at each call.
+        failed: As for ``native_group``.
+    """
+    allocate = poisoned(empty_cpu)
+
+    def launch(*given: Any) -> None:
+        named = dict(zip(group.buffers, given, strict=False))
+        sizes = dict(zip(group.sizes, given[len(group.buffers) :], strict=True))
+        for name in group.inner:
+            buffer = program.buffers[name]
+            shape, strides = _constants(buffer.shape), _constants(buffer.strides)
+            named[name] = allocate(shape, strides, buffer.dtype)
+        threads = torch.get_num_threads()
+        for step in group.steps:
+            pointers = [readable.address(named[name]) for name in argument_buffers(step.body)]
+            extra = [sizes[symbol] for symbol in body_sizes(step.body, program.buffers)]
+            status = functions[step.name](*pointers, *extra, threads)
+            if status:
+                failed(step.name, status)
+
+    return launch
+
+
+def place_temporaries(
+    steps: Sequence[Step], buffers: Mapping[str, Buffer], names: Sequence[str]
+) -> tuple[dict[str, int], int]:
+    """Lay out temporaries of constant size in one block: first fit, by lifetime.
+
+    Args:
+        steps: They run in order.
+        buffers: By name.
+        names: Buffers that only these steps write and read.
+
+    Returns:
+        Offset by name, and the size of the block; buffers of symbolic size are left out.
+    """
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for position, step in enumerate(steps):
+        for name in (*step.reads(), *step.writes()):
+            first.setdefault(name, position)
+            last[name] = position
+    placed: list[tuple[int, int, str]] = []  # offset, size, name
+    total = 0
+    for name in sorted(names, key=lambda n: (-(buffer_bytes(buffers[n]) or 0), first[n])):
+        size = buffer_bytes(buffers[name])
+        if size is None:
+            continue
+        size = -(-size // ALIGNMENT) * ALIGNMENT
+        offset = 0
+        for start, length, other in sorted(placed):
+            apart = last[other] < first[name] or last[name] < first[other]
+            if not apart and start < offset + size and offset < start + length:
+                offset = start + length
+        placed.append((offset, size, name))
+        total = max(total, offset + size)
+    return {name: offset for offset, _, name in placed}, total
+
+
+def _sizes(program: Program, names: Iterable[str]) -> dict[str, int | None]:
+    return {name: buffer_bytes(program.buffers[name]) for name in names}
+
+
+def _is_quiet(size: int | None, work: Sequence[int]) -> bool:
+    """Whether kernels are over before another thread could run: bytes, operations of each."""
+    known = size is not None and -1 not in work
+    return known and (size or 0) < QUIET_BYTES and sum(work) < QUIET_OPERATIONS
+
+
+def _constants(values: Sequence[Expr]) -> tuple[int, ...]:
+    constants = tuple(value.constant for value in values)
+    assert None not in constants  # no symbol is without a source
+    return constants  # type: ignore[return-value]
+
+
+def _is_plain(program: Program, value: object) -> bool:
+    """Whether an output is a whole buffer, or the same in every call."""
+    if isinstance(value, TensorRef):
+        buffer = program.buffers[value.buffer]
+        whole = value.shape == buffer.shape and value.strides == buffer.strides
+        return whole and value.offset == 0 and value.dtype == buffer.dtype
+    return value is None or isinstance(value, (bool, int, float))
+
+
+def _shapes(program: Program, buffers: Sequence[Buffer]) -> Callable[..., Any]:
+    """Return a function of the inputs: all symbolic sizes, then each buffer's shape and strides."""
+    names: dict[Symbol, str] = {}
+    inputs = {name: f"input{i}" for i, name in enumerate(program.inputs)}
+    lines = []
+    for i, (symbol, (source, dim)) in enumerate(program.sizes.items()):
+        names[symbol] = f"s{i}"
+        given = inputs[source]
+        lines.append(f"    s{i} = {given if dim is None else f'{given}.size({dim})'}")
+
+    def pack(values: Sequence[str]) -> str:
+        return f"({', '.join(values)}{',' if len(values) == 1 else ''})"
+
+    def expressions(values: Sequence[Expr]) -> str:
+        return pack([value.render(lambda symbol: names[symbol]) for value in values])
+
+    results = [pack(list(names.values()))]
+    results += [pack([expressions(b.shape), expressions(b.strides)]) for b in buffers]
+    head = f"def shapes({', '.join(inputs.values())}):"
+    source = "\n".join([head, *lines, f"    return {pack(results)}", ""])
+    namespace: dict[str, Any] = {"math": math}
+    exec(compile(source, "<shapes>", "exec"), namespace)
+    shapes: Callable[..., Any] = namespace["shapes"]
+    return shapes
+
+
+__all__ = ["NativeProgram", "native_group", "native_program", "place_temporaries", "python_group"]

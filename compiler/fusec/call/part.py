@@ -1,0 +1,483 @@
+"""A compiled part: one ATen-level graph (forward or backward) as a callable."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fusec.build.queue import BuildQueue
+from fusec.call import native
+from fusec.call.epilogue import Epilogue
+from fusec.call.huge_pages import POOLED_BYTES, empty_cpu, empty_large, pooled
+from fusec.call.input_check import InputCheck, UnexpectedInput
+from fusec.call.launch import CppRunnable, empty_cuda, multiply_into, raise_check
+from fusec.call.native_program import NativeProgram, native_group, native_program, python_group
+from fusec.call.poison import poisoned
+from fusec.call.readable import Unreadable
+from fusec.call.results import expect, expecting
+from fusec.call.strided import clone_strided
+from fusec.codegen.host_program import (
+    DTYPES,
+    Group,
+    HostProgram,
+    buffer_bytes,
+    called_as,
+    emit_host,
+)
+from fusec.device.plan import DeviceProgram, device_program, wanted
+from fusec.ir.body import RANDOM_SEED, Compute, Extern
+from fusec.kernel import Kernel, KernelHost, Runnable
+from fusec.pipeline import Compilation
+from fusec.report import ExternCall
+from fusec.targets.cpp.toolchain import build as cpp_build
+from fusec.targets.triton.toolchain.simulate import SIMULATION_NOTE, Simulated
+
+
+class CompiledPart:
+    """The kernels and the host program of one ATen-level graph.
+
+    Attributes:
+        kind: ``forward``, ``backward`` or ``inference``.
+        state: What the pipeline's stages yielded.
+        kernels: By name, in order of launch.
+        externs: The operators that run as ATen's own kernels, with reasons.
+        notes: What the user should know of how it runs.
+        draws_seed: Whether its kernels compute random numbers.
+        calls_operators: Whether ATen's operators run in it, and not only kernels.
+        announce: Called once, when the part runs for the first time, if there is one.
+        epilogue: What ``direct_entry`` does with the outputs; ``entry`` leaves them as they are.
+            To be set before ``build``.
+    """
+
+    def __init__(self, kind: str, state: Compilation, host: KernelHost, keep: bool) -> None:
+        self.kind = kind
+        self.state = state
+        self.keep = keep
+        self._last_inputs: tuple[object, ...] | None = None
+        self.announce: Callable[[], None] | None = None
+        self.epilogue = Epilogue()
+        self._instead: CompiledPart | None = None
+        self._native: NativeProgram | DeviceProgram | None = None
+        self._no_graphs = ""  # why there are no CUDA graphs, where they are asked for
+        self._groups: list[NativeProgram] = []
+        self._linked: dict[str, Runnable] = {}  # what is launched as each C++ kernel
+        self._native_lock = threading.Lock()
+        self._native_known = False  # whether there is nothing more to hope for
+        self.notes: list[str] = []
+        program = state.scheduled
+        self._check = InputCheck(program)
+        bodies = {s.name: s.body for s in program.steps if isinstance(s, Compute)}
+        self.kernels = {
+            name: Kernel(source, bodies[name], host) for name, source in state.kernels.items()
+        }
+        self.externs = tuple(
+            ExternCall(str(s.target), s.reason, s.where)
+            for s in program.steps
+            if isinstance(s, Extern) and not s.is_plumbing
+        )
+        self.draws_seed = any(
+            isinstance(s, Extern) and s.reason == RANDOM_SEED for s in program.steps
+        )
+        self.calls_operators = any(isinstance(step, Extern) for step in program.steps)
+        self._namespace: dict[str, Any] = {}
+        self._run: Callable[..., list[Any]] | None = None
+        self._entry: Callable[..., list[Any]] | None = None
+
+    # -- building ---------------------------------------------------------------------------
+
+    def build(self, queue: BuildQueue) -> None:
+        """Have all kernels built and link the host program to them.
+
+        Args:
+            queue: Where those of the C++ kernels that are not equal to others may be under way.
+
+        Raises:
+            CompileError: A kernel does not compile.
+            CompilerNotFound: There is no C++ compiler.
+        """
+        leaders = {name: self.kernels[first] for name, first in self.state.leaders.items()}
+        queue.finish(k.source for k in leaders.values() if k.target == "cpp")
+        if self.state.options.tuned:
+            from fusec.tune.pins import pin
+
+            pin(self.kernels.values())
+        # loading finds them in the store
+        for name, leader in leaders.items():
+            self.kernels[name].share(leader)
+        assert self.state.host is not None
+        self._namespace = {
+            **DTYPES,
+            **self.state.host.constants,
+            "empty_cpu": poisoned(empty_cpu),
+            "empty_large": poisoned(empty_large),
+            "empty_cuda": poisoned(empty_cuda),
+            "empty": poisoned(torch.empty_strided),
+            "expect": expect,
+            "expect_inputs": self._expect_inputs,
+            "multiply_into": multiply_into,
+            "threads": torch.get_num_threads,
+            "failed": self._failed,
+        }
+        for name, kernel in self.kernels.items():
+            self.link(name, kernel.runnable())
+        for name, group in self.state.host.groups.items():
+            self._namespace[name] = self._group(name, group)
+        if any(isinstance(k.runnable(), Simulated) for k in self.kernels.values()):
+            self.notes.append(SIMULATION_NOTE)
+        code = compile(self.state.host.text, f"<host program of {self._label()}>", "exec")
+        exec(code, self._namespace)
+        self._run = self._namespace["run"]
+        if self._has_large_tensors():
+            self._run = pooled(self._run)
+        self._run = self._or_by_operators(self._run)
+        self.native()
+
+    def _expect_inputs(self, inputs: list[object]) -> None:
+        """Check the inputs; from the next call on natively, where there is a way."""
+        found = self._check.native()
+        if found is not None:
+            self._namespace |= {"expect_inputs": found, "expect": expecting()}
+        self._check(inputs)
+
+    def _has_large_tensors(self) -> bool:
+        """Whether the program, or an operator that it calls, may allocate such on the CPU."""
+        sizes = [
+            buffer_bytes(buffer)
+            for buffer in self.state.scheduled.buffers.values()
+            if buffer.device.type == "cpu"
+        ]
+        return any(size is None or size >= POOLED_BYTES for size in sizes)
+
+    def _group(self, name: str, group: Group) -> Callable[..., object]:
+        """Return what launches a group of kernels: natively, as soon as there is a way."""
+        program = self.state.scheduled
+        by_python = python_group(group, program, self._namespace, self._failed)
+
+        def launch(*given: Any) -> object:
+            if native.types() is None:
+                return by_python(*given)
+            with self._native_lock:
+                found = native_group(group, program, self._linked, self._failed, self._work())
+                if found is not None:
+                    self._groups.append(found)
+                self._namespace[name] = found.call if found is not None else by_python
+            return self._namespace[name](*given)
+
+        return launch
+
+    def native(self) -> NativeProgram | DeviceProgram | None:
+        """Return the host program as one native call, if it can be one and the means are there."""
+        if not self._native_known and native.types() is not None:
+            with self._native_lock:  # one program: an edited kernel takes its place in it
+                if not self._native_known:
+                    found: NativeProgram | DeviceProgram | None = native_program(
+                        self.state.scheduled,
+                        self._linked,
+                        self._failed,
+                        self._work(),
+                        frees_inputs=self.kind == "backward",
+                        epilogue=self.epilogue,
+                        check=self._check.native(),
+                    )
+                    if found is None and not self.epilogue.changes_outputs:
+                        found = self._on_device()
+                    if found is not None:
+                        found.call.keep = self.keep
+                    if isinstance(found, NativeProgram):
+                        found.call.otherwise = (self._surprises, self._instead_of_kernels)
+                    self._native, self._native_known = found, True
+                    if self._instead is not None:
+                        self._redirect()
+        return self._native
+
+    def _on_device(self) -> DeviceProgram | None:
+        assert self._run is not None
+        graphs = self.state.options.cuda_graphs
+        if not wanted():
+            return None
+        found = device_program(
+            self.state.scheduled,
+            self._run,
+            self.trace,
+            lambda name: self.kernels[name].runnable(),
+            graphs=graphs,
+            saved=self._saved(),
+            check=self._check.native(),
+        )
+        if isinstance(found, str):
+            self._no_graphs = found if graphs else ""
+            return None
+        return found
+
+    def _saved(self) -> tuple[int, ...]:
+        """Return the positions of the program's outputs that only backward sees."""
+        if self.state.options.keep_inputs:
+            return ()  # those of backward's latest call stay with it
+        (output,) = self.state.module.graph.find_nodes(op="output")
+        known = len(output.args[0]) == len(self.state.scheduled.outputs)
+        return self.state.saved if known else ()
+
+    def graph_notes(self) -> tuple[str, ...]:
+        """Return what became of CUDA graphs, where they are asked for: a line each."""
+        if not self.state.options.cuda_graphs:
+            return ()
+        if isinstance(self._native, DeviceProgram):
+            return self._native.notes
+        reason = self._no_graphs or native.problem() or "the native part of calls is being built"
+        return (f"no CUDA graph: {reason}",)
+
+    def _work(self) -> dict[str, int]:
+        leaders = self.state.leaders  # equal kernels do equal work
+        return {name: self.kernels[leaders[name]].generated.operations for name in self.kernels}
+
+    def _label(self) -> str:
+        return next(iter(self.kernels), self.kind)
+
+    def link(self, name: str, runnable: Runnable) -> None:
+        """Make the host program launch ``runnable`` as kernel ``name``."""
+        if isinstance(runnable, CppRunnable) and self.kernels[name].target == "cpp":
+            self._namespace[name] = runnable.function
+            with self._native_lock:
+                self._linked[name] = runnable
+                for program in (self._native, *self._groups):
+                    if program is not None:
+                        program.link(name, runnable)
+            return
+        if isinstance(self._native, DeviceProgram):
+            self._native.forget()
+        if getattr(runnable, "direct", None) is not None:
+            self._namespace[name] = runnable.direct  # type: ignore[attr-defined]
+        else:
+            leader = self.kernels[self.state.leaders[name]]  # takes as many
+            count = len(leader.signature.arguments)
+            self._namespace[name] = lambda *args: runnable(args[:count], args[count:])
+
+    def _failed(self, name: str, status: int) -> None:
+        raise_check(name, status, self.kernels[name].signature.checks)
+
+    # -- running ----------------------------------------------------------------------------
+
+    def entry(self) -> Callable[..., list[Any]]:
+        """Return the function that AOTAutograd calls with its inputs in a list, to be emptied.
+
+        Its operators run without autocast, whatever the state that it is called in.
+        """
+        assert self._run is not None
+        calls_operators, converts = self.calls_operators, torch._C._is_any_autocast_enabled
+
+        def call(inputs: list[Any]) -> list[Any]:
+            if calls_operators and converts():
+                with torch._C._DisableAutocast():
+                    return call(inputs)
+            if self.announce is not None:
+                announce, self.announce = self.announce, None
+                announce()
+            part = self.current
+            program = part.native()
+            if program is not None and not part.epilogue.changes_outputs:
+                return program.call.boxed(inputs)  # type: ignore[no-any-return]
+            if part.keep:
+                part._last_inputs = tuple(inputs)
+            # It finds its kernels in its globals at each call, where edits replace them.
+            return part._run(inputs)  # type: ignore[misc]
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        self._entry = call
+        return call
+
+    def is_entry(self, function: object) -> bool:
+        """Whether ``function`` is what ``entry`` returned last."""
+        return function is self._entry
+
+    @property
+    def _surprises(self) -> tuple[type[Exception], ...]:
+        """What checks raise of inputs that operators know better than kernels.
+
+        No guard has looked at those of a backward part, and between forward and backward anybody
+        may put something else in their place: hooks on saved tensors return other strides, another
+        dtype. Those of the others were guarded: they are a mistake.
+        """
+        return (Unreadable, UnexpectedInput) if self.kind == "backward" else (Unreadable,)
+
+    def _or_by_operators(
+        self, run: Callable[[list[Any]], list[Any]]
+    ) -> Callable[[list[Any]], list[Any]]:
+        def call(inputs: list[Any]) -> list[Any]:
+            try:
+                return run(inputs)
+            except self._surprises:
+                if not inputs:
+                    raise  # it has begun
+            return self._by_operators(inputs)
+
+        return call
+
+    def _instead_of_kernels(self, *inputs: Any) -> list[Any]:
+        return self.epilogue.finish(inputs, self._by_operators(list(inputs)))
+
+    def _by_operators(self, inputs: list[Any]) -> list[Any]:
+        """Run the graph by ATen's operators: on inputs that are more than their memory."""
+        given = [
+            v.resolve_conj().resolve_neg() if isinstance(v, torch.Tensor) else v for v in inputs
+        ]
+        inputs.clear()
+        self.state.module.recompile()  # passes have changed its graph
+        with torch._C._DisableAutocast(), torch.no_grad():
+            return list(self.state.module(*given))
+
+    def direct_entry(self) -> Callable[..., list[Any]]:
+        """Return the function that TorchDynamo calls with its inputs, past AOTAutograd."""
+        assert self._run is not None
+
+        def call(*inputs: Any) -> list[Any]:
+            # What stands in for this part is called by its native program, if it has one: that
+            # puts marks on the outputs.
+            part = self if self._native is not None else self.current
+            program = part.native()
+            if program is not None:
+                return program.call(*inputs)  # type: ignore[no-any-return]
+            if part.keep:
+                part._last_inputs = inputs
+            return part.epilogue.finish(inputs, part._run(list(inputs)))  # type: ignore[misc]
+
+        return call
+
+    def forget_epilogue(self) -> None:
+        """Leave the outputs as they are: AOTAutograd's wrappers see to them."""
+        if self.epilogue.changes_outputs:
+            self._native, self._native_known = None, False
+        self.epilogue = Epilogue()
+
+    def plain_entry(self) -> Callable[[list[Any]], list[Any]]:
+        """Return ``entry`` without keeping inputs: what measures or tries must not be remembered.
+
+        It takes its inputs in a list and empties it.
+        """
+        call = self.entry()
+
+        def run(inputs: list[Any]) -> list[Any]:
+            part = self.current
+            keep = part.keep
+            part.keep_inputs(False)
+            try:
+                return call(inputs)
+            finally:
+                part.keep_inputs(keep)
+
+        return run
+
+    def keep_inputs(self, keep: bool) -> None:
+        """Keep the inputs of calls from now on, or leave what is kept as it is."""
+        self.keep = keep
+        if self._native is not None:
+            self._native.call.keep = keep
+
+    @property
+    def current(self) -> CompiledPart:
+        """What runs where this part is called: itself, or what was put in its place."""
+        return self._instead if self._instead is not None else self
+
+    def put_in_place(self, other: CompiledPart | None) -> None:
+        """From now on run another part wherever this one is called; None to run this one again.
+
+        Args:
+            other: The same graph under another schedule, built.
+        """
+        with self._native_lock:
+            before, self._instead = self.current, other
+            self._redirect()
+        inputs, after = before.last_inputs, self.current
+        after._last_inputs = inputs
+        if after._native is not None:
+            after._native.call.last = inputs
+
+    def _redirect(self) -> None:
+        """Let whoever holds the native program arrive where the part is called."""
+        other = self._instead
+        if isinstance(self._native, NativeProgram):
+            self._native.call.instead = other.direct_entry() if other is not None else None
+        elif self._native is not None:
+            self._native.redirect(other.entry() if other is not None else None)
+
+    @property
+    def last_inputs(self) -> tuple[object, ...] | None:
+        """Inputs of the latest call, where they are kept."""
+        if self._native is not None and self._native.call.last is not None:
+            return self._native.call.last  # type: ignore[no-any-return]
+        return self._last_inputs
+
+    @cached_property
+    def _traced(self) -> HostProgram:
+        """The host program, launching through ``launch``."""
+        return emit_host(self.state.scheduled, self.state.targets, traced=True)
+
+    def trace(
+        self,
+        inputs: Sequence[object],
+        launch: Callable[[str, list[torch.Tensor], list[int]], None],
+        extern: Callable[..., Any] | None = None,
+    ) -> list[Any]:
+        """Run the host program with ``launch`` in place of every kernel launch.
+
+        Args:
+            inputs: Of the part.
+            launch: Given a kernel's name, its tensors and its symbolic sizes.
+            extern: Called in place of every extern call, in the order of the steps, with what
+                would be called and its arguments; returns what that returns.
+        """
+        host = self._traced
+        namespace = {**self._namespace, **host.constants, "launch": launch}
+        if extern is not None:
+            steps = (s for s in self.state.scheduled.steps if isinstance(s, Extern))
+            targets = {id(called_as(step.target)) for step in steps}
+            for name, value in host.constants.items():
+                if id(value) in targets:
+                    namespace[name] = partial(extern, value)
+        exec(compile(host.text, "<traced host program>", "exec"), namespace)
+        run: Callable[..., list[Any]] = namespace["run"]
+        program = self.state.scheduled
+        written = {name for step in program.steps for name in step.writes()}
+        return run(  # a trace changes nothing: what is updated in place is a copy
+            [
+                clone_strided(v) if name in written and isinstance(v, torch.Tensor) else v
+                for name, v in zip(program.inputs, inputs, strict=True)
+            ]
+        )
+
+    def kernel_inputs(
+        self, name: str, inputs: Sequence[object]
+    ) -> tuple[list[torch.Tensor], list[int]]:
+        """Return the tensors (as they are before the launch) and sizes that a kernel gets."""
+        caught: list[tuple[list[torch.Tensor], list[int]]] = []
+
+        def launch(kernel: str, tensors: list[torch.Tensor], sizes: list[int]) -> None:
+            if kernel == name and not caught:
+                caught.append(([clone_strided(t) for t in tensors], list(sizes)))
+            self.kernels[kernel].runnable()(tensors, sizes)
+
+        self.trace(inputs, launch)
+        return caught[0]
+
+
+def build_runnable(kernel: Kernel, text: str) -> Runnable:
+    """Build ``text`` as ``kernel``.
+
+    Raises:
+        CompileError: It does not compile; the diagnostics carry the lines.
+    """
+    signature, generated = kernel.signature, kernel.generated
+    if kernel.target == "cpp":
+        kind = "cpp" if text == generated.text else "edits-cpp"
+        path: Path = cpp_build.build(text, kind=kind)
+        return CppRunnable(path, generated.entry, signature, kernel.name)
+    from fusec.targets.triton.toolchain.build import build_triton
+
+    runnable = build_triton(text, signature, generated.entry)
+    if all(argument.device == "cpu" for argument in signature.arguments):
+        return Simulated(runnable, kernel)
+    return runnable

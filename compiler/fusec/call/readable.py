@@ -1,0 +1,179 @@
+"""Which tensors kernels can read: plain ones, whose memory is there.
+
+A kernel is given an address. A fake tensor has none; a functional one, a subclass with rules of its
+own, one of a transform stands for more than its memory; a lazily negated or conjugated view holds
+other numbers than it stands for; a storage may have been freed or cut. ATen's operators know all of
+this, so a graph that is given such a tensor runs by them; where there is no memory, they would end
+the process, and an error says so. The native form (``native/readable.cpp``) costs nanoseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._C import _dispatch_keys
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from fusec.build.python_headers import python_flags, python_name
+from fusec.call.dlpack import dlpack_device
+from fusec.errors import FusecError
+from fusec.targets.cpp.toolchain import build as cpp_build
+
+# What torch asks about operators on plain tensors, and does not ask of any other.
+_PLAIN = ("CPU", "CUDA", "HIP", "ADInplaceOrView", "AutogradCPU", "AutogradCUDA", "AutogradHIP")
+_PLAIN_CASTS = ("AutocastCPU", "AutocastCUDA")
+
+_exchange: Any = None
+_problem = ""
+
+
+class Unreadable(FusecError, RuntimeError):
+    """An input is no plain tensor: only operators know what it stands for."""
+
+
+class NoMemory(FusecError, RuntimeError):
+    """The memory of a tensor is not there, or less of it than the tensor's elements need."""
+
+
+def require(value: object, what: str = "a tensor") -> None:
+    """Raise if kernels cannot read a value from memory.
+
+    Args:
+        value: Expected to be a tensor.
+        what: What it is called in the message.
+
+    Raises:
+        Unreadable: It is no plain tensor, or operators go to somebody else first.
+        NoMemory: Its memory is not there.
+    """
+    require_plain(value, what)
+    assert isinstance(value, torch.Tensor)
+    needed, there = _bytes_needed(value), value.untyped_storage().nbytes()
+    if needed > there:
+        raise NoMemory(
+            f"{what} needs {needed} bytes of memory, of which {there} are there",
+            "its storage was freed or made smaller, by untyped_storage().resize_(), say",
+        )
+
+
+def require_plain(value: object, what: str = "a tensor") -> None:
+    """Do as ``require``, but for the memory.
+
+    Raises:
+        Unreadable: As there.
+    """
+    if isinstance(value, torch.SymInt) and not value.node.is_constant():
+        raise Unreadable(f"{what} is {value}, which is no number")
+    if not isinstance(value, torch.Tensor):
+        return
+    if _dispatch_keys(value).raw_repr() & ~_plain_keys():
+        kind = type(value).__name__
+        raise Unreadable(f"{what} is no plain tensor ({kind}), which kernels could read")
+    for mode in _get_current_dispatch_mode_stack():
+        # AOTAutograd's own, on in the first call of a graph, only looks at custom operators.
+        ignores = getattr(mode, "ignore_compile_internals", None)
+        if ignores is None or not ignores():
+            raise Unreadable(f"{what} is given where operators go to {type(mode).__name__} first")
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Return where a tensor's elements are.
+
+    Raises:
+        Unreadable: As ``require``.
+        NoMemory: Likewise.
+    """
+    require(tensor)
+    return tensor.data_ptr()
+
+
+def exchange() -> Any:
+    """Return the capsule that tells native code of readable tensors; None where there is none."""
+    return _exchange
+
+
+def problem() -> str:
+    """Return why there is no native form; empty where there is one, or not yet."""
+    return _problem
+
+
+def prepare() -> None:
+    """Build the native form, once a machine, or find it built."""
+    global _exchange, _problem
+    try:
+        _exchange = _load()
+    except Exception as error:
+        # Calls cost more without it, and nothing else changes.
+        _problem = f"{type(error).__name__}: {error}"
+
+
+def _load() -> Any:
+    torch_folder = Path(torch.__file__).parent
+    # The first line makes another torch or Python another text, so that it has a build of its own.
+    text = f"// torch {torch.__version__}, {python_name()}\n" + (
+        Path(__file__).parent.joinpath("native", "readable.cpp").read_text()
+    )
+    flags = [
+        *python_flags(),
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+        f"-I{torch_folder / 'include'}",
+        f"-L{torch_folder / 'lib'}",
+        *(["-Wl,--no-as-needed"] if sys.platform == "linux" else []),
+        "-lc10",
+    ]
+    library = cpp_build.load_library(cpp_build.build(text, extra_flags=flags, kind="native"))
+    make = ctypes.PYFUNCTYPE(
+        ctypes.py_object,
+        *(ctypes.py_object, ctypes.py_object),
+        *(ctypes.c_ssize_t, ctypes.c_int32, ctypes.c_int32),
+    )(("fusec_readable", library))
+    numbers = [dlpack_device(torch.device(kind)) for kind in ("cpu", "cuda")]
+    return make(torch.Tensor, torch._C.TensorBase, _place(), *[n[0] for n in numbers if n])
+
+
+def _place() -> int:
+    """Return where in a Python tensor the pointer to torch's own tensor is, in bytes.
+
+    Raises:
+        NotImplementedError: It is nowhere near where it has been in every release.
+    """
+    tensors = [torch.empty(size) for size in (0, 1, 2)]
+    word = ctypes.sizeof(ctypes.c_size_t)
+    for offset in range(object.__basicsize__, torch.Tensor.__basicsize__, word):
+        words = [ctypes.c_size_t.from_address(id(each) + offset).value for each in tensors]
+        if words == [each._cdata for each in tensors]:
+            return offset
+    raise NotImplementedError("this torch keeps its tensors elsewhere")
+
+
+@functools.cache
+def _plain_keys() -> int:
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
+    for name in (*_PLAIN, *_PLAIN_CASTS):
+        keys = keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name))
+    return int(keys.raw_repr())
+
+
+def _bytes_needed(tensor: torch.Tensor) -> int:
+    if tensor.numel() == 0:
+        return 0
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in pairs)
+    return int((tensor.storage_offset() + last + 1) * tensor.itemsize)
+
+
+__all__ = [
+    "NoMemory",
+    "Unreadable",
+    "address",
+    "exchange",
+    "prepare",
+    "problem",
+    "require",
+    "require_plain",
+]

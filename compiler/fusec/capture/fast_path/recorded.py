@@ -1,0 +1,276 @@
+"""Calls that record for autograd, without AOTAutograd's wrappers around them.
+
+AOTAutograd makes a class of ``torch.autograd.Function`` of every forward graph with its backward
+graph, and wraps it so that anything can be handled: tensor subclasses, aliases, tokens, states of
+random numbers, autocast. What it put in is written in the code that it generates and in its record
+of the graph. Where that is nothing but "run, save, hand out", a subclass of its own class does just
+this: ``forward`` in fewer steps, ``backward`` likewise where a call asks for nothing special (a
+gradient of the gradient, a graph that is kept, a transform) and AOTAutograd's own where it does.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+import torch
+
+from fusec.call.part import CompiledPart
+from fusec.call.updates import note_updates
+from fusec.capture.fast_path.direct import (
+    LOOKED_UP,
+    cell,
+    names_only,
+    updates_are_plain,
+    wrapper_of,
+)
+
+# What the generated parts of AOTAutograd's wrappers may name: running, and normalizing results,
+# and that operators convert nothing once more where the graph was made under autocast.
+_NO_AUTOCAST = "_DisableAutocast_"
+_COMMON = frozenset(("torch isinstance tuple list len AssertionError " + _NO_AUTOCAST).split())
+_WRAPPER = _COMMON | frozenset(
+    "_C _is_view_replay_enabled _set_view_replay_enabled enable_grad _apply_mutations_".split()
+)
+_FORWARD = _COMMON
+_BACKWARD = _COMMON | frozenset(
+    "saved_tensors symints opaque_objects _C _is_key_in_tls _get_obj_in_tls functools partial run "
+    "is_grad_enabled any requires_grad Tensor".split()
+)
+_PLAIN_OUTPUTS = ("non_alias",)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a pair of graphs does, as positions.
+
+    Attributes:
+        function: AOTAutograd's class.
+        updated: The inputs that the first outputs are copied into.
+        returned: How many outputs are no tensors saved for backward.
+        constant: Those of them that have no gradient.
+        gradients: Positions of the gradients that the backward graph takes.
+        layouts: Shape and strides of each of these, or its memory format.
+        listed: Whether backward is given its gradients in a list, to be emptied.
+    """
+
+    function: type[torch.autograd.Function]
+    updated: tuple[int, ...]
+    returned: int
+    constant: tuple[int, ...]
+    gradients: tuple[int, ...]
+    layouts: tuple[tuple[Any, Any, torch.memory_format | None], ...]
+    listed: bool
+
+
+def recorded_call(compiled: Callable[..., Any], part: CompiledPart) -> Callable[..., Any] | None:
+    """Return a shorter way to call what AOTAutograd made of a graph and its gradient.
+
+    Args:
+        compiled: What AOTAutograd returned; it is what calls of another kind go to.
+        part: The forward part.
+
+    Returns:
+        None where AOTAutograd's wrappers do more than is known here.
+    """
+    try:
+        plan = _plan(compiled)
+        never_traced = _never_traced()
+    except (AttributeError, LookupError, TypeError, ValueError, ImportError):
+        return None  # another release of torch builds other wrappers
+    if plan is None or not torch.is_grad_enabled():
+        return None
+    run = part.entry()
+    made = _subclass(plan, run)
+    for method in (made.forward, made.backward):
+        never_traced(method.__code__)
+    # Not Function.apply, which asks about transforms once more, and unwraps what is left of them.
+    apply = super(torch.autograd.Function, made).apply  # type: ignore[misc]
+    updated = plan.updated
+    is_grad_enabled = torch.is_grad_enabled
+    transformed = torch._C._are_functorch_transforms_active
+
+    def call(*inputs: Any) -> Any:
+        if transformed() or not is_grad_enabled():
+            return compiled(*inputs)
+        outputs: Any = apply(*inputs)
+        if not updated:
+            return outputs
+        note_updates([inputs[i] for i in updated], outputs)
+        return outputs[len(updated) :]
+
+    return call
+
+
+def _subclass(plan: _Plan, run: Callable[[list[Any]], list[Any]]) -> type[torch.autograd.Function]:
+    function, returned, constant = plan.function, plan.returned, plan.constant
+    updated = plan.updated
+    slow: Callable[..., Any] = function.backward
+    forward_cls: Any = function
+
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        outputs = run(list(inputs))
+        # As AOTAutograd does it: a view would keep its base and its history.
+        ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in outputs[returned:]])
+        ctx.symints = ctx.opaque_objects = ctx._tensors_no_vc_check = ()
+        for i, each in enumerate(updated):
+            if outputs[i] is inputs[each]:
+                outputs[i] = None  # its kernel has updated it; torch would return a view of it
+        if constant:
+            values = [outputs[i] for i in constant]
+            ctx.mark_non_differentiable(*[v for v in values if isinstance(v, torch.Tensor)])
+        ctx._materialize_non_diff_grads = False
+        return tuple(outputs[:returned])
+
+    def backward(ctx: Any, *given: Any) -> Any:
+        # From the first gradient on it is there, wrapped so that TorchDynamo leaves it alone.
+        compiled = getattr(forward_cls.compiled_bw, "_torchdynamo_orig_callable", None)
+        gradients: Any = given[0] if plan.listed else given
+        if compiled is None or not _is_plain_call(plan, gradients):
+            return slow(ctx, *given)
+        arguments = [*ctx.saved_tensors, *_laid_out(plan, gradients)]
+        if plan.listed:
+            gradients.clear()
+        ctx.maybe_clear_saved_tensors()
+        return tuple(compiled(arguments))
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    # The name is what a result's grad_fn shows.
+    return type(function.__name__, (function,), methods)
+
+
+def _is_plain_call(plan: _Plan, gradients: Sequence[Any]) -> bool:
+    """Whether AOTAutograd would run the backward graph on the gradients, laid out as it wants."""
+    if (
+        torch.is_grad_enabled()
+        or torch.are_deterministic_algorithms_enabled()
+        # AOTAutograd's own refuses where buffers were to be used again, and are needed once more.
+        or torch._C._autograd._get_current_graph_task_keep_graph()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or (torch._C._is_key_in_tls("context") and torch._C._get_obj_in_tls("context") is not None)
+    ):
+        return False
+    for position in plan.gradients:
+        gradient = gradients[position]
+        if type(gradient) is not torch.Tensor or gradient.layout is not torch.strided:
+            return False
+    return True
+
+
+def _laid_out(plan: _Plan, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the gradients that the backward graph takes, in the layouts that it takes them in."""
+    found = []
+    for position, (shape, strides, memory_format) in zip(plan.gradients, plan.layouts, strict=True):
+        gradient = gradients[position]
+        if memory_format is not None:
+            gradient = gradient.contiguous(memory_format=memory_format)
+        elif gradient.shape != shape or gradient.stride() != strides:
+            dtype, device = gradient.dtype, gradient.device
+            laid_out = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+            gradient = laid_out.copy_(gradient)
+        found.append(gradient)
+    return found
+
+
+# -- what AOTAutograd built -----------------------------------------------------------------
+
+
+def _plan(compiled: Any) -> _Plan | None:
+    wrapper = wrapper_of(compiled)
+    listed = "_codegen_runtime_wrapper" in wrapper.__code__.co_freevars
+    inner = cell(cell(wrapper, "_inner_compiled_fn" if listed else "compiled_fn"), "f")
+    function: Any = inner.__self__
+    if (
+        not isinstance(inner, MethodType)
+        or inner.__func__ is not torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+        or function.__mro__[1] is not torch.autograd.Function
+        or not (_is_generated(wrapper, function) if listed else _is_looked_up(wrapper, function))
+    ):
+        return None
+    record = function.metadata
+    if not _is_plain(record) or function.maybe_subclass_metadata is not None:
+        return None
+    updated = tuple(record.mutated_inp_runtime_indices)
+    infos = [*(record.input_info[i] for i in updated), *record.output_info]
+    returned = record.num_forward_returns
+    if len(infos) != returned:
+        return None
+    gradients = tuple(
+        len(updated) + i
+        for i, each in enumerate(record.output_info)
+        if issubclass(each.raw_type, torch.Tensor)
+        and getattr(each, "requires_grad_for_backward", each.requires_grad)
+    )
+    formats = [each.memory_format for each in record.subclass_tangent_meta]
+    if len(formats) != len(gradients):
+        return None
+    return _Plan(
+        function,
+        updated,
+        returned,
+        tuple(i for i, each in enumerate(infos) if not each.requires_grad),
+        gradients,
+        tuple((each.size, each.stride, each.memory_format) for each in formats),
+        listed,
+    )
+
+
+def _is_generated(wrapper: Any, function: Any) -> bool:
+    """Whether the text of AOTAutograd's wrappers says that they do no more than is known here."""
+    return (
+        names_only(cell(wrapper, "_codegen_runtime_wrapper"), _WRAPPER)
+        and names_only(function._fwd_fn, _FORWARD)
+        and names_only(function._bwd_fn, _BACKWARD)
+    )
+
+
+def _is_looked_up(wrapper: Any, function: Any) -> bool:
+    """Likewise of releases before 2.12, whose wrappers look up in records what to do."""
+    return (
+        frozenset(wrapper.__code__.co_freevars) <= LOOKED_UP
+        and cell(wrapper, "trace_joint")
+        and not cell(wrapper, "keep_input_mutations")
+        and not cell(wrapper, "indices_of_inps_to_detach")
+        and not cell(function.forward, "backward_state_indices")
+        and not cell(function.forward, "num_rng")
+    )
+
+
+def _is_plain(record: Any) -> bool:
+    return bool(
+        updates_are_plain(record)
+        and all(each.output_type.name in _PLAIN_OUTPUTS for each in record.output_info)
+        and record.grad_enabled_mutation is None
+        and not record.tokens
+        and not record.num_backward_tokens
+        and not record.num_intermediate_bases
+        and not record.num_unsafe_view_outputs
+        and not record.num_outputs_aliased
+        and not record.num_symints_saved_for_bw
+        and not record.num_opaque_objects_saved_for_bw
+        and record.num_tensors_saved_with_no_vc_check == 0
+        and not record.dynamic_outputs
+        and not record.dynamic_saved_tensors_idxs
+        and not record.is_rng_op_functionalized
+        and not record.num_graphsafe_rng_states
+        and not record.indices_of_inputs_that_requires_grad_with_mutations_in_bw
+    )
+
+
+@functools.cache
+def _never_traced() -> Callable[[Any], None]:
+    """Return what keeps TorchDynamo from tracing code, and what that calls."""
+    from torch._C._dynamo.eval_frame import set_code_exec_strategy
+    from torch._dynamo.types import (  # type: ignore[attr-defined]
+        FrameAction,
+        FrameExecStrategy,
+    )
+
+    skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
+    return lambda code: set_code_exec_strategy(code, skip)
+
+
+__all__ = ["recorded_call"]

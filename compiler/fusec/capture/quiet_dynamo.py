@@ -1,0 +1,115 @@
+"""What TorchDynamo does beside compiling is left out where fusec makes it compile.
+
+After each compilation it empties the processor's cache and times one evaluation of its guards, for
+a log and a metric: a tenth of the time that a small function takes to compile.  It reads the whole
+of every file that it traces through for the names of functions, which only another log shows.  And
+where an optimizer marks its step for the profiler, it warns that it ignores the mark: in a notebook
+a red box, about code that nobody wrote, below every training cell.
+
+All are hooked once a process, and look at what the thread is doing: most calls compile nothing, and
+should not pay.  Python's garbage collector rests while TorchDynamo traces.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from typing import Any
+
+import torch
+from torch._dynamo.callback import callback_handler
+
+from fusec.gc_pause import Rest
+
+_TIMES, _NAMES = "profile_guard_manager", "get_funcname"
+_LOGGER = "torch._dynamo.variables.ctx_manager"
+_REMARK = "Profiler record function"
+_thread = threading.local()
+
+
+class Quiet:
+    """Within it, on this thread, TorchDynamo does nothing for its logs, unless they are on."""
+
+    __slots__ = ("_outer",)
+
+    def __enter__(self) -> None:
+        """Begin."""
+        self._outer = _is_quiet()
+        _thread.quiet = True
+        if _begins not in callback_handler.start_callbacks:  # ``torch._dynamo.reset`` forgets them
+            callback_handler.register_start_callback(_begins)
+            callback_handler.register_end_callback(_ends)
+
+    def __exit__(self, *_: object) -> None:
+        """End, unless there is another one round it."""
+        _thread.quiet = self._outer
+
+
+def _is_quiet() -> bool:
+    return getattr(_thread, "quiet", False)
+
+
+@functools.cache
+def install() -> None:
+    """Hook into TorchDynamo, once; a release that has no such parts is left alone."""
+    logging.getLogger(_LOGGER).addFilter(_says_something)
+    _name_no_functions()
+    guards: Any = torch._dynamo.guards
+    original, log = getattr(guards, _TIMES, None), getattr(guards, "guards_log", None)
+    if original is None or log is None:
+        return
+
+    @functools.wraps(original)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        if _is_quiet() and not log.isEnabledFor(logging.DEBUG):
+            return 0.0
+        return original(*args, **kwargs)
+
+    setattr(guards, _TIMES, timed)
+
+
+def _name_no_functions() -> None:
+    """Have TorchDynamo look up the names of functions where a log shows them only."""
+    tracing: Any = torch._dynamo.symbolic_convert
+    original = getattr(tracing, _NAMES, None)
+    logs: list[Any] = [
+        getattr(torch._dynamo.output_graph, "trace_call_log", None),
+        getattr(tracing, "trace_call_log", None),
+        getattr(tracing, "trace_source_log", None),
+    ]
+    if original is None or None in logs:
+        return
+
+    @functools.wraps(original)
+    def name(*args: Any) -> str | None:
+        if _is_quiet() and not any(log.isEnabledFor(logging.DEBUG) for log in logs):
+            return None
+        found: str | None = original(*args)
+        return found
+
+    setattr(tracing, _NAMES, name)
+
+
+_rest: Rest | None = None  # TorchDynamo calls the two below in pairs, under a lock of its own
+
+
+def _begins(_: object) -> None:
+    global _rest
+    if _is_quiet():
+        _rest = Rest()
+        _rest.__enter__()
+
+
+def _ends(_: object) -> None:
+    global _rest
+    if _rest is not None:
+        _rest.__exit__()
+        _rest = None
+
+
+def _says_something(record: logging.LogRecord) -> bool:
+    return not (_is_quiet() and str(record.msg).startswith(_REMARK))
+
+
+__all__ = ["Quiet", "install"]

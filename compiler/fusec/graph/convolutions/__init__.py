@@ -1,0 +1,1 @@
+"""Passes about convolutions: memory format, windows of one pixel, depthwise."""

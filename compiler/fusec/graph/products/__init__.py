@@ -1,0 +1,1 @@
+"""Passes about products of matrices: precision, alignment, bias, library."""

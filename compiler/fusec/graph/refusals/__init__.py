@@ -1,0 +1,1 @@
+"""Calls that eager refuses: found before anything is compiled that would accept them."""

@@ -1,0 +1,1 @@
+"""Passes that simplify: cse, foreach, masks, seeds, short rows."""

@@ -1,0 +1,1 @@
+"""Passes over joint graphs: what forward keeps for backward, and what backward computes again."""

@@ -1,0 +1,110 @@
+"""How long each step of a graph takes alone: its kernels, and its calls of ATen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch.utils import _pytree as pytree
+
+from fusec.call.strided import clone_strided
+from fusec.ir.body import Extern
+from fusec.report import SourceLine, Timing
+from fusec.tune.measure import PRECISION, interleave
+
+if TYPE_CHECKING:
+    from fusec.call.compiled_graph import CompiledGraph
+    from fusec.call.part import CompiledPart
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The time of one step, alone, on its own inputs of the latest call.
+
+    Attributes:
+        name: The kernel's name, or the operator's.
+        kind: Which of the two.
+        where: The user's line of a call; a kernel has several, which its source knows.
+        timing: With its data left in the cache, on the CPU.
+    """
+
+    name: str
+    kind: Literal["kernel", "extern"]
+    where: SourceLine | None
+    timing: Timing
+
+
+def step_times(
+    graph: CompiledGraph,
+    seconds: float = 0.2,
+    *,
+    externs: bool = True,
+    stop: Callable[[], bool] | None = None,
+) -> tuple[StepTime, ...]:
+    """Time the steps of a graph's parts against each other, interleaved.
+
+    Args:
+        graph: A part of it that has not run with its inputs kept is left out.
+        seconds: For all steps together.
+        externs: Whether to time the calls of ATen as well.
+        stop: Asked between rounds; what was measured so far is returned.
+
+    Returns:
+        In the order in which they run.
+    """
+    with graph.lock, torch.no_grad(), torch.random.fork_rng(devices=[]):
+        found: list[tuple[str, Literal["kernel", "extern"], SourceLine | None, Any]] = []
+        device = "cpu"
+        for part in graph.parts:
+            if part.last_inputs is None:
+                continue
+            for step, call, tensors in _calls(part, externs=externs):
+                device = next((t.device.type for t in tensors), device)
+                if isinstance(step, str):
+                    found.append((step, "kernel", None, call))
+                elif not step.is_plumbing:
+                    label = str(step.target).removesuffix(".default")
+                    found.append((label, "extern", step.where, call))
+        timings = interleave(
+            {str(number): call for number, (_, _, _, call) in enumerate(found)},
+            seconds=seconds,
+            device=device,
+            flush_l2=device == "cuda",
+            precision=PRECISION,
+            stop=stop,
+        )
+    return tuple(
+        StepTime(name, kind, where, timings[str(number)])
+        for number, (name, kind, where, _) in enumerate(found)
+    )
+
+
+def _calls(
+    part: CompiledPart, *, externs: bool
+) -> list[tuple[str | Extern, Callable[[], object], Sequence[torch.Tensor]]]:
+    """Run a part once; return each step as a call with what it was given, in order."""
+    found: list[tuple[str | Extern, Callable[[], object], Sequence[torch.Tensor]]] = []
+    steps = (step for step in part.state.scheduled.steps if isinstance(step, Extern))
+
+    def launch(name: str, tensors: list[torch.Tensor], sizes: list[int]) -> None:
+        runnable = part.kernels[name].runnable()
+        given = [clone_strided(tensor) for tensor in tensors]  # as they are before the launch
+        found.append((name, partial(runnable, given, list(sizes)), given))
+        runnable(tensors, sizes)
+
+    def extern(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        step = next(steps)
+        if step.mutates:
+            given, named = pytree.tree_map_only(torch.Tensor, clone_strided, (args, kwargs))
+        else:
+            given, named = args, kwargs
+        tensors = [t for t in pytree.tree_leaves((given, named)) if isinstance(t, torch.Tensor)]
+        found.append((step, partial(function, *given, **named), tensors))
+        return function(*args, **kwargs)
+
+    assert part.last_inputs is not None
+    part.trace(part.last_inputs, launch, extern if externs else None)
+    return found

@@ -1,1 +1,0 @@
-"""Build, load and launch kernels."""

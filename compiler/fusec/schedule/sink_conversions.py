@@ -1,0 +1,80 @@
+"""Conversions of inputs, not long before what they are for.
+
+They wait for nothing, and an order by dependencies alone would convert all weights of a network
+before its second layer runs: memory for all of them at once (a diffusion transformer's inference
+took four times TorchInductor's).  But a few ahead of time are as well: those of a kind start as one
+(``device/packing.py``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from fusec.ir.body import Buffer, Compute, Extern, Step
+from fusec.schedule.choices import AHEAD_BYTES, LEAST_LATE_BYTES, buffer_bytes
+
+
+def convert_late(
+    steps: Sequence[Step], inputs: Sequence[str], buffers: Mapping[str, Buffer]
+) -> tuple[Step, ...]:
+    """Return the steps with what only converts inputs put off while enough of it is there.
+
+    Args:
+        steps: In an order that they may run in.
+        inputs: The program's.
+        buffers: By name.
+    """
+    changed = {n for s in steps if isinstance(s, Extern) for n in s.mutates}
+    changed |= {name for step in steps for name in step.writes()} & set(inputs)
+    still = set(inputs) - changed
+    writers = Counter(name for step in steps for name in step.writes())
+    reader: dict[str, int] = {}  # the first one of each buffer
+    for position, step in enumerate(steps):
+        for name in step.reads():
+            reader.setdefault(name, position)
+    waiting = {
+        step.body.stores[0].buffer: step
+        for step in steps
+        if isinstance(step, Compute)
+        and _converts(step, still, buffers)
+        and writers[step.body.stores[0].buffer] == 1  # nothing is added to it later
+        and step.body.stores[0].buffer not in changed
+    }
+    queue = sorted((reader[name], name) for name in waiting if name in reader)
+    late = {name for _, name in queue}
+    ahead: dict[str, int] = {}
+    result: list[Step] = []
+    for step in steps:
+        if any(name in late for name in step.writes()):
+            continue
+        needed = set(step.reads())
+        asked = bool(queue) and queue[0][1] in needed
+        while asked and queue and (queue[0][1] in needed or _room(ahead, queue[0][1], buffers)):
+            _, name = queue.pop(0)
+            result.append(waiting[name])
+            ahead[name] = buffer_bytes(buffers[name])
+        for name in needed:
+            ahead.pop(name, None)
+        result.append(step)
+    return tuple(result + [waiting[name] for _, name in queue])
+
+
+def _converts(step: Compute, inputs: set[str], buffers: Mapping[str, Buffer]) -> bool:
+    body = step.body
+    return (
+        len(body.stores) == 1
+        and not body.has_reduction
+        and not body.products
+        and body.stores[0].mode == "set"
+        and bool(body.reads())
+        and set(body.reads()) <= inputs
+        and buffer_bytes(buffers[body.stores[0].buffer]) >= LEAST_LATE_BYTES
+    )
+
+
+def _room(ahead: Mapping[str, int], name: str, buffers: Mapping[str, Buffer]) -> bool:
+    return sum(ahead.values()) + buffer_bytes(buffers[name]) <= AHEAD_BYTES
+
+
+__all__ = ["convert_late"]

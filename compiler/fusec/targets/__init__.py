@@ -1,0 +1,1 @@
+"""Languages that kernels are written in, a folder a target."""

@@ -1,0 +1,207 @@
+"""From a body to the text of a C++ kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from fusec.codegen.common.operation_count import count_operations
+from fusec.codegen.common.patterns import index_nodes, replace_values, use_one_plus
+from fusec.codegen.common.relaxed_maths import coarse_nodes, relaxed_nodes
+from fusec.codegen.common.signatures import body_sizes, identifier, make_signature
+from fusec.ir.body import Body, Buffer
+from fusec.ir.index import Expr, product
+from fusec.ir.node import Node, Op, Reduce, Scan, op
+from fusec.kernel import Argument, KernelSource
+from fusec.targets.cpp.loops.columns import column_axis, write_columns
+from fusec.targets.cpp.loops.pointwise import write_pointwise
+from fusec.targets.cpp.loops.row_and_column import write_crossed
+from fusec.targets.cpp.loops.rows import write_rows
+from fusec.targets.cpp.loops.scatter import write_updates
+from fusec.targets.cpp.loops.short_rows import narrow_axis, write_narrow
+from fusec.targets.cpp.loops.split_reductions import should_split, write_pieces
+from fusec.targets.cpp.memory.nontemporal import END, STREAM, streamed_buffers
+from fusec.targets.cpp.text.dtypes import C_TYPES, ELEMENT_TYPES
+from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.support import helper_texts
+from fusec.targets.cpp.text.writer import Writer
+
+_RESERVED = {"threads", "failed", "lane", "count", "LINE", "INFINITY", "NAN", "at_most"}
+_RESERVED |= {"GRAIN", "ROWS", "COLUMNS", "PIECES", "BLOCK", "UNROLL", "TILE_ROWS", "TILE_COLUMNS"}
+_RESERVED |= {"ahead", "ahead_to_write", "div_floor", "mod_floor", STREAM, END, "together"}
+_RESERVED |= {"nan_max", "nan_min", "running_sums", "mark"}
+_RESERVED |= {"random_bits", "random_word", "random_group", "random_words"}
+_RESERVED |= {f"wrap_{name}{bits}" for name in ("add", "sub", "mul") for bits in ("", "32")}
+_RESERVED |= {f"turn_over_{bits}" for bits in (8, 16, 32, 64)}
+
+
+# What has a shorter form in float32 that half precision does not tell apart.
+_FOR_HALF = frozenset({"exp", "sigmoid", "one_plus_erf"})
+_FOR_BFLOAT16 = frozenset({"one_plus_erf"})
+
+
+def emit_cpp(
+    name: str, body: Body, buffers: Mapping[str, Buffer], *, label: str = ""
+) -> KernelSource:
+    """Write a kernel for ``body``.
+
+    Args:
+        name: The kernel's name; its C++ function is called the same.
+        body: What it computes.
+        buffers: Every buffer that the body names.
+        label: A few words on what it is, for its head.
+
+    Raises:
+        UnsupportedNode: A value has a type or an operation that has no C++.
+    """
+    body = _use_patterns(body)
+    signature, names = make_signature(body, buffers, _RESERVED)
+    taken = {argument.name for argument in signature.arguments} | _RESERVED
+    size_names = {}
+    for symbol in body_sizes(body, buffers):
+        size_names[symbol] = identifier(symbol.name, taken, "n")
+    entry = identifier(name, set(), "kernel")
+    streamed = streamed_buffers(body, buffers)
+    kernel = Kernel(body, buffers, names, signature, size_names, streamed=streamed)
+    scope = Scope(kernel)
+    scope.taken = taken | {entry}
+
+    code = Writer(1)
+    if kernel.checked:
+        code.line("int failed = 0; // the number of a check that failed")
+    if body.sums:
+        write_crossed(kernel, scope, code)
+    elif body.has_reduction or body.reduce_axes:
+        column, narrow = column_axis(kernel), narrow_axis(kernel)
+        if column is not None:
+            write_columns(kernel, scope, code, column)
+        elif narrow is not None:
+            write_narrow(kernel, scope, code, narrow)
+        elif should_split(kernel):
+            write_pieces(kernel, scope, code)
+        else:
+            write_rows(kernel, scope, code)
+    elif body.updated():
+        write_updates(kernel, scope, code)
+    else:
+        write_pointwise(kernel, scope, code)
+    if END in kernel.helpers:
+        code.line(f"{END}();")
+    code.line("return failed;" if kernel.checked else "return 0;")
+
+    for argument in signature.arguments:
+        if C_TYPES[argument.dtype].startswith("fx_"):
+            kernel.use(f"to_float.{C_TYPES[argument.dtype].removeprefix('fx_')}")
+    file = Writer()
+    summary = summarize(body)
+    _write_head(file, kernel, label or name, summary)
+    helpers = helper_texts(kernel.helpers)
+    if any("INFINITY" in line.text for line in code.lines):
+        file.line("#define INFINITY __builtin_inff()")
+    if any("NAN" in line.text for line in code.lines):
+        file.line('#define NAN __builtin_nanf("")')
+    if helpers.declarations:
+        file.line()
+        file.line("// Defined below the kernel.")
+        file.lines_of(helpers.declarations.rstrip("\n").splitlines())
+    file.line()
+    file.lines_of([*kernel.tunables.values(), *kernel.asserts])
+    if kernel.tunables:
+        file.line()
+    _write_parameters(file, kernel, entry)
+    file.line("{")
+    file.lines.extend(code.lines)
+    file.line("}")
+    if helpers.definitions:
+        file.line()
+        file.lines_of(helpers.definitions.rstrip("\n").splitlines())
+    return KernelSource(
+        name=name,
+        target="cpp",
+        entry=entry,
+        text=file.text,
+        signature=signature,
+        origins=file.origins(),
+        read_bytes=_bytes(a for a in signature.arguments if a.role != "out"),
+        written_bytes=_bytes(a for a in signature.arguments if a.role != "in"),
+        operations=count_operations(body),
+        summary=summary,
+    )
+
+
+def _use_patterns(body: Body) -> Body:
+    fixed = index_nodes(body)
+    body = use_one_plus(body, ("erf",), lambda n: n.dtype == torch.float32 and n not in fixed)
+    if not any(isinstance(n, Op) and n.name in _FOR_HALF for n in body.nodes()):
+        return body
+    relaxed, coarse = relaxed_nodes(body), coarse_nodes(body)
+
+    def for_half(node: Node, done: Mapping[Node, Node]) -> Node | None:
+        if isinstance(node, Op) and node.name in _FOR_HALF and node in relaxed:
+            bfloat16 = node.name in _FOR_BFLOAT16 and node in coarse
+            name = f"{node.name}_for_{'bfloat16' if bfloat16 else 'half'}"
+            return op(name, (done[node.args[0]],), node.dtype)
+        return None
+
+    return replace_values(body, for_half)
+
+
+def summarize(body: Body) -> str:
+    """Return ``pointwise over 4096 x 1024`` or so."""
+
+    def sizes(axes: tuple[object, ...], extents: tuple[Expr, ...]) -> str:
+        return " x ".join(str(e) for e in extents) if axes else "one point"
+
+    outer, inner = body.sizes()
+    if body.updated():
+        return f"updates at {sizes(body.axes, outer)}"
+    if not body.has_reduction and not body.reduce_axes:
+        return f"pointwise over {sizes(body.axes, outer)}"
+    kinds = dict.fromkeys(
+        f"running {n.kind}" if isinstance(n, Scan) else n.kind
+        for n in body.nodes()
+        if isinstance(n, Reduce | Scan)
+    )
+    what = ", ".join(kinds) or "row stores"
+    where = f" for each of {sizes(body.axes, outer)}" if body.axes else ""
+    columns = ", and sums of the columns" if body.sums else ""
+    return f"{what} over {sizes(body.reduce_axes, inner)}{where}{columns}"
+
+
+def _write_head(file: Writer, kernel: Kernel, label: str, summary: str) -> None:
+    file.line(f"// {label}: {summary}.")
+    for argument in kernel.signature.arguments:
+        shape = " x ".join(str(s) for s in argument.shape) or "scalar"
+        verb = {"in": "reads", "out": "writes", "inout": "updates"}[argument.role]
+        dtype = str(argument.dtype).removeprefix("torch.")
+        file.line(f"//   {verb} {argument.name}: {shape} {dtype}")
+    for source in kernel.body.origins():
+        file.line(f"// {source}")
+    file.line("#include <stdint.h>")
+
+
+def _write_parameters(file: Writer, kernel: Kernel, entry: str) -> None:
+    parameters = []
+    for argument in kernel.signature.arguments:
+        const = "const " if argument.role == "in" else ""
+        # What is read and written through one parameter is promised nothing.
+        restrict = " __restrict__" if argument.role != "inout" else ""
+        parameters.append(f"{const}{ELEMENT_TYPES[argument.dtype]}*{restrict} {argument.name}")
+    parameters += [f"int64_t {name}" for name in kernel.size_names.values()]
+    parameters.append("int64_t threads")
+    file.line(f'extern "C" int {entry}({", ".join(parameters)})')
+
+
+def _bytes(arguments: object) -> int:
+    total = 0
+    for argument in arguments:  # type: ignore[attr-defined]
+        assert isinstance(argument, Argument)
+        count = product(argument.shape).constant
+        if count is None:
+            return -1
+        total += count * argument.dtype.itemsize
+    return total
+
+
+__all__ = ["emit_cpp"]

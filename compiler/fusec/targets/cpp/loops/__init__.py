@@ -1,0 +1,1 @@
+"""Loop nests, a file a kind: pointwise, rows, columns, short rows, scatter."""

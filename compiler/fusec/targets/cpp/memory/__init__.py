@@ -1,0 +1,1 @@
+"""Ways to move less, and to wait less: prefetch, staging, nontemporal stores, transposed reads."""

@@ -1,0 +1,61 @@
+"""Reads that step through memory the wrong way, done a tile at a time.
+
+Where the vector loop runs along one axis and a tensor is contiguous along another, every element
+of a vector would come from a cache line of its own.  So a square tile of that tensor is read along
+its own rows first and turned over into a small array; the loops over the tile then read the array.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.node import Load
+from fusec.targets.cpp.plan import choices
+from fusec.targets.cpp.text.scope import Kernel
+
+
+@dataclass(frozen=True)
+class Turned:
+    """Loads to do through a tile.
+
+    Attributes:
+        across: The axis along which they are contiguous.
+        steps: Each load, and its step in memory along the vector axis.
+    """
+
+    across: Symbol
+    steps: tuple[tuple[Load, Expr], ...]
+
+
+def turned_loads(kernel: Kernel, last: Symbol) -> Turned | None:
+    """Return the loads that should go through a tile, for a vector loop along ``last``."""
+    found: dict[Symbol, list[tuple[Load, Expr]]] = {}
+    for load in kernel.body.loads():
+        if load.buffer in kernel.updated or load.mask is not None:
+            continue
+        offset = kernel.buffers[load.buffer].offset(load.index)
+        if any(s.kind == "indirect" for s in offset.symbols()) or not offset.is_affine_in(last):
+            continue
+        step = offset.coefficient(last)
+        if step in (0, 1):
+            continue
+        for axis in kernel.body.axes:
+            if axis is last or not offset.is_affine_in(axis):
+                continue
+            if offset.coefficient(axis) == 1 and not _crossed(offset, axis, last):
+                found.setdefault(axis, []).append((load, step))
+                break
+    if not found:
+        return None
+    across = max(found, key=lambda axis: len(found[axis]))
+    for axis in (across, last):
+        size = axis.size.constant if axis.size is not None else 1
+        if size is not None and size < choices.MIN_TILE:
+            return None
+    return Turned(across, tuple(found[across]))
+
+
+def _crossed(offset: Expr, first: Symbol, second: Symbol) -> bool:
+    """Whether the step along one axis depends on the other."""
+    return any(first in monomial and second in monomial for monomial in offset.terms)

@@ -1,0 +1,242 @@
+"""One node of a value graph as C++: the operators, the helpers, the casts, the constants.
+
+An ``Expression`` is text with its precedence, so that parentheses stand only where they are
+needed, and with what a writer has to know before it puts the text somewhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from fusec.ir.node import Cast, Const, Node, Op
+from fusec.ir.ops import RANDOM_BITS, RANDOM_WORD
+from fusec.targets.cpp.text.dtypes import C_TYPES, HALVES, SHORT, is_integer, literal
+from fusec.targets.cpp.text.support import function_name, helper_name, own_name
+
+ATOM, UNARY, PRODUCT, SUM, COMPARE, EQUAL, BITS, CHOICE = range(8)
+
+
+@dataclass(frozen=True)
+class Expression:
+    """C++ text for a value.
+
+    Attributes:
+        text: The text.
+        level: Its precedence: ``ATOM`` binds strongest.
+        reads: Whether it reads memory: it must not move under a condition or past a write.
+    """
+
+    text: str
+    level: int = ATOM
+    reads: bool = False
+
+    def within(self, level: int) -> str:
+        """Return the text for a place that takes what binds at least as strongly as ``level``."""
+        return self.text if self.level <= level else f"({self.text})"
+
+
+class UnsupportedNode(TypeError):
+    """A node that has no C++: a dtype that no kernel stores, an unknown operation."""
+
+
+_INFIX = {
+    "add": ("+", SUM),
+    "sub": ("-", SUM),
+    "mul": ("*", PRODUCT),
+    "truediv": ("/", PRODUCT),
+    "lt": ("<", COMPARE),
+    "le": ("<=", COMPARE),
+    "gt": (">", COMPARE),
+    "ge": (">=", COMPARE),
+    "eq": ("==", EQUAL),
+    "ne": ("!=", EQUAL),
+    "bitwise_and": ("&", BITS),
+    "bitwise_or": ("|", BITS),
+    "bitwise_xor": ("^", BITS),
+    # Not && and ||: both sides are computed anyway, and branches do not vectorize.
+    "logical_and": ("&", BITS),
+    "logical_or": ("|", BITS),
+    "logical_xor": ("!=", EQUAL),
+}
+# What arithmetic on bool means in torch.
+_BOOL = {
+    "add": "logical_or",
+    "mul": "logical_and",
+    "maximum": "logical_or",
+    "minimum": "logical_and",
+    "bitwise_and": "logical_and",
+    "bitwise_or": "logical_or",
+    "bitwise_xor": "logical_xor",
+    "sub": "logical_xor",
+}
+_EXTREMES = {"maximum": "nan_max", "minimum": "nan_min"}
+# Operators of which C++ evaluates some operands only at need.
+LAZY = frozenset({"where"})
+
+Use = Callable[[str], None]
+
+
+def op_expression(node: Op, args: tuple[Expression, ...], use: Use) -> Expression:
+    """Return scalar maths on ``args``.
+
+    Args:
+        node: The operation; not a check.
+        args: Its arguments' texts.
+        use: Called with the name of every helper that the text calls.
+
+    Raises:
+        UnsupportedNode: It has no C++.
+    """
+    reads = any(arg.reads for arg in args)
+    name = node.name
+    if name == "where":
+        condition, yes, no = args
+        text = f"{condition.within(BITS)} ? {yes.within(BITS)} : {no.within(CHOICE)}"
+        return Expression(text, CHOICE, reads)
+    kind = node.args[0].dtype
+    if kind in HALVES:
+        return _half_op(node, args, use)
+    if kind == torch.bool:
+        name = _BOOL.get(name, name)
+        if name in ("logical_not", "bitwise_not"):
+            return Expression(f"!{args[0].within(UNARY)}", UNARY, reads)
+    if name in (RANDOM_BITS, RANDOM_WORD):
+        use(RANDOM_BITS)
+        use(name)
+        return Expression(f"{name}({', '.join(arg.text for arg in args)})", ATOM, reads)
+    if name == "neg" and kind.is_floating_point:
+        return Expression(f"-{args[0].within(ATOM)}", UNARY, reads)
+    if is_integer(kind):
+        special = _integer_op(name, kind, args, reads, use)
+        if special is not None:
+            return special
+    if name in _INFIX:
+        return _infix(name, args, reads)
+    if name in _EXTREMES and kind.is_floating_point:
+        name = _EXTREMES[name]
+        use(f"{name}.{SHORT[kind]}")
+        return Expression(f"{name}({args[0].text}, {args[1].text})", ATOM, reads)
+    helper = helper_name(name, SHORT[kind])
+    if helper is None:
+        raise UnsupportedNode(f"{name} of {kind} has no C++")
+    use(helper)
+    # Templates take their type from the arguments, and a constant's would be int.
+    explicit = f"<{C_TYPES[kind]}>" if helper.endswith(".int") else ""
+    inner = ", ".join(arg.text for arg in args)
+    return Expression(f"fx_{name}{explicit}({inner})", ATOM, reads)
+
+
+def _infix(name: str, args: tuple[Expression, ...], reads: bool) -> Expression:
+    sign, level = _INFIX[name]
+    left, right = args
+    if level in (PRODUCT, SUM):  # a + (b + c) is another sum than a + b + c
+        before, after = left.within(level), right.within(level - 1)
+    elif level in (COMPARE, EQUAL):
+        before, after = left.within(SUM), right.within(SUM)
+    else:
+        before, after = left.within(UNARY), right.within(UNARY)
+    return Expression(f"{before} {sign} {after}", level, reads)
+
+
+def _integer_op(
+    name: str, kind: torch.dtype, args: tuple[Expression, ...], reads: bool, use: Use
+) -> Expression | None:
+    """Arithmetic that wraps around, without the undefined behavior that C++ makes of it."""
+    target = C_TYPES[kind]
+    if name == "neg":
+        name, args = "sub", (Expression("0"), *args)
+    if name == "bitwise_not":
+        return Expression(f"({target})~{args[0].within(ATOM)}", UNARY, reads)
+    if name not in ("add", "sub", "mul"):
+        return None
+    bits = kind.itemsize * 8
+    if kind.is_signed and bits >= 32:
+        use(own_name(name, bits))
+        function = function_name(name, bits)
+        return Expression(f"{function}({args[0].text}, {args[1].text})", ATOM, reads)
+    # Narrow types are computed as int, which cannot overflow; unsigned ones wrap by definition
+    # (but for 16 bits, whose product as int can overflow).
+    if name == "mul" and kind == torch.uint16:
+        args = (Expression(f"(uint32_t){args[0].within(ATOM)}", UNARY, reads), args[1])
+    return Expression(f"({target})({_infix(name, args, reads).text})", UNARY, reads)
+
+
+def _half_op(node: Op, args: tuple[Expression, ...], use: Use) -> Expression:
+    """Maths on a storage type: through float32. Lowering casts, so this is rare."""
+    raised = tuple(
+        cast_expression(arg.dtype, torch.float32, text, use)
+        for arg, text in zip(node.args, args, strict=True)
+    )
+    wide = Op(node.name, tuple(_Typed(torch.float32) for _ in node.args), torch.float32)
+    result = op_expression(wide, raised, use)
+    return (
+        result
+        if node.dtype == torch.bool
+        else cast_expression(torch.float32, node.dtype, result, use)
+    )
+
+
+class _Typed(Node):
+    """A node of which only the dtype matters."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__(dtype, ())
+
+
+def cast_expression(
+    source: torch.dtype, target: torch.dtype, arg: Expression, use: Use
+) -> Expression:
+    """Return ``arg`` converted as torch converts it."""
+    if source == target:
+        return arg
+    if source == torch.bool and target not in HALVES:
+        zero, one = literal(0, target), literal(1, target)
+        return Expression(f"{arg.within(BITS)} ? {one} : {zero}", CHOICE, arg.reads)
+    if source in HALVES:
+        use(f"to_float.{SHORT[source]}")
+        single = Expression(f"fx_to_float({arg.text})", ATOM, arg.reads)
+        return cast_expression(torch.float32, target, single, use)
+    if target in HALVES:
+        single = cast_expression(source, torch.float32, arg, use)
+        use(f"to_{SHORT[target]}.f32")
+        return Expression(f"fx_to_{SHORT[target]}({single.text})", ATOM, arg.reads)
+    if target == torch.bool:
+        return Expression(f"{arg.within(SUM)} != 0", EQUAL, arg.reads)
+    if source.is_floating_point and is_integer(target):
+        helper = helper_name(f"to_{SHORT[target]}", SHORT[source])
+        if helper is not None:
+            use(helper)
+            return Expression(f"fx_to_{SHORT[target]}({arg.text})", ATOM, arg.reads)
+        # 64 bits hold what the wider unsigned types can be asked for.
+        if target != torch.int64:
+            wide = cast_expression(source, torch.int64, arg, use)
+            return Expression(f"({C_TYPES[target]}){wide.within(ATOM)}", UNARY, arg.reads)
+    return Expression(f"({C_TYPES[target]}){arg.within(ATOM)}", UNARY, arg.reads)
+
+
+def from_memory(text: str, dtype: torch.dtype) -> Expression:
+    """Return the value of an array's element."""
+    if dtype == torch.bool:
+        return Expression(f"{text} != 0", EQUAL, True)
+    return Expression(text, ATOM, True)
+
+
+def cast_node(node: Cast, arg: Expression, use: Use) -> Expression:
+    """Return a ``Cast`` node."""
+    if node.bitcast:
+        return Expression(f"__builtin_bit_cast({C_TYPES[node.dtype]}, {arg.text})", ATOM, arg.reads)
+    return cast_expression(node.args[0].dtype, node.dtype, arg, use)
+
+
+def const_expression(node: Const) -> Expression:
+    """Return a constant."""
+    text = literal(node.value, node.dtype)
+    return Expression(text, UNARY if text.startswith("-") else ATOM)
+
+
+def supported(dtype: torch.dtype) -> bool:
+    """Whether kernels can store ``dtype``."""
+    return dtype in C_TYPES

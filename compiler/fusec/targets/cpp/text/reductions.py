@@ -1,0 +1,276 @@
+"""One reduction as C++: what it starts from, how it takes a value, how two of them merge.
+
+An ``Accumulator`` is where a reduction keeps its result so far: a variable, or an element of an
+array where a reduction runs for many columns side by side.  Everything here writes to it by name
+and does not care which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import torch
+
+from fusec.ir.index import Expr, flatten
+from fusec.ir.node import Reduce
+from fusec.targets.cpp.plan import choices
+from fusec.targets.cpp.text.dtypes import C_TYPES, SHORT, highest, is_integer, literal, lowest
+from fusec.targets.cpp.text.expressions import ATOM, PRODUCT, UNARY, Expression
+from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.support import function_name, own_name
+from fusec.targets.cpp.text.writer import Writer
+
+_CLAUSES = {"sum": "+", "prod": "*", "any": "||", "all": "&&", "xor": "^"}
+_SIGNS = {"any": "|", "all": "&", "xor": "^"}
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """Where a reduction keeps its result so far.
+
+    Attributes:
+        node: The reduction.
+        place: The variable, or the array element, to read and write.
+        dtype: Its type: that of the result, but double where float sums are added up.
+        index: For argmax and argmin: where the position is kept; ``place`` has the extreme value.
+    """
+
+    node: Reduce
+    place: str
+    dtype: torch.dtype
+    index: str = ""
+
+    @property
+    def is_index(self) -> bool:
+        """Whether it finds a position."""
+        return is_index(self.node)
+
+    @property
+    def result(self) -> Expression:
+        """The result, when the loop is over."""
+        place = self.index or self.place
+        if self.dtype != self.node.dtype and not self.is_index:
+            return Expression(f"({C_TYPES[self.node.dtype]}){place}", UNARY)
+        return Expression(place, ATOM)
+
+    def at(self, index: str) -> Accumulator:
+        """Return the element ``index`` of this one's arrays."""
+        place = f"{self.place}[{index}]"
+        return replace(self, place=place, index=f"{self.index}[{index}]" if self.index else "")
+
+
+def is_index(node: Reduce) -> bool:
+    """Whether a reduction finds a position rather than a value."""
+    return node.kind in ("argmax", "argmin")
+
+
+def is_real_sum(node: Reduce) -> bool:
+    """Whether a reduction is a sum that rounds."""
+    return node.kind == "sum" and node.dtype.is_floating_point
+
+
+def accumulator(scope: Scope, node: Reduce, prefix: str, *, total: bool = False) -> Accumulator:
+    """Name an accumulator; nothing is written yet.
+
+    Args:
+        scope: Where it lives.
+        node: The reduction.
+        prefix: ``row``, ``column``...
+        total: Whether sums of sums go into it: floats are added up as doubles then.
+    """
+    value = node.args[0].dtype if is_index(node) else node.dtype
+    wide = total and is_real_sum(node)
+    dtype = torch.float64 if wide else value
+    word = "total" if wide else node.kind.removeprefix("arg")
+    place = scope.name(f"{prefix}_{word}")
+    index = scope.name(f"{prefix}_{node.kind}") if is_index(node) else ""
+    return Accumulator(node, place, dtype, index)
+
+
+def identity(node: Reduce, dtype: torch.dtype) -> str:
+    """Return what a reduction over nothing is."""
+    if node.kind.endswith("max"):
+        return "false" if dtype == torch.bool else lowest(dtype)
+    if node.kind.endswith("min"):
+        return "true" if dtype == torch.bool else highest(dtype)
+    return literal(1 if node.kind in ("prod", "all") else 0, dtype)
+
+
+def start(item: Accumulator, writer: Writer, *, declare: bool = True) -> None:
+    """Write the accumulator's first value, as a declaration or as an assignment."""
+    first = identity(item.node, item.dtype)
+    kind = f"{C_TYPES[item.dtype]} " if declare else ""
+    writer.line(f"{kind}{item.place} = {first};", item.node.source)
+    if item.index:
+        writer.line(f"{'int64_t ' if declare else ''}{item.index} = -1;", item.node.source)
+
+
+def clause(item: Accumulator, nan: str = "") -> str:
+    """Return the ``reduction`` clause of a vector loop.
+
+    Args:
+        item: What the loop feeds.
+        nan: The flag beside the extreme of floats.
+    """
+    node = item.node
+    name = _CLAUSES.get(node.kind)
+    if name is None:
+        name = node.kind.removeprefix("arg")
+        if item.dtype == torch.bool:
+            name = "||" if name == "max" else "&&"
+    text = f"reduction({name} : {item.place})"
+    return f"{text} reduction(| : {nan})" if nan else text
+
+
+def has_nan(item: Accumulator) -> bool:
+    """Whether an accumulator is the extreme of values that may be NaN.
+
+    In a vector loop it is then two: the extreme of the numbers, which has an instruction, and
+    whether there was a NaN. One that minds NaN in every step would be merged lane by lane.
+    """
+    return item.dtype.is_floating_point and item.node.kind.endswith(("max", "min"))
+
+
+def take_number(
+    scope: Scope, item: Accumulator, nan: str, value: Expression, writer: Writer
+) -> None:
+    """Write the statements with which an extreme and its flag take a value."""
+    source, name = item.node.source, value.text
+    if not name.isidentifier():
+        name = scope.name("value")
+        writer.line(f"const {C_TYPES[item.dtype]} {name} = {value.text};", source)
+    sign = ">" if item.node.kind.endswith("max") else "<"
+    writer.line(f"{nan} |= {name} != {name};", source)
+    writer.line(f"{item.place} = {item.place} {sign} {name} ? {item.place} : {name};", source)
+
+
+def start_nans(scope: Scope, items: Sequence[Accumulator], writer: Writer) -> dict[str, str]:
+    """Write the flags of extremes that a vector loop feeds; return them by the extreme's place."""
+    nans = {}
+    for item in filter(has_nan, items):
+        nan = nans[item.place] = scope.name(f"{item.place}_nan")
+        writer.line(f"int {nan} = {item.place} != {item.place};", item.node.source)
+    return nans
+
+
+def end_nans(items: Sequence[Accumulator], nans: Mapping[str, str], writer: Writer) -> None:
+    """Write how flags that were raised become NaN, after the loop."""
+    for item in items:
+        if item.place in nans:
+            writer.line(f"if ({nans[item.place]}) {item.place} = NAN;", item.node.source)
+
+
+def combined(kernel: Kernel, item: Accumulator, value: Expression) -> str:
+    """Return the text of the accumulator's value combined with another (not for positions)."""
+    kind, dtype, place = item.node.kind.removeprefix("arg"), item.dtype, item.place
+    if kind in ("max", "min"):
+        if dtype == torch.bool:
+            return f"{place} {'|' if kind == 'max' else '&'} {value.within(UNARY)}"
+        return extreme(kernel, kind, dtype, value.text, place)
+    if kind in _SIGNS:
+        return f"{place} {_SIGNS[kind]} {value.within(UNARY)}"
+    sign = "+" if kind == "sum" else "*"
+    if is_integer(dtype):
+        if dtype.is_signed and dtype.itemsize >= 4:
+            operation = "add" if kind == "sum" else "mul"
+            bits = dtype.itemsize * 8
+            kernel.use(own_name(operation, bits))
+            return f"{function_name(operation, bits)}({place}, {value.text})"
+        return f"({C_TYPES[dtype]})({place} {sign} {value.within(UNARY)})"
+    return f"{place} {sign} {value.within(PRODUCT if sign == '+' else UNARY)}"
+
+
+def extreme(kernel: Kernel, kind: str, dtype: torch.dtype, left: str, right: str) -> str:
+    """Return the greater (``max``) or the lesser (``min``) of two values that are not bool.
+
+    The new value comes first: the test for NaN is then of the value, which is off the chain of
+    dependencies from one iteration to the next.
+    """
+    if dtype.is_floating_point:
+        kernel.use(f"nan_{kind}.{SHORT[dtype]}")
+        return f"nan_{kind}({left}, {right})"
+    kernel.use(f"{kind}imum.int")
+    return f"fx_{kind}imum<{C_TYPES[dtype]}>({left}, {right})"
+
+
+def take(kernel: Kernel, item: Accumulator, value: Expression, writer: Writer) -> None:
+    """Write the statement with which an accumulator takes a value (not a position)."""
+    real = item.dtype.is_floating_point and item.node.kind in ("sum", "prod")
+    source = item.node.source
+    if real:
+        sign = "+" if item.node.kind == "sum" else "*"
+        writer.line(f"{item.place} {sign}= {value.text};", source)
+    else:
+        writer.line(f"{item.place} = {combined(kernel, item, value)};", source)
+
+
+def beats(item: Accumulator, value: str) -> str:
+    """Return the condition that ``value`` comes before the extreme so far: NaN beats all."""
+    sign = ">" if item.node.kind == "argmax" else "<"
+    text = f"{value} {sign} {item.place}"
+    if item.dtype.is_floating_point:
+        text += f" || ({value} != {value} && {item.place} == {item.place})"
+    return f"{item.index} < 0 || {text}"
+
+
+def take_position(item: Accumulator, value: str, position: str, writer: Writer) -> None:
+    """Write how a column's argmax takes a value, as selects: a vector loop has no branches."""
+    source = item.node.source
+    sign = ">" if item.node.kind == "argmax" else "<"
+    better = f"({value} {sign} {item.place}) | ({item.index} < 0)"
+    if item.dtype.is_floating_point:
+        better += f" | (({value} != {value}) & ({item.place} == {item.place}))"
+    with writer.block("", source):
+        writer.line(f"const bool better = {better};")
+        writer.line(f"{item.place} = better ? {value} : {item.place};")
+        writer.line(f"{item.index} = better ? {position} : {item.index};")
+
+
+def merge(kernel: Kernel, item: Accumulator, other: Accumulator, writer: Writer) -> None:
+    """Write how an accumulator takes a later one's result."""
+    source = item.node.source
+    if not item.is_index:
+        take(kernel, item, Expression(other.place), writer)
+        return
+    with writer.block(f"if ({other.index} >= 0 && ({beats(item, other.place)}))", source):
+        writer.line(f"{item.place} = {other.place};")
+        writer.line(f"{item.index} = {other.index};")
+
+
+def position(scope: Scope, node: Reduce) -> str:
+    """Return the position of the current element in row-major order of the reduced axes."""
+    sizes = [axis.size if axis.size is not None else Expr.of(1) for axis in node.axes]
+    return scope.index(flatten([Expr.of(axis) for axis in node.axes], sizes))
+
+
+def simd(
+    kernel: Kernel,
+    items: Sequence[Accumulator],
+    writer: Writer,
+    nans: Mapping[str, str] = MappingProxyType({}),
+    *,
+    scalar: bool = False,
+) -> None:
+    """Write the directive of a vector loop that feeds ``items``, some with a flag for NaN.
+
+    Args:
+        kernel: The kernel.
+        items: What the loop adds to.
+        writer: Where to.
+        nans: The flags of extremes.
+        scalar: Whether to compute one element at a time after all.
+    """
+    if not items and not kernel.checked and not scalar:
+        unroll = kernel.tunable(
+            "UNROLL", choices.UNROLL, choices.UNROLL_CHOICES, "vectors a turn of the loop takes"
+        )
+        writer.directive(f"GCC unroll {unroll}")
+        writer.directive("GCC ivdep")
+        return
+    clauses = ["omp simd safelen(1)" if scalar else "omp simd"]
+    clauses += [*(clause(item, nans.get(item.place, "")) for item in items)]
+    if kernel.checked:
+        clauses.append("reduction(max : failed)")
+    writer.directive(" ".join(clauses))

@@ -1,0 +1,452 @@
+"""What a kernel is made of while it is written: its names, its helpers, its open loops."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from fusec.codegen.common.signatures import identifier
+from fusec.ir.body import Body, Buffer, Store
+from fusec.ir.index import Expr, Symbol, lower_bound
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, free_axes
+from fusec.ir.ops import CHECK_PREFIX
+from fusec.kernel import Signature
+from fusec.targets.cpp.plan import choices
+from fusec.targets.cpp.text.dtypes import C_TYPES, HALVES, literal
+from fusec.targets.cpp.text.expressions import (
+    ATOM,
+    BITS,
+    CHOICE,
+    LAZY,
+    SUM,
+    UNARY,
+    Expression,
+    UnsupportedNode,
+    cast_expression,
+    cast_node,
+    const_expression,
+    from_memory,
+    op_expression,
+)
+from fusec.targets.cpp.text.scans import Running, is_extreme, take_next
+from fusec.targets.cpp.text.writer import Writer
+
+_WORDS = {
+    "mul": "product",
+    "add": "total",
+    "sub": "difference",
+    "truediv": "quotient",
+    "neg": "negated",
+    "maximum": "larger",
+    "minimum": "smaller",
+    "where": "chosen",
+    "logical_and": "both",
+    "logical_or": "either",
+    "logical_not": "negation",
+    "lt": "is_less",
+    "le": "is_less",
+    "gt": "is_greater",
+    "ge": "is_greater",
+    "eq": "is_equal",
+    "ne": "differs",
+    "exp": "exponential",
+    "exp_for_half": "exponential",
+    "sigmoid_for_half": "sigmoid",
+    "one_plus_erf_for_half": "one_plus_erf",
+    "one_plus_erf_for_bfloat16": "one_plus_erf",
+    "sqrt": "root",
+}
+_ASSIGNED = re.compile(r"^(?:return\s+)?([A-Za-z_]\w*)\s*(?::[^=]+)?=[^=]")
+
+
+@dataclass
+class Kernel:
+    """The kernel being written.
+
+    Attributes:
+        body: What it computes.
+        buffers: Every buffer of the program by name.
+        names: Buffer name to parameter name.
+        signature: Its parameters and checks.
+        helpers: Names of the helper functions that the text calls so far.
+        nodes: All nodes, arguments before users.
+        free: Node to the axes that its value depends on.
+        users: Node to the nodes that have it as an argument.
+        updated: Buffers that are read and written.
+        streamed: Results that are written past the caches.
+    """
+
+    body: Body
+    buffers: Mapping[str, Buffer]
+    names: Mapping[str, str]
+    signature: Signature
+    size_names: Mapping[Symbol, str]
+    helpers: set[str] = field(default_factory=set)
+    tunables: dict[str, str] = field(default_factory=dict)
+    asserts: list[str] = field(default_factory=list)
+    streamed: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.nodes = self.body.nodes()
+        self.free = free_axes(self.body.computed)
+        self.users: dict[Node, list[Node]] = {}
+        for node in self.nodes:
+            for arg in node.args:
+                self.users.setdefault(arg, []).append(node)
+        written = set(self.body.writes())
+        self.updated = frozenset(node.buffer for node in self.body.loads()) & written
+        self.check_numbers = {text: n for n, text in enumerate(self.signature.checks, 1)}
+
+    def part(self, body: Body) -> Kernel:
+        """Return this kernel for a part of its body: the same names, helpers and tunables."""
+        return replace(self, body=body)
+
+    def use(self, helper: str) -> None:
+        """Note that the text calls a helper."""
+        self.helpers.add(helper)
+
+    def tunable(self, name: str, value: int, values: Sequence[int], meaning: str) -> str:
+        """Declare a named constant that a search may change; return its name."""
+        among = " ".join(str(v) for v in sorted({*values, value}))
+        self.tunables[name] = f"constexpr int64_t {name} = {value}; // tunable: {among} ({meaning})"
+        return name
+
+    def at_most(self, value: str, limit: str) -> str:
+        """Return the text of the lesser of two positions."""
+        self.use("at_most")
+        return f"at_most({value}, {limit})"
+
+    def closure(self, roots: Iterable[Node], known: Collection[Node]) -> list[Node]:
+        """Return the nodes that ``roots`` are computed from, up to those ``known``, in order."""
+        live: set[Node] = set()
+        stack = list(roots)
+        while stack:
+            node = stack.pop()
+            if node not in live and node not in known:
+                live.add(node)
+                stack.extend(node.args)
+        return [node for node in self.nodes if node in live]
+
+    @property
+    def checked(self) -> bool:
+        """Whether the kernel can fail."""
+        return bool(self.signature.checks)
+
+    def extent(self, axis: Symbol) -> str:
+        """Return an axis's extent as text."""
+        return "1" if axis.size is None else self.index_text(axis.size, {})
+
+    def index_text(self, expr: Expr, texts: Mapping[Symbol, str]) -> str:
+        """Return an index expression as text; ``texts`` names axes and loaded indices."""
+
+        def name(symbol: Symbol) -> str:
+            return self.size_names[symbol] if symbol.kind == "size" else texts[symbol]
+
+        text = expr.render(name, "/", ("div_floor", "mod_floor"))
+        for helper in ("div_floor", "mod_floor"):
+            if f"{helper}(" in text:
+                self.use(helper)
+        return text
+
+
+class Scope:
+    """An open block of the kernel: the values and the names that are known in it."""
+
+    def __init__(self, kernel: Kernel, outer: Scope | None = None) -> None:
+        self.kernel = kernel
+        self.values: dict[Node, Expression] = dict(outer.values) if outer else {}
+        self.valid: dict[Node, str] = dict(outer.valid) if outer else {}
+        self.axes: dict[Symbol, str] = dict(outer.axes) if outer else {}
+        self.taken: set[str] = set(outer.taken) if outer else set()
+        self.running: dict[Scan, Running] = dict(outer.running) if outer else {}
+        # stores whose values go into an array first, as float; the element for each
+        self.staged: dict[Store, str] = dict(outer.staged) if outer else {}
+        # the same as they are
+        self.streamed: dict[Store, str] = dict(outer.streamed) if outer else {}
+        # what says, where the text is compiled, that arguments of NEAR_FORMS are moderate
+        self.near: str = outer.near if outer else ""
+
+    def name(self, text: str) -> str:
+        """Return a name that is free here, and take it."""
+        return identifier(text, self.taken, "value")
+
+    def bind(self, axis: Symbol, name: str | None = None) -> str:
+        """Name the loop variable of ``axis``."""
+        self.axes[axis] = name or self.name(axis.name)
+        return self.axes[axis]
+
+    def index(self, expr: Expr) -> str:
+        """Return an index expression as text."""
+        texts = dict(self.axes)
+        for symbol in expr.symbols():
+            if symbol.kind == "indirect" and isinstance(symbol.payload, Node):
+                texts[symbol] = self.values[symbol.payload].within(ATOM)
+        return self.kernel.index_text(expr, texts)
+
+    def element(self, buffer: str, index: tuple[Expr, ...]) -> str:
+        """Return ``x[i * 4 + j]``."""
+        offset = self.kernel.buffers[buffer].offset(index)
+        return f"{self.kernel.names[buffer]}[{self.index(offset)}]"
+
+    # -- values ---------------------------------------------------------------------------
+
+    def compute(
+        self,
+        nodes: Sequence[Node],
+        writer: Writer,
+        *,
+        ends: Collection[Node] = (),
+        stores: Sequence[Store] = (),
+        later: Collection[Node] = (),
+        named: Collection[Node] = (),
+    ) -> None:
+        """Write what computes ``nodes`` (arguments first) that are not known yet.
+
+        A value that is used once is written into its user, where that reads well.
+
+        Args:
+            nodes: What to compute.
+            writer: Where to.
+            ends: Reductions that take a value where they are written.
+            stores: Stores that do.
+            later: Nodes that will use the values further on: what they use gets a name.
+            named: Nodes that get a name in any case.
+        """
+        group = {node for node in nodes if node not in self.values}
+        stored = Counter(store.value for store in stores)
+        for node in nodes:
+            if node not in group:
+                continue
+            users = self.kernel.users.get(node, [])
+            here = [user for user in users if user in group or user in ends]
+            count = len(here) + stored[node]
+            if node in named or any(user in later for user in users):
+                count = 2
+            self._compute(node, writer, here[0] if here else None, count)
+
+    def _compute(self, node: Node, writer: Writer, user: Node | None, uses: int) -> None:
+        if isinstance(node, Const):
+            self.values[node] = const_expression(node)
+            return
+        if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX):
+            self._check(node, writer)
+            return
+        if isinstance(node, Scan):
+            if node not in self.values:  # an extreme is taken together with its position
+                self._scan(node, writer)
+            return
+        expression = self.expression(node)
+        if uses <= 1 and self._may_inline(node, expression, user):
+            self.values[node] = expression
+            return
+        if expression.level == ATOM and expression.text in self.taken:
+            self.values[node] = expression  # a name already
+            return
+        name = self.name(self.word(node))
+        writer.line(f"const {C_TYPES[node.dtype]} {name} = {expression.text};", node.source)
+        self.values[node] = Expression(name)
+
+    def _may_inline(self, node: Node, expression: Expression, user: Node | None) -> bool:
+        if len(expression.text) > choices.INLINE_WIDTH or isinstance(user, Load | IndexValue):
+            return False
+        if isinstance(user, Scan) and is_extreme(user):
+            return False  # it is compared, and taken
+        lazy = isinstance(user, Op) and user.name in LAZY and node in user.args[1:]
+        check = isinstance(user, Op) and user.name.startswith(CHECK_PREFIX)
+        if expression.reads:
+            # Every read comes before every write; and a read under a condition, which must not
+            # happen where the condition fails, does not become a vector read.
+            masked = isinstance(node, Load) and node.mask is not None
+            if self.kernel.updated or masked or lazy or check:
+                return False
+        if lazy and expression.level == CHOICE:
+            return False
+        if user is not None and user.source != node.source:
+            return isinstance(node, Load | Cast | IndexValue)
+        return True
+
+    def word(self, node: Node) -> str:
+        """Return a name that says what a node is."""
+        if isinstance(node, Load):
+            return f"{self.kernel.names[node.buffer]}_val"
+        if isinstance(node, IndexValue):
+            return "position"
+        if isinstance(node, Reduce):
+            return f"row_{node.kind}"
+        if isinstance(node, Scan):
+            return f"{node.kind}_so_far"
+        source = node.source
+        users = self.kernel.users.get(node, [])
+        if source is not None and all(user.source != source for user in users):
+            assigned = _ASSIGNED.match(source.text)
+            if assigned:
+                return f"{assigned[1]}_val"
+        if isinstance(node, Cast):
+            inner = self.values.get(node.args[0])
+            stem = inner.text if inner is not None and inner.text.isidentifier() else "value"
+            return f"{stem}_{_TYPE_WORDS.get(node.dtype, 'cast')}"
+        if isinstance(node, Op):
+            return _WORDS.get(node.name, f"{node.name}_val")
+        return "value"
+
+    def _scan(self, node: Scan, writer: Writer) -> None:
+        """Write how a scan takes the current value; an extreme and its position take it at once."""
+        item = self.running[node]
+        arg = node.args[0]
+        value = self.cast_to(arg, item.dtype)
+        if is_extreme(node):
+            value = Expression(value.within(ATOM))
+        place = self.index(Expr.of(node.axis))
+        for text in take_next(item, value, place, self.taken, self.kernel.use):
+            writer.line(text, node.source)
+        for same in [n for n, other in self.running.items() if other == item]:
+            result = item.result(same)
+            narrow = same.dtype != item.dtype and not same.kind.startswith("arg")
+            if narrow or result.level != ATOM:
+                name = self.name(self.word(same))
+                kind = C_TYPES[same.dtype]
+                text = f"({kind}){result.within(ATOM)}" if narrow else result.text
+                writer.line(f"const {kind} {name} = {text};", same.source)
+                result = Expression(name)
+            self.values[same] = result
+
+    def _check(self, node: Op, writer: Writer) -> None:
+        """Write a run-time check: the value is 0 where it fails, which is a safe index."""
+        condition, value = (self.values[arg] for arg in node.args)
+        number = self.kernel.check_numbers[node.name.removeprefix(CHECK_PREFIX)]
+        valid = self.name("valid")
+        writer.line(f"const bool {valid} = {condition.text};", node.source)
+        writer.line(f"if (!{valid}) failed = {number};", node.source)
+        self.valid[node] = valid
+        self.values[node] = value
+        if node.dtype == torch.int64:  # it may be an index
+            safe = self.name("checked")
+            writer.line(f"const int64_t {safe} = {valid} ? {value.within(BITS)} : 0;", node.source)
+            self.values[node] = Expression(safe)
+
+    def expression(self, node: Node) -> Expression:
+        """Return the text that computes one node from its arguments' texts.
+
+        Raises:
+            UnsupportedNode: It has no C++.
+        """
+        if node.dtype not in C_TYPES:
+            raise UnsupportedNode(f"{node.dtype} has no C++")
+        kernel = self.kernel
+        if isinstance(node, Const):
+            return const_expression(node)
+        if isinstance(node, IndexValue):
+            text = self.index(node.expr)
+            level = ATOM if text.isidentifier() or text.isdigit() else SUM
+            return cast_expression(torch.int64, node.dtype, Expression(text, level), kernel.use)
+        if isinstance(node, Load):
+            return self._load(node)
+        if isinstance(node, Cast):
+            return cast_node(node, self.values[node.args[0]], kernel.use)
+        assert isinstance(node, Op), node
+        if self.near and node.name in NEAR_FORMS and node.dtype == torch.float32:
+            argument = self.values[node.args[0]]
+            kernel.use(f"near_{node.name}.f32")
+            text = f"fx_near_{node.name}({argument.text}, {self.near})"
+            return Expression(text, ATOM, argument.reads)
+        return op_expression(node, tuple(self.values[arg] for arg in node.args), kernel.use)
+
+    def _load(self, node: Load) -> Expression:
+        buffer = self.kernel.buffers[node.buffer]
+        text = self.element(node.buffer, node.index)
+        conditions = []
+        if node.mask is not None:
+            conditions.append(self.values[node.mask].within(UNARY))
+        for expr in node.index:
+            conditions += self._emptiness(expr)
+        self.use_type(buffer.dtype)
+        value = from_memory(text, buffer.dtype)
+        if not conditions:
+            return value
+        other = literal(node.other, node.dtype)
+        return Expression(f"{' & '.join(conditions)} ? {value.text} : {other}", CHOICE, True)
+
+    def use_type(self, dtype: torch.dtype) -> None:
+        """Note that the text names a type that a helper defines."""
+        if dtype in HALVES:
+            self.kernel.use("to_float.bf16" if dtype == torch.bfloat16 else "to_float.f16")
+
+    def bind_result(self, node: Node, result: Expression, writer: Writer) -> None:
+        """Make the result of a reduction known; give it a name if it is not one."""
+        if not result.text.isidentifier():
+            name = self.name(self.word(node))
+            writer.line(f"const {C_TYPES[node.dtype]} {name} = {result.text};", node.source)
+            result = Expression(name)
+        self.values[node] = result
+
+    def cast_to(self, arg: Node, dtype: torch.dtype) -> Expression:
+        """Return a known value as another type."""
+        return cast_expression(arg.dtype, dtype, self.values[arg], self.kernel.use)
+
+    def store(self, store: Store, writer: Writer) -> None:
+        """Write a store; its value is known."""
+        if store in self.staged:
+            value = self.values[store.value.args[0]]
+            writer.line(f"{self.staged[store]} = {value.text};", store.source)
+            return
+        target = self.streamed.get(store) or self.element(store.buffer, store.index)
+        value = self.values[store.value]
+        dtype = self.kernel.buffers[store.buffer].dtype
+        source = store.source
+        self.use_type(dtype)
+        guard = ""
+        if store.updates:
+            # where there is no such element at all, not even the first one may be touched
+            valid = [v for e in store.index for v in self._emptiness(e)]
+            guard = f"if ({' & '.join(dict.fromkeys(valid))}) " if valid else ""
+        condition = store.condition
+        if condition is not None:
+            guard = f"{guard}if ({self.values[condition].text}) "
+        if store.mode in ("set", "put", "some"):
+            writer.line(f"{guard}{target} = {value.text};", source)
+            return
+        if store.mode in ("add", "sum") and dtype.is_floating_point and dtype not in HALVES:
+            writer.line(f"{guard}{target} += {value.text};", source)
+            return
+        total = op_expression(
+            Op(_COMBINE[store.mode], (store.value, store.value), dtype),
+            (from_memory(target, dtype), value),
+            self.kernel.use,
+        )
+        writer.line(f"{guard}{target} = {total.text};", source)
+
+    def _emptiness(self, index: Expr) -> list[str]:
+        """Return the conditions under which there is any element at a checked index."""
+        found = []
+        for symbol in sorted(index.symbols(), key=lambda s: s.serial):
+            payload = symbol.payload
+            if isinstance(payload, Node) and payload in self.valid and may_be_empty(symbol):
+                found.append(self.valid[payload])
+        return found
+
+
+# Functions of float32 that have a quick form for moderate arguments; see ``near.py``.
+NEAR_FORMS = ("sin", "cos")
+_COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
+_TYPE_WORDS = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.bool: "bool",
+    torch.int64: "i64",
+    torch.int32: "i32",
+}
+
+
+def may_be_empty(symbol: Symbol) -> bool:
+    """Whether a checked index may have no valid value at all, the dimension being empty."""
+    low = None if symbol.size is None else lower_bound(symbol.size)
+    return low is None or low < 1
+
+
+__all__ = ["NEAR_FORMS", "Kernel", "Scope", "may_be_empty"]

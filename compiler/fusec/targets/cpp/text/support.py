@@ -1,0 +1,172 @@
+"""The small functions of a kernel file that are not maths: wrapping integers, index division.
+
+``mathlib`` has the maths; ``helper_texts`` returns the text of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.resources import files
+
+from fusec.targets.cpp.mathlib import HelperText, available, helper_sources
+
+_WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
+
+_OWN = {
+    "div_floor": """\
+// Division of positions as Python has it: rounds down. The divisor is positive.
+{inline} int64_t div_floor(int64_t x, int64_t y)
+{{
+    return x / y - (x % y < 0);
+}}
+""",
+    "mod_floor": """\
+// Remainder of positions as Python has it: never negative. The divisor is positive.
+{inline} int64_t mod_floor(int64_t x, int64_t y)
+{{
+    const int64_t rest = x % y;
+    return rest < 0 ? rest + y : rest;
+}}
+""",
+    "log_add_exp": """\
+// Takes x into the greatest value so far and the sum of exp(value - greatest); NaN stays NaN.
+{inline} void log_add_exp(double x, double& greatest, double& total)
+{{
+    const double distance = x == greatest ? 0.0 : x - greatest; // of infinities too
+    const double weight = fx_exp(distance > 0 ? -distance : distance);
+    total = x > greatest ? total * weight + 1.0 : total + weight;
+    greatest = x > greatest ? x : greatest;
+}}
+""",
+    "random_bits": """\
+// Returns 32 random bits: a word of Philox 4x32-7 (Salmon et al. 2011) of a position in a stream.
+{inline} int32_t random_bits(int64_t seed, int64_t position, int64_t stream, int64_t word)
+{{
+    uint32_t c0 = (uint32_t)position, c1 = (uint32_t)((uint64_t)position >> 32);
+    uint32_t c2 = (uint32_t)stream, c3 = 0;
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)((uint64_t)seed >> 32);
+    #pragma GCC unroll 7
+    for (int round = 0; round < 7; ++round) {{
+        const uint64_t p0 = (uint64_t)c0 * 0xD2511F53u, p2 = (uint64_t)c2 * 0xCD9E8D57u;
+        c0 = (uint32_t)(p2 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p2;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }}
+    return (int32_t)(word == 0 ? c0 : word == 1 ? c1 : word == 2 ? c2 : c3);
+}}
+""",
+    "random_word": """\
+// Returns 32 random bits: 64 positions share the words of 16 numbers.
+{inline} int32_t random_word(int64_t seed, int64_t position, int64_t stream)
+{{
+    const int64_t number = position >> 6 << 4 | (position & 15);
+    return random_bits(seed, number, stream, position >> 4 & 3);
+}}
+""",
+    "ahead": """\
+// Asks the memory for `count` elements from x on, so that they are there when their turn comes.
+template <int64_t count, typename T>
+{inline} void ahead(const T* x)
+{{
+    constexpr int64_t line = 64 / sizeof(T);
+    #pragma GCC unroll 16
+    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 0);
+}}
+""",
+    "ahead_to_write": """\
+// The same for elements that are going to be written.
+template <int64_t count, typename T>
+{inline} void ahead_to_write(T* x)
+{{
+    constexpr int64_t line = 64 / sizeof(T);
+    #pragma GCC unroll 16
+    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 1);
+}}
+""",
+    "together": """\
+// Has a loop's marks written: with a byte an element, four vectors of float go side by side.
+template <typename T>
+{inline} void together(const T& marks)
+{{
+    asm volatile("" : : "m"(marks));
+}}
+""",
+    "at_most": """\
+{inline} int64_t at_most(int64_t x, int64_t limit)
+{{
+    return x < limit ? x : limit;
+}}
+""",
+}
+_EXTREME = {"nan_max": (">", "greater"), "nan_min": ("<", "lesser")}
+_C = {"f32": "float", "f64": "double"}
+_INLINE = "static inline"
+_TEMPLATES = {"stream", "end_stream", "turn_over", "random_group", "random_words", "running_sums"}
+
+
+def own_name(operation: str, bits: int) -> str:
+    """Return the helper for ``operation`` (add, sub, mul) that wraps around at ``bits``."""
+    return f"wrap_{operation}.i{bits}"
+
+
+def function_name(operation: str, bits: int) -> str:
+    """Return what that helper is called; a literal may be of either type, so not both alike."""
+    return f"wrap_{operation}" + ("" if bits == 64 else str(bits))
+
+
+def _own_text(name: str) -> str:
+    stem, _, kind = name.partition(".")
+    if stem in _WRAPPING:
+        bits = int(kind.removeprefix("i"))
+        name = function_name(stem.removeprefix("wrap_"), bits)
+        signed, unsigned = f"int{bits}_t", f"uint{bits}_t"
+        return (
+            f"// Wraps around where it overflows, as eager does.\n"
+            f"{_INLINE} {signed} {name}({signed} x, {signed} y)\n{{\n"
+            f"    return ({signed})(({unsigned})x {_WRAPPING[stem]} ({unsigned})y);\n}}\n"
+        )
+    if stem in _TEMPLATES:
+        text = files("fusec.targets.cpp").joinpath("templates", f"{stem}.h").read_text("utf-8")
+        return text.replace("BITS", str(int(kind) * 8)) if kind else text
+    if stem in _EXTREME:
+        sign, word = _EXTREME[stem]
+        real = _C[kind]
+        # As two selects, neither with an "or": one compiles to a vector maximum, the other to a
+        # blend, and if `b` holds a running result, the test for NaN does not wait for it.
+        return (
+            f"// The {word} of two numbers; NaN if either is.\n"
+            f"{_INLINE} {real} {stem}({real} a, {real} b)\n{{\n"
+            f"    const {real} {word} = a {sign} b ? a : b;\n"
+            f"    return a != a ? a : {word};\n}}\n"
+        )
+    return _OWN[stem].format(inline=_INLINE)
+
+
+def helper_name(operation: str, kind: str) -> str | None:
+    """Return the maths helper for an operation on a type (``f32``, ``i64``), if there is one."""
+    for name in (f"{operation}.{kind}", f"{operation}.int" if kind[0] in "iu" else ""):
+        if name in available():
+            return name
+    return None
+
+
+def helper_texts(names: Iterable[str]) -> HelperText:
+    """Return declarations and definitions of all helpers that a kernel uses."""
+    wanted = sorted(set(names))
+    known = available()
+    library = helper_sources(name for name in wanted if name in known)
+    own = [_own_text(name) for name in wanted if name not in known]
+    heads = [declaration(text) for text in own]
+    return HelperText(
+        library.declarations + "".join(heads),
+        "\n".join(text for text in [library.definitions, *own] if text),
+    )
+
+
+def declaration(text: str) -> str:
+    """Return the declaration of the function that ``text`` defines."""
+    lines = [line for line in text.splitlines() if not line.startswith("//")]
+    return "\n".join(lines[: lines.index("{")]) + ";\n"

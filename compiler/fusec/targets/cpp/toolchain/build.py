@@ -1,0 +1,384 @@
+"""Build and load C++ kernels.
+
+``build`` turns a kernel's text into a shared object through the store on disk: the same text,
+for the same compiler, flags and machine, is compiled once.  ``build_many`` does it side by side.
+``load`` maps a shared object, once a process, and returns one of its functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import itertools
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fusec.cache import MANIFEST, Store, default_store
+from fusec.errors import BuildTimeout, CompileError, Diagnostic, FusecError, LoadError
+from fusec.targets.cpp.toolchain.compiler import PLAIN_HEADERS, Compiler, find_compiler, machine
+
+__all__ = ["Compiler", "build", "build_many", "find_compiler", "load", "try_build_many"]
+
+SOURCE = "kernel.cpp"
+LIBRARY = "kernel.so"
+TIME_LIMIT = 60.0
+INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"]+)", re.MULTILINE)
+DIAGNOSTIC = re.compile(
+    rf"^{re.escape(SOURCE)}:(\d+):(?:(\d+):)? (?:fatal )?(error|warning|note): (.*)$",
+    re.MULTILINE,
+)
+
+
+def give_way(session: int) -> None:
+    """Let a session that this thread has started run as this thread does: behind others, if so.
+
+    Linux shares the processors out to sessions first, where it groups them (``sched(7)``, "The
+    autogroup feature"), so that a process's own priority counts only among those of its session.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        priority = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        if priority > 0:
+            Path(f"/proc/{session}/autogroup").write_text(str(priority))
+
+
+@dataclass
+class Children:
+    """The compilers that a build has running, so that an interrupt can end them all."""
+
+    stopped: bool = False
+    running: set[subprocess.Popen[str]] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self, command: Sequence[str], folder: str) -> subprocess.Popen[str]:
+        """Start a compiler in a process group of its own, with its scratch files in ``folder``."""
+        with self.lock:
+            if self.stopped:
+                raise KeyboardInterrupt
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, "LC_ALL": "C", "TMPDIR": folder},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+            self.running.add(process)
+        give_way(process.pid)
+        return process
+
+    def finish(self, process: subprocess.Popen[str]) -> None:
+        """End a compiler if it still runs, with what it started, and forget it."""
+        with self.lock:
+            self.running.discard(process)
+        if process.poll() is None:
+            kill_group(process)
+            process.wait()
+
+    def stop(self) -> None:
+        """End every compiler and let no further one start."""
+        with self.lock:
+            self.stopped = True
+            for process in self.running:
+                kill_group(process)
+
+
+def build(
+    text: str,
+    *,
+    extra_flags: Sequence[str] = (),
+    kind: str = "cpp",
+    time_limit: float = TIME_LIMIT,
+    store: Store | None = None,
+) -> Path:
+    """Build a kernel's text and return the path of its shared object.
+
+    Args:
+        text: The whole C++ file.
+        extra_flags: Flags after the usual ones.
+        kind: The namespace in the store: texts that a user edited have one of their own.
+        time_limit: Seconds for the compiler.
+        store: Where to look and to keep; the process's default store if None.
+
+    Raises:
+        CompileError: The text does not compile.
+        BuildTimeout: The compiler takes too long.
+        CompilerNotFound: There is none.
+    """
+    return build_many(
+        [text], extra_flags=extra_flags, kind=kind, time_limit=time_limit, store=store
+    )[0]
+
+
+def build_many(
+    texts: Sequence[str],
+    *,
+    extra_flags: Sequence[str] = (),
+    kind: str = "cpp",
+    time_limit: float = TIME_LIMIT,
+    store: Store | None = None,
+) -> list[Path]:
+    """Build several kernels side by side; equal texts once. Arguments as for ``build``.
+
+    All are built before the first failure, in the order of ``texts``, is raised, so that the
+    good ones are in the store by then.
+    """
+    results = try_build_many(
+        texts, extra_flags=extra_flags, kind=kind, time_limit=time_limit, store=store
+    )
+    paths = []
+    for result in results:
+        if isinstance(result, FusecError):
+            raise result
+        paths.append(result)
+    return paths
+
+
+def try_build_many(
+    texts: Sequence[str],
+    *,
+    extra_flags: Sequence[str] = (),
+    kind: str = "cpp",
+    time_limit: float = TIME_LIMIT,
+    store: Store | None = None,
+) -> list[Path | FusecError]:
+    """Build several kernels side by side; a path, or what went wrong, for each.
+
+    Raises:
+        CompilerNotFound: There is none; what is stored depends on it too.
+    """
+    store = store or default_store()
+    compiler = find_compiler()
+    wanted = dict.fromkeys(texts)
+    keys = {text: build_key(compiler, text, extra_flags) for text in wanted}
+    results: dict[str, Path | FusecError] = {}
+    for text in wanted:
+        entry = store.get(kind, keys[text])
+        if entry is not None:
+            results[text] = entry.path(LIBRARY)
+    missing = [text for text in wanted if text not in results]
+    children = Children()
+
+    def job(text: str) -> Path | FusecError:
+        return build_missing(
+            compiler,
+            text,
+            keys[text],
+            store=store,
+            children=children,
+            extra_flags=extra_flags,
+            kind=kind,
+            time_limit=time_limit,
+        )
+
+    if missing:
+        # In threads even where there is one: an interrupt, which only the main thread gets, then
+        # never falls between the start of a compiler and its entry in the list of children.
+        pool = ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1), "fusec-build")
+        try:
+            results.update(zip(missing, pool.map(job, missing), strict=True))
+        finally:
+            children.stop()
+            pool.shutdown(cancel_futures=True)
+        store.give_notice()
+    return [results[text] for text in texts]
+
+
+def build_missing(
+    compiler: Compiler,
+    text: str,
+    key: Mapping[str, Any],
+    *,
+    store: Store,
+    children: Children,
+    extra_flags: Sequence[str] = (),
+    kind: str = "cpp",
+    time_limit: float = TIME_LIMIT,
+) -> Path | FusecError:
+    """Build one text that was not in the store, unless another process is quicker.
+
+    Args:
+        compiler: What to build it with.
+        text: The whole C++ file.
+        key: What ``build_key`` returned for it.
+        store: Where to keep it.
+        children: Has the compiler while it runs.
+        extra_flags: Flags after the usual ones.
+        kind: The namespace in the store.
+        time_limit: Seconds for the compiler, and to wait for another process.
+    """
+    with store.lock(kind, key, timeout=time_limit):
+        entry = store.get(kind, key)
+        if entry is None:
+            try:
+                library = compile_text(compiler, text, extra_flags, time_limit, children)
+            except FusecError as error:
+                return error
+            files: dict[str, bytes | Path] = {SOURCE: text.encode(), LIBRARY: library}
+            entry = store.put(kind, key, files)
+    return entry.path(LIBRARY)
+
+
+def build_key(compiler: Compiler, text: str, extra_flags: Sequence[str] = ()) -> dict[str, Any]:
+    """Return all that a built kernel depends on."""
+    return {
+        "text": hashlib.sha256(text.encode()).hexdigest(),
+        "compiler": compiler.path,
+        "version": compiler.version,
+        "flags": [*compiler.flags, *extra_flags],
+        "runtime": compiler.runtime,
+        "machine": machine(),
+    }
+
+
+def compile_text(
+    compiler: Compiler,
+    text: str,
+    extra_flags: Sequence[str],
+    time_limit: float,
+    children: Children,
+) -> bytes:
+    """Run the compiler and return the shared object.
+
+    Raises:
+        CompileError: It refused the text.
+        BuildTimeout: It took too long.
+    """
+    plain = all(name in PLAIN_HEADERS for name in INCLUDE.findall(text))
+    with tempfile.TemporaryDirectory(prefix="fusec-") as folder:
+        Path(folder, SOURCE).write_text(text)
+        # Names relative to the folder: neither the messages nor the library hold its path.
+        command = compiler.command(SOURCE, LIBRARY, *extra_flags, plain=plain)
+        process = children.start(command, folder)
+        try:
+            output, _ = process.communicate(timeout=time_limit)
+        except subprocess.TimeoutExpired:
+            raise BuildTimeout(time_limit) from None
+        finally:
+            children.finish(process)
+        if children.stopped:
+            raise KeyboardInterrupt
+        library = Path(folder, LIBRARY)
+        if process.returncode != 0 or not library.exists():
+            raise CompileError(parse_diagnostics(output), output)
+        return library.read_bytes()
+
+
+def parse_diagnostics(output: str) -> tuple[Diagnostic, ...]:
+    """Return what a compiler says about the kernel file's own lines."""
+    return tuple(
+        Diagnostic(int(line), int(column or 0), severity, message)
+        for line, column, severity, message in DIAGNOSTIC.findall(output)
+    )
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    """Kill a compiler's driver and the passes that it started."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+# --- loading ---------------------------------------------------------------------------------
+
+# Every loaded library by device and inode: a mapping keeps its inode from being used again.
+_loaded: dict[tuple[int, int], ctypes.CDLL] = {}
+_load_lock = threading.Lock()
+_load_count = itertools.count()
+
+
+def load(
+    path: Path,
+    symbol: str,
+    *,
+    argtypes: Sequence[Any] | None = None,
+    restype: Any = ctypes.c_int,
+) -> Any:
+    """Load a shared object, once a process, and return one of its functions.
+
+    Args:
+        path: A path that ``build`` returned.
+        symbol: The function's name.
+        argtypes: ctypes of its parameters, as ctypes wants them; unchecked if None.
+        restype: ctype of its result; None for void.
+
+    Raises:
+        LoadError: The file is not what was stored, cannot be mapped, or lacks the function.
+    """
+    # torch first: a kernel takes the OpenMP runtime that is already there.
+    import torch  # noqa: F401
+
+    library = load_library(path)
+    try:
+        # Indexing gives a new function object: its types are this caller's own.
+        function = library[symbol]
+    except AttributeError:
+        raise LoadError(
+            f"the kernel has no function {symbol!r}",
+            f'declare it as: extern "C" int {symbol}(...)',
+        ) from None
+    function.restype = restype
+    if argtypes is not None:
+        function.argtypes = list(argtypes)
+    return function
+
+
+def load_library(path: Path) -> ctypes.CDLL:
+    """Map a shared object whose file is this user's and is what the store wrote."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise LoadError(f"cannot open {path.name}: {error.strerror}", "build it again") from None
+    with os.fdopen(descriptor, "rb") as file, _load_lock:
+        status = os.fstat(file.fileno())
+        identity = (status.st_dev, status.st_ino)
+        if identity in _loaded:
+            return _loaded[identity]
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise LoadError(f"{path.name} is not a regular file of this user")
+        recorded = recorded_hash(path)
+        if recorded and hashlib.file_digest(file, "sha256").hexdigest() != recorded:
+            raise LoadError(f"{path.name} is not what was stored", "build it again")
+        try:
+            library = ctypes.CDLL(descriptor_path(file.fileno(), path))
+        except OSError as error:
+            raise LoadError(f"cannot load {path.name}: {error}") from None
+        _loaded[identity] = library
+        return library
+
+
+def recorded_hash(path: Path) -> str:
+    """Return what the manifest beside a stored file says its hash is; empty if there is none."""
+    try:
+        manifest = json.loads((path.parent / MANIFEST).read_bytes())
+        return str(manifest["files"][path.name]["sha256"])
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LoadError(f"cannot check {path.name}: {error}", "build it again") from None
+
+
+def descriptor_path(descriptor: int, path: Path) -> str:
+    """Return a name under which the loader maps the very file that was checked.
+
+    The loader takes two equal names for the same library, and descriptors are used again, so
+    every name is spelled in its own way: slashes repeated count the loads.
+    """
+    if sys.platform != "linux":
+        return str(path)
+    high, low = divmod(next(_load_count), 1000)
+    return "/proc" + "/" * (1 + high) + "self/fd" + "/" * (1 + low) + str(descriptor)

@@ -1,0 +1,1 @@
+"""Ways to keep vector units busy: interleaved loops, quick forms of functions, running sums."""

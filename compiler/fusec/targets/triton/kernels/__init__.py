@@ -1,0 +1,1 @@
+"""Kernels, a file a kind: pointwise, reductions, matrix products."""

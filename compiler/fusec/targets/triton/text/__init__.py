@@ -1,0 +1,1 @@
+"""Text of a kernel file: statements, expressions, indices, helpers, names, lines."""

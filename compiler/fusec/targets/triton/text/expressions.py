@@ -1,0 +1,406 @@
+"""How one operation of the IR is written in Triton.
+
+``Text`` is a piece of source with its binding strength, so that parentheses appear only where
+they are needed.  ``operation`` is the table: IR name and argument dtype to text; it says in
+``Needs`` which helper functions the text relies on.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from fusec.ir.node import Number
+from fusec.ir.ops import RANDOM_BITS, RANDOM_WORD
+from fusec.targets.triton.text.helpers import HELPERS, USES
+
+# Python's binding strengths, weakest first
+COMPARE, OR, XOR, AND, SHIFT, SUM, PRODUCT, UNARY, ATOM = range(9)
+
+TRITON_TYPES = {
+    torch.float64: "tl.float64",
+    torch.float32: "tl.float32",
+    torch.float16: "tl.float16",
+    torch.bfloat16: "tl.bfloat16",
+    torch.int64: "tl.int64",
+    torch.int32: "tl.int32",
+    torch.int16: "tl.int16",
+    torch.int8: "tl.int8",
+    torch.uint8: "tl.uint8",
+    torch.uint16: "tl.uint16",
+    torch.uint32: "tl.uint32",
+    torch.uint64: "tl.uint64",
+    torch.bool: "tl.int1",
+    torch.float8_e4m3fn: "tl.float8e4nv",
+    torch.float8_e5m2: "tl.float8e5",
+}
+
+
+@dataclass(frozen=True)
+class Text:
+    """Source text of a value.
+
+    Attributes:
+        source: The text.
+        strength: How tightly its outermost operator binds.
+        literal: Whether it is a plain number, which takes the type of what it meets.
+    """
+
+    source: str
+    strength: int = ATOM
+    literal: bool = False
+
+    def within(self, strength: int) -> str:
+        """Return the text as an operand of an operator that binds with ``strength``."""
+        return self.source if self.strength >= strength else f"({self.source})"
+
+
+@dataclass
+class Needs:
+    """What a file's text relies on.
+
+    Attributes:
+        helpers: Names of the helper functions that it calls.
+        near: Whether it has positions that reach further than tensors do (``times_reach``).
+    """
+
+    helpers: set[str] = field(default_factory=set)
+    near: bool = False
+
+    def helper(self, name: str) -> str:
+        """Note that the file needs a helper function; return its name."""
+        self.helpers.add(name)
+        return name
+
+    def texts(self, kernels: str) -> list[str]:
+        """Return the helper functions that the kernels' text calls, in their order."""
+        called = {n for n in self.helpers if re.search(rf"\b{n}\b(?!_)", kernels)}
+        called |= {used for n in called for used in USES.get(n, ())}
+        return [text for name, text in HELPERS.items() if name in called]
+
+
+def triton_type(dtype: torch.dtype) -> str:
+    """Return ``tl.float32`` for ``torch.float32``."""
+    return TRITON_TYPES[dtype]
+
+
+def number(value: Number, dtype: torch.dtype) -> Text:
+    """Return a constant; a plain literal where Triton gives that the right value and type."""
+    if dtype == torch.bool:
+        return Text(repr(bool(value)), ATOM, literal=True)
+    if not dtype.is_floating_point:
+        value = int(value)
+        return Text(repr(value), ATOM if value >= 0 else UNARY, literal=True)
+    value = float(value)
+    if math.isnan(value):
+        return Text('float("nan")', literal=True)
+    if math.isinf(value):
+        return Text('float("inf")' if value > 0 else '-float("inf")', UNARY, literal=True)
+    if value == 0 and math.copysign(1, value) < 0:
+        # Triton makes every zero literal a positive one
+        bits = 8 * dtype.itemsize
+        integer = f"tl.full([], -(2**{bits - 1}), tl.int{bits})"
+        return Text(f"{integer}.to({triton_type(dtype)}, bitcast=True)")
+    if dtype == torch.float64:
+        return Text(f"tl.full([], {value!r}, tl.float64)") if _rounds(value) else _plain(value)
+    if value != 0 and abs(value) < 2.0**-126:
+        return _full(repr(value), dtype)
+    return _plain(float(str(np.float32(value))))
+
+
+def _rounds(value: float) -> bool:
+    """Whether a float64 needs more than float32, which a literal in a call would become."""
+    return float(np.float32(value)) != value
+
+
+def _plain(value: float) -> Text:
+    return Text(repr(value), ATOM if value >= 0 else UNARY, literal=True)
+
+
+def typed(text: Text, dtype: torch.dtype) -> Text:
+    """Return ``text`` with a type of its own, for a call that would give a literal another."""
+    if not text.literal or dtype in (torch.float32, torch.bool, torch.int64):
+        return text
+    return _full(text.source, dtype)
+
+
+def _full(literal: str, dtype: torch.dtype) -> Text:
+    if dtype == torch.bfloat16:  # Triton's interpreter has no constants of this type
+        return Text(f"tl.full([], {literal}, tl.float32).to(tl.bfloat16)")
+    return Text(f"tl.full([], {literal}, {triton_type(dtype)})")
+
+
+@lru_cache(maxsize=1)
+def float8_saturates() -> bool:
+    """Whether this torch makes the largest float8 of what is too large, as Triton does, not NaN."""
+    return not bool(torch.tensor([1e9]).to(torch.float8_e4m3fn).float().isnan().any())
+
+
+def convert(
+    value: Text, source: torch.dtype, target: torch.dtype, needs: Needs, bitcast: bool = False
+) -> Text:
+    """Return a conversion as torch does it."""
+    if value.literal:
+        value = _full(value.source, source)
+    operand = value.within(ATOM)
+    if bitcast:
+        return Text(f"{operand}.to({triton_type(target)}, bitcast=True)")
+    if target == torch.bool:
+        return Text(f"{value.within(OR)} != 0", COMPARE)
+    if torch.float8_e4m3fn in (source, target) and torch.float32 not in (source, target):
+        return convert(Text(f"{operand}.to(tl.float32)"), torch.float32, target, needs)
+    if target == torch.float8_e4m3fn and not float8_saturates():
+        return call(needs.helper("to_float8"), value)
+    if source.is_floating_point and target == torch.uint8:
+        operand = f"{operand}.to(tl.int64)"  # torch goes through int64: -1.0 becomes 255
+    elif source.is_floating_point and target in (torch.int8, torch.int16):
+        operand = f"{operand}.to(tl.int32)"
+    return Text(f"{operand}.to({triton_type(target)})")
+
+
+# -- the table ----------------------------------------------------------------------------
+
+_INFIX = {
+    "add": ("+", SUM),
+    "sub": ("-", SUM),
+    "mul": ("*", PRODUCT),
+    "bitwise_and": ("&", AND),
+    "bitwise_or": ("|", OR),
+    "bitwise_xor": ("^", XOR),
+    "logical_and": ("&", AND),
+    "logical_or": ("|", OR),
+    "logical_xor": ("^", XOR),
+    "eq": ("==", COMPARE),
+    "ne": ("!=", COMPARE),
+    "lt": ("<", COMPARE),
+    "le": ("<=", COMPARE),
+    "gt": (">", COMPARE),
+    "ge": (">=", COMPARE),
+}
+_BOOL_ARITHMETIC = {"add": "logical_or", "maximum": "logical_or", "mul": "logical_and"} | {
+    "minimum": "logical_and",
+    "sub": "logical_xor",
+}
+# Vendor functions: what torch's own CUDA and ROCm kernels call, so that rounding agrees too.
+_LIBDEVICE = {
+    name: name
+    for name in (
+        "exp exp2 expm1 log log2 log10 log1p tanh erf erfc sin cos tan sinh cosh asin acos atan "
+        "asinh acosh atanh lgamma erfinv trunc fmod pow atan2 copysign hypot nextafter"
+    ).split()
+} | {"round": "nearbyint"}
+_TL = {"abs": "tl.abs", "floor": "tl.floor", "ceil": "tl.ceil", "rsqrt": "tl.rsqrt"} | {
+    "fmax": "tl.maximum",
+    "fmin": "tl.minimum",
+}
+
+# Instructions of the GPU that err by a few units in float32's last place.
+_RELAXED = {"truediv": "/", "exp": "tl.exp", "sigmoid": "tl.sigmoid", "sqrt": "tl.sqrt"}
+
+
+def infix(symbol: str, strength: int, left: Text, right: Text) -> Text:
+    """Return ``left symbol right`` with the parentheses that it needs."""
+    # comparisons do not chain, and the rest is left-associative
+    own = strength + 1 if strength == COMPARE else strength
+    return Text(f"{left.within(own)} {symbol} {right.within(strength + 1)}", strength)
+
+
+def call(function: str, *args: Text) -> Text:
+    """Return a call."""
+    return Text(f"{function}({', '.join(a.source for a in args)})")
+
+
+def operation(
+    name: str,
+    dtypes: Sequence[torch.dtype],
+    args: Sequence[Text],
+    needs: Needs,
+    relaxed: bool = False,
+) -> Text:
+    """Return the text of an operation.
+
+    Args:
+        name: A name of ``ops.SCALAR_OPS``.
+        dtypes: The arguments' types; all equal, but for the condition of ``where``.
+        args: The arguments' texts.
+        needs: Takes what the text relies on.
+        relaxed: Whether float32's last bits do not matter; see ``relaxed``.
+    """
+    dtype = dtypes[-1]
+    if name == "where":
+        condition, then, other = args
+        if then.literal and other.literal:
+            then = typed(Text(then.source, literal=True), dtype)
+            if then.literal:
+                then = Text(f"tl.full([], {then.source}, {triton_type(dtype)})")
+        return call("tl.where", condition, then, other)
+    if all(a.literal for a in args):
+        # two bare numbers would be computed by Python, in its own types
+        first = Text(f"tl.full([], {args[0].source}, {triton_type(dtype)})")
+        args = [first, *args[1:]]
+    if dtype == torch.bool:
+        name = _BOOL_ARITHMETIC.get(name, name)
+        if name in ("lt", "le", "gt", "ge"):
+            args = [Text(f"{a.within(ATOM)}.to(tl.int32)") for a in args]
+    if name in _INFIX:
+        symbol, strength = _INFIX[name]
+        return infix(symbol, strength, args[0], args[1])
+    if relaxed and name in _RELAXED:
+        if name == "truediv":
+            return infix("/", PRODUCT, *args)
+        return call(_RELAXED[name], *[_solid(a, dtype) for a in args])
+    special = _SPECIAL.get(name)
+    if special is not None:
+        found = special(dtype, list(args), needs)
+        if found is not None:
+            return found
+    args = [typed(a, dtype) for a in args]
+    if name in _LIBDEVICE:
+        return call(f"libdevice.{_LIBDEVICE[name]}", *args)
+    if name in _TL:
+        return call(_TL[name], *args)
+    raise NotImplementedError(f"Triton has no text for {name} of {dtype}")
+
+
+Rule = Callable[[torch.dtype, list[Text], Needs], Text | None]
+
+
+def _neg(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    if dtype.is_floating_point:
+        # Triton's unary minus is 0 - x, which loses the sign of a zero
+        return infix("*", PRODUCT, args[0], Text("-1.0", UNARY, literal=True))
+    return Text(f"-{args[0].within(UNARY)}", UNARY)
+
+
+def _truediv(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    if args[1].literal and "inf" not in args[1].source and "nan" not in args[1].source:
+        divisor = float(args[1].source)
+        if divisor and abs(math.frexp(divisor)[0]) == 0.5 and 2**-60 < abs(divisor) < 2**60:
+            return infix("*", PRODUCT, args[0], _plain(1 / divisor))  # exact: a power of two
+    if dtype == torch.float64:
+        return infix("/", PRODUCT, *args)
+    return call("tl.div_rn", *args)
+
+
+def _sqrt(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    return call("tl.sqrt" if dtype == torch.float64 else "tl.sqrt_rn", *args)
+
+
+def _extreme(helper: str, plain: str) -> Rule:
+    def rule(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+        args = [typed(a, dtype) for a in args]
+        return call(needs.helper(helper) if dtype.is_floating_point else plain, *args)
+
+    return rule
+
+
+def _remainder(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    args = [typed(a, dtype) for a in args]
+    if dtype.is_floating_point:
+        return call(needs.helper("float_mod"), *args)
+    if not dtype.is_signed:
+        return infix("%", PRODUCT, *args)
+    return call(needs.helper("floor_mod"), *args)
+
+
+def _fmod(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text | None:
+    return None if dtype.is_floating_point else infix("%", PRODUCT, *args)
+
+
+def _floordiv(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    if not dtype.is_signed:
+        return infix("//", PRODUCT, *args)
+    return call(needs.helper("floor_div"), *[typed(a, dtype) for a in args])
+
+
+def _shift(helper: str, symbol: str) -> Rule:
+    def rule(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+        bits = dtype.itemsize * 8
+        if args[1].literal and 0 <= int(args[1].source) < bits:
+            return infix(symbol, SHIFT, *args)
+        args = [typed(a, dtype) for a in args]
+        return call(needs.helper(helper), *args, Text(str(bits)))
+
+    return rule
+
+
+def _pow(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text | None:
+    if dtype.is_floating_point:
+        return None
+    bits = dtype.itemsize * 8 - dtype.is_signed
+    return call(needs.helper("int_pow"), *[_solid(a, dtype) for a in args], Text(str(bits)))
+
+
+def _solid(text: Text, dtype: torch.dtype) -> Text:
+    """Return ``text`` as a value of Triton's even where it is a literal."""
+    return Text(f"tl.full([], {text.source}, {triton_type(dtype)})") if text.literal else text
+
+
+def _sized(helper32: str, helper64: str) -> Rule:
+    def rule(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+        name = helper64 if dtype == torch.float64 else helper32
+        return call(needs.helper(name), *[_solid(a, dtype) for a in args])
+
+    return rule
+
+
+def _isinf(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    return Text(f'tl.abs({args[0].source}) == float("inf")', COMPARE)
+
+
+def _isnan(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    return infix("!=", COMPARE, args[0], args[0])
+
+
+def _bitwise_not(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    return Text(f"~{args[0].within(UNARY)}", UNARY)
+
+
+def _random_bits(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    seed, position, stream, word = args
+    return call(
+        needs.helper("random_bits"),
+        _solid(seed, torch.int64),
+        _solid(position, torch.int64),
+        stream,
+        word,
+    )
+
+
+def _random_word(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
+    seed, position, stream = args
+    numbers = (_solid(seed, torch.int64), _solid(position, torch.int64))
+    return call(needs.helper("random_word"), *numbers, stream)
+
+
+_SPECIAL: dict[str, Rule] = {
+    "neg": _neg,
+    "truediv": _truediv,
+    "sqrt": _sqrt,
+    "maximum": _extreme("maximum", "tl.maximum"),
+    "minimum": _extreme("minimum", "tl.minimum"),
+    "remainder": _remainder,
+    "fmod": _fmod,
+    "floordiv": _floordiv,
+    "truncdiv": lambda dtype, args, needs: infix("//", PRODUCT, *args),
+    "lshift": _shift("shift_left", "<<"),
+    "rshift": _shift("shift_right", ">>"),
+    "pow": _pow,
+    "nearest_int": _sized("nearest_int", "nearest_int"),
+    "sigmoid": _sized("sigmoid", "sigmoid64"),
+    "sign": _sized("sign", "sign"),
+    "signbit": _sized("signbit32", "signbit64"),
+    "digamma": _sized("digamma", "digamma"),
+    "isinf": _isinf,
+    "isnan": _isnan,
+    RANDOM_BITS: _random_bits,
+    RANDOM_WORD: _random_word,
+    "bitwise_not": _bitwise_not,
+    "logical_not": _bitwise_not,
+}

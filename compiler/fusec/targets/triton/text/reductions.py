@@ -1,0 +1,131 @@
+"""The text of reductions: identity, one step of a running one, and the end over a tile."""
+
+from __future__ import annotations
+
+import torch
+
+from fusec.ir.node import Number, Reduce
+from fusec.targets.triton.text.expressions import (
+    AND,
+    ATOM,
+    COMPARE,
+    OR,
+    SUM,
+    XOR,
+    Needs,
+    Text,
+    call,
+    infix,
+    number,
+    triton_type,
+)
+
+# A sum of exp(x - largest) that is carried with the largest in one pass; see ``online``.
+ONLINE_SUM = "online_sum"
+# A sum of squared distances from the mean that is carried with the sum in one pass.
+SQUARES = "squares"
+# What each of them is carried with.
+GROUP = "GROUP"  # the rows of a step of which one thread holds its columns' elements
+CARRIED_WITH = {ONLINE_SUM: "max", SQUARES: "sum"}
+
+
+def identity(kind: str, dtype: torch.dtype) -> Number:
+    """Return the value that changes nothing; ``dtype`` is the argument's."""
+    if kind in ("sum", "xor", "any", *CARRIED_WITH):
+        return False if dtype == torch.bool else 0
+    if kind in ("prod", "all"):
+        return True if dtype == torch.bool else 1
+    largest = kind in ("max", "argmax")
+    if dtype == torch.bool:
+        return not largest
+    if dtype.is_floating_point:
+        return float("-inf") if largest else float("inf")
+    info = torch.iinfo(dtype)
+    return info.min if largest else info.max
+
+
+def identity_text(node: Reduce) -> Text:
+    """Return the text of a reduction's identity."""
+    dtype = node.args[0].dtype
+    return number(identity(node.kind, dtype), dtype)
+
+
+def padding_value(node: Reduce) -> Number:
+    """Return what stands for elements outside the row: for a sum of exponentials, exp's zero."""
+    if node.kind == ONLINE_SUM:
+        return float("-inf")
+    return identity(node.kind, node.args[0].dtype)
+
+
+def padding(node: Reduce) -> Text:
+    """Return the text of ``padding_value``."""
+    return number(padding_value(node), node.args[0].dtype)
+
+
+def step(node: Reduce, so_far: str, value: Text, needs: Needs) -> Text:
+    """Return the text that combines a running tile with the next one."""
+    kind, dtype, left = node.kind, node.args[0].dtype, Text(so_far)
+    if dtype == torch.bool:
+        kind = {"max": "any", "min": "all", "sum": "any", "prod": "all"}.get(kind, kind)
+    if kind == "sum":
+        return infix("+", SUM, left, value)
+    if kind == "prod":
+        return call(needs.helper("multiply"), left, value)
+    if kind in ("max", "min"):
+        helper = "maximum" if kind == "max" else "minimum"
+        return call(
+            needs.helper(helper) if dtype.is_floating_point else f"tl.{helper}", left, value
+        )
+    symbol, strength = {"any": ("|", OR), "all": ("&", AND), "xor": ("^", XOR)}[kind]
+    return infix(symbol, strength, left, value)
+
+
+def finish(node: Reduce, tile: Text, axis: int, keep: bool, needs: Needs) -> Text:
+    """Return the text that reduces a tile along ``axis``.
+
+    Args:
+        node: The reduction.
+        tile: The tile's text; its masked elements are the identity.
+        axis: The tile's reduced dimension.
+        keep: Whether the dimension stays, with one element.
+        needs: Takes what the text relies on.
+    """
+    kind, dtype = node.kind, node.args[0].dtype
+    end = f", {axis}, keep_dims=True)" if keep else f", {axis})"
+
+    def over(function: str, text: str) -> Text:
+        return Text(f"{function}({text}{end}")
+
+    def with_combine(combine: str) -> Text:
+        keep_dims = ", keep_dims=True" if keep else ""
+        return Text(f"tl.reduce({tile.source}, {axis}, {needs.helper(combine)}{keep_dims})")
+
+    if dtype == torch.bool or kind in ("any", "all", "xor"):
+        function = {"any": "tl.max", "max": "tl.max", "sum": "tl.max", "xor": "tl.xor_sum"}.get(
+            kind, "tl.min"
+        )
+        return Text(f"{over(function, f'{tile.within(ATOM)}.to(tl.int32)').source} != 0", COMPARE)
+    if kind == "sum":
+        found = over("tl.sum", tile.source)
+    elif kind == "prod":
+        found = with_combine("multiply")
+    elif dtype.is_floating_point:
+        found = with_combine("maximum" if kind == "max" else "minimum")
+    else:
+        found = over(f"tl.{kind}", tile.source)
+    if not dtype.is_floating_point and dtype.itemsize < 4:
+        # Triton widens small integers
+        return Text(f"{found.source}.to({triton_type(dtype)})")
+    return found
+
+
+def wish(node: Reduce, base: str) -> str:
+    """Return what to call a reduction's result; ``base`` is its argument's name, if it has one."""
+    word = {"sum": "sum", "prod": "product", "argmax": "argmax", "argmin": "argmin"}.get(
+        node.kind, node.kind
+    )
+    if node.kind == ONLINE_SUM:
+        return "exp_sum"
+    if node.kind == SQUARES:
+        return f"{base}_squares" if base else "squares"
+    return f"{base}_{word}" if base else f"row_{word}"

@@ -1,0 +1,1 @@
+"""Facts to text, HTML and pictures: pure functions."""

@@ -1,0 +1,277 @@
+"""What an edit, a tuning run and a list of kernels look like."""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fusec.report import Trial, TuningRun, Verdict
+from fuselab.display import render, words
+from fuselab.display.pages.page import static_table
+from fuselab.display.pages.tuning import effect_rows, left_words
+
+if TYPE_CHECKING:
+    from fusec.kernel import Kernel
+    from fuselab.session.history import Edit
+
+RUNNERS_UP = 9
+
+
+class EditRefused(Exception):
+    """A kernel's edit that did not pass, raised where the user asked for an error (--strict)."""
+
+    def __init__(self, outcome: EditOutcome) -> None:
+        self.outcome = outcome
+        super().__init__("\n".join(outcome.lines()))
+
+    def _render_traceback_(self) -> list[str]:
+        """Show IPython the verdict alone: the stack is ours, not the user's."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+@dataclass(frozen=True)
+class EditOutcome:
+    """What became of an edit.
+
+    Attributes:
+        name: What the user typed after ``%%kernel``.
+        kernel: The kernel.
+        text: The edited text.
+        verdict: What the check said.
+        kept: Whether the text is now in use.
+        edit: The history's record.
+        offset: Added to a kernel line to get the line in the cell's gutter.
+    """
+
+    name: str
+    kernel: Kernel
+    text: str
+    verdict: Verdict
+    kept: bool
+    edit: Edit
+    offset: int = 1
+
+    @property
+    def ok(self) -> bool:
+        """Whether the text passed."""
+        return self.verdict.ok
+
+    @property
+    def cell_line(self) -> int | None:
+        """The line at fault as the cell's gutter shows it."""
+        return None if self.verdict.line is None else self.verdict.line + self.offset
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in a word or two."""
+        if self.verdict.ok:
+            return "Kept" if self.kept else "Passed"
+        return words.REFUSALS.get(self.verdict.stage, "Refused")
+
+    def reason(self) -> str:
+        """The verdict's reason, with the cell's own line in front of it."""
+        line = self.verdict.line
+        if line is None:
+            return self.verdict.reason
+        # The compiler counts the kernel's lines; the user sees the cell's.
+        bare = re.sub(
+            rf"^(the kernel does not compile: )?(line {line}: )?", "", self.verdict.reason
+        )
+        return f"line {self.cell_line}: {bare}"
+
+    def lines(self, *, quoted: bool = True) -> list[str]:
+        """The verdict as lines of text, the outcome first.
+
+        Args:
+            quoted: Whether to quote the line at fault.
+        """
+        verdict = self.verdict
+        lines = [f"{self.name}: {self.outcome} – {self.reason()}"]
+        source = self.text.splitlines()
+        if quoted and verdict.line is not None and 1 <= verdict.line <= len(source):
+            lines.append(f"    {source[verdict.line - 1].strip()}")
+        lines += [line for line in (words.error_line(verdict), words.time_line(verdict)) if line]
+        if not verdict.ok:
+            state = "edited text" if self.kernel.edited else "generated text"
+            lines.append(f"the {state} stays in use; this one is in fuselab.edits({self.name!r})")
+        return lines
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        """Return the forms that a notebook and a terminal show."""
+        text = self.lines()
+        line = self.verdict.line
+        marked = render.marked_listing(self.text, self.kernel.target, line)
+        diff = difflib.unified_diff(
+            self.kernel.generated.text.splitlines(),
+            self.text.splitlines(),
+            "generated",
+            "edited",
+            lineterm="",
+            n=2,
+        )
+        html = render.edit_html(
+            name=self.name,
+            verdict=self.verdict,
+            outcome=self.outcome,
+            reason=self.reason(),
+            lines=self.lines(quoted=False)[1:],
+            marked=marked,
+            diff="\n".join(diff),
+        )
+        bundle: dict[str, Any] = {"text/plain": "\n".join(text)}
+        if self.verdict.timing is not None and self.verdict.generated is not None:
+            from fuselab.display.pages.page import picture
+            from fuselab.display.plots import figures as plots
+
+            times = [("generated", self.verdict.generated), ("edited", self.verdict.timing)]
+            png = plots.figure_png(plots.edit_figure(times, title=self.name))
+            bundle["image/png"] = base64.b64encode(png).decode()
+            html += picture(bundle["image/png"], "the generated kernel against the edited one")
+        return bundle | {"text/html": html}
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+
+@dataclass(frozen=True)
+class TuningOutcome:
+    """A tuning run, as a notebook and a terminal show it."""
+
+    name: str
+    run: TuningRun
+
+    @property
+    def ranked(self) -> list[tuple[int, Trial]]:
+        """The configurations that ran, each with its place in the search.
+
+        The winner, then the fastest first.  The winner need not have the lowest median: a
+        search that ends with a final round keeps what it started from unless something is
+        faster beyond the noise.
+        """
+        done = [(i, t) for i, t in enumerate(self.run.trials) if t.timing is not None]
+
+        def place(item: tuple[int, Trial]) -> tuple[bool, float]:
+            index, trial = item
+            return index != self.run.best, trial.timing.median if trial.timing else 0.0
+
+        return sorted(done, key=place)
+
+    def note(self) -> str:
+        """The outcome in one line."""
+        run = self.run
+        tried = f"{len(run.trials)} of {words.count(run.total, 'configuration')}"
+        why = {"finished": "all tried", "budget": "out of time", "stopped": "stopped by you"}
+        ending = why.get(run.stopped, run.stopped)
+        note = f"{tried} in {words.duration(run.seconds)}" + (f" ({ending})" if ending else "")
+        if run.best is None:
+            return f"{note}: none ran, nothing has changed"
+        best, first = run.trials[run.best], run.trials[0]
+        note += f"; best {_config(best)}"
+        if best.timing is not None:
+            note += f" with {words.duration(best.timing.median)}"
+            if run.best != 0 and first.timing is not None:
+                note += f", {words.compared(best.timing.median, first.timing.median, 'before')}"
+            elif run.best == 0:
+                note += ", which is what it started from: nothing was confirmed as faster"
+        return note
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The winner and its runners-up, then what failed."""
+        rows: list[dict[str, Any]] = []
+        for rank, (index, trial) in enumerate(self.ranked[: RUNNERS_UP + 1], 1):
+            assert trial.timing is not None
+            time, _, quartiles = words.spread(trial.timing).partition(" (")
+            remark = "best" if index == self.run.best else "start" if index == 0 else ""
+            rows.append(
+                {
+                    "rank": rank,
+                    "config": _config(trial),
+                    "time": time,
+                    "quartiles": quartiles.rstrip(")"),
+                    "remark": remark,
+                    "best": index == self.run.best,
+                }
+            )
+        rest = [trial for trial in self.run.trials if trial.timing is None]
+        for trial in sorted(rest, key=lambda trial: not trial.error)[:RUNNERS_UP]:
+            rows.append(
+                {
+                    "rank": "–",
+                    "config": _config(trial),
+                    "time": "failed" if trial.error else "left out",
+                    "quartiles": "",
+                    "remark": (trial.error or trial.note).partition("\n")[0],
+                    "best": False,
+                }
+            )
+        return rows
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        """Return the forms that a notebook and a terminal show."""
+        from fuselab.display.pages.page import picture
+        from fuselab.display.plots import figures as plots
+        from fuselab.display.plots import search as plots_search
+
+        rows = self.rows()
+        table = [("", "configuration", "time", "quartiles", "")]
+        table += [
+            (str(r["rank"]), r["config"], r["time"], r["quartiles"], r["remark"]) for r in rows
+        ]
+        lines = [f"{self.name}: {self.note()}"]
+        lines += [f"  {line}" for line in render.columns(table)] if rows else []
+        effects = effect_rows(self.run)
+        lines += [f"  {name} matters {ratio}: {text}" for name, text, ratio in effects]
+        html = render.tuning_html(self.run, rows, self.note())
+        html += static_table(("tunable", "best time with each value", "range"), effects, 2)
+        bundle: dict[str, Any] = {"text/plain": "\n".join(lines)}
+        if self.run.best is not None:
+            png = plots.figure_png(plots_search.tuning_figure(self.run, title=self.name))
+            bundle["image/png"] = base64.b64encode(png).decode()
+            html += picture(bundle["image/png"], f"{self.name}: every configuration's time")
+        return bundle | {"text/html": html}
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.note()}"
+
+
+def trial_line(run: TuningRun) -> str:
+    """Describe the latest trial in one line, for a terminal."""
+    if not run.trials:
+        return f"{run.kernel}: 0 of {run.total}"
+    trial = run.trials[-1]
+    time = words.spread(trial.timing) if trial.timing else f"failed: {trial.error}"
+    if trial.note:
+        time = f"{time}, {trial.note}" if trial.timing else f"left out: {trial.note}"
+    mark = "  <- best so far" if run.best == len(run.trials) - 1 else ""
+    left = left_words(run)
+    place = f"{len(run.trials)}/{run.total}" + (f", {left}" if left else "")
+    return f"{run.kernel} [{place}] {_config(trial)}: {time}{mark}"
+
+
+def _config(trial: Trial) -> str:
+    return " ".join(f"{name}={value}" for name, value in trial.values) or "as generated"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text, for a notebook and for a terminal."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    empty: str = "nothing"
+
+    def __repr__(self) -> str:
+        if not self.rows:
+            return self.empty
+        return "\n".join(render.columns([self.head, *self.rows]))
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> Mapping[str, Any]:
+        """Return the forms that a notebook and a terminal show."""
+        rows = self.rows or [(self.empty, *([""] * (len(self.head) - 1)))]
+        return {"text/plain": repr(self), "text/html": render.kernels_html(self.head, rows)}

@@ -1,0 +1,63 @@
+"""How near kernels come to what the machine can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusec.tune.limits import Machine, machine
+from fuselab.display import words
+from fuselab.display.pages.page import Page, indented, static_table
+from fuselab.display.plots.machine import RooflinePoint
+
+HEAD = ("kernel", "memory traffic", "of a copy", "operations", "of a product")
+
+
+def roofline_points(cell: Any) -> list[RooflinePoint]:
+    """Return every kernel of a cell whose time and traffic are known, the longest first."""
+    found = []
+    for name, kernel in cell.kernels.items():
+        timing = cell.kernel_times.get(name)
+        source = kernel.generated
+        if timing is None or min(source.read_bytes, source.written_bytes) < 0:
+            continue
+        moved = source.read_bytes + source.written_bytes
+        found.append(RooflinePoint(name, source.operations, moved, timing.median))
+    return sorted(found, key=lambda point: -point.seconds)
+
+
+def roofline_rows(points: list[RooflinePoint], found: Machine) -> list[tuple[str, ...]]:
+    """Return a row a kernel: its rates, and what share of the machine's they are."""
+    rows: list[tuple[str, ...]] = []
+    for point in points:
+        rate, work = point.bytes / point.seconds, max(point.operations, 0) / point.seconds
+        rows.append(
+            (
+                point.name,
+                f"{words.digits(rate / 1e9)} GB/s",
+                f"{words.share(rate / found.memory)} of memory, "
+                f"{words.share(rate / found.cache)} of cache",
+                f"{words.digits(work / 1e9)} Gop/s",
+                words.share(work / found.operations),
+            )
+        )
+    return rows
+
+
+def limits_page(cell: Any) -> Page:
+    """Measure the machine and return the static page about the limits of a cell."""
+    arguments = [a.device for k in cell.kernels.values() for a in k.signature.arguments]
+    found = machine("cuda" if "cuda" in arguments else "cpu")
+    seconds = cell.measure_limit()
+    rows = roofline_rows(roofline_points(cell), found)
+    title = f"{cell.name}: the limit is not known: a graph did not run, or runs in eager"
+    if seconds is not None:
+        title = f"{cell.name}: could take {words.duration(seconds)}, a copy of its bytes"
+        if cell.fused is not None:
+            title += f"; takes {words.duration(cell.fused.median)}"
+            title += f", {words.ratio(cell.fused.median / seconds)}× of it"
+    machine_line = (
+        f"memory {found.memory / 1e9:.3g} GB/s, cache {found.cache / 1e9:.3g} GB/s, "
+        f"products {found.operations / 1e9:.3g} Gop/s: {found.method}"
+    )
+    text = "\n".join([title, *indented([HEAD, *rows]), f"  {machine_line}"])
+    return Page(text, f"<b>{title}</b>{static_table(HEAD, rows)}<div>{machine_line}</div>")

@@ -1,0 +1,137 @@
+"""Where a cell's time goes: eager, other compilers, fused, the limit, edits, and every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from fusec.report import Timing
+from fuselab.display import words
+from fuselab.display.pages.page import Page, indented, static_table
+from fuselab.display.render import Style
+from fuselab.session.peers import TITLES
+
+HEAD = ("what", "median (quartiles)", "compared", "samples")
+STEPS = ("step, alone", "median (quartiles)", "share")
+MOST_STEPS = 24
+
+
+def peer_title(name: str) -> str:
+    """Return what people call a backend of ``torch.compile``."""
+    return TITLES.get(name, name)
+
+
+def edits_of(kernels: Mapping[str, Any]) -> list[tuple[str, Timing, Timing]]:
+    """Return the edits that were timed: the kernel's name, the generated text's time, its own."""
+    found = []
+    for name, kernel in kernels.items():
+        verdict = kernel.last_verdict
+        if verdict is not None and verdict.ok and verdict.timing and verdict.generated:
+            found.append((name, verdict.generated, verdict.timing))
+    return found
+
+
+def time_rows(facts: Any) -> list[tuple[str, str, str, str]]:
+    """Return the times as rows under ``HEAD``.
+
+    Args:
+        facts: A ``FusedCell``, or the panel's facts about one.
+    """
+    rows: list[tuple[str, str, str, str]] = []
+    eager, fused = facts.eager, facts.fused
+    if eager:
+        rows.append(("eager, whole cell", words.spread(eager), "", str(eager.samples)))
+    if facts.limit:
+        ratio = words.compared(facts.limit, fused.median, "fused") if fused else ""
+        rows.append(("the limit: a copy", words.duration(facts.limit), ratio, ""))
+    for name, timing in facts.others.items():
+        rows.append((f"{peer_title(name)}, whole cell", *_row(timing, eager)))
+    if fused:
+        rows.append(("fused, whole cell", *_row(fused, eager)))
+    edits = {name: pair for name, *pair in edits_of(facts.kernels)}
+    for name, kernel in facts.kernels.items():
+        if name in facts.kernel_times:
+            rows.append((f"{name}, alone", *_row(facts.kernel_times[name], None)))
+        if name in edits:
+            generated, own = edits[name]
+            label = "the edit, checked" if kernel.edited else "the text checked last"
+            was = f"generated, then {words.duration(generated.median)}"
+            rows.append((f"{name}, {label}", *_row(own, generated, was)))
+    return rows
+
+
+def _row(timing: Timing, reference: Timing | None, name: str = "eager") -> tuple[str, str, str]:
+    ratio = words.compared(timing.median, reference.median, name) if reference else ""
+    return words.spread(timing), ratio, str(timing.samples)
+
+
+def steps_of(facts: Any) -> dict[str, Timing]:
+    """Return every step that was timed alone, kernels first, the longest first of each."""
+    return {
+        name: timing
+        for times in (facts.kernel_times, facts.extern_times)
+        for name, timing in sorted(times.items(), key=lambda item: -item[1].median)
+    }
+
+
+def step_rows(facts: Any) -> list[tuple[str, str, str]]:
+    """Return the steps as rows under ``STEPS``, the longest first."""
+    steps = sorted(steps_of(facts).items(), key=lambda item: -item[1].median)
+    total = sum(timing.median for _, timing in steps)
+    if not total:
+        return []
+    rows = [
+        (name, words.spread(timing), words.share(timing.median / total))
+        for name, timing in steps[:MOST_STEPS]
+    ]
+    rest = sum(timing.median for _, timing in steps[MOST_STEPS:])
+    if rest:
+        more = words.count(len(steps) - MOST_STEPS, "step")
+        rows.append((f"{more} more", words.duration(rest), words.share(rest / total)))
+    return rows
+
+
+def alone_note(facts: Any) -> str:
+    """Say why a kernel has two times; empty where none has."""
+    if not any(name in facts.kernel_times for name, *_ in edits_of(facts.kernels)):
+        return ""
+    return (
+        "A kernel alone is timed in turn with the cell's other kernels, a checked text in turn "
+        "with the generated one and a copy of as many bytes: compare times of one run."
+    )
+
+
+def step_note(facts: Any) -> str:
+    """Say what the steps take together, beside the cell; empty where no call of ATen was timed."""
+    total = sum(timing.median for timing in steps_of(facts).values())
+    if not total or facts.fused is None:
+        return ""
+    return (
+        f"The steps, each timed alone, take {words.duration(total)} together; "
+        f"the cell takes {words.duration(facts.fused.median)}."
+    )
+
+
+def failures_of(facts: Any) -> list[str]:
+    """Return why other compilers have no time."""
+    return [f"{peer_title(name)} failed: {reason}" for name, reason in facts.failed.items()]
+
+
+def timings_page(cell: Any) -> Page:
+    """Return the static page about a cell's times; its steps have been timed."""
+    fused, eager = cell.fused, cell.eager
+    head = f"{cell.name}: nothing was timed"
+    if fused and eager:
+        head = f"{cell.name}: {words.duration(fused.median)}"
+        head += f", {words.compared(fused.median, eager.median, 'eager')}"
+    rows, steps = time_rows(cell), step_rows(cell)
+    notes = [*failures_of(cell), alone_note(cell), step_note(cell)]
+    notes += [eager.method] if eager else []
+    notes = [note for note in notes if note]
+    lines = [head, *indented([HEAD, *rows] if rows else [])]
+    lines += ["", *indented([STEPS, *steps])] if steps else []
+    html = [f"<div><b>{escape(head)}</b></div>", static_table(HEAD, rows)]
+    html.append(static_table(STEPS, steps))
+    html += [f'<div style="{Style.quiet}">{escape(note)}</div>' for note in notes]
+    return Page("\n".join([*lines, *(f"  {note}" for note in notes)]), "".join(html))

@@ -1,0 +1,1 @@
+"""Data to matplotlib figures: pure functions, no pyplot, no global state."""

@@ -1,0 +1,70 @@
+"""The figure of the Timings tab: the cell beside its peers and limit, edits, and its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fusec.report import Timing
+from fuselab.display.plots import figures as plots
+from fuselab.display.words import digits
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_EDITS = 4
+
+
+def cell_figure(
+    eager: Timing | None,
+    fused: Timing | None,
+    *,
+    others: Mapping[str, Timing] | None = None,
+    limit: float | None = None,
+    edits: Sequence[tuple[str, Timing, Timing]] = (),
+    steps: Mapping[str, Timing] | None = None,
+) -> Figure:
+    """Draw a cell's times, its edited kernels beside the generated ones, and its steps' shares.
+
+    Args:
+        eager: The whole cell in eager.
+        fused: The whole cell as compiled.
+        others: More bars between the two, by name.
+        limit: How fast it could be, in seconds: a line across the bars.
+        edits: A kernel's name, its generated text's time and its edit's, each alone.
+        steps: Every step alone; shares are drawn of two or more.
+    """
+    bars = [("eager", eager, plots.EAGER)]
+    bars += [(name, timing, plots.PEER) for name, timing in (others or {}).items()]
+    bars.append(("fused", fused, plots.FUSED))
+    cell = [(name, timing, color) for name, timing, color in bars if timing is not None]
+    changed = []
+    for name, generated, own in edits[:MOST_EDITS]:
+        changed.append((f"{name}, generated", generated, plots.FUSED))
+        changed.append((f"{name}, edit", own, plots.EDITED))
+    shown = dict(steps or {}) if len(steps or {}) > 1 else {}
+    legend = plots.share_rows(shown)
+    heights = [len(cell) + 1.4]
+    heights += [len(changed) + 1.4] if changed else []
+    heights += [2.6 + 0.5 * legend] if shown else []
+    figure = plots.blank(0.34 * sum(heights))
+    panes = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    plots.bars(panes[0], cell, reference=eager)
+    if limit is not None and cell:
+        _limit(panes[0], limit, max(timing.high for _, timing, _ in cell))
+    if changed:
+        plots.bars(panes[1], changed, reference=edits[0][1] if len(edits) == 1 else None, room=1.6)
+    if shown:
+        plots.shares(panes[-1], shown, "share of the steps' time, each alone (%)")
+    return figure
+
+
+def _limit(axes: Axes, seconds: float, longest: float) -> None:
+    scale, unit = plots.unit_of(longest)
+    text = f"limit {digits(seconds * scale)} {unit}"
+    axes.axvline(seconds * scale, color="#1a1a1a", linestyle=":", linewidth=1.3)
+    axes.annotate(
+        text, (seconds * scale, 1.0), xycoords=("data", "axes fraction"), xytext=(3, 1),
+        textcoords="offset points", ha="left", va="bottom", fontsize=8, color="#1a1a1a",
+    )  # fmt: skip

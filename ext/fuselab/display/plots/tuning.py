@@ -1,0 +1,59 @@
+"""What a search found, drawn: the runners-up with their quartiles, and each tunable's effect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fusec.report import TuningRun
+from fuselab.display.pages.tuning import effects, runners
+from fuselab.display.plots import figures as plots
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_EFFECTS = 4
+
+
+def outcome_figure(run: TuningRun) -> Figure | None:
+    """Draw the winner beside its runners-up, and below it the best time with each tunable's values.
+
+    Args:
+        run: A search that has ended.
+
+    Returns:
+        None where fewer than two configurations ran.
+    """
+    best = [(index, trial) for index, trial in runners(run) if trial.timing is not None]
+    if len(best) < 2:
+        return None
+    shown = effects(run)[:MOST_EFFECTS]
+    heights = [0.9 + 0.3 * len(best)] + ([1.7] if shown else [])
+    figure = plots.blank(sum(heights))
+    upper, *rest = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    axes = upper.subplots()
+    rows = []
+    for index, trial in best:
+        assert trial.timing is not None
+        marks = ", best" * (index == run.best) + ", at the start" * (index == 0)
+        color = plots.EDITED if index == run.best else plots.FUSED
+        rows.append((f"{plots.config_text(trial.values)}{marks}", trial.timing, color))
+    plots.bars(axes, rows, reference=rows[0][1], room=1.7)
+    if shown:
+        scale, unit = plots.unit_of(max(time for _, values in shown for _, time in values))
+        panes = rest[0].subplots(1, len(shown), sharey=True, squeeze=False)[0]
+        for pane, (name, values) in zip(panes, shown, strict=True):
+            times = [time * scale for _, time in values]
+            pane.plot(
+                range(len(times)), times, "o-", color=plots.FUSED, markersize=4, linewidth=1.2
+            )
+            least = times.index(min(times))
+            pane.plot([least], [times[least]], "o", color=plots.EDITED, markersize=6)
+            pane.set_xticks(range(len(times)), [str(value) for value, _ in values])
+            pane.set_xlabel(name)
+            pane.margins(x=0.15)
+            pane.grid(axis="y", color="#e4e4e4", linewidth=0.6)
+            plots.plain(pane)
+        panes[0].set_ylabel(f"best time with it ({unit})")
+        highest = max(time for _, values in shown for _, time in values)
+        panes[0].set_ylim(0.0, 1.15 * highest * scale)
+    return figure

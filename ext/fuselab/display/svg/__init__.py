@@ -1,0 +1,1 @@
+"""Step graphs as SVG: the layout, the colors, the drawing."""

@@ -1,0 +1,1 @@
+"""The magics: options, errors and display."""

@@ -1,0 +1,342 @@
+"""The Kernels tab: pick a kernel, read it, edit it, check it, keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from fusec.kernel import Kernel
+from fusec.report import Timing
+from fusec.tunables import set_tunables
+from fuselab.display import words
+from fuselab.panel.context import Bench, Checked
+from fuselab.panel.tabs.kernels_more import More
+from fuselab.panel.tabs.tuning import TuningTab
+from fuselab.panel.widgets import markup, plain
+from fuselab.panel.widgets.controls import Tunables
+from fuselab.panel.widgets.copying import CopyButton
+from fuselab.panel.widgets.editor import Editor
+from fuselab.panel.widgets.linking import cell_lines, links_of, packed
+from fuselab.session.exporting import Form, export
+from fuselab.session.states import kernel_state
+
+Work = Callable[[str, Kernel, str], None]  # a kernel's name, the kernel, its draft
+
+NO_KERNEL = "Every operator of this cell runs as ATen’s own kernel: nothing to edit."
+LANGUAGE = {"cpp": "C++", "triton": "Triton"}
+
+
+class KernelsTab:
+    """One kernel at a time: list, source, tunables, actions, verdict."""
+
+    title = "Kernels"
+
+    def __init__(self, bench: Bench, tuning: TuningTab) -> None:
+        self._bench = bench
+        self._tuning = tuning
+        self._filling = False
+        self.editor: Editor | None = None
+        self.on_shown: Callable[[], None] = lambda: None  # a page has drawn the editor
+        self._label: tuple[object, ...] = ()
+        self.choice = plain.choice("Kernel", "24em")
+        self.choice.observe(self._choose, "value")
+        self.summary = plain.beside()
+        self.place = plain.box()
+        self.tunables = Tunables(self._set_tunable)
+        self.check = plain.button(
+            "Check", "Build, run apart, compare and time (Ctrl+Enter)", "check"
+        )
+        self.keep = plain.button("Keep", "Put it in use if it passes (Ctrl+Shift+Enter)", "save")
+        self.revert = plain.button(
+            "Revert", "Drop what was typed; then, back to the generated text", "undo"
+        )
+        self.tune = plain.button("Tune", "Search the tunables", "sliders")
+        self.export = plain.button("Export", "Write a file that runs without Fuselab", "download")
+        self.library = plain.button(
+            "Export as op",
+            "Write a file that registers it with torch.library, for any torch.compile",
+            "cube",
+        )
+        self.copy = CopyButton("Copy", "Copy the text in the editor to the clipboard")
+        self.check.button_style = "primary"
+        self.check.on_click(lambda _: self.start_check())
+        self.keep.on_click(lambda _: self.start_keep())
+        self.revert.on_click(lambda _: self.start_revert())
+        self.tune.on_click(lambda _: self._tuning.start_or_stop())
+        self.export.on_click(lambda _: self.start_export())
+        self.library.on_click(lambda _: self.start_export("library"))
+        self.verdict = plain.html(width="100%", min_height="1.6em")
+        self.more = More(bench)
+        actions = [self.check, self.keep, self.revert, self.tune, self.export, self.library]
+        actions.append(self.copy)
+        self.widget = plain.column(
+            [
+                plain.row([self.choice, self.summary]),
+                self.place,
+                self.tunables.widget,
+                plain.row(actions),
+                self.verdict,
+                self.more.widget,
+            ]
+        )
+        bench.listen(self.refresh)
+
+    def show(self) -> None:
+        """Make the editor, at the first time that somebody looks."""
+        with self._bench.state:
+            if self._bench.kernel is not None:
+                self.prepare()
+            elif self.editor is not None:
+                self.place.children = ()
+                self.editor.close()
+                self.editor = None
+            self.refresh()
+
+    def prepare(self) -> None:
+        """Make the editor before there is a kernel to show in it."""
+        with self._bench.state:
+            if self.editor is None:
+                self.editor = Editor(
+                    self._bench.state, self._typed, self._key_check, self._key_keep
+                )
+                self.editor.on_shown = self.on_shown
+                self.place.children = [self.editor]
+
+    # --- what the user does; called on any thread, returns at once -------------------------
+
+    def start_check(self) -> None:
+        """Check the text in the editor."""
+        self._start("Checking", self._check)
+
+    def start_keep(self) -> None:
+        """Put the text in the editor in use if it passes."""
+        self._start("Keeping", self._keep)
+
+    def start_revert(self) -> None:
+        """Go back to the text in use; from there, to the generated one."""
+        self._start("Reverting", self._revert)
+
+    def start_export(self, form: Form = "file") -> None:
+        """Write the text in use to a file."""
+
+        def work(name: str, kernel: Kernel, text: str) -> None:
+            self._export(name, kernel, text, form)
+
+        self._start("Exporting", work)
+
+    def _start(self, activity: str, work: Work) -> None:
+        """Queue a job for the kernel that is shown now; its text is read when the job begins."""
+        bench = self._bench
+        with bench.state:
+            name, kernel = bench.selected, bench.kernel
+        if kernel is None:
+            return
+
+        def job() -> None:
+            if self.editor is not None:
+                self.editor.sync()
+            with bench.state:
+                text = bench.draft(name)
+            work(name, kernel, text)
+
+        # Of one kernel the latest counts; another kernel's is another matter.
+        bench.do(f"{activity} {name}", job, replaces=f"{activity} {name}")
+
+    def _choose(self, change: dict[str, Any]) -> None:
+        with self._bench.state:
+            if not self._filling and change["new"]:
+                self._bench.selected = change["new"]
+                self._bench.note = ""
+                self._bench.changed()
+
+    def _typed(self, document: str, text: str) -> None:
+        with self._bench.state:
+            self._bench.set_draft(document, text)
+            self.refresh()
+
+    def _key_check(self, _document: str, _text: str) -> None:
+        self.start_check()
+
+    def _key_keep(self, _document: str, _text: str) -> None:
+        self.start_keep()
+
+    def _set_tunable(self, name: str, value: int) -> None:
+        with self._bench.state:
+            kernel = self._bench.kernel
+            # While the controls are filled they report what the text already says.
+            if kernel is None or self._filling:
+                return
+            text = set_tunables(self._bench.draft(self._bench.selected), {name: value})
+            self._bench.set_draft(self._bench.selected, text)
+            self._bench.changed()
+        self.start_check()
+
+    # --- jobs; on the worker's thread -------------------------------------------------------
+
+    def _check(self, name: str, kernel: Kernel, text: str) -> None:
+        with self._bench.cell.lock:
+            verdict = kernel.check(text)
+        self._bench.tried(name, kernel, text, verdict)
+
+    def _keep(self, name: str, kernel: Kernel, text: str) -> None:
+        known = self._bench.checked.get(name)
+        passed = known.verdict if known and known.text == text and known.verdict.ok else None
+        with self._bench.cell.lock:
+            verdict = kernel.keep(text, verdict=passed)
+            if verdict.ok:
+                self._bench.cell.refresh()
+        with self._bench.state:
+            if passed is None:
+                self._bench.tried(name, kernel, text, verdict)
+            else:
+                self._bench.checked[name] = Checked(text, verdict)
+            if verdict.ok:
+                # The user may have typed on meanwhile: only what is in use is no draft.
+                self._bench.set_draft(name, self._bench.draft(name))
+                self._bench.note = f"{name}: the edit is in use"
+
+    def _revert(self, name: str, kernel: Kernel, text: str) -> None:
+        # What was typed goes first: the text in use may be a better one than the generated.
+        if text == kernel.source and kernel.edited:
+            with self._bench.cell.lock:
+                kernel.revert()
+                self._bench.cell.refresh()
+        with self._bench.state:
+            self._bench.drafts.pop(name, None)
+            self._bench.checked.pop(name, None)
+            which = f"{kernel_state(kernel)} text, which is in use"
+            if not kernel.edited:
+                which = "generated text"
+            self._bench.note = f"{name}: back to the {which}"
+
+    def _export(self, name: str, kernel: Kernel, text: str, form: Form) -> None:
+        with self._bench.cell.lock:
+            path = export(kernel, name, form, Path.cwd())
+        with self._bench.state:
+            self._bench.note = f"Written to {path.name}"
+            if form == "library":
+                self._bench.note += f": import {path.stem} registers the operator"
+            if text != kernel.source:
+                self._bench.note += " (the text in use; what you typed since is not kept yet)"
+
+    # --- what is shown; with the state held -------------------------------------------------
+
+    def refresh(self) -> None:
+        """Show what is now the case."""
+        with self._bench.state:
+            self._filling = True
+            try:
+                self._show_choice()
+                self._show_source()
+                self._show_verdict()
+            finally:
+                self._filling = False
+
+    def _show_choice(self) -> None:
+        facts = self._bench.facts
+        shares = shares_of(facts.kernels, facts.kernel_times)
+        options = []
+        for name, kernel in facts.kernels.items():
+            marks = [name, shares.get(name, "")]
+            marks += [kernel_state(kernel)] if kernel.edited else []
+            marks += ["unkept changes"] if name in self._bench.drafts else []
+            options.append((" · ".join(mark for mark in marks if mark), name))
+        with self.choice.hold_sync():
+            if tuple(options) != self.choice.options:
+                self.choice.options = tuple(options)
+            self.choice.value = self._bench.selected or None
+        shown = self._bench.kernel
+        if shown is None:
+            self.summary.value = NO_KERNEL
+        else:
+            said = f"{LANGUAGE[shown.target]}, {shown.generated.summary}"
+            self.summary.value = escape(said.rstrip(", "))
+
+    def _show_source(self) -> None:
+        kernel = self._bench.kernel
+        tuning = self._tuning.running
+        for control in (self.check, self.keep, self.revert, self.export, self.library):
+            control.disabled = kernel is None or tuning
+        self._tuning.label(self.tune)
+        self.tunables.disabled = tuning
+        if kernel is None:
+            return
+        name, text = self._bench.selected, self._text()
+        self.tunables.show(text)
+        if self.editor is None:
+            return
+        file = str(getattr(self._bench.cell, "filename", "")) if self._is_cell else ""
+        with self.editor.hold_sync():  # one message
+            kernels = list(self._bench.facts.kernels.values())
+            self.editor.cell = cell_lines(self._bench.cell, kernels)
+            self.editor.links = packed(links_of(kernel, text, file))
+            if self.editor.document != name:
+                self.editor.load(name, text, kernel.target, f"Source of kernel {name}")
+            elif self.editor.text != text:
+                self.editor.replace(text)
+
+    def _show_verdict(self) -> None:
+        bench = self._bench
+        checked = bench.checked.get(bench.selected)
+        current = checked is not None and checked.text == self._text()
+        spoken, mark = "", 0
+        if bench.problem:
+            message, details = bench.problem
+            lines = ["That did not work", message]
+            value = markup.notice(lines, markup.BAD, details)
+            spoken = ". ".join(lines)
+        elif checked is not None:
+            verdict = checked.verdict
+            lines = markup.verdict_lines(verdict)
+            if not current:
+                lines[0] += " (the text has changed since)"
+            elif bench.note:
+                lines.insert(0, bench.note)
+            elif verdict.ok and bench.selected in bench.drafts:
+                lines[0] += " – not in use yet: Keep"
+            color = markup.GOOD if verdict.ok else markup.BAD
+            value = markup.notice(lines, color, verdict.details, faded=not current)
+            spoken = ". ".join(lines) if current else ""
+            mark = verdict.line or 0 if current and not verdict.ok else 0
+        else:
+            value = markup.notice([bench.note], markup.QUIET) if bench.note else ""
+            spoken = bench.note
+        if bench.activity and (bench.waiting or not self._tuning.running):
+            value = markup.notice([bench.doing], markup.QUIET) + (
+                f"<div style='opacity:0.6'>{value}</div>" if value else ""
+            )
+            spoken = bench.activity
+        self.verdict.value = value
+        if self.editor is not None:
+            self.editor.mark = mark
+            self.editor.status = spoken
+
+    @property
+    def _is_cell(self) -> bool:
+        return getattr(self._bench.cell, "plan", None) is not None
+
+    def _text(self) -> str:
+        return self._bench.draft(self._bench.selected) if self._bench.kernel else ""
+
+
+def shares_of(kernels: Mapping[str, Kernel], times: Mapping[str, Timing]) -> dict[str, str]:
+    """Say what part of the kernels' time each takes; of their bytes while times are unknown."""
+    if len(kernels) < 2:
+        return {}
+    if all(kernel.name in times for kernel in kernels.values()):
+        unit = "of the time"
+        values = {name: times[kernel.name].median for name, kernel in kernels.items()}
+    else:
+        unit = "of the bytes"
+        pairs = {n: (k.generated.read_bytes, k.generated.written_bytes) for n, k in kernels.items()}
+        if any(min(pair) < 0 for pair in pairs.values()):
+            return {}
+        values = {name: float(sum(pair)) for name, pair in pairs.items()}
+    total = sum(values.values())
+    return (
+        {name: f"{words.share(value / total)} {unit}" for name, value in values.items()}
+        if total
+        else {}
+    )

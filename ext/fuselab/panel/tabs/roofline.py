@@ -1,0 +1,66 @@
+"""The roofline of the Timings tab: how near each kernel comes to what the machine can do."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from fusec.tune.limits import Machine, machine
+from fuselab.display.pages.limits import roofline_points, roofline_rows
+from fuselab.display.plots import figures as plots
+from fuselab.display.plots import machine as plots_machine
+from fuselab.panel.tabs.lazy import LateTab, problem_or
+from fuselab.panel.widgets import markup, plain
+from fuselab.panel.widgets.drawing import Plot
+
+
+class Roofline(LateTab):
+    """A plot on request: it measures the machine, which takes a quarter of a second."""
+
+    title = "Roofline"
+
+    def make(self) -> list[Any]:
+        """Return the button, the plot and the same in figures."""
+        self._html = ""
+        self.start_button = plain.button(
+            "Against the machine",
+            "Measure what copies and products reach here, and draw each kernel beside them",
+            "tachometer",
+        )
+        self.start_button.on_click(lambda _: self.start())
+        self.plot = Plot("Each kernel and what the machine can do; the table says the same")
+        self.table = plain.html(width="100%", overflow="auto")
+        return [plain.row([self.start_button]), self.plot.widget, self.table]
+
+    def start(self) -> None:
+        """Measure the machine and the limit, on the worker."""
+
+        def job() -> None:
+            cell: Any = self._bench.cell
+            with cell.lock:
+                kernels = list(cell.kernels.values())
+                arguments = [a.device for k in kernels for a in k.signature.arguments]
+                found = machine("cuda" if "cuda" in arguments else "cpu")
+                if not cell.kernel_times:
+                    cell.refresh()
+                cell.measure_limit()
+                points = roofline_points(cell)
+                png = plots.figure_png(plots_machine.roofline_figure(points, found))
+            with self._bench.state:
+                self.plot.show(png)
+                self._html = table(points, found)
+
+        self._bench.do("Measuring the machine", job, "roofline")
+
+    def refresh(self) -> None:
+        """Show what it does now."""
+        self.start_button.disabled = bool(self._bench.activity)
+        busy = self._bench.activity == "Measuring the machine"
+        self.table.value = problem_or(self._bench, "") if busy else self._html
+
+
+def table(points: list[plots_machine.RooflinePoint], found: Machine) -> str:
+    """Write the roofline as figures."""
+    rows = [list(row) for row in roofline_rows(points, found)]
+    head = ["Kernel", "Memory traffic", "Of a copy", "Operations", "Of a product"]
+    return markup.table(head, rows) + f"<div><i>{escape(found.method)}</i></div>"

@@ -1,0 +1,1 @@
+"""What tabs are made of: widgets, markup, pictures, scripts."""

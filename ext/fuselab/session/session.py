@@ -1,0 +1,475 @@
+"""What a notebook has fused: its cells, its kernels, their edits and tuning runs.
+
+One session a notebook; one re-entrant lock round compile, launch and drawing, which the panel
+shares.  A cell that runs again unchanged keeps its compiled functions.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import linecache
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fusec.cache import Store, default_store
+from fusec.report import TuningRun, Verdict
+from fuselab.cell.plan import CellPlan, plan_cell
+from fuselab.cell.program import CellProgram, Compiled, Compiler
+from fuselab.display.outcomes import EditOutcome, TuningOutcome
+from fuselab.errors import UnknownName
+from fuselab.session.book import KernelBook
+from fuselab.session.fused_cell import FusedCell
+from fuselab.session.history import (
+    KEPT,
+    REFUSED,
+    REVERTED,
+    Edit,
+    EditHistory,
+    make_edit,
+    notebook_scope,
+)
+from fuselab.session.states import kernel_state
+from fuselab.session.tuning_job import TuningJob
+
+if TYPE_CHECKING:
+    from fusec.kernel import Kernel
+
+# A program keeps its graphs' latest inputs alive, so their number is bounded.
+MOST_PROGRAMS = 32
+
+
+@dataclass(frozen=True)
+class CellOptions:
+    """What decides how a cell is compiled; a cell with other options is another program.
+
+    Attributes:
+        target: ``auto``, ``cpp`` or ``triton``.
+        name: The cell's name and the prefix of its kernels' names; empty for ``cell_N``.
+        dynamic: As ``torch.compile``.
+        matmul: How matrix products run in Triton: ``small``, ``extern``, ``template`` or ``auto``.
+        eager_random: Whether random numbers are exactly those that eager would draw.
+        cuda_graphs: Whether launches on a GPU are captured as CUDA graphs.
+        gpu: Architecture that Triton kernels are cross-compiled for without a GPU.
+        apart: Pairs of computations that must not share a kernel: ``gelu:layer_norm``.
+        together: Pairs that share one wherever it is legal.
+        without: Passes over the graph that are left out.
+        out: The only names that land, or None for all.
+    """
+
+    target: str = "auto"
+    name: str = ""
+    dynamic: bool | None = None
+    matmul: str = "small"
+    eager_random: bool = False
+    cuda_graphs: bool = False
+    gpu: str = "sm_90"
+    apart: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    out: tuple[str, ...] | None = None
+
+    def for_compiler(self) -> dict[str, Any]:
+        """Return the options that ``fusec.compile`` takes."""
+        own = {field.name for field in fields(self)} - {"out"}
+        return {name: getattr(self, name) for name in sorted(own)}
+
+
+@dataclass(frozen=True)
+class Frontend:
+    """What a cell needs to know of the shell that runs it.
+
+    Attributes:
+        number: The cell's execution count.
+        cell_id: The notebook's own name for the cell, where the frontend sends one.
+        transform: IPython's ``transform_cell``.
+        transform_ast: IPython's ``transform_ast``.
+        interactivity: IPython's ``ast_node_interactivity``.
+    """
+
+    number: int = 1
+    cell_id: str | None = None
+    transform: Callable[[str], str] | None = None
+    transform_ast: Callable[[ast.Module], ast.Module] | None = None
+    interactivity: str = "last_expr"
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A program and its result, kept for the next run of the same cell."""
+
+    program: CellProgram
+    cell: FusedCell
+    cell_id: str | None
+    plan: Callable[[frozenset[int]], CellPlan]
+
+
+class Session:
+    """Everything that one notebook has fused.
+
+    Args:
+        namespace: The notebook's names.
+        compiler: What compiles a function; ``fusec.compile`` if None.
+        store: Where kept edits go; the user's cache if None.
+
+    Attributes:
+        cells: By name, the latest run last.
+        lock: Round compile, launch and drawing; re-entrant.
+    """
+
+    def __init__(
+        self,
+        namespace: dict[str, Any],
+        *,
+        compiler: Callable[..., Compiled] | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self.namespace = namespace
+        self.cells: dict[str, FusedCell] = {}
+        self.lock = threading.RLock()
+        self._compiler = compiler
+        self._store = store
+        self._history: EditHistory | None = None
+        self._programs: OrderedDict[tuple[str, CellOptions], _Entry] = OrderedDict()
+        # Kernels seen so far with the text they had then: id to (kernel, text).
+        self._seen: dict[int, tuple[Kernel, str]] = {}
+
+    # --- cells -------------------------------------------------------------------------------
+
+    @property
+    def history(self) -> EditHistory:
+        """Every edit of this notebook's kernels, of earlier sessions too."""
+        if self._history is None:
+            store = self._store if self._store is not None else default_store()
+            self._history = EditHistory(notebook_scope(self.namespace), store)
+        return self._history
+
+    @property
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Every kernel by name; where two cells have one of the same name, the later cell's."""
+        return KernelBook(self)
+
+    @property
+    def last(self) -> FusedCell | None:
+        """The cell that ran last."""
+        return next(reversed(self.cells.values()), None)
+
+    def prepare(
+        self, body: str, options: CellOptions, frontend: Frontend, header: str | None = "%%fuse"
+    ) -> tuple[FusedCell, CellProgram]:
+        """Plan a cell, or find it where it has run before.
+
+        Raises:
+            SyntaxError: With the cell's own line.
+            ValueError: ``options.out`` names something that the cell does not assign.
+        """
+        with self.lock:
+            key = (body, options)
+            entry = self._programs.get(key)
+            if entry is not None and entry.program.stale:
+                self._drop(self._programs.pop(key))
+                entry = None
+            if entry is None:
+                self._forget_earlier(frontend.cell_id, options.name)
+                entry = self._new_entry(body, options, frontend, header)
+                self._programs[key] = entry
+                while len(self._programs) > MOST_PROGRAMS:
+                    _, old = self._programs.popitem(last=False)
+                    self._drop(old)
+            self._programs.move_to_end(key)
+            # Last in the order of `cells` is the cell that ran last.
+            self.cells.pop(entry.cell.name, None)
+            self.cells[entry.cell.name] = entry.cell
+            return entry.cell, entry.program
+
+    def run(self, cell: FusedCell, program: CellProgram) -> Any:
+        """Run a prepared cell and return its value; its names land even where it raises."""
+        with self.lock:
+            try:
+                value = program.run()
+            finally:
+                self.adopt(cell)
+            self._take_loops_apart(cell, program)
+            return value
+
+    def _take_loops_apart(self, cell: FusedCell, program: CellProgram) -> None:
+        """Plan a cell anew that has a loop which TorchDynamo could not capture."""
+        entry = next((e for e in self._programs.values() if e.program is program), None)
+        lines = frozenset(program.failures.loops)
+        if entry is None or not lines:
+            return
+        plan = entry.plan(lines)
+        if [s.kind for s in plan.segments] == [s.kind for s in program.plan.segments]:
+            return  # the loop is in a function that the cell calls
+        program.replan(plan)
+        cell.plan = plan
+        where = ", ".join(str(line) for line in sorted(lines))
+        cell.notes.append(
+            f"a loop breaks the graph (line {where}) and ran in eager;"
+            " from the next run on the cell fuses what is between the breaks"
+        )
+
+    def _new_entry(
+        self, body: str, options: CellOptions, frontend: Frontend, header: str | None
+    ) -> _Entry:
+        kind = "cell" if header is not None else "line"
+        name = options.name or self._unused_name(f"{kind}_{frontend.number}")
+        filename = _unused_file(f"<fuse {kind} {frontend.number}>", header, body)
+
+        def plan_with(broken: frozenset[int]) -> CellPlan:
+            return plan_cell(
+                body,
+                name=name,
+                filename=filename,
+                header=header,
+                out=options.out,
+                transform=frontend.transform,
+                transform_ast=frontend.transform_ast,
+                interactivity=frontend.interactivity,
+                broken=broken,
+            )
+
+        plan = plan_with(frozenset())
+        # What is compiled later follows the schedule that the panel has put in use by then.
+        rules = {"apart": options.apart, "together": options.together}
+        program = CellProgram(plan, self.namespace, self._compile_with(options, rules))
+        cell = FusedCell(
+            name,
+            body,
+            lambda: program.functions,
+            filename=filename,
+            plan=plan,
+            lock=self.lock,
+            pending=plan.defines,
+            failures=lambda: program.failures,
+            rules=rules,
+        )
+        return _Entry(program, cell, frontend.cell_id, plan_with)
+
+    def _compile_with(self, options: CellOptions, rules: Mapping[str, tuple[str, ...]]) -> Compiler:
+        def compiler(function: Callable[..., Any], defines: str) -> Compiled:
+            chosen = options.for_compiler() | dict(rules)
+            if options.name and defines:
+                # Kernels of several functions of one cell are told apart by the function.
+                chosen["name"] = f"{options.name}_{defines}"
+            return self.compile(function, **chosen)
+
+        return compiler
+
+    def compile(self, function: Any, **options: Any) -> Compiled:
+        """Compile a function or module with this session's compiler."""
+        if self._compiler is not None:
+            return self._compiler(function, **options)
+        import fusec
+
+        compiled: Compiled = fusec.compile(function, keep_inputs=True, **options)
+        return compiled
+
+    def _unused_name(self, name: str) -> str:
+        candidate, number = name, 2
+        while candidate in self.cells:
+            candidate = f"{name}_{number}"
+            number += 1
+        return candidate
+
+    def _forget_earlier(self, cell_id: str | None, name: str) -> None:
+        """Drop the programs of a cell that was changed: they hold its old inputs."""
+        for key, entry in list(self._programs.items()):
+            same_cell = cell_id is not None and entry.cell_id == cell_id
+            if same_cell or (name and entry.cell.name == name):
+                del self._programs[key]
+                self._drop(entry)
+
+    def _drop(self, entry: _Entry) -> None:
+        self.sync()
+        for kernel in entry.cell.kernels.values():
+            self._seen.pop(id(kernel), None)
+        if self.cells.get(entry.cell.name) is entry.cell:
+            del self.cells[entry.cell.name]
+
+    def cell(self, name: str | None = None) -> FusedCell:
+        """Return a cell by name, or the latest. Raises UnknownName."""
+        if not name:
+            if self.last is None:
+                raise UnknownName("cell", "", (), "run a %%fuse cell first")
+            return self.last
+        if name not in self.cells:
+            raise UnknownName("cell", name, self.cells, "run a %%fuse cell first")
+        return self.cells[name]
+
+    def close(self) -> None:
+        """At the end of the process: write down edits and let go of everything compiled."""
+        self.sync()
+        # TorchDynamo takes its names out of the notebook when compiled code goes; IPython has
+        # emptied the notebook by then, and each name would be a complaint on standard error.
+        with contextlib.suppress(Exception):
+            torch._dynamo.utils.CleanupManager.instance.refs.clear()
+
+    # --- kernels and edits -------------------------------------------------------------------
+
+    def find(self, name: str) -> tuple[FusedCell, Kernel]:
+        """Return a kernel and its cell; ``CELL.KERNEL`` picks one of several of a name.
+
+        Raises:
+            UnknownName: With the known names and the nearest one.
+        """
+        owner, _, own = name.rpartition(".")
+        for cell in reversed(self.cells.values()):
+            if owner in ("", cell.name) and own in cell.kernels:
+                return cell, cell.kernels[own]
+        raise UnknownName(
+            "kernel", name, self.kernels, "no cell has a kernel yet: run a %%fuse cell first"
+        )
+
+    def adopt(self, cell: FusedCell) -> None:
+        """Put kept edits back in use for kernels that were built just now."""
+        for name, kernel in cell.kernels.items():
+            if id(kernel) in self._seen:
+                continue
+            with contextlib.suppress(OSError):
+                self._restore(cell, name, kernel)
+            self._seen[id(kernel)] = kernel, kernel.source
+
+    def _restore(self, cell: FusedCell, name: str, kernel: Kernel) -> None:
+        edit = self.history.latest(kernel.name, kernel.target)
+        if edit is None or edit.text == kernel.source:
+            return
+        found = f"the edit of {name} kept on {edit.date}"
+        text = f"its text is fuselab.edits({kernel.name!r})[-1].text"
+        if edit.signature != kernel.signature.digest():
+            cell.notes.append(f"{found} no longer fits: the kernel takes other tensors now; {text}")
+            return
+        # The signature says that it can be called, not that it still computes the same.
+        verdict = kernel.check(edit.text, timed=False)
+        if verdict.ok:
+            kernel.use(edit.text)
+            cell.notes.append(
+                f"{found} was checked again and is in use; %fuse_revert {name} undoes"
+            )
+        else:
+            cell.notes.append(f"{found} does not pass any more: {verdict.reason}; {text}")
+
+    def edit(self, name: str, text: str, *, keep: bool = True, offset: int = 1) -> EditOutcome:
+        """Check a text for a kernel and put it in use if it passes.
+
+        Args:
+            name: The kernel's.
+            text: The whole kernel file.
+            keep: False to check only.
+            offset: Added to a kernel line to get the line that the user sees.
+        """
+        _, kernel = self.find(name)
+        text = _same_ending(text, kernel)
+        with self.lock:
+            try:
+                if not text.strip():
+                    verdict = Verdict(False, "empty", "the edit is empty")
+                elif keep:
+                    verdict = kernel.keep(text)
+                else:
+                    verdict = kernel.check(text)
+            except BaseException as error:
+                # The checker itself failed, or was interrupted: the text must not be lost.
+                reason = f"{type(error).__name__}: {error}"
+                self._remember(make_edit(kernel, text, REFUSED, Verdict(False, "crash", reason)))
+                raise
+            kept = keep and verdict.ok
+            edit = make_edit(kernel, text, KEPT if kept else REFUSED, verdict)
+            if kept or not verdict.ok:
+                self._remember(edit)
+            self._seen[id(kernel)] = kernel, kernel.source
+        return EditOutcome(name, kernel, text, verdict, kept, edit, offset)
+
+    def revert(self, name: str) -> Kernel:
+        """Put a kernel's generated text back in use, here and after a restart."""
+        _, kernel = self.find(name)
+        with self.lock:
+            kernel.revert()
+            if self.history.latest(kernel.name, kernel.target) is not None:
+                self._remember(make_edit(kernel, kernel.source, REVERTED, None))
+            self._seen[id(kernel)] = kernel, kernel.source
+        return kernel
+
+    def edits(self, name: str) -> tuple[Edit, ...]:
+        """Return every text tried for a kernel, the oldest first, of earlier sessions too."""
+        return self.history.of(name.rpartition(".")[2])
+
+    def sync(self) -> None:
+        """Remember what the panel or the user's own calls kept or reverted.
+
+        While the panel checks or tunes nothing is done: no cell should wait for that, and the
+        call after the next cell catches up.
+        """
+        if not self.lock.acquire(blocking=False):
+            return
+        try:
+            for key, (kernel, known) in list(self._seen.items()):
+                if kernel.source == known:
+                    continue
+                self._seen[key] = kernel, kernel.source
+                state = kernel_state(kernel)
+                if state == "edited":
+                    verdict = kernel.last_verdict
+                    self._remember(make_edit(kernel, kernel.source, KEPT, verdict))
+                elif self.history.latest(kernel.name, kernel.target) is not None:
+                    self._remember(make_edit(kernel, kernel.source, REVERTED, None))
+            # A kernel keeps its graph's inputs alive; nobody can reach these any more.
+            alive = {id(k) for cell in self.cells.values() for k in cell.kernels.values()}
+            self._seen = {key: value for key, value in self._seen.items() if key in alive}
+        finally:
+            self.lock.release()
+
+    def _remember(self, edit: Edit) -> None:
+        # A full disk must not undo an edit that is in use; it is in memory in any case.
+        with contextlib.suppress(OSError):
+            self.history.add(edit)
+
+    # --- tuning ------------------------------------------------------------------------------
+
+    def tune(
+        self,
+        name: str,
+        budget: float,
+        progress: Callable[[TuningRun], None] | None = None,
+    ) -> TuningOutcome:
+        """Tune a kernel on a worker thread and wait; Ctrl-C keeps the best so far.
+
+        Args:
+            name: The kernel's.
+            budget: Seconds.
+            progress: Called on this thread, at most four times a second.
+        """
+        _, kernel = self.find(name)
+        job = TuningJob(kernel, budget, self.lock)
+        try:
+            job.wait(progress)
+        except KeyboardInterrupt:
+            # The search ends after the configuration that it is measuring.
+            job.stop.set()
+            job.wait(None)
+        run = job.result()
+        self._seen[id(kernel)] = kernel, kernel.source
+        return TuningOutcome(kernel.name, run)
+
+
+def _unused_file(name: str, header: str | None, body: str) -> str:
+    """Return a file name under which no other text is registered."""
+    text = body if header is None else f"{header}\n{body}"
+    candidate, number = name, 2
+    while candidate in linecache.cache and "".join(linecache.getlines(candidate)) != text:
+        candidate = f"{name[:-1]}.{number}>"
+        number += 1
+    return candidate
+
+
+def _same_ending(text: str, kernel: Kernel) -> str:
+    """Return ``text`` with the final newline that it lost on its way through a cell."""
+    for known in (kernel.source, kernel.generated.text):
+        if text.rstrip("\n") == known.rstrip("\n"):
+            return known
+    return text.rstrip("\n") + "\n" if text.strip() else text

@@ -1,0 +1,42 @@
+"""What a graph's inputs are called: as the user wrote them, and no two layers alike."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import fusec
+from fusec.capture.graph_inputs import plain_name
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("L['x']", "x"),
+        ("L['self']._modules['mlp']._parameters['weight']", "mlp_weight"),
+        ("L['model']._modules['2']._parameters['weight']", "model_2_weight"),
+        ("L['self']._modules['2']._parameters['bias']", "bias_2"),
+        ("L['m']._modules['1']._modules['0']._parameters['bias']", "m_1_0_bias"),
+        ("L['m']._modules['layers']._modules['3']._modules['fc']._parameters['bias']", "fc_bias"),
+        ("L['args'][0]", "args"),
+        ("L['self']", "x"),
+    ],
+)
+def test_name_of_a_source(source: str, name: str) -> None:
+    assert plain_name(source) == name
+    assert name.isidentifier()
+
+
+def test_layers_of_a_sequential_are_told_apart() -> None:
+    model = nn.Sequential(nn.LayerNorm(32), nn.GELU(), nn.LayerNorm(32))
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return model(x)
+
+    compiled = fusec.compile(run)
+    x = torch.randn(8, 32)
+    torch.testing.assert_close(compiled(x), model(x))
+    (graph,) = compiled.graphs
+    names = {argument.name for kernel in graph.kernels for argument in kernel.signature.arguments}
+    assert {"model_0_weight", "model_2_weight", "model_0_bias", "model_2_bias"} <= names

@@ -1,0 +1,140 @@
+"""What eager refuses is refused, with eager's own class of error, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import fusec
+from fusec.graph.refusals.kernels import refused
+from support.compare import difference
+
+I64, BOOL, HALF, U8 = torch.int64, torch.bool, torch.float16, torch.uint8
+Case = tuple[Callable[[torch.Tensor], object], torch.Tensor]
+
+REFUSED: dict[str, Case] = {
+    "adaptive_avg_pool1d": (lambda x: F.adaptive_avg_pool1d(x, 2), torch.ones(1, 1, 4, dtype=I64)),
+    "adaptive_avg_pool2d": (
+        lambda x: F.adaptive_avg_pool2d(x, 2),
+        torch.ones(1, 1, 4, 4, dtype=I64),
+    ),
+    "adaptive_max_pool2d": (
+        lambda x: F.adaptive_max_pool2d(x, 2),
+        torch.ones(1, 1, 4, 4, dtype=I64),
+    ),
+    "AdaptiveMaxPool3d": (torch.nn.AdaptiveMaxPool3d(2), torch.ones(1, 1, 4, 4, 4, dtype=I64)),
+    "avg_pool3d": (lambda x: F.avg_pool3d(x, 2), torch.ones(1, 1, 4, 4, 4, dtype=HALF)),
+    "ceil": (lambda x: x.ceil(), torch.ones(3, dtype=BOOL)),
+    "gelu": (F.gelu, torch.ones(3, dtype=I64)),
+    "mish": (F.mish, torch.ones(3, dtype=I64)),
+    "relu": (F.relu, torch.ones(3, dtype=BOOL)),
+    "std": (lambda x: x.std(), torch.ones(3, dtype=I64)),
+    "bitwise and": (lambda x: x & x, torch.ones(3)),
+    "lcm": (lambda x: torch.lcm(x, x), torch.ones(3)),
+    "product": (lambda x: x @ x, torch.ones(3, 3, dtype=BOOL)),
+    "difference": (lambda x: x - True, torch.ones(3, dtype=I64)),
+    "batch norm": (
+        lambda x: F.batch_norm(x, torch.zeros(3), torch.ones(3)),
+        torch.ones(2, 3, dtype=I64),
+    ),
+    "nearest": (lambda x: F.interpolate(x, scale_factor=2), torch.ones(1, 1, 3, 3, dtype=I64)),
+    "linear": (lambda x: F.interpolate(x, size=5, mode="linear"), torch.ones(1, 1, 3, dtype=U8)),
+    "bound": (lambda x: x.clamp(False, True), torch.ones(3, dtype=BOOL)),
+    "reversed difference": (lambda x: 1 - x, torch.ones(3, dtype=BOOL)),
+    "margin": (
+        lambda x: F.multi_margin_loss(x, torch.zeros(2, dtype=I64)),
+        torch.ones(2, 3, dtype=HALF),
+    ),
+    "hardshrink": (F.hardshrink, torch.ones(3, dtype=I64)),
+    "index_add": (
+        lambda x: x.index_add(0, torch.tensor([0, 1]), torch.ones(2, 1)),
+        torch.ones(3, 2),
+    ),
+    "index_reduce": (
+        lambda x: x.index_reduce(0, torch.tensor([0]), x[:1], "amax"),
+        torch.ones(3, dtype=BOOL),
+    ),
+    "mul_": (lambda x: x.mul_(1.5), torch.ones(3, dtype=I64)),
+    "*=": (lambda x: x.__imul__(2), torch.ones(3, dtype=BOOL)),
+    "amax(out=)": (
+        lambda x: torch.amax(x, 0, out=torch.empty((), dtype=torch.float64)),
+        torch.ones(3),
+    ),
+    "complex(out=)": (
+        lambda x: torch.complex(x, x, out=torch.empty(3, dtype=torch.complex64)),
+        torch.ones(3, dtype=torch.float64),
+    ),
+    "gather": (lambda x: torch.gather(x, 0, (x + 9).long()), torch.ones(3)),
+}
+COMPUTED: dict[str, Case] = {
+    "mean": (lambda x: x.mean(dtype=torch.float32), torch.arange(3)),
+    "pow of bools": (lambda x: x ** torch.tensor([1, 2, 3]), torch.ones(3, dtype=BOOL)),
+    "isclose": (lambda x: torch.isclose(x, x), torch.ones(3, dtype=BOOL)),
+    "nearest": (lambda x: F.interpolate(x, scale_factor=2), torch.ones(1, 1, 3, 3, dtype=U8)),
+    "mul_": (lambda x: x.mul_(3), torch.ones(3, dtype=I64)),
+    "floor of integers": (lambda x: x.floor() + x.round(), torch.arange(3)),
+    "average of int64": (lambda x: F.avg_pool2d(x, 2), torch.arange(16).reshape(1, 4, 4)),
+    "index_add": (lambda x: x.index_add(0, torch.tensor([0]), x[:1]), torch.arange(3)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEC_STRICT", "1")
+    torch._dynamo.reset()
+
+
+@pytest.mark.sample(9)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_eager_refuses_raises_the_same(name: str) -> None:
+    function, x = REFUSED[name]
+    with pytest.raises(Exception) as wanted:  # noqa: PT011
+        function(x.clone())
+    with pytest.raises(wanted.type):
+        fusec.compile(function)(x.clone())
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", COMPUTED)
+def test_what_eager_computes_is_computed(name: str) -> None:
+    function, x = COMPUTED[name]
+    assert not difference(fusec.compile(function)(x.clone()), function(x.clone()))
+
+
+def test_a_table_of_types() -> None:
+    mean = torch.ops.aten.mean.default
+    assert refused(mean, [(I64, "cpu")]) == I64
+    assert refused(mean, [(I64, "cpu")], torch.float32) is None, "computed in another type"
+    assert refused(mean, [(I64, "cuda")]) is None, "a GPU has kernels of its own"
+    power = torch.ops.aten.pow.Tensor_Tensor
+    assert refused(power, [(BOOL, "cpu"), (BOOL, "cpu")]) == BOOL
+    assert refused(power, [(BOOL, "cpu"), (I64, "cpu")]) is None, "promoted"
+
+
+def test_every_operator_of_the_table_exists() -> None:
+    from fusec.graph.refusals import kernels as table
+
+    for name in table._REFUSED:
+        packet, _, overload = name.partition(".")
+        assert hasattr(getattr(torch.ops.aten, packet), overload or "default"), name
+
+
+def test_what_raises_within_autocast_leaves_it() -> None:
+    from torch import fx
+    from torch.amp.autocast_mode import _enter_autocast
+
+    from fusec.call.compiled_graph import CompiledGraph
+
+    captured = fx.Graph()
+    x = captured.placeholder("x")
+    captured.call_function(_enter_autocast, ("cpu", torch.bfloat16, True, True))
+    captured.output((captured.call_function(torch.mm, (x, x)),))
+    graph = CompiledGraph("graph 0", fx.GraphModule({}, captured), False)
+    graph.run_in_eager("for a test")
+    with pytest.raises(RuntimeError):
+        graph(torch.randn(2, 3))
+    assert not torch.is_autocast_enabled("cpu")
+    assert graph.fallback == "for a test"

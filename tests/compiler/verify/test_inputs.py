@@ -1,0 +1,138 @@
+"""Fresh inputs: like the originals, and different from them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fusec.call.strided import clone_strided
+from fusec.verify.inputs import fresh_inputs, secret_seed
+
+KINDS = ["similar", "adversarial", "nonfinite"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(3, 4),
+        torch.randn(4, 6)[::2, 1:].t(),
+        torch.randn(5).expand(3, 5),
+        torch.tensor(2.5),
+        torch.empty(0, 3),
+        torch.randn(10, dtype=torch.float16),
+        torch.randn(10).to(torch.bfloat16),
+        torch.randn(10).to(torch.float8_e4m3fn),
+        torch.randn(4, dtype=torch.complex64),
+        torch.randint(0, 9, (20,)),
+        torch.randint(0, 255, (20,), dtype=torch.uint8),
+        torch.rand(20) < 0.3,
+    ],
+    ids=lambda t: f"{str(t.dtype)[6:]}-{tuple(t.shape)}",
+)
+def test_shape_strides_and_dtype_stay(tensor, kind):
+    original = clone_strided(tensor)
+    (fresh,) = fresh_inputs([tensor], kind=kind)
+    assert (fresh.shape, fresh.stride(), fresh.dtype) == (
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+    )
+    assert torch.equal(
+        tensor.contiguous().view(torch.uint8) if tensor.dim() else tensor,
+        original.contiguous().view(torch.uint8) if tensor.dim() else original,
+    )
+
+
+def test_similar_floats():
+    x = torch.randn(20_000) * 3 + 50
+    (fresh,) = fresh_inputs([x])
+    assert fresh.mean().item() == pytest.approx(50, rel=0.01)
+    assert fresh.std().item() == pytest.approx(3, rel=0.05)
+    assert not torch.equal(fresh, x)
+
+
+def test_secret_seeds_differ():
+    assert secret_seed() != secret_seed()
+    x = torch.randn(10)
+    assert not torch.equal(fresh_inputs([x])[0], fresh_inputs([x])[0])
+    assert torch.equal(fresh_inputs([x], seed=1)[0], fresh_inputs([x], seed=1)[0])
+
+
+def test_ranges_that_matter_stay():
+    for x in (torch.rand(1000), torch.randn(1000).softmax(0), torch.randn(1000).square()):
+        (fresh,) = fresh_inputs([x])
+        assert x.min() <= fresh.min()
+        assert fresh.max() <= x.max()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_indices_stay_in_range(kind):
+    index = torch.randint(3, 40, (500,))
+    (fresh,) = fresh_inputs([index], kind=kind)
+    assert index.min() <= fresh.min()
+    assert fresh.max() <= index.max()
+    places = torch.randperm(50)
+    (fresh,) = fresh_inputs([places], kind=kind)
+    assert torch.equal(fresh.sort().values, torch.arange(50))
+    (fresh,) = fresh_inputs([torch.full((9,), 4)], kind=kind)
+    assert fresh.tolist() == [4] * 9
+
+
+def test_bools_keep_their_density():
+    mask = torch.rand(10_000) < 0.2
+    (fresh,) = fresh_inputs([mask])
+    assert fresh.double().mean().item() == pytest.approx(0.2, abs=0.03)
+    (fresh,) = fresh_inputs([torch.ones(1000, dtype=torch.bool)])
+    assert 0 < (~fresh).sum() < 200
+
+
+def test_constants_change():
+    (zeros,) = fresh_inputs([torch.zeros(100)])
+    assert zeros.abs().max() > 0.1
+    (ones,) = fresh_inputs([torch.ones(100)])
+    assert ones.unique().numel() > 10
+    assert (ones > 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_adversarial_values(dtype):
+    (fresh,) = fresh_inputs([torch.randn(5000).to(dtype)], kind="adversarial")
+    info = torch.finfo(dtype)
+    assert fresh.isfinite().all()
+    zeros = fresh[fresh == 0]
+    assert zeros.signbit().any()
+    assert not zeros.signbit().all()
+    assert ((fresh != 0) & (fresh.abs() < info.smallest_normal)).any()
+    assert fresh.abs().max() > 1000
+
+
+def test_adversarial_keeps_signs():
+    (fresh,) = fresh_inputs([torch.rand(5000)], kind="adversarial")
+    assert (fresh >= 0).all()
+
+
+def test_nonfinite_values_are_few():
+    (fresh,) = fresh_inputs([torch.randn(20_000)], kind="nonfinite")
+    share = (~fresh.isfinite()).double().mean().item()
+    assert 0.01 < share < 0.03
+    assert fresh.isnan().any()
+    assert (fresh == float("inf")).any()
+    assert (fresh == -float("inf")).any()
+
+
+def test_originals_that_are_not_finite():
+    x = torch.randn(1000)
+    x[3] = float("nan")
+    x[4] = float("inf")
+    (fresh,) = fresh_inputs([x])
+    assert fresh.isfinite().all()
+    (fresh,) = fresh_inputs([torch.full((4,), float("nan"))])
+    assert fresh.isfinite().all()
+
+
+def test_large_tensors():
+    x = torch.randn(2_500_000)
+    (fresh,) = fresh_inputs([x], kind="adversarial")
+    assert fresh.shape == x.shape
+    assert fresh[:1000].ne(fresh[-1000:]).any()

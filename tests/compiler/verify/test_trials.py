@@ -1,0 +1,167 @@
+"""What a check works out is used again by the next check of the same kernel on the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+import fusec
+from fusec.verify import trials
+from fusec.verify.check import Case, check_kernel
+from fusec.verify.trials import KeptTrials
+from support import handwritten_kernels as kernels
+
+
+class Counted:
+    """The reference of ``scale``, which counts its runs."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def __call__(
+        self, tensors: Sequence[torch.Tensor], sizes: Sequence[int], precision: torch.dtype | None
+    ) -> list[torch.Tensor]:
+        self.runs += 1
+        return kernels.interpret(tensors, sizes, precision)
+
+
+def run(subject: fusec.Kernel, case: Case, counted: Counted, kept: KeptTrials, text: str):  # type: ignore[no-untyped-def]
+    return check_kernel(
+        subject,
+        text,
+        cases=[case],
+        build=kernels.build_library,
+        interpret=counted,
+        prepare=kernels.prepare,
+        generated=kernels.prepare(kernels.cpp()),
+        timed=False,
+        kept=kept,
+    )
+
+
+@pytest.fixture
+def subject() -> fusec.Kernel:
+    return kernels.kernel(target="cpp", n=1000)
+
+
+def test_references_are_worked_out_once(subject: fusec.Kernel) -> None:
+    counted, kept, case = Counted(), KeptTrials(), kernels.case()
+    assert run(subject, case, counted, kept, kernels.cpp()).ok
+    first = counted.runs
+    assert first >= 4
+    again = Case(tuple(t.clone() for t in case.tensors), case.sizes)
+    again.tensors[1].fill_(7)  # only written: what was there does not matter
+    assert run(subject, again, counted, kept, kernels.cpp() + "// other\n").ok
+    assert counted.runs == first
+
+
+def test_a_wrong_edit_is_found_on_kept_trials(subject: fusec.Kernel) -> None:
+    counted, kept, case = Counted(), KeptTrials(), kernels.case()
+    right = kernels.cpp()
+    assert run(subject, case, counted, kept, right).ok
+    wrong = right.replace("2.0f", "2.1f")
+    assert wrong != right
+    first = run(subject, case, counted, kept, wrong)
+    fresh = run(subject, case, counted, KeptTrials(), wrong)
+    for verdict in (first, fresh):
+        assert not verdict.ok
+        assert verdict.stage == "wrong"
+    assert first.reason == fresh.reason
+    broken = run(subject, case, counted, kept, right + "nonsense\n")
+    assert broken.stage == "compile"
+    assert run(subject, case, counted, kept, right).ok
+
+
+def test_other_inputs_are_worked_out_anew(subject: fusec.Kernel) -> None:
+    counted, kept, case = Counted(), KeptTrials(), kernels.case()
+    run(subject, case, counted, kept, kernels.cpp())
+    for change in (
+        lambda x: x.fill_(-0.0),
+        lambda x: x.fill_(0.0),  # other bits, an equal number
+        lambda x: x.normal_(),
+    ):
+        before, other = counted.runs, Case(tuple(t.clone() for t in case.tensors), case.sizes)
+        change(other.tensors[0])
+        run(subject, other, counted, kept, kernels.cpp())
+        assert counted.runs > before
+    before = counted.runs
+    run(kernels.kernel(target="cpp", n=1000), other, counted, kept, kernels.cpp())
+    assert counted.runs > before
+
+
+def test_made_up_inputs_are_drawn_anew_from_time_to_time(
+    subject: fusec.Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "_MOST_USES", 2)
+    counted, kept, case = Counted(), KeptTrials(), kernels.case()
+    counts = []
+    for _ in range(5):
+        run(subject, case, counted, kept, kernels.cpp())
+        counts.append(counted.runs)
+    first = counts[0]
+    assert counts == [first, first, first, 2 * first, 2 * first]
+
+
+def test_large_trials_are_not_kept(subject: fusec.Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "_KEPT_BYTES", 1000)
+    counted, kept, case = Counted(), KeptTrials(), kernels.case()
+    run(subject, case, counted, kept, kernels.cpp())
+    before = counted.runs
+    assert run(subject, case, counted, kept, kernels.cpp()).ok
+    assert counted.runs == 2 * before
+
+
+def test_edits_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fusec.call import compiled_graph as graph
+
+    runs = []
+    plain = graph.interpret_kernel
+    monkeypatch.setattr(
+        graph, "interpret_kernel", lambda *args: (runs.append(args), plain(*args))[1]
+    )
+    compiled = fusec.compile(lambda a, b: (a + b).relu(), keep_inputs=True)
+    a, b = torch.randn(64), torch.randn(64)
+    compiled(a, b)
+    (kernel,) = compiled.kernels.values()
+    assert kernel.check(kernel.source + "// 1\n").ok
+    first = len(runs)
+    assert kernel.check(kernel.source + "// 2\n").ok
+    assert len(runs) == first
+    a.mul_(2)  # the kept inputs are the caller's own
+    assert kernel.check(kernel.source + "// 3\n").ok
+    assert len(runs) == 2 * first
+    torch._dynamo.reset()
+
+
+def test_the_generated_kernel_is_tried_once_where_inputs_are_hard(subject: fusec.Kernel) -> None:
+    """An edit that differs on made-up values, as the generated kernel does, passes each time."""
+    runs: list[object] = []
+    generated = kernels.prepare(kernels.cpp())
+
+    def counted_kernel(tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> object:
+        runs.append(sizes)
+        return generated(tensors, sizes)
+
+    def rounding(
+        tensors: Sequence[torch.Tensor], sizes: Sequence[int], precision: torch.dtype | None
+    ) -> list[torch.Tensor]:
+        (plain,) = kernels.interpret(tensors, sizes, precision)
+        return [torch.where(tensors[0].isinf(), 0.0, plain)]  # what no kernel here does
+
+    kept, case = KeptTrials(), kernels.case()
+    for number in range(3):
+        verdict = check_kernel(
+            subject,
+            f"{kernels.cpp()}// {number}\n",
+            cases=[case],
+            build=kernels.build_library,
+            interpret=rounding,
+            generated=counted_kernel,  # type: ignore[arg-type]
+            timed=False,
+            kept=kept,
+        )
+        assert verdict.ok, verdict.reason
+        assert "as the generated kernel does" in verdict.details
+        assert len(runs) == 1

@@ -1,0 +1,168 @@
+"""The line magics that show one subject, compare, and complete names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from IPython.core.error import UsageError
+
+import fuselab
+from fuselab.magics.completion import completions
+from fuselab.session.session import Session
+from support.shell import run, shell  # noqa: F401  (a fixture)
+
+
+@pytest.fixture
+def real(shell: Any, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
+    """A shell over the real compiler, with two cells."""
+    session = Session(shell.user_ns)
+    shell.magics_manager.registry["FuseMagics"].session = session
+    monkeypatch.setattr(fuselab, "_session", session)
+    shell.user_ns["x"] = torch.randn(16, 32)
+    run(shell, "%%fuse -q --name one\ny = torch.tanh(x)\nz = y.sum(0)")
+    run(shell, "%%fuse -q --name two\ny = torch.tanh(x) * 2\nz = y.sum(0)")
+    return shell
+
+
+def test_every_subject_has_a_page(real: Any) -> None:
+    facts = {
+        "fusion": "computations in",
+        "stages": "loop IR, before fusion",
+        "guards": "x is a float32 tensor of 16 x 32",
+        "numerics": "against float64",
+        "limits": "a copy of its bytes",
+    }
+    for subject, fact in facts.items():
+        run(real, f"%fuse_report one --show {subject}")
+        page = real.shown[-1]
+        assert fact in repr(page), subject
+        assert set(page._repr_mimebundle_()) == {"text/plain", "text/html"}
+
+
+def test_a_stage_is_printed(real: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run(real, "%fuse_report one --stage 'before fusion'")
+    assert "tanh(" in capsys.readouterr().out
+    run(real, "%fuse_report one --stage asm")
+    assert "one" in capsys.readouterr().out
+    with pytest.raises(UsageError, match=r"no stage has 'nothing'.*there is: cell source"):
+        run(real, "%fuse_report one --stage nothing")
+
+
+def test_a_stage_that_there_is_not_is_one_line(real: Any) -> None:
+    with pytest.raises(UsageError, match="no stage has 'ptx'"):
+        run(real, "%fuse_report one --stage ptx")
+
+
+def test_cells_are_compared_on_the_clock(real: Any) -> None:
+    page = run(real, "%fuse_compare one two")
+    assert "interleaved" in page.text
+    assert "fused, timed together" in page.text
+    assert "kernels" in page.text
+
+
+def test_kernels_are_compared_by_text(real: Any) -> None:
+    first, second = (next(iter(fuselab.cells[name].kernels)) for name in ("one", "two"))
+    page = run(real, f"%fuse_compare one.{first} two.{second}")
+    assert f"one.{first}" in page.text
+    assert "+++" in page.text
+
+
+def test_comparing_what_there_is_not(real: Any) -> None:
+    with pytest.raises(UsageError, match="cells: one, two"):
+        run(real, "%fuse_compare one three")
+    with pytest.raises(UsageError, match="fuse_compare"):
+        run(real, "%fuse_compare one")
+
+
+def test_fusions_are_asked_for_in_the_cell(real: Any) -> None:
+    plain = len(fuselab.cells["one"].kernels)
+    run(real, "%%fuse --name three --apart tanh:sum\ny = torch.tanh(x)\nz = y.sum(0)")
+    cell = fuselab.cells["three"]
+    assert len(cell.kernels) == plain + 1
+    run(real, "%fuse_report three --show fusion")
+    assert "In use: tanh and sum apart" in repr(real.shown[-1])
+    run(real, "%%fuse --name four --together tanh:softmax\ny = torch.tanh(x)\nz = y.sum(0)")
+    said = real.shown[-1].text()
+    assert "--together: no graph computes both of 'tanh:softmax' (there is: tanh, sum)" in said
+    with pytest.raises(UsageError, match="pairs of computations"):
+        run(real, "%%fuse --apart tanh\ny = x * 2")
+
+
+def test_passes_are_left_out_in_the_cell(real: Any) -> None:
+    run(real, "%%fuse --name five --without cse\ny = torch.tanh(x * 2) + torch.sin(x * 2)")
+    (graph,) = fuselab.cells["five"].graphs
+    assert "cse" not in {each.name for each in graph.passes}
+    (stage,) = (each for each in graph.stages if each.name == "passes")
+    assert "left out: cse" in stage.text
+    run(real, "%fuse_report five --show stages")
+    assert "passes over the graph" in repr(real.shown[-1])
+    with pytest.raises(UsageError, match=r"without 'csee' is not known \(allowed: .*cse"):
+        run(real, "%%fuse --without csee\ny = x * 2")
+    with pytest.raises(UsageError, match="no element need equal its own maximum"):
+        run(real, "%%fuse --without compare_once\ny = x * 2")
+
+
+def test_a_schedule_from_the_panel_survives_the_next_run(real: Any) -> None:
+    source = "%%fuse -q --name one\ny = torch.tanh(x)\nz = y.sum(0)"
+    cell = fuselab.cells["one"]
+    before = len(cell.kernels)
+    cell.reschedule(apart=["tanh:sum"])
+    run(real, source)
+    assert fuselab.cells["one"] is cell
+    assert len(cell.kernels) == before + 1
+    assert torch.allclose(real.user_ns["z"], torch.tanh(real.user_ns["x"]).sum(0), atol=1e-5)
+    cell.reschedule()
+    run(real, source)
+    assert len(cell.kernels) == before
+
+
+def test_kernels_are_exported(real: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = next(iter(fuselab.cells["one"].kernels))
+    run(real, f"%fuse_export one.{name}")
+    assert (tmp_path / f"{name}.cpp").is_file()
+    run(real, f"%fuse_export one.{name} --form library")
+    assert f"{name}_op.py" in repr(real.shown[-1])
+    assert "torch.library.custom_op" in (tmp_path / f"{name}_op.py").read_text()
+    run(real, f"%fuse_export one.{name} mine.py")
+    assert (tmp_path / "mine.py").is_file()
+    for wrong, said in (
+        ("nobody", "nobody"),
+        (f"one.{name} a.txt", "end the name in"),
+        (f"one.{name} --form other", "allowed: 'file', 'library'"),
+        (f"one.{name} no/such/folder.py", "cannot write"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            run(real, f"%fuse_export {wrong}")
+
+
+def test_completion_knows_options_choices_and_names(shell: Any) -> None:  # noqa: F811
+    run(shell, "%%fuse -q --name mine\ny = x * 2")
+    magics = shell.magics_manager.registry["FuseMagics"]
+
+    def found(line: str) -> list[str]:
+        return completions(magics, line, line.rsplit(" ", maxsplit=1)[-1])
+
+    assert found("%%fuse --tar") == ["--target"]
+    assert found("%%fuse --target t") == ["triton"]
+    assert found("%%kernel mi") == ["mine"]
+    assert "mine" in found("%fuse_revert ")
+    assert "mine" in found("%fuse_export ")
+    assert found("%fuse_export mine --form l") == ["library"]
+    assert "mine" in found("%fuse_report ")
+    assert found("%fuse_report mine --show fus") == ["fusion"]
+    assert found("%%fuse --edit m") == ["mine"]
+    assert found("x = 5") == []
+    assert found("%timeit x") == []
+    _, matches = shell.complete("--tar", "%%fuse --tar", len("%%fuse --tar"))
+    assert "--target" in matches
+
+
+def test_completion_is_quiet_without_the_extension(shell: Any) -> None:  # noqa: F811
+    fuselab.unload_ipython_extension(shell)
+    _, matches = shell.complete("--tar", "%%fuse --tar", len("%%fuse --tar"))
+    assert "--target" not in matches
+    fuselab.load_ipython_extension(shell)

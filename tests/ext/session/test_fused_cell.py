@@ -1,0 +1,337 @@
+"""A result's static forms: what they say, that they are safe, and that they survive."""
+
+import base64
+import html
+import html.parser
+import re
+import threading
+
+import pytest
+import torch
+
+from fusec.report import SourceLine, Timing, Verdict
+from fuselab.display import render, words
+from fuselab.display.outcomes import Table, TuningOutcome, trial_line
+from fuselab.session.fused_cell import MIME, FusedCell
+from fuselab.session.session import CellOptions, Frontend, Session
+from fuselab.session.states import kernel_state
+from support.cell_fake import FakeCompiler, output
+from support.html import Checker
+from support.panel_fake import CPP, FakeCell, timing
+
+
+@pytest.fixture
+def session():
+    torch._dynamo.reset()
+    space = {"torch": torch, "x": torch.arange(4.0), "__name__": "notebook_of_a_test"}
+    return Session(space, compiler=FakeCompiler())
+
+
+def fused(session, body="y = x * 2\nprint()\nz = y + 1\n", *, update=True, **options) -> FusedCell:
+    cell, program = session.prepare(body, CellOptions(**options), Frontend())
+    session.run(cell, program)
+    if update:
+        cell.update()
+    return cell
+
+
+def read(page: str) -> str:
+    checker = Checker()
+    checker.feed(page)
+    checker.close()
+    assert checker.open == []
+    return " ".join("".join(checker.text).split())
+
+
+class TestForms:
+    def test_text(self, session, capsys):
+        cell = fused(session)
+        text = cell.text()
+        first = text.splitlines()[0]
+        assert first.startswith("cell_1: 2 kernels; 2 extern calls; 1 graph break; eager 19.7 ms")
+        assert "(3.4× faster)" in first
+        assert "checked, error against eager 2.4e-07 (allowed 1.3e-05)" in first
+        assert "(eager's own 1.2e-07)" in first
+        assert "gelu_norm    cpp" in text
+        assert "row reduction over 4096 x 1024, lines 2-3" in text
+        assert "extern  aten.mm (line 3) 2 times: a library does it better" in text
+        assert "break   print() runs in Python (line 3: print(y)) – move it below" in text
+        assert "   5  constexpr int64_t GRAIN = 4;" in text
+        assert max(len(line) for line in text.splitlines()[1:]) < 120
+
+    def test_html_survives_an_untrusted_notebook(self, session):
+        bundle = fused(session)._repr_mimebundle_()
+        text = read(bundle["text/html"])
+        assert "2 kernels · 2 extern calls · 1 graph break · eager 19.7 ms, fused 5.71 ms" in text
+        assert "graph break line 3: print(y) – print() runs in Python move it below" in text
+        assert "1 fusion made" not in text
+        assert "2 fusions made, 2 not made, with reasons" in text
+        assert "cell 2" in text
+        assert "x is a float32 tensor of shape (4,)" in text
+        assert "median of 30 interleaved blocks" in text
+
+    def test_everything_is_escaped(self, session):
+        body = "y = x * 2 # <script>alert(1)</script>\n"
+        cell = fused(session, body)
+        cell.notes.append("<img src=x onerror=alert(1)>")
+        cell.verdict = Verdict(False, "wrong", "<b>bold</b>", outputs=(output(name="<i>o</i>"),))
+        (graph,) = cell.graphs
+        kernel = graph.kernels[0]
+        kernel.use(CPP + "// </div><script>alert(2)</script>\n")
+        page = cell._repr_mimebundle_()["text/html"]
+        read(page)
+        for harm in ("<script>alert", "<img src=x", "<b>bold", "<i>o"):
+            assert harm not in page
+        assert "&lt;script&gt;" in page
+
+    def test_colors_read_on_their_background(self):
+        lines = render.highlight(CPP, "cpp") + render.highlight("@f\ndef g(): 'a' # b\n", "triton")
+        colors = set(re.findall(r"color:(#\w{3})", "".join(map(str, lines))))
+        assert len(colors) >= 5
+        assert all(contrast(color, "#fafafa") >= 4.5 for color in colors), colors
+        for name, look in vars(render.Style).items():
+            if name.startswith("_"):
+                continue
+            if name in ("td", "number"):
+                assert "color" not in look, "they have their row's"
+                continue
+            pair = [re.search(rf"(?:^|;){key}:(#\w+)", look) for key in ("background", "color")]
+            assert all(pair), name
+            assert contrast(pair[0][1], pair[1][1]) >= 4.5, name
+
+    def test_highlighting_keeps_every_line(self):
+        text = '"""a\nb\n\n"""\nx = 1\n'
+        lines = render.highlight(text, "triton")
+        assert len(lines) == 5
+        bare = [re.sub(r"<[^>]+>", "", str(line)) for line in lines]
+        assert bare == ['"""a', "b", "", '"""', "x = 1"]
+        for line in lines:
+            for tag in ("span", "i"):
+                assert line.count(f"<{tag}") == line.count(f"</{tag}>")
+
+    def test_json(self, session):
+        data = fused(session)._repr_mimebundle_()[MIME]
+        assert data["name"] == "cell_1"
+        assert [k["name"] for k in data["kernels"]] == ["gelu_norm", "gelu_norm_1"]
+        assert data["kernels"][0]["head"] == CPP.splitlines()[:12]
+        assert data["eager_ms"] == pytest.approx(19.68)
+        assert data["max_error"] == 2.4e-7
+        assert data["error_of"] == "out"
+        assert data["ok"] is True
+        assert data["fallbacks"] == []
+        import json
+
+        json.dumps(data, allow_nan=False)
+
+    def test_png_only_if_timed(self, session):
+        cell = fused(session, update=False)
+        assert cell.png() is None
+        assert "image/png" not in cell._repr_mimebundle_()
+        cell.update()
+        data = base64.b64decode(cell._repr_mimebundle_()["image/png"])
+        assert data.startswith(b"\x89PNG")
+        assert cell.png() is cell.png()
+
+    def test_wrong_result_is_loud(self, session):
+        cell = fused(session, "y = x * 2\n", update=False)
+        cell.graphs[0].ok = False
+        cell.update()
+        assert "WRONG: out[17, 3] is 0.31 off" in cell.text().splitlines()[0]
+        assert "WRONG" in read(cell.html())
+
+    def test_white_space_survives_nbconvert(self, session):
+        bs4 = pytest.importorskip("bs4")
+        page = fused(session, "y = x * 2\n").html()
+        through = str(bs4.BeautifulSoup(page, features="html.parser"))
+        bare = html.unescape(re.sub(r"<[^>]+>", "", through))
+        assert "      const float y = gelu(row[j]);" in bare
+
+    def test_columns_of_a_listing_keep_an_empty_first_line(self, session):
+        page = fused(session, "y = x * 2\n").html()
+        columns = re.findall(r"<td[^>]*><pre[^>]*>(.*?)</pre>", page, re.S)
+        assert len(columns) == 3
+        # HTML drops the line break that follows the tag.
+        assert all(column.startswith("\n") for column in columns)
+        assert {column.count("\n") for column in columns} == {len(CPP.splitlines())}
+
+    def test_a_listing_is_not_many_times_its_text(self, session):
+        """A notebook with ten results of long kernels must stay below a megabyte."""
+        cell = fused(session, "y = x * 2\n")
+        without = len(cell.html())
+        cell.kernels["gelu_norm"].use(CPP + CPP.partition("extern")[2] * 4)
+        text = "\n".join(cell.kernels["gelu_norm"].source.splitlines()[len(CPP.splitlines()) :])
+        assert len(cell.html()) - without < 2.5 * len(text)
+
+    def test_cell_lines_are_named_where_a_run_begins(self):
+        place = SourceLine("<cell>", 2, "y = x")
+        other = SourceLine("<cell>", 3, "z = '<y>'")
+        origins = {1: (place,), 2: (place,), 4: (place, other), 5: (other,)}
+        text = "a;\nb;\n\nc;\nd;\n"
+        view = render.KernelView("k", "cpp", "generated", "", "", 0, None, text, origins)
+        listing = render.source_listing(view, "<cell>")
+        rows = [re.sub("<[^>]+>", "", row) for row in listing.origins.split("\n")]
+        assert rows == ["cell 2", "│", "", "cell 2-3", "cell 3"]
+        assert "line 3: z = &#39;&lt;y&gt;&#39;" in listing.origins
+        assert listing.numbers == "1\n2\n3\n4\n5"
+        assert render.source_listing(view, "<cell>", most=2).left_out == 3
+
+    def test_long_kernel_is_cut_in_html_only(self, session):
+        cell = fused(session, "y = x * 2\n")
+        cell.kernels["gelu_norm"].use(CPP + "// line\n" * 1000)
+        page = cell.html()
+        assert page.count("// line") == render.MOST_LINES - len(CPP.splitlines())
+        read(page)
+
+    def test_nothing_to_fuse(self, session):
+        cell = fused(session, "n = 3\n")
+        assert cell.text() == "cell_1: no kernel"
+        assert cell.eager is None
+        assert cell.max_error is None
+        read(cell.html())
+
+    def test_pipeline_texts_and_repr(self, session):
+        cell = fused(session)
+        assert repr(cell) == "<FusedCell cell_1: gelu_norm, gelu_norm_1>"
+        line = "compiled in 0.24 s: capture 0.20, emit 0.04"
+        assert line in read(cell.html())
+        assert f"\n  {line}\n" in cell.text()
+
+
+def contrast(one: str, two: str) -> float:
+    """WCAG's contrast ratio."""
+
+    def luminance(color):
+        color = color.lstrip("#")
+        color = "".join(c * 2 for c in color) if len(color) == 3 else color
+        parts = [int(color[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+        lin = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * lin[0] + 0.7152 * lin[1] + 0.0722 * lin[2]
+
+    high, low = sorted((luminance(one), luminance(two)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+class TestMeasuring:
+    def test_graphs_are_measured_not_the_cell(self, session):
+        cell = fused(session, "y = x * 2\nn_runs = globals().get('n_runs', 0) + 1\n")
+        assert session.namespace["n_runs"] == 1
+        cell.update()
+        cell.refresh()
+        assert session.namespace["n_runs"] == 1
+
+    def test_sum_over_graphs(self, session):
+        cell = fused(session)
+        assert cell.eager.median == pytest.approx(2 * 9.84e-3)
+        assert "sum over 2 graphs" in cell.eager.method
+
+    def test_partial_failure_gives_no_figure(self, session):
+        cell = fused(session, update=False)
+
+        def broken(seconds=0.3):
+            raise ValueError("no")
+
+        cell.graphs[1].measure = broken
+        cell.update()
+        assert cell.eager is None
+        assert cell.notes == ["graph 1 could not be timed: ValueError: no"]
+        cell.update()
+        assert len(cell.notes) == 1
+
+    def test_state_of_a_kernel(self, session):
+        kernel = fused(session, "y = x * 2\n").kernels["gelu_norm"]
+        assert kernel_state(kernel) == "generated"
+        kernel.use(CPP.replace("GRAIN = 4", "GRAIN = 16"))
+        assert kernel_state(kernel) == "tuned"
+        kernel.use(CPP.replace("0.5", "0.6"))
+        assert kernel_state(kernel) == "edited"
+
+    def test_lock_is_the_sessions(self, session):
+        cell = fused(session)
+        assert cell.lock is session.lock
+        assert isinstance(cell.lock, type(threading.RLock()))
+
+    def test_panel_takes_it(self, session):
+        from fuselab.panel import Workbench
+
+        assert isinstance(fused(session).workbench(), Workbench)
+
+
+class TestTuningOutcome:
+    def test_winner_first_then_runners_up(self):
+        run = FakeCell().kernels["gelu_norm"].tune(budget=5.0)
+        outcome = TuningOutcome("gelu_norm", run)
+        rows = outcome.rows()
+        assert rows[0]["remark"] == "best"
+        assert rows[0]["config"] == "GRAIN=8 UNROLL=4 STREAM=1"
+        assert rows[-1]["time"] == "failed"
+        assert rows[-1]["remark"] == "does not fit in registers"
+        bundle = outcome._repr_mimebundle_()
+        assert "all tried" in bundle["text/plain"]
+        assert "runners" not in read(bundle["text/html"])
+        assert "image/png" in bundle
+        assert "[30/30]" in trial_line(run)
+
+    def test_nothing_ran(self):
+        from fusec.report import Trial, TuningRun
+
+        run = TuningRun("k", (Trial((("A", 1),), None, "broken"),), None, 4, None, "budget", 1.0)
+        outcome = TuningOutcome("k", run)
+        assert "none ran, nothing has changed" in repr(outcome)
+        assert "image/png" not in outcome._repr_mimebundle_()
+        assert trial_line(run) == "k [1/4] A=1: failed: broken"
+
+
+def test_table():
+    table = Table(("a", "b"), (("1", "<b>"),))
+    assert repr(table) == "a  b\n1  <b>"
+    assert "&lt;b&gt;" in table._repr_mimebundle_()["text/html"]
+    assert repr(Table(("a",), (), "none")) == "none"
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [(2.0, "2.00 s"), (0.123, "123 ms"), (1.234e-3, "1.23 ms"), (5e-5, "50.0 µs"),
+         (2e-8, "20.0 ns"), (0.0, "0 ns"), (0.99961, "1.00 s"), (9.996e-3, "10.0 ms"),
+         (9.996e-5, "0.100 ms")],
+    )  # fmt: skip
+    def test_duration(self, seconds, text):
+        assert words.duration(seconds) == text
+
+    def test_against(self):
+        assert words.against(1.0, 3.0) == "3.0× faster"
+        assert words.against(3.0, 1.0) == "3.0× slower"
+        assert words.against(1.0, 1.01) == "the same"
+        assert words.against(0.0, 1.0) == ""
+        assert [words.share(s) for s in (0, 1e-9, 0.005, 0.351, 1)] == "0% <1% <1% 35% 100%".split()
+
+    def test_error(self):
+        assert words.error(0.0) == "0"
+        assert words.error(float("nan")) == "NaN"
+        assert words.error(None) == "–"
+        assert words.error(2.44e-7) == "2.4e-07"
+
+    def test_size_and_rate(self):
+        assert words.size(-1) == "–"
+        assert words.size(512) == "512 B"
+        assert words.size(3 << 20) == "3.00 MiB"
+        assert words.rate(2_000_000_000, 1.0) == "2.00 GB/s"
+
+    def test_lines(self):
+        from fusec.report import SourceLine
+
+        places = [SourceLine("f", n) for n in (3, 4, 5, 8)] + [SourceLine("other", 99)]
+        assert words.lines_of(places, "f") == "lines 3-5, 8"
+        assert words.lines_of(places[:1], "f") == "line 3"
+        assert words.lines_of(places[-1:], "f") == ""
+
+    def test_worst_output(self):
+        nan = output(float("nan"), "nan", ok=False)
+        assert words.worst([output(), nan, output(1.0)]) is nan
+        assert words.worst([]) is None
+        verdict = Verdict(False, "wrong", "", outputs=(output(), nan))
+        assert "NaN" in words.error_line(verdict)
+
+    def test_spread(self):
+        assert words.spread(Timing(1e-3, 9e-4, 2e-3, 3, "")) == "1.00 ms (0.900 to 2.00)"
+        assert words.spread(timing(0.05)).startswith("50.0 µs")

@@ -1,0 +1,172 @@
+"""Getting ready between cells: what runs when, and never beside a cell."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from IPython.core.events import EventManager, available_events
+
+from fuselab.session.warm_up import Ahead
+from support.processes import run_python
+
+
+@pytest.fixture
+def events():
+    return EventManager(None, available_events)
+
+
+def wait_for(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.001)
+
+
+def test_steps_run_in_order_after_the_cell_and_then_it_lets_go(events):
+    done = []
+    ahead = Ahead(events, [lambda: done.append(1), lambda: done.append(2)])
+    ahead.begin()
+    assert done == []
+    events.trigger("post_execute")
+    wait_for(lambda: done == [1, 2])
+    events.trigger("pre_execute")
+    events.trigger("post_execute")
+    assert ahead.before_cell not in events.callbacks["pre_execute"]
+    assert ahead.after_cell not in events.callbacks["post_execute"]
+
+
+def test_a_cell_waits_for_one_step_only_and_the_rest_follows_after_it(events):
+    entered, leave, done = threading.Event(), threading.Event(), []
+
+    def slow():
+        entered.set()
+        leave.wait(10)
+        done.append("slow")
+
+    ahead = Ahead(events, [slow, lambda: done.append("next")])
+    ahead.begin()
+    events.trigger("post_execute")
+    assert entered.wait(10)
+    threading.Timer(0.05, leave.set).start()
+    events.trigger("pre_execute")  # waits
+    assert done == ["slow"]
+    time.sleep(0.05)
+    assert done == ["slow"]
+    events.trigger("post_execute")
+    wait_for(lambda: done == ["slow", "next"])
+    ahead.end()
+
+
+def test_cells_within_a_cell_start_nothing(events):
+    done = []
+    ahead = Ahead(events, [lambda: done.append(1)])
+    ahead.begin()
+    events.trigger("pre_execute")
+    events.trigger("pre_execute")
+    events.trigger("post_execute")
+    time.sleep(0.05)
+    assert done == []
+    events.trigger("post_execute")
+    wait_for(lambda: done == [1])
+    ahead.end()
+
+
+def test_begun_within_a_cell_within_a_cell(events):
+    done = []
+    ahead = Ahead(events, [lambda: done.append(1)])
+
+    def run_cell_async(inner):
+        inner()
+
+    run_cell_async(lambda: run_cell_async(ahead.begin))
+    events.trigger("post_execute")
+    time.sleep(0.05)
+    assert done == []
+    events.trigger("post_execute")
+    wait_for(lambda: done == [1])
+    ahead.end()
+
+
+def test_a_step_that_fails_does_not_stop_the_others(events):
+    done = []
+    ahead = Ahead(events, [lambda: 1 / 0, lambda: done.append(1)])
+    ahead.begin()
+    events.trigger("post_execute")
+    wait_for(lambda: done == [1])
+    ahead.end()
+
+
+def test_the_shell_is_left_as_it_was(events):
+    before = {name: list(callbacks) for name, callbacks in events.callbacks.items()}
+    ahead = Ahead(events, [lambda: None])
+    ahead.begin()
+    ahead.end()
+    ahead.end()
+    assert {name: list(callbacks) for name, callbacks in events.callbacks.items()} == before
+
+
+WHERE_IMPORTED = """
+import json, sys, threading
+import torch
+from fusec import warm
+
+def work():
+    for step in warm.steps():
+        step()
+
+if sys.argv[1] == "thread":
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+else:
+    work()
+
+def plain(value):
+    return sorted(map(str, value)) if isinstance(value, (set, frozenset)) else repr(value)
+
+import torch._dynamo.config, torch._functorch.config, torch.fx.experimental._config
+found = {}
+for config in (torch._dynamo.config, torch._functorch.config, torch.fx.experimental._config):
+    values = config.get_config_copy()
+    found[config.__name__] = {k: plain(v) for k, v in values.items() if " at 0x" not in repr(v)}
+found["compiled"] = float(torch.compile(lambda x: x.sin() + 1, backend="fusec")(torch.zeros(2))[0])
+print(json.dumps(found, sort_keys=True))
+"""
+
+
+@pytest.mark.slow
+def test_torch_imported_in_a_thread_is_as_if_the_main_thread_had():
+    """Its settings are context variables: one set by an import in a thread would be lost."""
+    found = [
+        json.loads(
+            subprocess.run(
+                [sys.executable, "-c", WHERE_IMPORTED, where],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=120,
+            ).stdout.splitlines()[-1]
+        )
+        for where in ("thread", "main")
+    ]
+    assert found[0] == found[1]
+    assert len(found[0]["torch._dynamo.config"]) > 50
+    assert found[0]["compiled"] == 1.0
+
+
+def test_loading_the_extension_imports_no_compiler():
+    code = (
+        "import sys, torch\n"
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "ip = InteractiveShell.instance()\n"
+        "import fuselab\n"
+        "fuselab.load_ipython_extension(ip)\n"
+        "heavy = {'torch._dynamo', 'sympy', 'matplotlib', 'jinja2', 'triton', 'fusec.pipeline'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    assert run_python(code).splitlines()[-1] == "[]"

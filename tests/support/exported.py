@@ -1,0 +1,54 @@
+"""Exported files, run where fusec cannot be imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import torch
+
+from fusec.ir.index import Expr, Symbol
+from fusec.kernel import Argument, Kernel, KernelSource, Signature
+from support import handwritten_kernels as vk
+
+BLOCKED = """\
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("fusec", "fuselab"):
+            raise ImportError(name + " is not there")
+sys.meta_path.insert(0, Blocker())
+sys.path.insert(0, {folder!r})
+"""
+
+
+def python(code, folder, *arguments):
+    """Run code where there is no fuselab."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "FUSEC"))}
+    return subprocess.run(
+        [sys.executable, "-P", "-c", BLOCKED.format(folder=str(folder)) + code, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        timeout=100,
+        check=False,
+    )
+
+
+def symbolic(target="cpp", text=None):
+    n = Expr.of(Symbol("n", "size"))
+    one = (Expr.of(1),)
+    source = vk.kernel(target=target).generated
+    signature = Signature(
+        (
+            Argument("x", torch.float32, (n,), one, "in"),
+            Argument("out", torch.float32, (n,), one, "out"),
+        ),
+        ("n",),
+        ("index out of range",),
+    )
+    return Kernel(
+        KernelSource("scale", target, source.entry, text or source.text, signature), None, vk.Host()
+    )

@@ -1,4 +1,4 @@
-"""A function that computes on several streams of a GPU runs in eager: nothing is fused over them."""
+"""A function that computes on several streams of a GPU runs in eager: nothing crosses them."""
 
 from __future__ import annotations
 

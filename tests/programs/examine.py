@@ -1,4 +1,4 @@
-"""Runs the program of a seed and says what is wrong with it: the same in one process and in many."""
+"""Runs the program of a seed and says what is wrong with it, in one process or in many."""
 
 from __future__ import annotations
 
@@ -67,9 +67,7 @@ def written(seed: int, options: argparse.Namespace) -> generate.Program | StateP
     """Return the program of a seed."""
     if options.state:
         return contexts.write(seed, length=options.length)
-    return generate.write(
-        seed, train=options.train, halves=options.halves, length=options.length
-    )
+    return generate.write(seed, train=options.train, halves=options.halves, length=options.length)
 
 
 def examine(seed: int, options: argparse.Namespace) -> Examined:

@@ -102,7 +102,7 @@ class Jobs:
     @property
     def _is_over(self) -> bool:
         limit = self.options.seconds
-        return self.stopped or bool(limit) and time.monotonic() - self.started > limit
+        return self.stopped or (bool(limit) and time.monotonic() - self.started > limit)
 
     def _work(self) -> None:
         with self.lock:
@@ -132,7 +132,8 @@ class Jobs:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         hung = threading.Event()
 
         def kill() -> None:

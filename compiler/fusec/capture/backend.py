@@ -17,6 +17,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from fusec.capture.direct import (
+    analyze_no_operators,
     epilogue_instead_of_wrappers,
     keep_saved_tensors,
     saved_outputs,
@@ -116,6 +117,7 @@ class Backend:
                     graph.run_in_eager(f"runs in eager, which raises: {refused}")
                     return graph
                 graph.compiled = compiler.compile(example_inputs)
+                analyze_no_operators(graph.compiled)
                 if any(has_gaps(example_inputs[i]) for i in compiler.views_of_updated):
                     graph.run_in_eager(f"it runs in eager: {_MISPLACED}")
                     return graph

@@ -166,9 +166,10 @@ def _is_filled(cell: CellType) -> bool:
 
 def _is_aots(value: object) -> bool:
     """Whether a value is a function or an object of AOTAutograd's wrappers."""
-    if isinstance(value, FunctionType) and value.__module__ is None:
-        return True  # code that it generated
-    where = value.__module__ if isinstance(value, FunctionType) else type(value).__module__
+    owner = value if isinstance(value, FunctionType) else type(value)
+    where: str | None = getattr(owner, "__module__", None)
+    if where is None:
+        return isinstance(value, FunctionType)  # code that it generated
     return where.startswith("torch._functorch.") and not isinstance(value, type)
 
 

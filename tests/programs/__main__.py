@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"# {seed}\n{written(seed, options)}")
         return 0
     started = time.monotonic()
-    if options.jobs:
-        rows: Iterable[dict[str, Any]] = jobs.Jobs(options, seeds).go().values()
-    else:
-        rows = list(_here(seeds, options))
-    rows = list(rows)
+    found = jobs.Jobs(options, seeds).go().values() if options.jobs else _here(seeds, options)
+    rows = list(found)
     wrong = sum("problems" in row for row in rows)
     words = "state programs" if options.state else "programs"
     print(f"{wrong} of {len(rows)} {words} differ; {time.monotonic() - started:.0f} s")
@@ -70,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         calls, kernels, skipped = (
             sum(row.get(name, 0) for row in rows) for name in ("calls", "kernels", "skipped")
         )
-        print(f"{calls} calls of {kernels} kernels validated; {skipped} calls skipped")
+        print(f"{calls} calls and {kernels} kernels validated; {skipped} calls skipped")
     return int(wrong > 0)
 
 

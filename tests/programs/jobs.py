@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from support.children import in_threads, json_lines
+
 Row = dict[str, Any]
 CHUNK = 250  # seeds of a process: its libraries stay loaded, and what torch remembers grows
 TIME_LIMIT = 150.0  # seconds of a seed
@@ -41,15 +43,7 @@ def net_of(options: argparse.Namespace) -> str:
 
 def read(path: Path, net: str) -> dict[int, Row]:
     """Return the rows of a net by seed; a line that was cut off is left out."""
-    found = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if row["net"] == net:
-            found[row["seed"]] = row
-    return found
+    return {row["seed"]: row for row in json_lines(path) if row["net"] == net}
 
 
 class Jobs:
@@ -86,18 +80,11 @@ class Jobs:
         """Run all seeds, or as many as there is time for; returns a row each."""
         self.options.report.parent.mkdir(parents=True, exist_ok=True)
         _end_line(self.options.report)
-        threads = [threading.Thread(target=self._work) for _ in range(self.options.jobs)]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                thread.join()
-        except KeyboardInterrupt:
-            self.stopped = True
-            print("stopping; the same command goes on from here")
-            for thread in threads:
-                thread.join()
+        in_threads(self.options.jobs, self._work, self._stop)
         return self.rows
+
+    def _stop(self) -> None:
+        self.stopped = True
 
     @property
     def _is_over(self) -> bool:

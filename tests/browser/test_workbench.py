@@ -15,7 +15,7 @@ OpenNotebook = Callable[..., Notebook]
 
 # A cell whose compiler is a script: quick, and the same every time.
 FAKE = [
-    "from panel_fake import FakeCell\nfrom fuselab.panel import workbench\ncell = FakeCell(0.2)",
+    "from support.panel_fake import FakeCell\nfrom fuselab.panel import workbench\ncell = FakeCell(0.2)",
     "workbench(cell)",
     "print('calls', cell.host.calls, sorted(cell.host.threads))",
 ]

@@ -20,6 +20,7 @@ from typing import Any
 
 from ops import report
 from support import repro
+from support.children import in_threads
 
 
 class Run:
@@ -52,17 +53,10 @@ class Run:
 
     def go(self) -> None:
         """Run everything; an interrupt lets what is running end."""
-        threads = [threading.Thread(target=self._work) for _ in range(self.options.jobs)]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                thread.join()
-        except KeyboardInterrupt:
-            self.stopped = True
-            print("stopping; the same command goes on from here")
-            for thread in threads:
-                thread.join()
+        in_threads(self.options.jobs, self._work, self._stop)
+
+    def _stop(self) -> None:
+        self.stopped = True
 
     def _work(self) -> None:
         child: Child | None = None

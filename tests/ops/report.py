@@ -10,6 +10,7 @@ from typing import Any
 
 from ops.judge import BAD
 from ops.unit import LIBRARIES
+from support.children import json_lines
 
 Unit = Mapping[str, Any]
 _RIGHT = ("ok", "float64", "rounding")
@@ -19,15 +20,7 @@ WAYS = ("generated", "extern", "broken off", "refused", "wrong", "crashed")
 
 def read(path: Path) -> dict[str, Unit]:
     """Return the units of a report by key; a line that was cut off is left out."""
-    found = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            unit = json.loads(line)
-        except ValueError:
-            continue
-        if "database" in unit:
-            found[unit["key"]] = unit
-    return found
+    return {unit["key"]: unit for unit in json_lines(path) if "database" in unit}
 
 
 def append(path: Path, unit: Unit) -> None:

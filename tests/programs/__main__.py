@@ -7,17 +7,13 @@ a file under ``build/repros`` as well.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
-import traceback
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
-import torch
-
-if TYPE_CHECKING:
-    from programs.nodes import StateProgram
+from programs import jobs
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -36,82 +32,58 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--validate", action="store_true", help="say which translation is wrong: lowering, ..."
     )
     parser.add_argument("--show", action="store_true", help="print the programs, and run none")
+    parser.add_argument(
+        "--jobs", type=int, default=0, help="processes, spread over the GPUs; by default this one"
+    )
+    parser.add_argument("--seconds", type=float, default=0, help="with --jobs: end after so long")
+    parser.add_argument(
+        "--report", type=Path, default=Path("build/fuzz.jsonl"), help="with --jobs: a line a seed"
+    )
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the programs; returns 1 if any differs."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
-    os.environ["FUSEC_STRICT"] = "1"
-    torch.set_num_threads(min(2, torch.get_num_threads()))
-    from programs.check import problems
-    from programs.generate import write
-    from support.validate import Validation, validated
-
+    if options.child:
+        jobs.serve(options)
+        return 0
     first, _, end = options.seeds.partition(":")
     seeds = range(int(first), int(end) if end else int(first) + 1, options.every)
-    if options.state:
-        return state_programs(seeds, options)
-    started, wrong, whole = time.monotonic(), 0, Validation()
-    for seed in seeds:
-        program = write(seed, train=options.train, halves=options.halves, length=options.length)
-        if options.show:
-            print(f"# {seed}\n{program}")
-            continue
-        try:
-            with validated(options.validate, whole) as mistranslated:
-                found = problems(
-                    program,
-                    target=options.target,
-                    dynamic=True if options.dynamic else None,
-                    device=options.device,
-                )
-            found += mistranslated
-        except Exception:
-            found = [traceback.format_exc(limit=-6)]
-        if found:
-            wrong += 1
-            print(f"# {seed}\n{program}" + "\n".join(found) + "\n", flush=True)
-    took = time.monotonic() - started
-    print(f"{wrong} of {len(seeds)} programs differ; {took:.0f} s")
+    if options.show:
+        from programs.examine import written
+
+        for seed in seeds:
+            print(f"# {seed}\n{written(seed, options)}")
+        return 0
+    started = time.monotonic()
+    found = jobs.Jobs(options, seeds).go().values() if options.jobs else _here(seeds, options)
+    rows = list(found)
+    wrong = sum("problems" in row for row in rows)
+    words = "state programs" if options.state else "programs"
+    print(f"{wrong} of {len(rows)} {words} differ; {time.monotonic() - started:.0f} s")
     if options.validate:
-        print(whole)
+        calls, kernels, skipped = (
+            sum(row.get(name, 0) for row in rows) for name in ("calls", "kernels", "skipped")
+        )
+        print(f"{calls} calls and {kernels} kernels validated; {skipped} calls skipped")
     return int(wrong > 0)
 
 
-def state_programs(seeds: range, options: argparse.Namespace) -> int:
-    """Run functions in random states; what differs is shrunk and written to a file."""
-    from fusec.call import native
-    from programs.contexts import write
-    from programs.shrink import repro, shrunk
-    from programs.state import problems
+def _here(seeds: range, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Run the programs in this process."""
+    from programs.examine import examine, prepare
 
-    torch._dynamo.config.recompile_limit = 64  # each call is in a state of its own
-    native.types(wait=True)
-    chosen = {"target": options.target, "dynamic": True if options.dynamic else None}
-    started, wrong = time.monotonic(), 0
-    for count, seed in enumerate(seeds):
-        program = write(seed, length=options.length)
-        if options.show:
-            print(f"# {seed}\n{program}")
-            continue
-
-        def check(each: StateProgram) -> list[str]:
-            try:
-                return problems(each, device=options.device, **chosen)
-            except Exception:
-                return [traceback.format_exc(limit=-6)]
-
-        if check(program):
-            wrong += 1
-            smaller, found = shrunk(program, check)
-            path = repro(smaller, found)
-            print(f"# {seed}: {path}\n{smaller}" + "\n".join(found) + "\n", flush=True)
-        if count % 500 == 499:
-            print(f"{count + 1} programs, {time.monotonic() - started:.0f} s", flush=True)
-    took = time.monotonic() - started
-    print(f"{wrong} of {len(seeds)} state programs differ; {took:.0f} s")
-    return int(wrong > 0)
+    prepare(options)
+    started = time.monotonic()
+    for count, seed in enumerate(seeds, 1):
+        found = examine(seed, options)
+        if found.problems:
+            print(found, flush=True)
+        if options.state and count % 500 == 0:
+            print(f"{count} programs, {time.monotonic() - started:.0f} s", flush=True)
+        yield found.row()
 
 
 if __name__ == "__main__":

@@ -218,7 +218,7 @@ def state() -> tuple[object, ...]:
     rng = torch.get_rng_state()
     return (
         *((kind, torch.is_autocast_enabled(kind)) for kind in ("cpu", "cuda")),
-        torch.get_autocast_dtype("cpu"),
+        *(torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda")),
         torch.is_autocast_cache_enabled(),
         ("gradients", torch.is_grad_enabled()),
         ("inference", torch.is_inference_mode_enabled()),
@@ -236,7 +236,14 @@ def state() -> tuple[object, ...]:
         ("included", torch._C._dispatch_tls_local_include_set().raw_repr()),
         ("excluded", torch._C._dispatch_tls_local_exclude_set().raw_repr()),
         ("random", hash(rng.numpy().tobytes())),
+        *(_state_of_gpu() if DEVICE != "cpu" else ()),
     )
+
+
+def _state_of_gpu() -> tuple[object, ...]:
+    stream = torch.cuda.current_stream() == torch.cuda.default_stream()
+    rng = torch.cuda.get_rng_state()
+    return (("default stream", stream), ("random on the GPU", hash(rng.numpy().tobytes())))
 
 
 def note(what: str, value: object) -> None:

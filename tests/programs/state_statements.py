@@ -26,6 +26,7 @@ BLOCKS = (
     "torch.inference_mode()",
     "torch.inference_mode(False)",
     'torch.no_grad(); torch.autocast("cpu", torch.bfloat16)',
+    "stream()",
 )
 
 # What takes and returns rows of n numbers.

@@ -51,7 +51,7 @@ class Validation:
     def __str__(self) -> str:
         skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
         return (
-            f"{self.calls} calls of {self.kernels} kernels validated{skipped}; "
+            f"{self.calls} calls and {self.kernels} kernels validated{skipped}; "
             f"{len(self.problems)} mistranslated"
         )
 

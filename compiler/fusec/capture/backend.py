@@ -22,6 +22,7 @@ from fusec.call.compiled_graph import CompiledGraph
 from fusec.call.part import CompiledPart
 from fusec.capture.background import Early
 from fusec.capture.fast_path.direct import (
+    analyze_no_operators,
     epilogue_instead_of_wrappers,
     keep_saved_tensors,
     saved_outputs,
@@ -117,6 +118,7 @@ class Backend:
                     graph.run_in_eager(f"runs in eager, which raises: {refused}")
                     return graph
                 graph.compiled = compiler.compile(example_inputs)
+                analyze_no_operators(graph.compiled)
                 if any(has_gaps(example_inputs[i]) for i in compiler.views_of_updated):
                     graph.run_in_eager(f"it runs in eager: {_MISPLACED}")
                     return graph

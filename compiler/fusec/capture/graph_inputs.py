@@ -80,6 +80,9 @@ def needs_eager(module: fx.GraphModule, inputs: Sequence[Any]) -> str:
         called = {getattr(node.target, "__name__", "") for node in module.graph.nodes}
         if called & _MODES_OF_GRADIENTS:
             return "an input was made in inference mode, and the graph changes the mode"
+    if any(getattr(node.target, "namespace", "") == "streams" for node in module.graph.nodes):
+        # They are ordered by side effects alone, which no kernel that fuses over them would keep.
+        return "it computes on more than one stream"
     return ""
 
 

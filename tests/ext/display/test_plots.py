@@ -129,7 +129,7 @@ def test_config_text():
 def test_pyplot_is_not_imported():
     code = (
         "import sys; sys.path[:0] = ['tests']\n"
-        "from panel_fake import timing\n"
+        "from support.panel_fake import timing\n"
         "from fuselab.display.plots.figures import *\n"
         "figure_png(speed_figure(timing(9.0), timing(3.0), {'k': timing(3.0)}))\n"
         "print('matplotlib.pyplot' in sys.modules)"

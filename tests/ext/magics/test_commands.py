@@ -257,7 +257,7 @@ class TestBadInput:
         def broken(self, seconds=0.3):
             raise RuntimeError("no clock\nlong story")
 
-        monkeypatch.setattr("cell_fake.FakeGraph.measure", broken)
+        monkeypatch.setattr("support.cell_fake.FakeGraph.measure", broken)
         run(shell, "%%fuse\ny = x * 2")
         assert "graph 0 could not be timed: RuntimeError: no clock" in shell.shown[0].text()
         assert "long story" not in shell.shown[0].text()

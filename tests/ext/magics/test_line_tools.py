@@ -8,7 +8,7 @@ import pytest
 from IPython.core.completer import provisionalcompleter
 
 import fuselab
-from support.shell import run, shell  # noqa: F401  (a fixture)
+from support.shell import run
 
 MAGICS = (
     "%%fuse",
@@ -23,7 +23,7 @@ MAGICS = (
 
 
 @pytest.fixture
-def named(shell: Any) -> Any:  # noqa: F811
+def named(shell: Any) -> Any:
     """A shell with two fused cells of a kernel each; %config is undone."""
     run(shell, "%%fuse -q --name first\ny = x * 2")
     run(shell, "%%fuse -q --name second\nz = x + 2")
@@ -32,14 +32,14 @@ def named(shell: Any) -> Any:  # noqa: F811
         each.config.pop("FuseMagics", None)
 
 
-def completed(shell: Any, code: str, rest: str = "") -> set[str]:  # noqa: F811
+def completed(shell: Any, code: str, rest: str = "") -> set[str]:
     """Return what a frontend is offered at the end of ``code``, in front of ``rest``."""
     with provisionalcompleter():
         found = list(shell.Completer.completions(code + rest, len(code)))
     return {each.text for each in found}
 
 
-def words_after(shell: Any, code: str, rest: str = "") -> set[str]:  # noqa: F811
+def words_after(shell: Any, code: str, rest: str = "") -> set[str]:
     """Return the last word of what a line becomes with each completion."""
     with provisionalcompleter():
         found = list(shell.Completer.completions(code + rest, len(code)))

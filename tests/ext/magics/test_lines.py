@@ -12,11 +12,11 @@ from IPython.core.error import UsageError
 import fuselab
 from fuselab.magics.completion import completions
 from fuselab.session.session import Session
-from support.shell import run, shell  # noqa: F401  (a fixture)
+from support.shell import run
 
 
 @pytest.fixture
-def real(shell: Any, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
+def real(shell: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A shell over the real compiler, with two cells."""
     session = Session(shell.user_ns)
     shell.magics_manager.registry["FuseMagics"].session = session
@@ -139,7 +139,7 @@ def test_kernels_are_exported(real: Any, tmp_path: Path, monkeypatch: pytest.Mon
             run(real, f"%fuse_export {wrong}")
 
 
-def test_completion_knows_options_choices_and_names(shell: Any) -> None:  # noqa: F811
+def test_completion_knows_options_choices_and_names(shell: Any) -> None:
     run(shell, "%%fuse -q --name mine\ny = x * 2")
     magics = shell.magics_manager.registry["FuseMagics"]
 
@@ -161,7 +161,7 @@ def test_completion_knows_options_choices_and_names(shell: Any) -> None:  # noqa
     assert "--target" in matches
 
 
-def test_completion_is_quiet_without_the_extension(shell: Any) -> None:  # noqa: F811
+def test_completion_is_quiet_without_the_extension(shell: Any) -> None:
     fuselab.unload_ipython_extension(shell)
     _, matches = shell.complete("--tar", "%%fuse --tar", len("%%fuse --tar"))
     assert "--target" not in matches

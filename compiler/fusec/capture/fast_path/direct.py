@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import FunctionType, SimpleNamespace
+from types import CellType, FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -130,6 +130,48 @@ def wraps_no_more(compiled: Callable[..., Any], part: CompiledPart) -> bool:
         return LOOKED_UP.issuperset(wrapper.__code__.co_freevars) and not any(switches)
     except _UNKNOWN:
         return False
+
+
+def analyze_no_operators(compiled: Callable[..., Any]) -> None:
+    """Keep AOTAutograd from looking at operators in the first call of what it returned.
+
+    It does so for custom operators whose results share memory, in a mode that sees all of them.
+    ATen computes some in another way where a mode does: inverses of complex matrices wrongly. So
+    torch's warning of a custom operator that returns what it was given is not heard from us.
+
+    Args:
+        compiled: Of any graph.
+    """
+    waiting, seen = [compiled], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if hasattr(each, "_is_first"):
+            each._is_first = False
+        if isinstance(each, FunctionType):
+            found = [c.cell_contents for c in each.__closure__ or () if _is_filled(c)]
+            found.append(getattr(each, "__wrapped__", None))
+        else:
+            found = list(vars(each).values()) if hasattr(each, "__dict__") else []
+        waiting += [value for value in found if _is_aots(value)]
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _is_aots(value: object) -> bool:
+    """Whether a value is a function or an object of AOTAutograd's wrappers."""
+    owner = value if isinstance(value, FunctionType) else type(value)
+    where: str | None = getattr(owner, "__module__", None)
+    if where is None:
+        return isinstance(value, FunctionType)  # code that it generated
+    return where.startswith("torch._functorch.") and not isinstance(value, type)
 
 
 def wrapper_of(compiled: Any) -> Any:
@@ -270,6 +312,7 @@ def _replay(steps: Any, base: torch.Tensor) -> torch.Tensor:
 
 __all__ = [
     "LOOKED_UP",
+    "analyze_no_operators",
     "cell",
     "epilogue_instead_of_wrappers",
     "keep_saved_tensors",

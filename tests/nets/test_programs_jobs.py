@@ -1,0 +1,88 @@
+"""Programs that run in many processes: what a child that dies or hangs costs, and going on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from programs import jobs
+from programs.__main__ import main, parse
+
+# A child that answers for each seed: one is wrong, one ends it, one hangs.
+CHILD = """
+import json, os, sys, time
+for seed in json.loads(sys.stdin.readline()):
+    if seed == 3:
+        os._exit(7)
+    if seed == 5:
+        time.sleep(60)
+    wrong = {"problems": ["output 0: differs"]} if seed == 6 else {}
+    print(json.dumps({"seed": seed, **wrong}), flush=True)
+"""
+
+
+def options(folder: Path, *more: str) -> Namespace:
+    return parse(["--jobs", "2", "--report", str(folder / "fuzz.jsonl"), *more])
+
+
+def problems(rows: dict[int, jobs.Row]) -> dict[int, str]:
+    return {seed: row["problems"][0] for seed, row in rows.items() if "problems" in row}
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> list[str]:
+    path = tmp_path / "child.py"
+    path.write_text(CHILD)
+    return [sys.executable, str(path)]
+
+
+def test_a_child_that_dies_or_hangs_costs_one_seed(
+    tmp_path: Path, child: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "TIME_LIMIT", 2.0)
+    rows = jobs.Jobs(options(tmp_path), range(10), child).go()
+    assert sorted(rows) == list(range(10))
+    assert problems(rows) == {
+        3: "crash: 7",
+        5: "hangs: more than 2 s",
+        6: "output 0: differs",
+    }
+
+
+def test_a_run_goes_on_where_it_was(tmp_path: Path, child: list[str]) -> None:
+    given = options(tmp_path)
+    jobs.Jobs(given, range(2), child).go()
+    with given.report.open("a") as file:
+        file.write('{"net": "forward", "se')  # cut off
+    (tmp_path / "child.py").write_text("import sys; sys.exit(1)")
+    assert not problems(jobs.Jobs(given, range(2), child).go())
+    # another net's rows are not this one's
+    assert problems(jobs.Jobs(options(tmp_path, "--train"), [0], child).go()) == {0: "crash: 1"}
+    assert 0 in jobs.read(given.report, "train")
+
+
+def test_a_run_ends_in_time(tmp_path: Path, child: list[str]) -> None:
+    rows = jobs.Jobs(options(tmp_path, "--seconds", "0.001"), range(400), child).go()
+    assert len(rows) < 400
+    assert not problems(rows)
+
+
+def test_nets_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FUSEC_POISON", raising=False)
+    assert jobs.net_of(options(tmp_path)) == "forward"
+    assert jobs.net_of(options(tmp_path, "--state", "--device", "cuda")) == "state device cuda"
+    monkeypatch.setenv("FUSEC_POISON", "1")
+    assert jobs.net_of(options(tmp_path, "--train", "--halves")) == "train halves poison"
+
+
+def test_real_children(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "fuzz.jsonl"
+    assert main(["--seeds", "0:2", "--length", "3", "--jobs", "1", "--report", str(report)]) == 0
+    assert "0 of 2 programs differ" in capsys.readouterr().out
+    rows = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [row["seed"] for row in rows] == [0, 1]
+    assert {row["net"] for row in rows} == {"length 3"}

@@ -1,0 +1,125 @@
+"""Runs the program of a seed and says what is wrong with it, in one process or in many."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from programs import contexts, generate
+from programs.shrink import repro, shrunk
+
+if TYPE_CHECKING:
+    from programs.nodes import StateProgram
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What came of a seed.
+
+    Attributes:
+        seed: It makes the program again.
+        problems: How it differs; nothing if all is as in eager.
+        text: The program, of those that differ.
+        repro: The file that shows it, where there is one.
+        seconds: How long it took, the shrinking included.
+        calls: Calls of parts that were validated.
+        kernels: Kernels among them.
+        skipped: Calls that were too large to be.
+    """
+
+    seed: int
+    problems: tuple[str, ...] = ()
+    text: str = ""
+    repro: str = ""
+    seconds: float = 0.0
+    calls: int = 0
+    kernels: int = 0
+    skipped: int = 0
+
+    def row(self) -> dict[str, Any]:
+        """Return what is not empty, for a line of JSON."""
+        found = asdict(self) | {"seconds": round(self.seconds, 3)}
+        return {name: value for name, value in found.items() if value or name == "seed"}
+
+    def __str__(self) -> str:
+        where = f": {self.repro}" if self.repro else ""
+        return f"# {self.seed}{where}\n{self.text}" + "\n".join(self.problems) + "\n"
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Set this process up for programs."""
+    os.environ["FUSEC_STRICT"] = "1"
+    torch.set_num_threads(min(2, torch.get_num_threads()))
+    if options.state:
+        from fusec.runtime import native
+
+        torch._dynamo.config.recompile_limit = 64  # each call is in a state of its own
+        native.types(wait=True)
+
+
+def written(seed: int, options: argparse.Namespace) -> generate.Program | StateProgram:
+    """Return the program of a seed."""
+    if options.state:
+        return contexts.write(seed, length=options.length)
+    return generate.write(seed, train=options.train, halves=options.halves, length=options.length)
+
+
+def examine(seed: int, options: argparse.Namespace) -> Examined:
+    """Write a seed's program, run it, and make it small if it differs."""
+    started = time.monotonic()
+    found = (_state if options.state else _random)(seed, options)
+    return Examined(**{**vars(found), "seconds": time.monotonic() - started})
+
+
+def _random(seed: int, options: argparse.Namespace) -> Examined:
+    from programs.check import problems
+    from support.validate import Validation, validated
+
+    program, counted = written(seed, options), Validation()
+    try:
+        with validated(options.validate, counted) as mistranslated:
+            found = problems(program, device=options.device, **_chosen(options))
+        found += mistranslated
+    except Exception:
+        found = [traceback.format_exc(limit=-6)]
+    return Examined(
+        seed,
+        tuple(found),
+        str(program) if found else "",
+        calls=counted.calls,
+        kernels=counted.kernels,
+        skipped=len(counted.skipped),
+    )
+
+
+def _state(seed: int, options: argparse.Namespace) -> Examined:
+    from programs.state import problems
+
+    def check(each: StateProgram) -> list[str]:
+        try:
+            return problems(each, device=options.device, **_chosen(options))
+        except Exception:
+            return [traceback.format_exc(limit=-6)]
+
+    program = contexts.write(seed, length=options.length)
+    found = check(program)
+    if not found:
+        return Examined(seed)
+    smaller, again = shrunk(program, check)
+    if not again:  # it differed once, and does not any more
+        return Examined(seed, ("differs the first time only", *found), str(program))
+    path = repro(smaller, again)
+    return Examined(seed, tuple(again), str(smaller), str(path))
+
+
+def _chosen(options: argparse.Namespace) -> dict[str, Any]:
+    return {"target": options.target, "dynamic": True if options.dynamic else None}
+
+
+__all__ = ["Examined", "examine", "prepare", "written"]

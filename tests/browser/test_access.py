@@ -16,7 +16,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.serial, pytest.mark.timeout(600)]
 OpenNotebook = Callable[..., Notebook]
 
 FAKE = [
-    "from support.panel_fake import FakeCell\nfrom fuselab.panel import workbench\ncell = FakeCell(0.1)",
+    "from support.panel_fake import FakeCell\n"
+    "from fuselab.panel import workbench\n"
+    "cell = FakeCell(0.1)",
     "workbench(cell)",
 ]
 # What has the focus: its role, or tag, and its name as assistive technology has it.

@@ -15,7 +15,9 @@ OpenNotebook = Callable[..., Notebook]
 
 # A cell whose compiler is a script: quick, and the same every time.
 FAKE = [
-    "from support.panel_fake import FakeCell\nfrom fuselab.panel import workbench\ncell = FakeCell(0.2)",
+    "from support.panel_fake import FakeCell\n"
+    "from fuselab.panel import workbench\n"
+    "cell = FakeCell(0.2)",
     "workbench(cell)",
     "print('calls', cell.host.calls, sorted(cell.host.threads))",
 ]

@@ -13,7 +13,6 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.compiler import is_dynamo_compiling
 
-from fusec.call.compiled_graph import CompiledGraph
 from fusec.call.native import call_by_route
 from fusec.capture import quiet_dynamo as quiet
 from fusec.capture.backend import Backend
@@ -26,6 +25,7 @@ from fusec.capture.guards.described import (
     note_guards,
     too_often,
 )
+from fusec.compiled.graph import CompiledGraph
 from fusec.errors import FusecError
 from fusec.inspect.explain import Explanation
 from fusec.kernel import Kernel

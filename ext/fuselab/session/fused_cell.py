@@ -339,7 +339,7 @@ class FusedCell:
             The calls' times: ``aten.mm, line 3``; those of one operator on one line are added up.
             The kernels' go to ``kernel_times``.
         """
-        from fusec.inspect.step_times import step_times  # imports the compiler
+        from fusec.timing.step_times import step_times  # imports the compiler
 
         with self.lock:
             names = {id(kernel): name for name, kernel in self.kernels.items()}

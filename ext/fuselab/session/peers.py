@@ -22,7 +22,7 @@ class Peer:
     behind the scenes, and is ready when somebody asks again.
 
     Attributes:
-        graph: The captured graph (``fusec.call.compiled_graph.CompiledGraph``).
+        graph: The captured graph (``fusec.compiled.graph.CompiledGraph``).
         compiler: The backend's name.
         call: What computes the graph, given its inputs; None while it is compiled, or in vain.
     """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def reschedule(cell: FusedCell, apart: Sequence[str], together: Sequence[str]) -> list[str]:
     """Use other fusions from now on: see ``FusedCell.reschedule``."""
     from fusec.inspect.reschedule import check_rules
-    from fusec.schedule.rules import read_rules
+    from fusec.rule_text import read_rules
 
     wanted = {"apart": read_rules("apart", apart), "together": read_rules("together", together)}
     with cell.lock:

@@ -23,7 +23,7 @@ def save(cell: FusedCell, folder: str | Path) -> Path:
     itself, ``kernels/NAME.cpp`` or ``.py``, ``fusion.txt``, and, a graph each,
     ``GRAPH/01-capture.txt`` ... and ``GRAPH/repro.py``, which runs it alone.
     """
-    from fusec.export.repro import repro_text  # imports the compiler
+    from fusec.inspect.repro import repro_text  # imports the compiler
     from fusec.inspect.whatif import part_view
     from fuselab.display.pages.fusion import fusion_page, parts_of
     from fuselab.session.fused_cell import MIME

@@ -222,6 +222,14 @@ class Kernel:
         return self._text is not None and self._text != self.generated.text
 
     @property
+    def state(self) -> Literal["generated", "tuned", "edited"]:
+        """What has become of the generated text; tuned is one with other values of tunables."""
+        if not self.edited:
+            return "generated"
+        same = _without_values(self.source) == _without_values(self.generated.text)
+        return "tuned" if same else "edited"
+
+    @property
     def tunables(self) -> tuple[Tunable, ...]:
         """The tunables that the text in use declares."""
         return read_tunables(self.source)
@@ -350,3 +358,7 @@ class Kernel:
     def __repr__(self) -> str:
         state = "edited" if self.edited else "generated"
         return f"<Kernel {self.name} ({self.target}, {state}): {self.generated.summary}>"
+
+
+def _without_values(text: str) -> str:
+    return set_tunables(text, dict.fromkeys((t.name for t in read_tunables(text)), 0))

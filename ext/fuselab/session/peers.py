@@ -8,8 +8,6 @@ from typing import Any
 
 from fuselab.errors import FuselabError
 
-TITLES = {"inductor": "TorchInductor"}
-
 
 class PeerFailed(FuselabError):
     """The other compiler does not compile the graph, or what it compiled does not run."""

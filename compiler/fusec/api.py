@@ -16,7 +16,6 @@ from torch.compiler import is_dynamo_compiling
 from fusec.call.native import call_by_route
 from fusec.capture import quiet_dynamo as quiet
 from fusec.capture.backend import Backend
-from fusec.capture.fast_path.shortcut import Shortcut
 from fusec.capture.graph_breaks import break_marker, breaks_since
 from fusec.capture.guards.described import (
     NotedGuard,
@@ -25,6 +24,7 @@ from fusec.capture.guards.described import (
     note_guards,
     too_often,
 )
+from fusec.capture.shortcut import Shortcut
 from fusec.compiled.graph import CompiledGraph
 from fusec.errors import FusecError
 from fusec.inspect.explain import Explanation

@@ -234,8 +234,10 @@ def test_operators_on_mixed_types_equal_eager(left: torch.dtype, right: torch.dt
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("target", ["auto", "triton"])
 def test_operators_on_scalars_equal_eager(target: str, dtype: torch.dtype) -> None:
-    x = torch.tensor(corners(dtype), dtype=dtype)
     for scalar in (*SCALARS, True, 0.5, -1.5):
+        # as in `pairs`: eager's own division
+        skipped = scalar == -1 and dtype.itemsize >= 4
+        x = torch.tensor(corners(dtype)[int(skipped) :], dtype=dtype)
         functions = {
             name: (lambda a, f=f, s=scalar: f(a, s))
             for name, f in BINARY.items()

@@ -18,7 +18,7 @@ from fusec.call.input_check import InputCheck, UnexpectedInput
 from fusec.call.launch import CppRunnable, empty_cuda, multiply_into, raise_check
 from fusec.call.native_program import NativeProgram, native_group, native_program, python_group
 from fusec.call.poison import poisoned
-from fusec.call.readable import Unreadable
+from fusec.call.readable import Unreadable, require_plain
 from fusec.call.results import expect, expecting
 from fusec.call.strided import clone_strided
 from fusec.codegen.host_program import (
@@ -308,11 +308,15 @@ class CompiledPart:
         self, run: Callable[[list[Any]], list[Any]]
     ) -> Callable[[list[Any]], list[Any]]:
         def call(inputs: list[Any]) -> list[Any]:
+            begun = False
             try:
+                if not inputs:  # no input tells that operators go to somebody else first
+                    require_plain(torch.empty(0), "a new tensor")
+                begun = True
                 return run(inputs)
             except self._surprises:
-                if not inputs:
-                    raise  # it has begun
+                if begun and not inputs:
+                    raise
             return self._by_operators(inputs)
 
         return call

@@ -30,6 +30,7 @@ from fusec.graph.refusals.byte_images import keep_interpolations_of_bytes
 from fusec.graph.simplify.attention_masks import settle_attention_masks
 from fusec.graph.simplify.cse import merge_common
 from fusec.graph.simplify.extremes import compute_compared_once
+from fusec.graph.simplify.inference_regions import record_nothing_instead
 from fusec.graph.simplify.random_seeds import replace_random
 from fusec.graph.simplify.short_rows import bound_rows
 from fusec.graph.training.embedding_gradients import add_rows_in_place
@@ -150,6 +151,13 @@ PASSES: tuple[Pass, ...] = (
         frozenset({Form.CAPTURED}),
         "interpolation of uint8 images stays ATen's, which rounds by integers",
         required="the decomposition rounds otherwise than eager",
+    ),
+    Pass(
+        "inference_regions",
+        _replacing(record_nothing_instead),
+        frozenset({Form.CAPTURED}),
+        "blocks of inference mode only switch autograd off",
+        required="AOTAutograd fails on views in inference mode, and leaves torch broken",
     ),
     Pass(
         "attention_masks",

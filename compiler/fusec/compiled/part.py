@@ -29,7 +29,7 @@ from fusec.device.plan import DeviceProgram, device_program, wanted
 from fusec.ir.body import RANDOM_SEED, Compute, Extern
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.memory.poison import poisoned
-from fusec.memory.readable import Unreadable
+from fusec.memory.readable import Unreadable, require_plain
 from fusec.memory.strided import clone_strided
 from fusec.pipeline import Compilation
 from fusec.report import ExternCall
@@ -308,11 +308,15 @@ class CompiledPart:
         self, run: Callable[[list[Any]], list[Any]]
     ) -> Callable[[list[Any]], list[Any]]:
         def call(inputs: list[Any]) -> list[Any]:
+            begun = False
             try:
+                if not inputs:  # no input tells that operators go to somebody else first
+                    require_plain(torch.empty(0), "a new tensor")
+                begun = True
                 return run(inputs)
             except self._surprises:
-                if not inputs:
-                    raise  # it has begun
+                if begun and not inputs:
+                    raise
             return self._by_operators(inputs)
 
         return call

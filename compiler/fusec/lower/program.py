@@ -18,6 +18,7 @@ from fusec.graph.facts.user_lines import user_line
 from fusec.graph.products.widened_halves import REASON, STORED
 from fusec.graph.refusals.kernels import refused
 from fusec.graph.simplify.extremes import COMPARED
+from fusec.graph.training.norm_inputs import ROUNDED
 from fusec.ir.body import GAPS, OWNED_TENSOR, PROMISE, Buffer, Program, TensorRef
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line
@@ -168,6 +169,7 @@ class _Driver:
         lowering.hint = _readable(node)
         lowering.where = user_line(node.meta.get("stack_trace"))
         lowering.stored = bool(node.meta.get(STORED))
+        lowering.rounds = bool(node.meta.get(ROUNDED))
         lowering.because = str(node.meta.get(REASON, ""))
         for meta in lowering.results:
             if meta is not None:

@@ -141,6 +141,7 @@ class Lowering:
         because: What a pass over the graph says of the operator, for the reason of a call.
         where: The user's line.
         stored: Whether a cast is a rounding that eager does for memory's sake.
+        rounds: Whether results are rounded as eager rounds them, stored or not.
         storage_offsets: Buffer to the first element that torch's fake tensor has for it, where
             that is not 0 (inputs that are views).
         relaid: Buffers whose strides differ from torch's fake tensor (it had gaps).
@@ -159,6 +160,7 @@ class Lowering:
     because: str = ""
     where: SourceLine | None = None
     stored: bool = False
+    rounds: bool = False
     storage_offsets: dict[str, Expr] = field(default_factory=dict)
     relaid: dict[str, bool] = field(default_factory=dict)
 
@@ -191,7 +193,8 @@ class Lowering:
 
     def round(self, node: Node, dtype: torch.dtype) -> Node:
         """Return a computed value in the type of its result, as eager stores it."""
-        implicit = not self.emulate_rounding and ops.compute_dtype(dtype) == node.dtype
+        kept = self.emulate_rounding or self.rounds
+        implicit = not kept and ops.compute_dtype(dtype) == node.dtype
         return ops.cast(node, dtype, implicit=implicit)
 
     def pointwise(self, element: Element, number: int = 0) -> TensorValue:

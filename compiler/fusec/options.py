@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from fusec.abilities import Abilities
 from fusec.errors import BadOption
+from fusec.targets.base import Target
+from fusec.targets.registry import AUTO, NAMES, chosen_target, find_target
 
-TARGETS = ("auto", "cpp", "triton")
 PRODUCTS = ("small", "auto", "extern", "template")
 
 
@@ -16,9 +18,10 @@ class Options:
     """How to compile.
 
     Attributes:
-        target: ``auto`` takes C++ for CPU tensors and Triton for CUDA tensors; ``cpp`` and
-            ``triton`` ask for one of them.  ``triton`` for CPU tensors emits and
-            cross-compiles the kernels and runs them in Triton's interpreter.
+        target: ``auto`` takes C++ for CPU tensors and Triton for CUDA tensors; the name of a target
+            (a folder of ``fusec/targets``) asks for that one wherever it can compute.  ``triton``
+            for CPU tensors emits and cross-compiles the kernels and runs them in Triton's
+            interpreter.
         dynamic: As ``torch.compile``: None lets a size become symbolic when it changes,
             True makes sizes symbolic at once, False never does.
         name: Prefix of the kernels' names; empty for names made from the operators.
@@ -50,7 +53,7 @@ class Options:
             checked and timed on real data.
     """
 
-    target: str = "auto"
+    target: str = AUTO
     dynamic: bool | None = None
     name: str = ""
     emulate_rounding: bool = False
@@ -66,8 +69,8 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range, in one line that says what is allowed."""
-        if self.target not in TARGETS:
-            raise BadOption("target", self.target, TARGETS)
+        if self.target not in NAMES:
+            raise BadOption("target", self.target, NAMES)
         if self.matmul not in PRODUCTS:
             raise BadOption("matmul", self.matmul, PRODUCTS)
         if self.dynamic not in (None, True, False):
@@ -84,6 +87,25 @@ class Options:
         object.__setattr__(self, "without", names)
         if self.name and not self.name.isidentifier():
             raise BadOption("name", self.name, ("a Python identifier",))
+
+    @property
+    def asked(self) -> Target | None:
+        """The target that is asked for by its name; None for whatever suits a device."""
+        return None if self.target == AUTO else find_target(self.target)
+
+    def target_for(self, device: str) -> Target:
+        """Return the target of kernels that write tensors of a device.
+
+        Args:
+            device: The type of torch's device.
+        """
+        return chosen_target(self.target, device)
+
+    def abilities(self, device: str) -> Abilities:
+        """Return what kernels for a device may do, as far as options let them."""
+        found = self.target_for(device).abilities
+        own = self.asked is None or self.asked.abilities.products
+        return found if own and self.matmul != "extern" else replace(found, products=False)
 
     @classmethod
     def from_mapping(cls, given: dict[str, Any] | None) -> Options:

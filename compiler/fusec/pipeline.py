@@ -22,13 +22,15 @@ from fusec.ir.equality import body_key
 from fusec.ir.node import Recorder, recording
 from fusec.ir.printer import format_program
 from fusec.ir.verifier import Problem, check_program, require, verifies
-from fusec.kernel import Generated, KernelSource, Target
+from fusec.kernel import Generated, KernelSource
 from fusec.lower import lower_graph
 from fusec.options import Options
 from fusec.report import Stage
 from fusec.schedule import Schedule, products_of, schedule_program, small_products
 from fusec.schedule.overrides import Wishes
 from fusec.schedule.rules import wishes_of
+from fusec.targets.base import LibraryTarget, Target
+from fusec.targets.registry import find_target
 
 
 @dataclass
@@ -68,9 +70,12 @@ class Compilation:
     writing: threading.RLock = field(default_factory=threading.RLock)
 
     @property
-    def targets(self) -> dict[str, str]:
-        """Each kernel's language, by name."""
-        return {name: kernel.target for name, kernel in self.kernels.items()}
+    def by_pointers(self) -> dict[str, bool]:
+        """Whether each kernel is a function that takes pointers, by name."""
+        return {
+            name: isinstance(find_target(kernel.target), LibraryTarget)
+            for name, kernel in self.kernels.items()
+        }
 
     @property
     def scheduled(self) -> Program:
@@ -84,8 +89,7 @@ def lower(state: Compilation) -> Callable[[], str]:
     program = state.program = lower_graph(
         state.module,
         emulate_rounding=state.options.emulate_rounding,
-        triton=state.options.target == "triton",
-        products=state.options.matmul != "extern" and state.options.target != "cpp",
+        abilities=state.options.abilities,
         recorder=state.recorder,
     )
     return lambda: format_program(program)
@@ -131,7 +135,7 @@ def emit(state: Compilation) -> Callable[[], str]:
     for name in dict.fromkeys(state.leaders.values()):
         state.written(state.kernels[name].source)
     state.schedule = replace(state.schedule, program=program)  # type: ignore[type-var]
-    host = state.host = emit_host(program, state.targets)
+    host = state.host = emit_host(program, state.by_pointers)
     kernels = state.kernels.values()
     return lambda: "\n\n".join([host.text, *(kernel.source.text for kernel in kernels)])
 
@@ -143,7 +147,7 @@ def _generated(step: Compute, program: Program, state: Compilation) -> Generated
         with state.writing, recording(state.recorder):
             return emit_kernel(step, program, state.options)
 
-    return Generated(step.name, kernel_target(step, program, state.options), write)
+    return Generated(step.name, kernel_target(step, program, state.options).name, write)
 
 
 def find_leaders(computes: Iterable[Compute], program: Program, options: Options) -> dict[str, str]:
@@ -155,33 +159,19 @@ def find_leaders(computes: Iterable[Compute], program: Program, options: Options
         sizes = body_sizes(step.body, program.buffers)
         key = body_key(step.body, program.buffers, arguments, sizes)
         target = kernel_target(step, program, options)
-        chosen = f"{target} {step.strategy} {step.settings}"
+        chosen = f"{target.name} {step.strategy} {step.settings}"
         leaders[step.name] = found.setdefault(f"{chosen}\n{key}", step.name)
     return leaders
 
 
 def kernel_target(step: Compute, program: Program, options: Options) -> Target:
-    """Return the language that a kernel is written in."""
-    device = program.buffers[step.writes()[0]].device
-    return "triton" if device.type == "cuda" or options.target == "triton" else "cpp"
+    """Return the target that a kernel is written for: by the device that its tensors are on."""
+    return options.target_for(program.buffers[step.writes()[0]].device.type)
 
 
 def emit_kernel(step: Compute, program: Program, options: Options) -> KernelSource:
-    """Write one kernel for the device that its tensors are on."""
-    if kernel_target(step, program, options) == "triton":
-        from fusec.targets.triton.emit import emit_triton
-
-        return emit_triton(
-            step.name,
-            step.body,
-            program.buffers,
-            label=step.label,
-            strategy=step.strategy,
-            settings=step.settings,
-        )
-    from fusec.targets.cpp.emit import emit_cpp
-
-    return emit_cpp(step.name, step.body, program.buffers, label=step.label)
+    """Write one kernel."""
+    return kernel_target(step, program, options).emit(step, program.buffers)
 
 
 def _problems(stage: str, state: Compilation) -> list[Problem]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,11 +30,11 @@ from fusec.codegen.host_program import (
 )
 from fusec.device.plan import DeviceProgram, device_program, wanted
 from fusec.ir.body import RANDOM_SEED, Compute, Extern
-from fusec.kernel import Kernel, KernelHost, Runnable
+from fusec.kernel import Kernel, KernelHost, Runnable, simulation
 from fusec.pipeline import Compilation
 from fusec.report import ExternCall
-from fusec.targets.cpp.toolchain import build as cpp_build
-from fusec.targets.triton.toolchain.simulate import SIMULATION_NOTE, Simulated
+from fusec.targets.base import LibraryTarget, PythonTarget
+from fusec.targets.registry import find_target
 
 
 class CompiledPart:
@@ -65,7 +64,7 @@ class CompiledPart:
         self._native: NativeProgram | DeviceProgram | None = None
         self._no_graphs = ""  # why there are no CUDA graphs, where they are asked for
         self._groups: list[NativeProgram] = []
-        self._linked: dict[str, Runnable] = {}  # what is launched as each C++ kernel
+        self._linked: dict[str, Runnable] = {}  # what is launched as each library's kernel
         self._native_lock = threading.Lock()
         self._native_known = False  # whether there is nothing more to hope for
         self.notes: list[str] = []
@@ -101,7 +100,8 @@ class CompiledPart:
             CompilerNotFound: There is no C++ compiler.
         """
         leaders = {name: self.kernels[first] for name, first in self.state.leaders.items()}
-        queue.finish(k.source for k in leaders.values() if k.target == "cpp")
+        found = [(kernel.source, find_target(kernel.target)) for kernel in leaders.values()]
+        queue.finish((text, to) for text, to in found if isinstance(to, LibraryTarget))
         if self.state.options.tuned:
             from fusec.tune.pins import pin
 
@@ -127,8 +127,8 @@ class CompiledPart:
             self.link(name, kernel.runnable())
         for name, group in self.state.host.groups.items():
             self._namespace[name] = self._group(name, group)
-        if any(isinstance(k.runnable(), Simulated) for k in self.kernels.values()):
-            self.notes.append(SIMULATION_NOTE)
+        simulated = (simulation(kernel.runnable()) for kernel in self.kernels.values())
+        self.notes += dict.fromkeys(note for note in simulated if note)
         code = compile(self.state.host.text, f"<host program of {self._label()}>", "exec")
         exec(code, self._namespace)
         self._run = self._namespace["run"]
@@ -240,7 +240,7 @@ class CompiledPart:
 
     def link(self, name: str, runnable: Runnable) -> None:
         """Make the host program launch ``runnable`` as kernel ``name``."""
-        if isinstance(runnable, CppRunnable) and self.kernels[name].target == "cpp":
+        if isinstance(runnable, CppRunnable) and self.state.by_pointers[name]:
             self._namespace[name] = runnable.function
             with self._native_lock:
                 self._linked[name] = runnable
@@ -414,7 +414,7 @@ class CompiledPart:
     @cached_property
     def _traced(self) -> HostProgram:
         """The host program, launching through ``launch``."""
-        return emit_host(self.state.scheduled, self.state.targets, traced=True)
+        return emit_host(self.state.scheduled, self.state.by_pointers, traced=True)
 
     def trace(
         self,
@@ -470,14 +470,9 @@ def build_runnable(kernel: Kernel, text: str) -> Runnable:
     Raises:
         CompileError: It does not compile; the diagnostics carry the lines.
     """
-    signature, generated = kernel.signature, kernel.generated
-    if kernel.target == "cpp":
-        kind = "cpp" if text == generated.text else "edits-cpp"
-        path: Path = cpp_build.build(text, kind=kind)
-        return CppRunnable(path, generated.entry, signature, kernel.name)
-    from fusec.targets.triton.toolchain.build import build_triton
-
-    runnable = build_triton(text, signature, generated.entry)
-    if all(argument.device == "cpu" for argument in signature.arguments):
-        return Simulated(runnable, kernel)
-    return runnable
+    target, generated = find_target(kernel.target), kernel.generated
+    if isinstance(target, LibraryTarget):
+        path = target.compile(text, edited=text != generated.text)
+        return CppRunnable(path, generated.entry, kernel.signature, kernel.name)
+    assert isinstance(target, PythonTarget)
+    return target.load(text, kernel)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from fusec.devices import is_gpu
 from fusec.graph.products.half_speed import half_speed
 from fusec.machine import is_amd
 
@@ -68,7 +69,7 @@ def innermost_channels_pay(result: torch.Tensor, weight: torch.Tensor, groups: o
     work = result.numel() * weight.numel() // max(weight.shape[0], 1)
     if work < _SMALL_CONVOLUTION:
         return False
-    if result.device.type == "cuda":
+    if is_gpu(result.device):
         return result.dtype in _HALVES and (groups == 1 or weight.shape[1] == 1)
     if groups != 1 or result.device.type != "cpu":
         return False

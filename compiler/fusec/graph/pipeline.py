@@ -16,6 +16,7 @@ from enum import Enum
 
 from torch import fx
 
+from fusec.devices import CPU
 from fusec.errors import BadOption, FusecError
 from fusec.graph.convolutions.channels_last import turn_channels_inward
 from fusec.graph.convolutions.depthwise import divide_gradients
@@ -82,8 +83,8 @@ class Subject:
 
     @property
     def interpreted(self) -> bool:
-        """Whether all kernels are Triton's, whatever the device."""
-        return self.options.target == "triton"
+        """Whether what is on the CPU stands for what is on a GPU."""
+        return self.options.abilities(CPU).many_programs
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,9 @@ class Pass:
     required: str = ""
 
 
-def _for_cpp(options: Options) -> bool:
-    return options.target != "triton"
+def _for_libraries(options: Options) -> bool:
+    """Whether the libraries that the graph calls are those of the device that it is meant for."""
+    return options.asked is None or options.asked.for_libraries
 
 
 def _may_ask_for_wide_results(options: Options) -> bool:
@@ -169,21 +171,21 @@ PASSES: tuple[Pass, ...] = (
         lambda s: widen_products(s.module, rounds_as_eager=s.options.emulate_rounding),
         _FUNCTIONAL,
         "half-precision products run in float32 where this processor is faster at that",
-        applies=_for_cpp,
+        applies=_for_libraries,
     ),
     Pass(
         "bias_epilogue",
         lambda s: add_biases_later(s.module),
         _FUNCTIONAL,
         "a bias is added by the kernel that reads the product, not in a pass of its own",
-        applies=_for_cpp,
+        applies=_for_libraries,
     ),
     Pass(
         "half_products",
         lambda s: multiply_halves(s.module),
         _FUNCTIONAL,
         "products of what was half precision before it was widened move half the bytes",
-        applies=lambda options: _for_cpp(options) and not options.emulate_rounding,
+        applies=lambda options: _for_libraries(options) and not options.emulate_rounding,
         after=("widen_half_products",),
     ),
     Pass(
@@ -203,14 +205,14 @@ PASSES: tuple[Pass, ...] = (
         lambda s: turn_channels_inward(s.module),
         _FUNCTIONAL,
         "convolutions and their gradients are faster with the channels innermost",
-        applies=_for_cpp,
+        applies=_for_libraries,
     ),
     Pass(
         "pad_products",
         lambda s: align_products(s.module, kernels=s.options.matmul != "extern"),
         _FUNCTIONAL,
         "products whose rows BLAS is slow at are padded",
-        applies=_for_cpp,
+        applies=_for_libraries,
         after=("channels_last",),
     ),
     Pass(
@@ -218,7 +220,7 @@ PASSES: tuple[Pass, ...] = (
         lambda s: multiply_single_pixels(s.module),
         _FUNCTIONAL,
         "convolutions of single pixels are products of matrices",
-        applies=_for_cpp,
+        applies=_for_libraries,
         after=("channels_last",),
     ),
     Pass(
@@ -226,7 +228,7 @@ PASSES: tuple[Pass, ...] = (
         lambda s: add_rows_in_place(s.module),
         _FUNCTIONAL,
         "an embedding's gradient is added to the one that is there, not to zeros first",
-        applies=_for_cpp,
+        applies=_for_libraries,
     ),
     Pass(
         "depthwise_gradients",
@@ -287,7 +289,7 @@ PASSES: tuple[Pass, ...] = (
         lambda s: multiply_by_onednn(s.module),
         frozenset({Form.PART}),
         "oneDNN multiplies some shapes faster than BLAS",
-        applies=_for_cpp,
+        applies=_for_libraries,
     ),
     Pass(
         "wide_products",

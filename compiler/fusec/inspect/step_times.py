@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fusec.call.strided import clone_strided
+from fusec.devices import is_gpu
 from fusec.ir.body import Extern
 from fusec.report import SourceLine, Timing
 from fusec.tune.measure import PRECISION, interleave
@@ -72,7 +73,7 @@ def step_times(
             {str(number): call for number, (_, _, _, call) in enumerate(found)},
             seconds=seconds,
             device=device,
-            flush_l2=device == "cuda",
+            flush_l2=is_gpu(device),
             precision=PRECISION,
             stop=stop,
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from fusec.call.strided import clone_strided, empty_like_strided
+from fusec.devices import is_gpu
 from fusec.kernel import Kernel, Runnable, Signature
 from fusec.report import Timing
 from fusec.tune.measure import PRECISION, interleave
@@ -113,7 +114,7 @@ def time_kernel(
         seconds=seconds,
         before=restore(kernel.signature, tensors, originals),
         device=device,
-        flush_l2=device == "cuda",
+        flush_l2=is_gpu(device),
         precision=PRECISION,
     )
     timing = figures["candidate"]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fusec.report import Verdict
+from fusec.targets.registry import all_targets
 
 if TYPE_CHECKING:
     from fusec.cache import Store
@@ -35,7 +36,7 @@ class Edit:
 
     Attributes:
         kernel: The kernel's name.
-        target: ``cpp`` or ``triton``.
+        target: The name of its target.
         state: ``kept``, ``refused``, or ``reverted`` (back to the generated text).
         text: The whole kernel file as typed.
         reason: The verdict in one line.
@@ -105,8 +106,8 @@ class EditHistory:
         self._edits: dict[tuple[str, str], list[Edit]] = {}
 
     def of(self, kernel: str, target: str = "") -> tuple[Edit, ...]:
-        """Return the edits of a kernel, the oldest first; of both targets if none is named."""
-        targets = [target] if target else ["cpp", "triton"]
+        """Return the edits of a kernel, the oldest first; of all targets if none is named."""
+        targets = [target] if target else [each.name for each in all_targets()]
         found = [edit for each in targets for edit in self._load(kernel, each)]
         return tuple(sorted(found, key=lambda edit: edit.when))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fusec.errors import FusecError
+from fusec.targets.registry import find_target
 from fuselab.display.totals import unused_name
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def save(cell: FusedCell, folder: str | Path) -> Path:
         if "image/png" in bundle:
             (root / "speed.png").write_bytes(base64.b64decode(bundle["image/png"]))
         for name, kernel in cell.kernels.items():
-            suffix = ".cpp" if kernel.target == "cpp" else ".py"
+            suffix = find_target(kernel.target).suffixes[0]
             path = root / "kernels" / (file_name(name) + suffix)
             path.write_text(kernel.source, encoding="utf-8")
         taken: dict[str, Any] = {}

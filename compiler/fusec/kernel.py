@@ -95,6 +95,7 @@ class KernelSource:
         written_bytes: Bytes it must write; -1 if symbolic.
         operations: Arithmetic operations an execution; -1 if symbolic.
         summary: A few words: ``pointwise over 4096 x 1024``.
+        flags: What its compiler is told beyond what it always is: of the machine that it is for.
     """
 
     name: str
@@ -107,6 +108,7 @@ class KernelSource:
     written_bytes: int = -1
     operations: int = -1
     summary: str = ""
+    flags: tuple[str, ...] = ()
 
 
 class Generated:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fusec.abilities import Abilities
 from fusec.errors import BadOption
+from fusec.machine import MachineFacts, this_machine
 from fusec.targets.base import Target
 from fusec.targets.registry import AUTO, NAMES, chosen_target, find_target
 
@@ -37,6 +38,7 @@ class Options:
             takes the faster one (without a GPU, BLAS).
         gpu: Architecture that Triton kernels are cross-compiled for where there is no GPU:
             ``sm_90``, ``sm_80``, ``gfx942`` ...
+        machine: What kernels are made for, in place of the machine that this is.
         cuda_graphs: Capture what runs on a GPU as CUDA graphs, one for each combination of sizes.
             Outputs are memory of their own at every call. Where that is not possible it runs
             without; ``fusec.explain`` says why. ``torch.compile(mode="reduce-overhead")`` asks for
@@ -60,6 +62,7 @@ class Options:
     eager_random: bool = False
     matmul: str = "small"
     gpu: str = "sm_90"
+    machine: MachineFacts | None = None
     cuda_graphs: bool = False
     apart: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
@@ -87,6 +90,11 @@ class Options:
         object.__setattr__(self, "without", names)
         if self.name and not self.name.isidentifier():
             raise BadOption("name", self.name, ("a Python identifier",))
+
+    @property
+    def facts(self) -> MachineFacts:
+        """What kernels are made for."""
+        return self.machine or this_machine(self.gpu)
 
     @property
     def asked(self) -> Target | None:

@@ -24,6 +24,7 @@ from fusec.ir.printer import format_program
 from fusec.ir.verifier import Problem, check_program, require, verifies
 from fusec.kernel import Generated, KernelSource
 from fusec.lower import lower_graph
+from fusec.machine import MachineFacts, using
 from fusec.options import Options
 from fusec.report import Stage
 from fusec.schedule import Schedule, products_of, schedule_program, small_products
@@ -51,6 +52,7 @@ class Compilation:
         updated: The graph's inputs that its first outputs are copied into when it is done.
         saved: Positions of the outputs that nobody but the backward graph sees.
         written: Told of each kernel that has to be built, as soon as it is written.
+        machine: What kernels are made for.
         writing: Held while a kernel is written, by whoever first reads it: the recorder is shared.
     """
 
@@ -68,6 +70,11 @@ class Compilation:
     saved: tuple[int, ...] = ()
     written: Callable[[KernelSource], object] = lambda kernel: None
     writing: threading.RLock = field(default_factory=threading.RLock)
+    machine: MachineFacts = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the machine as it is now: kernels may be written long after."""
+        self.machine = self.options.facts
 
     @property
     def by_pointers(self) -> dict[str, bool]:
@@ -144,7 +151,7 @@ def _generated(step: Compute, program: Program, state: Compilation) -> Generated
     """Return a kernel that is written when its source is first read."""
 
     def write() -> KernelSource:
-        with state.writing, recording(state.recorder):
+        with state.writing, recording(state.recorder), using(state.machine):
             return emit_kernel(step, program, state.options)
 
     return Generated(step.name, kernel_target(step, program, state.options).name, write)
@@ -204,7 +211,7 @@ Observer = Callable[[Stage], None]
 def run_stages(state: Compilation, observe: Observer | None = None) -> list[Stage]:
     """Run all stages on ``state``; return what each yielded and how long it took."""
     done = []
-    with recording(state.recorder):
+    with recording(state.recorder), using(state.machine):
         for name, function in STAGES:
             started = time.perf_counter()
             text = function(state)

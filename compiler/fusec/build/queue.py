@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from fusec.cache import Store, default_store
@@ -17,6 +18,21 @@ from fusec.kernel import KernelSource
 from fusec.targets.base import LibraryTarget, PythonTarget
 from fusec.targets.cpp.toolchain.build import Children
 from fusec.targets.registry import find_target
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A library to build.
+
+    Attributes:
+        text: The kernel's.
+        target: The kernel's.
+        flags: The kernel's own.
+    """
+
+    text: str
+    target: LibraryTarget
+    flags: tuple[str, ...] = ()
 
 
 class BuildQueue:
@@ -30,49 +46,49 @@ class BuildQueue:
         self._store = store or default_store()
         self._children = Children()
         self._pool: ThreadPoolExecutor | None = None
-        self._builds: dict[tuple[str, str], Future[Path]] = {}
+        self._builds: dict[Wanted, Future[Path]] = {}
 
     def begin(self, kernel: KernelSource) -> None:
         """Begin to build a kernel; returns at once."""
         target = find_target(kernel.target)
         if isinstance(target, LibraryTarget):
-            self.add(kernel.text, target)
+            self.add(Wanted(kernel.text, target, kernel.flags))
         elif isinstance(target, PythonTarget):
             target.begin(kernel)
 
-    def add(self, text: str, target: LibraryTarget) -> None:
-        """Begin to build a text, unless it has been added before; returns at once."""
-        if (target.name, text) in self._builds:
+    def add(self, wanted: Wanted) -> None:
+        """Begin to build a library, unless it has been added before; returns at once."""
+        if wanted in self._builds:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(os.cpu_count() or 1, "fusec-build")
-        self._builds[target.name, text] = self._pool.submit(
-            target.compile, text, store=self._store, children=self._children
+        self._builds[wanted] = self._pool.submit(
+            wanted.target.compile,
+            wanted.text,
+            flags=wanted.flags,
+            store=self._store,
+            children=self._children,
         )
 
-    def finish(self, wanted: Iterable[tuple[str, LibraryTarget]]) -> list[Path]:
-        """Wait for the texts' libraries, in order; what was not added is built now.
+    def finish(self, libraries: Iterable[Wanted]) -> list[Path]:
+        """Wait for libraries, in order; what was not added is built now.
 
         All are built before the first failure is raised, so that the good ones are in the store.
-
-        Args:
-            wanted: The texts, each with its target.
 
         Raises:
             CompileError: A text does not compile.
             BuildTimeout: The compiler takes too long.
             CompilerNotFound: There is none.
         """
-        texts = list(wanted)
-        for text, target in texts:
-            self.add(text, target)
-        builds = [self._builds[target.name, text] for text, target in texts]
-        failures = [build.exception() for build in builds]
+        wanted = list(libraries)
+        for each in wanted:
+            self.add(each)
+        failures = [self._builds[each].exception() for each in wanted]
         self._store.give_notice()
         for failure in failures:
             if failure is not None:
                 raise failure
-        return [build.result() for build in builds]
+        return [self._builds[each].result() for each in wanted]
 
     def close(self) -> None:
         """End every compiler that still runs; nothing is built any more."""
@@ -81,4 +97,4 @@ class BuildQueue:
             self._pool.shutdown(cancel_futures=True)
 
 
-__all__ = ["BuildQueue"]
+__all__ = ["BuildQueue", "Wanted"]

@@ -596,7 +596,8 @@ class CompiledGraph:
 def _library(kernel: Kernel, text: str) -> Path | None:
     target = find_target(kernel.target)
     if isinstance(target, LibraryTarget):
-        return target.compile(text, edited=text != kernel.generated.text)
+        generated = kernel.generated
+        return target.compile(text, flags=generated.flags, edited=text != generated.text)
     assert isinstance(target, PythonTarget)
     target.check(text, kernel.signature, kernel.generated.entry)
     return None

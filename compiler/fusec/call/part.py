@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fusec.build.queue import BuildQueue
+from fusec.build.queue import BuildQueue, Wanted
 from fusec.call import native
 from fusec.call.epilogue import Epilogue
 from fusec.call.huge_pages import POOLED_BYTES, empty_cpu, empty_large, pooled
@@ -100,8 +100,12 @@ class CompiledPart:
             CompilerNotFound: There is no C++ compiler.
         """
         leaders = {name: self.kernels[first] for name, first in self.state.leaders.items()}
-        found = [(kernel.source, find_target(kernel.target)) for kernel in leaders.values()]
-        queue.finish((text, to) for text, to in found if isinstance(to, LibraryTarget))
+        found = [(kernel.generated, find_target(kernel.target)) for kernel in leaders.values()]
+        queue.finish(
+            Wanted(source.text, target, source.flags)
+            for source, target in found
+            if isinstance(target, LibraryTarget)
+        )
         if self.state.options.tuned:
             from fusec.tune.pins import pin
 
@@ -472,7 +476,7 @@ def build_runnable(kernel: Kernel, text: str) -> Runnable:
     """
     target, generated = find_target(kernel.target), kernel.generated
     if isinstance(target, LibraryTarget):
-        path = target.compile(text, edited=text != generated.text)
+        path = target.compile(text, flags=generated.flags, edited=text != generated.text)
         return CppRunnable(path, generated.entry, kernel.signature, kernel.name)
     assert isinstance(target, PythonTarget)
     return target.load(text, kernel)

@@ -10,7 +10,7 @@ Adding a pass is one function in a file of this folder and one entry here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -40,6 +40,7 @@ from fusec.graph.training.rematerialize import activate_again
 from fusec.graph.training.rematerialize_inputless import compute_inputless_again
 from fusec.graph.training.returned_inputs import drop_returned_inputs
 from fusec.ir.verifier import require, verifies
+from fusec.machine import using
 from fusec.options import Options
 from fusec.report import PassRun
 
@@ -312,7 +313,11 @@ def run_passes(form: Form, subject: Subject) -> tuple[PassRun, ...]:
     Returns:
         What each pass did, those that found nothing included.
     """
-    done = []
+    with using(subject.options.facts):
+        return tuple(_run(form, subject))
+
+
+def _run(form: Form, subject: Subject) -> Iterator[PassRun]:
     for each in PASSES:
         if form not in each.forms or not each.applies(subject.options):
             continue
@@ -325,8 +330,7 @@ def run_passes(form: Form, subject: Subject) -> tuple[PassRun, ...]:
 
             for module in (subject.module, subject.backward):
                 require(f"the pass {each.name}", graph_problems(module) if module else [])
-        done.append(PassRun(each.name, form.value, changes, time.perf_counter() - started))
-    return tuple(done)
+        yield PassRun(each.name, form.value, changes, time.perf_counter() - started)
 
 
 def format_passes(runs: Sequence[PassRun], without: Collection[str] = ()) -> str:

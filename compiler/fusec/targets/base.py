@@ -159,6 +159,7 @@ class LibraryTarget(Target):
         self,
         text: str,
         *,
+        flags: Sequence[str] = (),
         edited: bool = False,
         store: Store | None = None,
         children: Any = None,
@@ -167,6 +168,7 @@ class LibraryTarget(Target):
 
         Args:
             text: The kernel's file.
+            flags: The generated kernel's own.
             edited: Whether a user has typed it: such libraries are kept apart.
             store: Where to look and to keep; the process's default store if None.
             children: Has the compiler while it runs (``toolchain.build.Children``), so that

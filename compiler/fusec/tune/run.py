@@ -89,7 +89,7 @@ def tune_in_graph(
     def guard(text: str) -> Verdict:
         library = None
         if isinstance(target, LibraryTarget):
-            library = target.compile(text, edited=True)
+            library = target.compile(text, flags=kernel.generated.flags, edited=True)
         result = run_candidate(
             target=kernel.target,
             text=text,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fusec.machine import current_machine
 from fusec.targets.base import LibraryTarget
 
 if TYPE_CHECKING:
@@ -40,12 +42,14 @@ class Cpp(LibraryTarget):
         """Write the kernel of a step."""
         from fusec.targets.cpp.emit import emit_cpp
 
-        return emit_cpp(step.name, step.body, buffers, label=step.label)
+        source = emit_cpp(step.name, step.body, buffers, label=step.label)
+        return replace(source, flags=current_machine().flags)
 
     def compile(
         self,
         text: str,
         *,
+        flags: Sequence[str] = (),
         edited: bool = False,
         store: Store | None = None,
         children: Any = None,
@@ -54,7 +58,7 @@ class Cpp(LibraryTarget):
         from fusec.targets.cpp.toolchain import build
 
         kind = f"edits-{self.name}" if edited else self.name
-        return build.build(text, kind=kind, store=store, children=children)
+        return build.build(text, extra_flags=flags, kind=kind, store=store, children=children)
 
     def artifact(self, text: str, signature: Signature, kind: str, gpu: str) -> str:
         """Return the assembly of a text."""

@@ -45,7 +45,6 @@ def emit_triton(
     label: str = "",
     strategy: str = "",
     settings: tuple[tuple[str, int], ...] = (),
-    device_properties: object = None,
 ) -> KernelSource:
     """Return a Triton file for ``body``: it runs without fusec.
 
@@ -61,7 +60,6 @@ def emit_triton(
         strategy: ``persistent``, ``looped`` or ``split``, or ``rows`` or ``tiled``, in place of the
             rules' choice; for a matrix product one of ``choices_matmul.STRATEGIES``.
         settings: Values of a matrix product's tunables in place of the rules' own.
-        device_properties: Reserved for the GPU that the text is meant for.
     """
     signature, parameters = free_of(RESERVED, *make_signature(body, buffers))
     with recording():

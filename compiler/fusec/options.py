@@ -8,8 +8,9 @@ from typing import Any
 from fusec.abilities import Abilities
 from fusec.errors import BadOption
 from fusec.machine import MachineFacts, this_machine
-from fusec.targets.base import Target
-from fusec.targets.registry import AUTO, NAMES, chosen_target, find_target
+from fusec.rule_text import read_rules
+from fusec.target_api.base import Target
+from fusec.target_api.registry import AUTO, NAMES, chosen_target, find_target
 
 PRODUCTS = ("small", "auto", "extern", "template")
 
@@ -81,8 +82,6 @@ class Options:
         for name in ("apart", "together"):
             given = getattr(self, name)
             if given:
-                from fusec.schedule.rules import read_rules
-
                 given = read_rules(name, given)
             object.__setattr__(self, name, tuple(given))  # a list from a mapping will do
         passes: object = self.without  # a name alone, and a list from a mapping, will do

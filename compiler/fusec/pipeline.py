@@ -30,8 +30,8 @@ from fusec.report import Stage
 from fusec.schedule import Schedule, products_of, schedule_program, small_products
 from fusec.schedule.overrides import Wishes
 from fusec.schedule.rules import wishes_of
-from fusec.targets.base import LibraryTarget, Target
-from fusec.targets.registry import find_target
+from fusec.target_api.base import LibraryTarget, Target
+from fusec.target_api.registry import find_target
 
 
 @dataclass
@@ -53,6 +53,8 @@ class Compilation:
         saved: Positions of the outputs that nobody but the backward graph sees.
         written: Told of each kernel that has to be built, as soon as it is written.
         machine: What kernels are made for.
+        choose_products: What schedules a program with ``matmul="auto"``, where the machine is
+            asked which products are to be kernels; ``tune.asked``.
         writing: Held while a kernel is written, by whoever first reads it: the recorder is shared.
     """
 
@@ -69,6 +71,7 @@ class Compilation:
     updated: tuple[str, ...] = ()
     saved: tuple[int, ...] = ()
     written: Callable[[KernelSource], object] = lambda kernel: None
+    choose_products: Callable[..., Schedule] | None = None
     writing: threading.RLock = field(default_factory=threading.RLock)
     machine: MachineFacts = field(init=False)
 
@@ -111,9 +114,8 @@ def schedule(state: Compilation) -> Callable[[], str]:
         rules = wishes_of(state.program, options.apart, options.together)
         state.wishes = state.wishes.over(rules)
     if state.options.matmul == "auto":
-        from fusec.tune.products import choose_products
-
-        result = choose_products(state.program, products, wishes=state.wishes)
+        assert state.choose_products is not None
+        result = state.choose_products(state.program, products, wishes=state.wishes)
     else:
         if state.options.matmul == "small":
             products = small_products(state.program, products)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fusec.errors import FusecError
 from fusec.kernel import Kernel
-from fusec.targets.registry import find_target
+from fusec.target_api.registry import find_target
 
 
 class NoSuchArtifact(FusecError):

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from fusec.cache import Store, default_store
 from fusec.kernel import KernelSource
-from fusec.targets.base import LibraryTarget, PythonTarget
+from fusec.target_api.base import LibraryTarget, PythonTarget
+from fusec.target_api.registry import find_target
 from fusec.targets.cpp.toolchain.build import Children
-from fusec.targets.registry import find_target
 
 
 @dataclass(frozen=True)

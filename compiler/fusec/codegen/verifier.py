@@ -14,7 +14,7 @@ from fusec.codegen.host_program import HostProgram
 from fusec.ir.body import Buffer, Compute
 from fusec.ir.verifier import Problem
 from fusec.kernel import KernelSource
-from fusec.targets.registry import find_target
+from fusec.target_api.registry import find_target
 from fusec.tunables import read_tunables
 
 

@@ -20,8 +20,8 @@ from fusec.errors import BadOption, FusecError
 from fusec.export.operator import operator_words
 from fusec.ir.index import Expr
 from fusec.kernel import Kernel, Signature
-from fusec.targets.base import LibraryTarget
-from fusec.targets.registry import find_target
+from fusec.target_api.base import LibraryTarget
+from fusec.target_api.registry import find_target
 
 Form = Literal["file", "library"]
 FORMS: tuple[Form, ...] = ("file", "library")

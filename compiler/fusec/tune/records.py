@@ -21,7 +21,7 @@ from fusec.devices import is_gpu
 from fusec.kernel import Kernel
 from fusec.machine import processor
 from fusec.report import Timing, Trial, TuningRun
-from fusec.targets.registry import find_target
+from fusec.target_api.registry import find_target
 from fusec.tunables import read_tunables, set_tunables
 
 KIND = "tuning"

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from fusec.cache import Store, default_store
+from fusec.call.runnable import build_runnable
 from fusec.devices import CPU, is_gpu
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.report import TuningRun, Verdict
-from fusec.targets.base import LibraryTarget, PythonTarget
-from fusec.targets.registry import find_target
-from fusec.tune.measure import Call, Series, interleave_series
+from fusec.target_api.base import LibraryTarget, PythonTarget
+from fusec.target_api.registry import find_target
+from fusec.timing.measure import Call, Series, interleave_series
 from fusec.tune.prospects import Foresight, Gpu, Prospect
 from fusec.tune.records import machine, neutral, stored, tuning_key
 from fusec.tune.tuner import tune_kernel
@@ -58,11 +59,7 @@ def tune_in_graph(
     device = given[0].device if given else torch.device(CPU)
     target, on_gpu = find_target(kernel.target), is_gpu(device)
 
-    if build is None:
-        from fusec.call.part import build_runnable
-
-        build = build_runnable
-    build_one = build
+    build_one = build or build_runnable
     # Processes of their own compile for a GPU, which has nothing to do with that.
     helpers = target if isinstance(target, PythonTarget) and on_gpu and not sizes else None
     workers = helpers.workers() if helpers is not None else 0

@@ -18,7 +18,7 @@ from pathlib import Path
 from fusec.errors import CompileError, FusecError
 from fusec.kernel import Kernel, Runnable
 from fusec.report import OutputError, Verdict
-from fusec.targets.registry import find_target
+from fusec.target_api.registry import find_target
 from fusec.verify import sandbox
 from fusec.verify.compare import describe, praise, signed_zero_differences
 from fusec.verify.graph_outputs import check_graph

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fusec.targets.base import Candidate
+from fusec.target_api.base import Candidate
 from fusec.verify import faults
 from fusec.verify.guard import GUARD, Area, libc
 from fusec.verify.protocol import Message, poison_byte, receive

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from fusec.devices import GPU
-from fusec.targets.base import Candidate
+from fusec.target_api.base import Candidate
 from fusec.verify.child import Operand, describe_error, prepare
 from fusec.verify.protocol import Message, poison_byte, receive, send
 

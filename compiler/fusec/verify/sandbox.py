@@ -22,8 +22,8 @@ import torch
 
 from fusec.devices import CPU
 from fusec.kernel import Signature
-from fusec.targets.base import PythonTarget
-from fusec.targets.registry import find_target
+from fusec.target_api.base import PythonTarget
+from fusec.target_api.registry import find_target
 from fusec.verify import words as explain
 from fusec.verify.layout import Case, Layout
 from fusec.verify.process import NoAnswer, Worker, WorkerEnded, WorkerError

@@ -29,7 +29,7 @@ from fusec.report import (
     Verdict,
     compile_line,
 )
-from fusec.targets.registry import default_target, find_target
+from fusec.target_api.registry import default_target, find_target
 from fuselab.display import words
 
 HEAD_LINES = 12

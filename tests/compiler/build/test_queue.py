@@ -18,9 +18,9 @@ from fusec.build import queue as build_queue
 from fusec.build.queue import BuildQueue, Wanted
 from fusec.cache import Store
 from fusec.errors import CompileError, CompilerNotFound
+from fusec.target_api.registry import find_target
 from fusec.targets.cpp.toolchain import build as cpp_build
 from fusec.targets.cpp.toolchain.build import load
-from fusec.targets.registry import find_target
 
 
 def wanted(text):

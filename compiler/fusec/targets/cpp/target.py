@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fusec.machine import current_machine
-from fusec.targets.base import LibraryTarget
+from fusec.target_api.base import LibraryTarget
 
 if TYPE_CHECKING:
     from fusec.cache import Store

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fusec.abilities import Abilities
-from fusec.targets.base import ExportWords, Mismatch, PythonTarget
+from fusec.target_api.base import ExportWords, Mismatch, PythonTarget
 
 if TYPE_CHECKING:
     from fusec.ir.body import Buffer, Compute

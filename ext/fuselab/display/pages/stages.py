@@ -11,7 +11,7 @@ from html import escape
 from typing import Any, Literal
 
 from fusec.report import Stage
-from fusec.targets.registry import find_target
+from fusec.target_api.registry import find_target
 from fuselab.display import words
 from fuselab.display.pages.page import Page, indented, static_table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusec.targets.registry import find_target
+from fusec.target_api.registry import find_target
 from fuselab.display.pages.stages import side_by_side
 from fuselab.display.plots import figures as plots
 from fuselab.panel.attempts import bars

@@ -13,7 +13,7 @@ from typing import Any
 
 import traitlets as t
 
-from fusec.targets.base import Target
+from fusec.target_api.base import Target
 from fuselab.panel.widgets.script import Scripted
 
 OnEdit = Callable[[str, str], None]

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusec.targets.base import Placed
+from fusec.target_api.base import Placed
 
 
 class TritonCandidate:

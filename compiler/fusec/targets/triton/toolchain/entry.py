@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from fusec.targets.c_entry import Mismatch
+from fusec.target_api.c_entry import Mismatch
 
 # What a kernel file has a use for. This is no fence against malice: it catches the pasted line
 # that would make a kernel depend on something that the check does not see.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fusec.targets.registry import find_target
+from fusec.target_api.registry import find_target
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel

@@ -12,7 +12,7 @@ from fusec.devices import CPU, GPU, is_gpu
 from fusec.ir.body import Program, tensor_refs
 from fusec.ir.index import Symbol
 from fusec.report import Timing
-from fusec.tune.measure import PRECISION, interleave
+from fusec.timing.measure import PRECISION, interleave
 
 # Large enough not to stay in a cache, small enough to have beside a user's own tensors.
 _MEMORY = {CPU: 64 << 20, GPU: 512 << 20}

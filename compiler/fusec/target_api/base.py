@@ -1,8 +1,8 @@
 """What a target is: a language that kernels are written in, and all that is done with its text.
 
-A target is one folder here with a module ``target.py`` that holds a value ``TARGET``; ``registry``
-finds it by the folder's name.  Whoever has a kernel asks the registry for its target and the target
-for what it needs to know: nobody compares names.
+A target is one folder of ``fusec/targets`` with a module ``target.py`` that holds a value
+``TARGET``; ``registry`` finds it by the folder's name.  Whoever has a kernel asks the registry for
+its target and the target for what it needs to know: nobody compares names.
 
 A built kernel is one of two things.  A function in a shared library takes pointers
 (``LibraryTarget``); a function of Python takes tensors (``PythonTarget``).  A target derives from
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from fusec.abilities import Abilities
-from fusec.targets.c_entry import Mismatch, check_c_entry
+from fusec.target_api.c_entry import Mismatch, check_c_entry
 
 if TYPE_CHECKING:
     import torch
@@ -148,9 +148,9 @@ class LibraryTarget(Target):
     suffixes = (".cpp", ".cc", ".cxx")
     head = 'extern "C"'
     devices = frozenset({"cpu"})
-    worker = "fusec.targets.library_worker"
+    worker = "fusec.target_api.library_worker"
     export = ExportWords(
-        "fusec.targets", "shared_library.py.j2", needs="torch and a C++ compiler", device='"cpu"'
+        "fusec.target_api", "shared_library.py.j2", needs="torch and a C++ compiler", device='"cpu"'
     )
     export_flags: ClassVar[tuple[str, ...]]
 

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusec.targets.base import Placed
+from fusec.target_api.base import Placed
 
 
 class LoadError(Exception):

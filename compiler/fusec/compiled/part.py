@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -16,10 +16,7 @@ from fusec.call.huge_pages import POOLED_BYTES, empty_cpu, empty_large, pooled
 from fusec.call.input_check import InputCheck, UnexpectedInput
 from fusec.call.launch import CppRunnable, empty_cuda, multiply_into, raise_check
 from fusec.call.native_program import NativeProgram, native_group, native_program, python_group
-from fusec.call.poison import poisoned
-from fusec.call.readable import Unreadable
 from fusec.call.results import expect, expecting
-from fusec.call.strided import clone_strided
 from fusec.codegen.host_program import (
     DTYPES,
     Group,
@@ -31,10 +28,13 @@ from fusec.codegen.host_program import (
 from fusec.device.plan import DeviceProgram, device_program, wanted
 from fusec.ir.body import RANDOM_SEED, Compute, Extern
 from fusec.kernel import Kernel, KernelHost, Runnable, simulation
+from fusec.memory.poison import poisoned
+from fusec.memory.readable import Unreadable
+from fusec.memory.strided import clone_strided
 from fusec.pipeline import Compilation
 from fusec.report import ExternCall
-from fusec.targets.base import LibraryTarget, PythonTarget
-from fusec.targets.registry import find_target
+from fusec.target_api.base import LibraryTarget
+from fusec.target_api.registry import find_target
 
 
 class CompiledPart:
@@ -89,11 +89,15 @@ class CompiledPart:
 
     # -- building ---------------------------------------------------------------------------
 
-    def build(self, queue: BuildQueue) -> None:
+    def build(
+        self, queue: BuildQueue, *, pin: Callable[[Iterable[Kernel]], object] | None = None
+    ) -> None:
         """Have all kernels built and link the host program to them.
 
         Args:
             queue: Where those of the C++ kernels that are not equal to others may be under way.
+            pin: Gives kernels the settings that they start from, where the options ask for those
+                of earlier tuning; ``tune.asked.pin``.
 
         Raises:
             CompileError: A kernel does not compile.
@@ -106,9 +110,7 @@ class CompiledPart:
             for source, target in found
             if isinstance(target, LibraryTarget)
         )
-        if self.state.options.tuned:
-            from fusec.tune.pins import pin
-
+        if self.state.options.tuned and pin is not None:
             pin(self.kernels.values())
         # loading finds them in the store
         for name, leader in leaders.items():
@@ -466,17 +468,3 @@ class CompiledPart:
 
         self.trace(inputs, launch)
         return caught[0]
-
-
-def build_runnable(kernel: Kernel, text: str) -> Runnable:
-    """Build ``text`` as ``kernel``.
-
-    Raises:
-        CompileError: It does not compile; the diagnostics carry the lines.
-    """
-    target, generated = find_target(kernel.target), kernel.generated
-    if isinstance(target, LibraryTarget):
-        path = target.compile(text, flags=generated.flags, edited=text != generated.text)
-        return CppRunnable(path, generated.entry, kernel.signature, kernel.name)
-    assert isinstance(target, PythonTarget)
-    return target.load(text, kernel)

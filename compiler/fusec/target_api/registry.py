@@ -1,4 +1,4 @@
-"""Which targets there are: the folders beside this file that have a ``target.py``."""
+"""Which targets there are: the folders of ``fusec/targets`` that have a ``target.py``."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from functools import cache
 from importlib.util import find_spec
 from typing import overload
 
-from fusec import targets
-from fusec.targets.base import LibraryTarget, PythonTarget, Target
+from fusec.target_api.base import LibraryTarget, PythonTarget, Target
 
 AUTO = "auto"
+_FOLDER = "fusec.targets"
 _added: dict[str, Target] = {}
 
 
 @cache
 def _built_in() -> dict[str, Target]:
     found: dict[str, Target] = {}
-    for folder in pkgutil.iter_modules(targets.__path__):
-        module = f"{targets.__name__}.{folder.name}.target"
+    # by name: what a target is stands below what targets there are
+    for folder in pkgutil.iter_modules(importlib.import_module(_FOLDER).__path__):
+        module = f"{_FOLDER}.{folder.name}.target"
         if folder.ispkg and find_spec(module) is not None:
             target = importlib.import_module(module).TARGET
             assert target.name == folder.name

@@ -14,7 +14,7 @@ import torch
 
 from fusec.ir.body import Body, Compute, Extern, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, Op, Reduce, Scan
+from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, Op, Reduce, Scan, check_parts
 from fusec.ir.ops import CHECK_PREFIX, RANDOM_BITS, RANDOM_WORD
 from fusec.random import random_bits, random_word
 
@@ -108,7 +108,7 @@ class _Evaluator:
         assert isinstance(node, Op)
         if node.name.startswith(CHECK_PREFIX):
             if not bool(args[0].all()):
-                raise CheckFailed(node.name.removeprefix(CHECK_PREFIX))
+                raise CheckFailed(check_parts(node.name)[1])
             return args[1]
         if node.name == "where":
             return torch.where(args[0], args[1], args[2])

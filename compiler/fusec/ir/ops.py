@@ -20,6 +20,7 @@ from fusec.ir.index import Expr
 from fusec.ir.node import (
     CHECK_PREFIX,
     Cast,
+    CheckKind,
     Const,
     IndexValue,
     Load,
@@ -27,6 +28,8 @@ from fusec.ir.node import (
     Number,
     Op,
     cast,
+    check_name,
+    check_parts,
     const,
     float32_value,
     index_value,
@@ -279,11 +282,11 @@ def guard_loads(value: Node, condition: Node) -> Node:
     return rewrite((value,), {}, guard, leaf=(Reduce, Scan))[0]
 
 
-def check(condition: Node, value: Node, message: str) -> Node:
+def check(condition: Node, value: Node, message: str, kind: CheckKind = CheckKind.INDEX) -> Node:
     """Return ``value``; the kernel fails with ``message`` where ``condition`` does not hold."""
     if isinstance(condition, Const) and condition.value:
         return value
-    return op(CHECK_PREFIX + message, (condition, value), value.dtype)
+    return op(check_name(kind, message), (condition, value), value.dtype)
 
 
 def decided(node: Node) -> Node | None:
@@ -301,7 +304,8 @@ def decided(node: Node) -> Node | None:
         return binary(node.name, *node.args)
     if node.name.startswith(CHECK_PREFIX):
         condition, value = node.args
-        return check(condition, value, node.name.removeprefix(CHECK_PREFIX))
+        kind, message = check_parts(node.name)
+        return check(condition, value, message, kind)
     return None
 
 

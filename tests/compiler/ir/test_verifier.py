@@ -170,7 +170,7 @@ BROKEN: list[tuple[str, Callable[[Program], Program]]] = [
         "half_arithmetic",
         stored(Cast(add(H, H, HALF), FLOAT, False, False)),
     ),
-    ("check_types", stored(Op("check:index out of range", (X, X), FLOAT))),
+    ("check_types", stored(Op("check:index:out of range", (X, X), FLOAT))),
     ("reduction_kind", reduced(total(load("z", I, R), R, kind="median"))),
     ("reduction_kind", reduced(Scan("mean", load("z", I, R), R, FLOAT))),
     ("reduced_axes", stored(total(X, J))),

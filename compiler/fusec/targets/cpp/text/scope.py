@@ -12,7 +12,18 @@ import torch
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol, lower_bound
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, free_axes
+from fusec.ir.node import (
+    Cast,
+    Const,
+    IndexValue,
+    Load,
+    Node,
+    Op,
+    Reduce,
+    Scan,
+    check_parts,
+    free_axes,
+)
 from fusec.ir.ops import CHECK_PREFIX
 from fusec.kernel import Signature
 from fusec.targets.cpp.plan import choices
@@ -317,7 +328,7 @@ class Scope:
     def _check(self, node: Op, writer: Writer) -> None:
         """Write a run-time check: the value is 0 where it fails, which is a safe index."""
         condition, value = (self.values[arg] for arg in node.args)
-        number = self.kernel.check_numbers[node.name.removeprefix(CHECK_PREFIX)]
+        number = self.kernel.check_numbers[check_parts(node.name)[1]]
         valid = self.name("valid")
         writer.line(f"const bool {valid} = {condition.text};", node.source)
         writer.line(f"if (!{valid}) failed = {number};", node.source)

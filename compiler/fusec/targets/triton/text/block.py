@@ -23,8 +23,7 @@ from fusec.ir.index import (
     Symbol,
     is_nonnegative,
 )
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
-from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, check_parts
 from fusec.report import SourceLine
 from fusec.targets.triton.kernels.packed_operands import HELPED, INTERLEAVE
 from fusec.targets.triton.plan.tiling import LIMIT, Dim, index_guards, payloads
@@ -173,7 +172,7 @@ class Block:
         condition, value = node.args
         self.known[node] = self.value(value)
         text = self.value(condition)
-        message = node.name.removeprefix(CHECK_PREFIX)
+        _, message = check_parts(node.name)
         masks = [d.mask for d in self.ordered(self.kernel.node_dims(condition)) if d.mask]
         mask = f", mask={' & '.join(masks)}" if masks else ""
         self.kernel.writer.mark(node.source)

@@ -152,7 +152,7 @@ class Load(Node):
 
 
 class Op(Node):
-    """Scalar maths: a name of ``ops.SCALAR_OPS`` over argument values.
+    """Scalar maths: a name of ``scalars.SCALARS`` over argument values.
 
     A ``where`` has the arguments (condition, then, else).
     """

@@ -162,6 +162,8 @@ BROKEN: list[tuple[str, Callable[[Program], Program]]] = [
     ("out_of_bounds", with_store(0, index=exprs(I, Expr.of(J) + 1))),
     ("indirect_type", stored(load("x", I, indirect(X, Expr.of(8))))),
     ("unknown_operation", stored(Op("plus", (X, X), FLOAT))),
+    ("operation_arity", stored(Op("exp", (X, X), FLOAT))),
+    ("operation_type", stored(Op("lshift", (X, X), FLOAT))),
     ("mixed_types", stored(add(X, const(1, INT)))),
     ("condition_type", stored(Op("where", (X, X, X), FLOAT))),
     ("result_type", stored(Op("lt", (X, X), FLOAT))),

@@ -233,7 +233,7 @@ def _form(name: str, form_of: str, reference: Callable[..., torch.Tensor], **fac
 
 
 def _one_plus_erf(x: torch.Tensor) -> torch.Tensor:
-    return torch.special.erfc(-x)
+    return torch.erfc(-x)
 
 
 _form("one_plus_erf", "", _one_plus_erf)

@@ -119,10 +119,10 @@ def sweep_figure(points: Sequence[SweepPoint], label: str) -> Figure:
         )  # fmt: skip
     for point in ordered:
         # Between the two curves at the end of the range there is room for the ratio.
-        times = point.fused.median, point.eager.median
-        faster = pace(*times) is Pace.FASTER
+        fused, eager = point.fused.median, point.eager.median
+        faster = pace(fused, eager) is Pace.FASTER
         axes.annotate(
-            f"{ratio(times[1] / times[0])}×" if faster else against(*times),
+            f"{ratio(eager / fused)}×" if faster else against(fused, eager),
             (point.size, max(point.eager.high, point.fused.high) * scale),
             xytext=(0, 4), textcoords="offset points", ha="center",
             fontsize=SMALL - 1, color=TEXT,

@@ -63,11 +63,13 @@ class Signature:
         sizes: Names of the symbolic sizes, in order.
         checks: What each run-time check means for the user, such as
             ``"index out of range"``; a failing check raises ``IndexError`` or so in the host.
+        divisions: The numbers of those checks, from 1, that fail where eager divides by zero.
     """
 
     arguments: tuple[Argument, ...]
     sizes: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
+    divisions: frozenset[int] = frozenset()
 
     def digest(self) -> str:
         """Return a hash: two kernels with the same digest can stand in for each other."""
@@ -76,7 +78,9 @@ class Signature:
             + [a.role, a.device]
             for a in self.arguments
         ]
-        data = json.dumps([description, list(self.sizes), list(self.checks)])
+        data = json.dumps(
+            [description, list(self.sizes), list(self.checks), sorted(self.divisions)]
+        )
         return hashlib.sha256(data.encode()).hexdigest()
 
 

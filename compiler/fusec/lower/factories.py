@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import UNINITIALIZED
+from fusec.ir.body import ExternKind
 from fusec.ir.index import Expr
 from fusec.ir.node import Node
 from fusec.lower.numbers import require_fitting
@@ -123,5 +123,5 @@ def empty(lowering: Lowering, *_: object, **__: object) -> TensorValue:
     One with gaps, or whose elements overlap, is eager's own.
     """
     if not lowering.meta().is_dense:
-        raise NotLowered(UNINITIALIZED)
+        raise NotLowered(ExternKind.UNINITIALIZED)
     return _filled(lowering, 0)

@@ -15,13 +15,14 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from fusec.abilities import Abilities
 from fusec.devices import CPU, GPU, has_float8, is_gpu
 from fusec.errors import DeviceNotThere
+from fusec.graph.facts.notes import notes
 from fusec.graph.facts.storages import makers_of_shared_results
 from fusec.graph.facts.user_lines import user_line
-from fusec.graph.products.widened_halves import REASON, STORED
+from fusec.graph.products.widened_halves import STORED
 from fusec.graph.refusals.kernels import refused
 from fusec.graph.simplify.extremes import COMPARED
 from fusec.graph.training.norm_inputs import ROUNDED
-from fusec.ir.body import GAPS, OWNED_TENSOR, PROMISE, Buffer, Program, TensorRef
+from fusec.ir.body import Buffer, ExternKind, Program, TensorRef
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line
 from fusec.lower import (  # noqa: F401  (importing a family registers it)
@@ -172,7 +173,7 @@ class _Driver:
         lowering.where = user_line(node.meta.get("stack_trace"))
         lowering.stored = bool(node.meta.get(STORED))
         lowering.rounds = bool(node.meta.get(ROUNDED))
-        lowering.because = str(node.meta.get(REASON, ""))
+        lowering.notes = notes(node)
         for meta in lowering.results:
             if meta is not None:
                 _require_device(meta.device, lowering.where)
@@ -184,7 +185,7 @@ class _Driver:
             self.values[node] = found
         if COMPARED in node.meta and isinstance(found, TensorValue) and found.ref is not None:
             self.once.add(found.ref.buffer)
-        lowering.because = ""
+        lowering.notes = ()
 
     def promised(self, node: fx.Node) -> None:
         """Have a number that is read from a tensor compared with what the program says of it.
@@ -194,10 +195,12 @@ class _Driver:
         lowering = self.lowering
         where = user_line(node.meta.get("stack_trace"))
         lowering.results, lowering.result = (), None
-        lowering.label, lowering.where, lowering.because = "promise", where, ""
+        lowering.label, lowering.where, lowering.notes = "promise", where, ()
         number = self.argument(node.args[0])
         with source_line(where):
-            lowering.extern(PromisedNumber(where), (number, self.values[node]), {}, PROMISE)
+            lowering.extern(
+                PromisedNumber(where), (number, self.values[node]), {}, ExternKind.PROMISE
+            )
 
     def lower_call(
         self,
@@ -236,7 +239,7 @@ class _Driver:
                 found = call_whole(lowering, target, args, kwargs)
                 return found if several else found[0]
             mutated = self.mutated(target, args, kwargs)
-            results = lowering.extern(target, args, kwargs, str(reason), mutated)
+            results = lowering.extern(target, args, kwargs, reason.why, mutated)
             return results if several else results[0]
 
     def converted(self, target: object) -> frozenset[torch.dtype]:
@@ -288,7 +291,9 @@ class _Driver:
     def laid_out(self, ref: TensorRef, meta: ResultMeta) -> TensorRef | None:
         """Return a copy that lies as eager's result does: with gaps, where kernels leave none."""
         self.lowering.results = (meta,)
-        (value,) = self.lowering.extern(laid_out, (ref, meta.shape, meta.strides), {}, GAPS)
+        (value,) = self.lowering.extern(
+            laid_out, (ref, meta.shape, meta.strides), {}, ExternKind.GAPS
+        )
         return value.ref if value is not None else None
 
     def run(self) -> Program:
@@ -342,7 +347,9 @@ class _Driver:
             self.values[node] = self.lowering.lazy(lambda index: number)
             return
         self.lowering.label, self.lowering.hint = "constant", _readable(node)
-        (self.values[node],) = self.lowering.extern(_Constant(tensor), (), {}, OWNED_TENSOR)
+        (self.values[node],) = self.lowering.extern(
+            _Constant(tensor), (), {}, ExternKind.OWNED_TENSOR
+        )
 
 
 class _Constant:

@@ -9,8 +9,20 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from fusec.abilities import Abilities
+from fusec.graph.facts.notes import Note, NoteKind
 from fusec.ir import ops
-from fusec.ir.body import Body, Buffer, Compute, Extern, Step, Store, TensorRef, new_axes
+from fusec.ir.body import (
+    PLUMBING,
+    Body,
+    Buffer,
+    Compute,
+    Extern,
+    ExternKind,
+    Step,
+    Store,
+    TensorRef,
+    new_axes,
+)
 from fusec.ir.index import Expr, IntLike, Symbol, contiguous_strides, product
 from fusec.ir.node import Const, Node, Recorder
 from fusec.report import SourceLine
@@ -43,8 +55,13 @@ class GraphNotLowered(Exception):
 class NotLowered(Exception):
     """An operator (or this use of it) has no loop-level form; it becomes an extern call.
 
-    The message is the reason that the user is shown.
+    Args:
+        why: The reason that the user is shown; or what the call is there for.
     """
+
+    def __init__(self, why: str | ExternKind) -> None:
+        super().__init__(why if isinstance(why, str) else PLUMBING[why])
+        self.why = why
 
 
 @dataclass(frozen=True)
@@ -138,7 +155,7 @@ class Lowering:
         results: The same for all results of an operator that has several.
         label: The operator's name.
         hint: The user's name for the result, where known.
-        because: What a pass over the graph says of the operator, for the reason of a call.
+        notes: What passes over the graph say of the operator.
         where: The user's line.
         stored: Whether a cast is a rounding that eager does for memory's sake.
         rounds: Whether results are rounded as eager rounds them, stored or not.
@@ -156,7 +173,7 @@ class Lowering:
     results: tuple[ResultMeta | None, ...] = ()
     label: str = ""
     hint: str = ""
-    because: str = ""
+    notes: tuple[Note, ...] = ()
     where: SourceLine | None = None
     stored: bool = False
     rounds: bool = False
@@ -283,12 +300,22 @@ class Lowering:
         target: Callable[..., object],
         args: Sequence[object],
         kwargs: dict[str, object],
-        reason: str,
+        why: str | ExternKind,
         mutates: tuple[str, ...] = (),
     ) -> tuple[TensorValue | None, ...]:
-        """Emit a call of an ATen operator; return its tensor results in order."""
-        if self.because:
-            reason = f"{reason}, {self.because}"
+        """Emit a call of an ATen operator; return its tensor results in order.
+
+        Args:
+            target: The operator.
+            args: Its arguments.
+            kwargs: The named ones.
+            why: Why no kernel is generated, in words; or what the call is there for.
+            mutates: Buffers that it writes to in place.
+        """
+        kind = ExternKind.OPERATOR if isinstance(why, str) else why
+        reason = why if isinstance(why, str) else PLUMBING[why]
+        if self.notes:
+            reason = ", ".join([reason, *(note.words for note in self.notes)])
         outputs: list[str] = []
         values: list[TensorValue | None] = []
         metas = self.results or (self.result,)
@@ -318,6 +345,8 @@ class Lowering:
                 reason,
                 mutates,
                 self.where,
+                kind=kind,
+                odd_rows=any(note.kind is NoteKind.ODD_ROWS for note in self.notes),
             )
         )
         return tuple(values)

@@ -85,7 +85,9 @@ def fuse(
             )
             continue
         decisions.append(
-            FusionDecision(first.name, second.name, True, f"saves {saved:,} bytes", saved)
+            FusionDecision(
+                first.name, second.name, True, f"saves {saved:,} bytes", saved, by_traffic=True
+            )
         )
         keep = groups.replace(a, b, outcome)
         push(groups.pairs_of(keep) | groups.wanted(keep, wishes))

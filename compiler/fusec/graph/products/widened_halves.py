@@ -16,12 +16,13 @@ from torch import fx
 from torch._guards import detect_fake_mode
 
 from fusec.graph.choices import multiplies_slowly, pays_to_widen
+from fusec.graph.facts.notes import NoteKind, add_note
 from fusec.graph.training.norm_inputs import ROUNDED
 
 aten = torch.ops.aten
 _CONVERT = torch.ops.prims.convert_element_type.default
-# In a node's ``meta``: that the cast is a rounding for memory's sake; why an operator runs so.
-STORED, REASON = "fusec_stored", "fusec_reason"
+# In a node's ``meta``: that the cast is a rounding for memory's sake.
+STORED = "fusec_stored"
 
 _HALVES = (torch.bfloat16, torch.float16)
 _PRODUCTS = (
@@ -175,7 +176,8 @@ class _Widening:
             args = fx.node.map_arg(node.args, lambda n: operands[n])
             kwargs = fx.node.map_arg(node.kwargs, lambda n: operands[n])
             made = self.add(node, node.target, args, kwargs)
-            made.meta[REASON] = f"in float32: this processor multiplies {_word(dtype)} slowly"
+            words = f"in float32: this processor multiplies {_word(dtype)} slowly"
+            add_note(made, NoteKind.WIDENED, words)
             if isinstance(node.meta["val"], torch.Tensor):
                 self.replace(node, self.stored(node, made))
             else:
@@ -304,4 +306,4 @@ def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-__all__ = ["REASON", "STORED", "VIEWS", "widen_products"]
+__all__ = ["STORED", "VIEWS", "widen_products"]

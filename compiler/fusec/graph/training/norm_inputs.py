@@ -87,10 +87,11 @@ def _makers(node: fx.Node) -> Iterator[fx.Node]:
 
 def _is_alone(node: fx.Node) -> bool:
     """Whether each element is a group by itself: a last place is all that a gradient is made of."""
-    given, mean = (n.meta.get("val") for n in (node.args[0], node))
-    mean = mean[1] if isinstance(mean, (tuple, list)) and len(mean) > 1 else None
-    known = isinstance(given, torch.Tensor) and isinstance(mean, torch.Tensor)
-    return known and guard_or_false(given.numel() == mean.numel())
+    given, results = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
+    mean = results[1] if isinstance(results, (tuple, list)) and len(results) > 1 else None
+    if not isinstance(given, torch.Tensor) or not isinstance(mean, torch.Tensor):
+        return False
+    return guard_or_false(given.numel() == mean.numel())
 
 
 def _is_half(node: fx.Node) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from fusec.codegen.common.operation_count import count_operations
-from fusec.codegen.common.patterns import index_nodes, replace_values, use_one_plus
+from fusec.codegen.common.patterns import half_form, index_nodes, replace_values, use_one_plus
 from fusec.codegen.common.relaxed_maths import coarse_nodes, relaxed_nodes
 from fusec.codegen.common.signatures import body_sizes, identifier, make_signature
 from fusec.codegen.common.traffic import read_bytes, written_bytes
@@ -35,11 +35,6 @@ _RESERVED |= {"nan_max", "nan_min", "running_sums", "mark"}
 _RESERVED |= {"random_bits", "random_word", "random_group", "random_words"}
 _RESERVED |= {f"wrap_{name}{bits}" for name in ("add", "sub", "mul") for bits in ("", "32")}
 _RESERVED |= {f"turn_over_{bits}" for bits in (8, 16, 32, 64)}
-
-
-# What has a shorter form in float32 that half precision does not tell apart.
-_FOR_HALF = frozenset({"exp", "sigmoid", "one_plus_erf"})
-_FOR_BFLOAT16 = frozenset({"one_plus_erf"})
 
 
 def emit_cpp(
@@ -123,7 +118,7 @@ def emit_cpp(
         entry=entry,
         text=file.text,
         signature=signature,
-        origins=file.origins(),
+        origins=file.origins,
         read_bytes=read_bytes(body, buffers),
         written_bytes=written_bytes(body, buffers),
         operations=count_operations(body),
@@ -134,16 +129,15 @@ def emit_cpp(
 def _use_patterns(body: Body) -> Body:
     fixed = index_nodes(body)
     body = use_one_plus(body, ("erf",), lambda n: n.dtype == torch.float32 and n not in fixed)
-    if not any(isinstance(n, Op) and n.name in _FOR_HALF for n in body.nodes()):
+    if not any(isinstance(n, Op) and half_form(n.name) for n in body.nodes()):
         return body
     relaxed, coarse = relaxed_nodes(body), coarse_nodes(body)
 
     def for_half(node: Node, done: Mapping[Node, Node]) -> Node | None:
-        if isinstance(node, Op) and node.name in _FOR_HALF and node in relaxed:
-            bfloat16 = node.name in _FOR_BFLOAT16 and node in coarse
-            name = f"{node.name}_for_{'bfloat16' if bfloat16 else 'half'}"
-            return op(name, (done[node.args[0]],), node.dtype)
-        return None
+        if not isinstance(node, Op) or node not in relaxed:
+            return None
+        name = half_form(node.name, coarse=node in coarse)
+        return op(name, (done[node.args[0]],), node.dtype) if name else None
 
     return replace_values(body, for_half)
 

@@ -21,7 +21,7 @@ class Board(Writer):
         self.depth += 1
         yield
         self.depth -= 1
-        self._write(end, ())
+        self.add(end)
 
 
 __all__ = ["Board"]

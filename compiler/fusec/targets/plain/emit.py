@@ -75,7 +75,7 @@ def emit_plain(
         entry=entry,
         text=file.text,
         signature=signature,
-        origins=file.origins(),
+        origins=file.origins,
         read_bytes=read_bytes(body, buffers),
         written_bytes=written_bytes(body, buffers),
         operations=count_operations(body),

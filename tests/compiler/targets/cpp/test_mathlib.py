@@ -21,11 +21,13 @@ import numpy as np
 import pytest
 import torch
 
+from fusec.ir.scalars import COMPARISONS
 from fusec.machine import features
 from fusec.targets.cpp import mathlib
 from fusec.targets.cpp.mathlib import HEAD, Helper, available, expand, helper_sources
 from fusec.targets.cpp.toolchain.build import load
 from fusec.targets.cpp.toolchain.compiler import Compiler, find_compiler
+from support.operations import operations
 
 Array = np.ndarray[Any, Any]
 LONG = np.longdouble
@@ -201,13 +203,11 @@ def test_unknown_names(name: str) -> None:
 
 
 def test_every_need_exists_and_every_operation_is_there() -> None:
-    from fusec.ir import ops
-
     for helper in mathlib.library().values():
         for need in helper.needs:
             assert need in mathlib.library(), (helper.name, need)
-    by_hand = {"truediv", "add", "sub", "mul", "neg", "where"} | ops.COMPARISONS
-    for name in ops.FLOAT_UNARY | ops.FLOAT_BINARY | ops.BOOL_FROM_FLOAT | ops.ARITHMETIC:
+    by_hand = {"truediv", "add", "sub", "mul", "neg", "where"} | COMPARISONS
+    for name in operations(torch.float32):
         if name not in by_hand:
             assert {f"{name}.f32", f"{name}.f64"} <= available(), name
 

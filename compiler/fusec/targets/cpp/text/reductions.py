@@ -13,10 +13,11 @@ from types import MappingProxyType
 
 import torch
 
+from fusec.codegen.common import identities
 from fusec.ir.index import Expr, flatten
 from fusec.ir.node import Reduce
 from fusec.targets.cpp.plan import choices
-from fusec.targets.cpp.text.dtypes import C_TYPES, SHORT, highest, is_integer, literal, lowest
+from fusec.targets.cpp.text.dtypes import C_TYPES, SHORT, is_integer, literal
 from fusec.targets.cpp.text.expressions import ATOM, PRODUCT, UNARY, Expression
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.support import function_name, own_name
@@ -91,11 +92,7 @@ def accumulator(scope: Scope, node: Reduce, prefix: str, *, total: bool = False)
 
 def identity(node: Reduce, dtype: torch.dtype) -> str:
     """Return what a reduction over nothing is."""
-    if node.kind.endswith("max"):
-        return "false" if dtype == torch.bool else lowest(dtype)
-    if node.kind.endswith("min"):
-        return "true" if dtype == torch.bool else highest(dtype)
-    return literal(1 if node.kind in ("prod", "all") else 0, dtype)
+    return literal(identities.identity(node.kind, dtype), dtype)
 
 
 def start(item: Accumulator, writer: Writer, *, declare: bool = True) -> None:

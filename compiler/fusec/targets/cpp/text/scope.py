@@ -12,8 +12,20 @@ import torch
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol, lower_bound
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, free_axes
+from fusec.ir.node import (
+    Cast,
+    Const,
+    IndexValue,
+    Load,
+    Node,
+    Op,
+    Reduce,
+    Scan,
+    check_parts,
+    free_axes,
+)
 from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.scalars import root_of, word_of
 from fusec.kernel import Signature
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.text.dtypes import C_TYPES, HALVES, literal
@@ -35,17 +47,10 @@ from fusec.targets.cpp.text.expressions import (
 from fusec.targets.cpp.text.scans import Running, is_extreme, take_next
 from fusec.targets.cpp.text.writer import Writer
 
+# Words of C++ kernels alone.
 _WORDS = {
-    "mul": "product",
     "add": "total",
-    "sub": "difference",
-    "truediv": "quotient",
     "neg": "negated",
-    "maximum": "larger",
-    "minimum": "smaller",
-    "where": "chosen",
-    "logical_and": "both",
-    "logical_or": "either",
     "logical_not": "negation",
     "lt": "is_less",
     "le": "is_less",
@@ -54,10 +59,6 @@ _WORDS = {
     "eq": "is_equal",
     "ne": "differs",
     "exp": "exponential",
-    "exp_for_half": "exponential",
-    "sigmoid_for_half": "sigmoid",
-    "one_plus_erf_for_half": "one_plus_erf",
-    "one_plus_erf_for_bfloat16": "one_plus_erf",
     "sqrt": "root",
 }
 _ASSIGNED = re.compile(r"^(?:return\s+)?([A-Za-z_]\w*)\s*(?::[^=]+)?=[^=]")
@@ -243,7 +244,7 @@ class Scope:
         if uses <= 1 and self._may_inline(node, expression, user):
             self.values[node] = expression
             return
-        if expression.level == ATOM and expression.text in self.taken:
+        if expression.strength == ATOM and expression.text in self.taken:
             self.values[node] = expression  # a name already
             return
         name = self.name(self.word(node))
@@ -263,7 +264,7 @@ class Scope:
             masked = isinstance(node, Load) and node.mask is not None
             if self.kernel.updated or masked or lazy or check:
                 return False
-        if lazy and expression.level == CHOICE:
+        if lazy and expression.strength == CHOICE:
             return False
         if user is not None and user.source != node.source:
             return isinstance(node, Load | Cast | IndexValue)
@@ -290,7 +291,10 @@ class Scope:
             stem = inner.text if inner is not None and inner.text.isidentifier() else "value"
             return f"{stem}_{_TYPE_WORDS.get(node.dtype, 'cast')}"
         if isinstance(node, Op):
-            return _WORDS.get(node.name, f"{node.name}_val")
+            whole = root_of(node.name)
+            word = _WORDS.get(whole) or word_of(whole)
+            # a function's own name is that of its helper
+            return f"{word}_val" if word == node.name else word
         return "value"
 
     def _scan(self, node: Scan, writer: Writer) -> None:
@@ -306,7 +310,7 @@ class Scope:
         for same in [n for n, other in self.running.items() if other == item]:
             result = item.result(same)
             narrow = same.dtype != item.dtype and not same.kind.startswith("arg")
-            if narrow or result.level != ATOM:
+            if narrow or result.strength != ATOM:
                 name = self.name(self.word(same))
                 kind = C_TYPES[same.dtype]
                 text = f"({kind}){result.within(ATOM)}" if narrow else result.text
@@ -317,7 +321,7 @@ class Scope:
     def _check(self, node: Op, writer: Writer) -> None:
         """Write a run-time check: the value is 0 where it fails, which is a safe index."""
         condition, value = (self.values[arg] for arg in node.args)
-        number = self.kernel.check_numbers[node.name.removeprefix(CHECK_PREFIX)]
+        number = self.kernel.check_numbers[check_parts(node.name)[1]]
         valid = self.name("valid")
         writer.line(f"const bool {valid} = {condition.text};", node.source)
         writer.line(f"if (!{valid}) failed = {number};", node.source)

@@ -1,37 +1,21 @@
-"""Lines of a kernel file, and which of the user's lines each of them computes."""
+"""Lines of a C++ kernel file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+from fusec.codegen.common.writer import INDENT, LineWriter
 from fusec.report import SourceLine
 
-INDENT = "    "
 WIDTH = 100
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of the file.
-
-    Attributes:
-        text: As it is written, indented.
-        sources: The user's lines that it computes.
-    """
-
-    text: str
-    sources: tuple[SourceLine, ...] = ()
-
-
-class Writer:
+class Writer(LineWriter):
     """Collects the lines of a file, or of a part of it."""
 
     def __init__(self, depth: int = 0) -> None:
-        self.lines: list[Line] = []
-        self.depth = depth
-        self._source: SourceLine | None = None
+        super().__init__(WIDTH, depth)
 
     def line(self, text: str = "", source: SourceLine | None = None) -> None:
         """Write a line; above the first of those that compute one line of the user's, name it.
@@ -40,17 +24,15 @@ class Writer:
             text: Without indentation.
             source: The user's line that it computes.
         """
-        if source is not None and source != self._source:
-            self._write(f"// {source}"[: WIDTH - len(INDENT) * self.depth], (source,))
-        if source is not None:
-            self._source = source
-        for part in wrap(text, WIDTH - len(INDENT) * self.depth):
-            self._write(part, (source,) if source is not None else ())
+        if self.changes(source):
+            self.add(f"// {source}"[: self.room], (source,))
+        for part in wrap(text, self.room):
+            self.add(part, (source,))
 
     def lines_of(self, texts: Iterable[str]) -> None:
         """Write several lines."""
         for text in texts:
-            self._write(text, ())
+            self.add(text)
 
     @contextmanager
     def block(
@@ -58,29 +40,16 @@ class Writer:
     ) -> Iterator[None]:
         """Write ``head {``, what the block writes, and ``end``."""
         self.line(f"{head} {{".lstrip(), source)
-        self.depth += 1
         outer, self._source = self._source, None
-        yield
+        with self.indented():
+            yield
         self._source = outer
-        self.depth -= 1
-        self._write(end, ())
+        self.add(end)
 
     def directive(self, text: str) -> None:
         """Write a ``#pragma`` at the current indentation."""
-        for part in wrap(f"#pragma {text}", WIDTH - len(INDENT) * self.depth, " \\"):
-            self._write(part, ())
-
-    def _write(self, text: str, sources: tuple[SourceLine, ...]) -> None:
-        self.lines.append(Line(INDENT * self.depth + text if text else "", sources))
-
-    @property
-    def text(self) -> str:
-        """The file."""
-        return "\n".join(line.text for line in self.lines) + "\n"
-
-    def origins(self) -> dict[int, tuple[SourceLine, ...]]:
-        """Return line number, from 1, to the user's lines."""
-        return {n: line.sources for n, line in enumerate(self.lines, 1) if line.sources}
+        for part in wrap(f"#pragma {text}", self.room, " \\"):
+            self.add(part)
 
 
 def wrap(text: str, width: int, mark: str = "") -> list[str]:

@@ -27,6 +27,7 @@ from fusec.ir.node import (
     Op,
     Reduce,
     Scan,
+    check_parts,
     free_axes,
     indirect_nodes,
 )
@@ -490,7 +491,7 @@ class Loops:
     def check(self, node: Op, values: Values) -> Text:
         """Write a run-time check: the kernel ends where it fails."""
         condition, value = (values[arg] for arg in node.args)
-        message = node.name.removeprefix(CHECK_PREFIX)
+        message = check_parts(node.name)[1]
         value = self.named(value, node.dtype, node.args[1]) if value.level != ATOM else value
         self.writer.line(
             f"if (!({condition.text})) return {self.numbers[message]}; // {message}", node.source

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -14,17 +14,18 @@ from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, product
 from fusec.ir.node import Node, Op, Reduce, Scan, op
 from fusec.kernel import Argument, KernelSource
-from fusec.targets.cpp.loops.columns import column_axis, write_columns
+from fusec.targets.cpp.loops.columns import write_columns
 from fusec.targets.cpp.loops.pointwise import write_pointwise
 from fusec.targets.cpp.loops.row_and_column import write_crossed
 from fusec.targets.cpp.loops.rows import write_rows
 from fusec.targets.cpp.loops.scatter import write_updates
-from fusec.targets.cpp.loops.short_rows import narrow_axis, write_narrow
-from fusec.targets.cpp.loops.split_reductions import should_split, write_pieces
-from fusec.targets.cpp.memory.nontemporal import END, STREAM, streamed_buffers
+from fusec.targets.cpp.loops.short_rows import write_narrow
+from fusec.targets.cpp.loops.split_reductions import write_pieces
+from fusec.targets.cpp.plan.choose import plan_loops
+from fusec.targets.cpp.plan.wanted import Wanted
 from fusec.targets.cpp.text.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.text.scope import Kernel, Scope
-from fusec.targets.cpp.text.support import helper_texts
+from fusec.targets.cpp.text.support import END, STREAM, helper_texts
 from fusec.targets.cpp.text.writer import Writer
 
 _RESERVED = {"threads", "failed", "lane", "count", "LINE", "INFINITY", "NAN", "at_most"}
@@ -36,13 +37,28 @@ _RESERVED |= {f"wrap_{name}{bits}" for name in ("add", "sub", "mul") for bits in
 _RESERVED |= {f"turn_over_{bits}" for bits in (8, 16, 32, 64)}
 
 
+_WRITERS: dict[str, Callable[..., None]] = {
+    "pointwise": write_pointwise,
+    "rows": write_rows,
+    "columns": write_columns,
+    "short_rows": write_narrow,
+    "split_reduction": write_pieces,
+    "row_and_column": write_crossed,
+    "scatter": write_updates,
+}
+
 # What has a shorter form in float32 that half precision does not tell apart.
 _FOR_HALF = frozenset({"exp", "sigmoid", "one_plus_erf"})
 _FOR_BFLOAT16 = frozenset({"one_plus_erf"})
 
 
 def emit_cpp(
-    name: str, body: Body, buffers: Mapping[str, Buffer], *, label: str = ""
+    name: str,
+    body: Body,
+    buffers: Mapping[str, Buffer],
+    *,
+    label: str = "",
+    wanted: Wanted | None = None,
 ) -> KernelSource:
     """Write a kernel for ``body``.
 
@@ -51,6 +67,7 @@ def emit_cpp(
         body: What it computes.
         buffers: Every buffer that the body names.
         label: A few words on what it is, for its head.
+        wanted: What somebody wants of its loops, whatever the heuristics say.
 
     Raises:
         UnsupportedNode: A value has a type or an operation that has no C++.
@@ -62,30 +79,17 @@ def emit_cpp(
     for symbol in body_sizes(body, buffers):
         size_names[symbol] = identifier(symbol.name, taken, "n")
     entry = identifier(name, set(), "kernel")
-    streamed = streamed_buffers(body, buffers)
-    kernel = Kernel(body, buffers, names, signature, size_names, streamed=streamed)
+    plan = plan_loops(body, buffers, wanted)
+    kernel = Kernel(
+        body, buffers, names, signature, size_names, streamed=plan.streamed, wanted=plan.wanted
+    )
     scope = Scope(kernel)
     scope.taken = taken | {entry}
 
     code = Writer(1)
     if kernel.checked:
         code.line("int failed = 0; // the number of a check that failed")
-    if body.sums:
-        write_crossed(kernel, scope, code)
-    elif body.has_reduction or body.reduce_axes:
-        column, narrow = column_axis(kernel), narrow_axis(kernel)
-        if column is not None:
-            write_columns(kernel, scope, code, column)
-        elif narrow is not None:
-            write_narrow(kernel, scope, code, narrow)
-        elif should_split(kernel):
-            write_pieces(kernel, scope, code)
-        else:
-            write_rows(kernel, scope, code)
-    elif body.updated():
-        write_updates(kernel, scope, code)
-    else:
-        write_pointwise(kernel, scope, code)
+    _WRITERS[plan.kind](kernel, plan.loops, scope, code)
     if END in kernel.helpers:
         code.line(f"{END}();")
     code.line("return failed;" if kernel.checked else "return 0;")

@@ -10,6 +10,8 @@ from importlib.resources import files
 
 from fusec.targets.cpp.mathlib import HelperText, available, helper_sources
 
+# What writes past the caches, and what a thread does after it.
+STREAM, END = "stream", "end_stream"
 _WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
 
 _OWN = {

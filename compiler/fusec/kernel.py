@@ -96,6 +96,8 @@ class KernelSource:
         written_bytes: Bytes it must write; -1 if symbolic.
         operations: Arithmetic operations an execution; -1 if symbolic.
         summary: A few words: ``pointwise over 4096 x 1024``.
+        plan: What was decided of its loops, and why: a line each.
+        alternatives: What could be asked for instead, in the words of rules about loops.
     """
 
     name: str
@@ -108,6 +110,8 @@ class KernelSource:
     written_bytes: int = -1
     operations: int = -1
     summary: str = ""
+    plan: str = ""
+    alternatives: tuple[str, ...] = ()
 
 
 class Generated:

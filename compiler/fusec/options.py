@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fusec.errors import BadOption
-from fusec.rule_text import read_rules
+from fusec.rule_text import read_loop_rules, read_rules
 
 TARGETS = ("auto", "cpp", "triton")
 PRODUCTS = ("small", "auto", "extern", "template")
@@ -42,6 +42,9 @@ class Options:
         apart: Pairs of computations that must not share a kernel, by the names that the fusion
             graph shows: ``("gelu:layer_norm",)``; see ``schedule.rules``.
         together: Pairs that share one wherever it is legal, however little that saves.
+        loops: How the loops of kernels are to run, whatever the heuristics say, each by a
+            computation that the kernel makes: ``("softmax: rows prefetch=0",)``; see
+            ``rule_text.loop_rule``.
         without: Passes over the graph to leave out, by the names that the *stages* show
             (``("channels_last",)``): to see what each one is good for. Those that results would be
             wrong without are refused.
@@ -61,6 +64,7 @@ class Options:
     cuda_graphs: bool = False
     apart: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
+    loops: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     tuned: bool = True
     keep_inputs: bool = False
@@ -78,6 +82,8 @@ class Options:
             if given:
                 given = read_rules(name, given)
             object.__setattr__(self, name, tuple(given))  # a list from a mapping will do
+        if self.loops:
+            object.__setattr__(self, "loops", read_loop_rules(self.loops))
         passes: object = self.without  # a name alone, and a list from a mapping, will do
         names = (passes,) if isinstance(passes, str) else tuple(self.without)
         object.__setattr__(self, "without", names)

@@ -58,7 +58,8 @@ def emit_cpp(
     buffers: Mapping[str, Buffer],
     *,
     label: str = "",
-    wanted: Wanted | None = None,
+    strategy: str = "",
+    settings: tuple[tuple[str, int], ...] = (),
 ) -> KernelSource:
     """Write a kernel for ``body``.
 
@@ -67,9 +68,11 @@ def emit_cpp(
         body: What it computes.
         buffers: Every buffer that the body names.
         label: A few words on what it is, for its head.
-        wanted: What somebody wants of its loops, whatever the heuristics say.
+        strategy: The kind of loops, in place of the heuristics' choice: see ``plan.wanted``.
+        settings: Techniques to leave out, with 0, and sizes: likewise.
 
     Raises:
+        BadOption: There is no such kind of loops, or no such setting.
         UnsupportedNode: A value has a type or an operation that has no C++.
     """
     body = _use_patterns(body)
@@ -79,7 +82,7 @@ def emit_cpp(
     for symbol in body_sizes(body, buffers):
         size_names[symbol] = identifier(symbol.name, taken, "n")
     entry = identifier(name, set(), "kernel")
-    plan = plan_loops(body, buffers, wanted)
+    plan = plan_loops(body, buffers, Wanted(strategy, settings))
     kernel = Kernel(
         body, buffers, names, signature, size_names, streamed=plan.streamed, wanted=plan.wanted
     )
@@ -131,6 +134,8 @@ def emit_cpp(
         written_bytes=_bytes(a for a in signature.arguments if a.role != "in"),
         operations=count_operations(body),
         summary=summary,
+        plan=str(plan),
+        alternatives=tuple(plan.alternatives()),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fusec.ir.body import Body, Buffer
+from fusec.report import counted
 from fusec.targets.cpp.plan.columns import (
     column_axis,
     plan_columns,
@@ -12,7 +13,7 @@ from fusec.targets.cpp.plan.columns import (
     short_row_axis,
 )
 from fusec.targets.cpp.plan.facts import Facts, extent, points
-from fusec.targets.cpp.plan.loop_plan import Columns, LoopPlan, RowAndColumn, Rows
+from fusec.targets.cpp.plan.loop_plan import LoopPlan, Loops
 from fusec.targets.cpp.plan.nontemporal import streamed_buffers
 from fusec.targets.cpp.plan.pointwise import plan_pointwise
 from fusec.targets.cpp.plan.rows import (
@@ -37,6 +38,7 @@ def plan_loops(body: Body, buffers: Mapping[str, Buffer], wanted: Wanted | None 
     wanted = wanted or Wanted()
     streamed = streamed_buffers(body, buffers) if wanted.allows("nontemporal") else frozenset()
     facts = Facts(body, buffers, streamed=streamed, wanted=wanted)
+    loops: Loops
     if body.has_reduction or body.reduce_axes:
         kind, loops = _plan_reduction(facts)
     elif body.updated():
@@ -47,7 +49,7 @@ def plan_loops(body: Body, buffers: Mapping[str, Buffer], wanted: Wanted | None 
         facts.note("kind", "pointwise", f"every result stands for itself: {axes}")
         kind, loops = "pointwise", plan_pointwise(facts)
     if streamed:
-        names = ", ".join(sorted(streamed))
+        names = facts.called(sorted(streamed))
         facts.note("nontemporal", names, "larger than the caches, and quickly computed")
     for name, value in wanted.settings:
         if value == 0 and name != "threads":
@@ -55,7 +57,7 @@ def plan_loops(body: Body, buffers: Mapping[str, Buffer], wanted: Wanted | None 
     return LoopPlan(kind, loops, streamed, wanted, tuple(facts.decisions))
 
 
-def _plan_reduction(facts: Facts) -> tuple[str, Rows | RowAndColumn | Columns]:
+def _plan_reduction(facts: Facts) -> tuple[str, Loops]:
     """Return the kind of loops of a body that reduces, and their plan."""
     body, kind = facts.body, facts.wanted.kind
     if body.sums:
@@ -80,7 +82,7 @@ def _plan_reduction(facts: Facts) -> tuple[str, Rows | RowAndColumn | Columns]:
         return chosen, plan_columns(facts, by_columns)
     reasons = {
         "short_rows": f"rows of {extent(last)} fill no vectors",
-        "split_reduction": f"{points(body.axes)} rows are too few for threads",
+        "split_reduction": f"{counted(points(body.axes) or 0, 'row')} would not keep threads busy",
         "rows": f"memory is contiguous along {last.name}",
     }
     facts.note("kind", chosen, ("as you asked" if kind == chosen else reasons[chosen]) + refused)

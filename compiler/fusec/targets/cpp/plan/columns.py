@@ -9,6 +9,7 @@ import torch
 from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Cast, Load, Node, Op, Reduce, Scan
+from fusec.report import counted
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import in_blocks
 from fusec.targets.cpp.plan.facts import Facts, cost, extent, is_check, is_even, points
@@ -65,7 +66,11 @@ def plan_columns(facts: Facts, column: Symbol) -> Columns:
         value = facts.wanted.size("PIECES", choices.PIECES, choices.PIECE_CHOICES)
         meaning = "parts of the rows for threads to share"
         pieces = Size("PIECES", value, choices.PIECE_CHOICES, meaning)
-        facts.note("pieces", f"{value} of the rows", f"{units} tiles are too few for threads")
+        facts.note(
+            "pieces",
+            f"{value} of the rows",
+            f"{counted(units or 0, 'tile')} would not keep threads busy",
+        )
     return _columns(facts, column, steps, tile, (), pieces=pieces)
 
 
@@ -222,7 +227,7 @@ def held_columns(facts: Facts, before: Sequence[Node], column: Symbol) -> list[N
         before: What is computed between two passes.
         column: What vectors run along.
     """
-    group, held = set(before), []
+    group, held = set(before), list[Node]()
     for node in before:
         users = facts.users.get(node, [])
         if column not in facts.free[node] or all(user in group for user in users):

@@ -83,6 +83,11 @@ class Facts:
         if decision not in self.decisions:
             self.decisions.append(decision)
 
+    def called(self, buffers: Iterable[str]) -> str:
+        """Return what the user calls some buffers, each once."""
+        names = (self.buffers[name].hint or name for name in buffers)
+        return ", ".join(dict.fromkeys(names))
+
     def allows(self, technique: str) -> bool:
         """Whether nobody asked for a technique to be left out."""
         return self.wanted.allows(technique)

@@ -6,6 +6,7 @@ write what a plan says and decide nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fusec.codegen.common.reduction_passes import Pass
@@ -20,7 +21,7 @@ from fusec.targets.cpp.plan.row_reuse import Repeated
 from fusec.targets.cpp.plan.scan_passes import Stretch
 from fusec.targets.cpp.plan.staging import Staging
 from fusec.targets.cpp.plan.tiles import Turned
-from fusec.targets.cpp.plan.wanted import Wanted
+from fusec.targets.cpp.plan.wanted import KINDS, TECHNIQUES, Wanted
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,9 @@ class Scatter:
     vector: bool
 
 
+Loops = Pointwise | Rows | RowAndColumn | Columns | Scatter
+
+
 @dataclass(frozen=True)
 class LoopPlan:
     """All that is decided of a kernel's loops.
@@ -225,7 +229,7 @@ class LoopPlan:
     """
 
     kind: str
-    loops: Pointwise | Rows | RowAndColumn | Columns | Scatter
+    loops: Loops
     streamed: frozenset[str] = frozenset()
     wanted: Wanted = field(default_factory=Wanted)
     decisions: tuple[Decision, ...] = ()
@@ -233,11 +237,19 @@ class LoopPlan:
     def __str__(self) -> str:
         return "\n".join(str(decision) for decision in self.decisions)
 
+    def alternatives(self) -> Iterator[str]:
+        """Yield what could be asked for instead, as rules about loops say it."""
+        decided = {decision.name for decision in self.decisions}
+        yield from (f"{name}=0" for name in TECHNIQUES if name in decided)
+        if self.kind in KINDS:
+            yield from (kind for kind in KINDS if kind != self.kind)
+
 
 __all__ = [
     "Columns",
     "InnerLoop",
     "LoopPlan",
+    "Loops",
     "Nest",
     "Pointwise",
     "RowAndColumn",

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fusec.ir.index import Symbol
 from fusec.ir.node import Load, Node
+from fusec.report import counted
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import in_blocks
 from fusec.targets.cpp.plan.deinterleave import deinterleaved_rows
@@ -89,7 +90,7 @@ def _tiled(facts: Facts, turned: Turned) -> Nest:
         Size("TILE_ROWS", rows, among, "rows of a turned tile"),
         Size("TILE_COLUMNS", columns, widths, "elements of a row"),
     )
-    names = ", ".join(dict.fromkeys(load.buffer for load, _ in turned.steps))
+    names = facts.called(load.buffer for load, _ in turned.steps)
     facts.note("tiles", f"{rows} x {columns}", f"{names} is contiguous along {turned.across.name}")
     loads = {load: "" for load, _ in turned.steps}
     requests = tile_requests(facts, last, turned.across, loads) if facts.allows("prefetch") else ()
@@ -149,7 +150,7 @@ def plan_inner(
 def note_loop(facts: Facts, loop: InnerLoop) -> None:
     """Note what was decided of an innermost loop."""
     if loop.requests and loop.requests[0].axis is not None:
-        names = ", ".join(dict.fromkeys(request.buffer for request in loop.requests))
+        names = facts.called(request.buffer for request in loop.requests)
         ahead = loop.requests[0]
         assert ahead.axis is not None
         reason = f"{ahead.turns} of {ahead.axis.name} ahead: they do not stay in a cache"
@@ -168,20 +169,31 @@ def _note_staging(facts: Facts, staging: Staging) -> None:
     halves = [load.buffer for load, _ in staging.loads]
     halves += [store.buffer for store in staging.stores]
     if halves:
-        names = ", ".join(dict.fromkeys(halves))
-        facts.note("staging", names, "halves are converted many at a time, outside of the loop")
+        facts.note(
+            "staging",
+            facts.called(halves),
+            "halves are converted many at a time, outside of the loop",
+        )
     if staging.random:
         facts.note("staging", "random words", "64 come of 16 numbers")
     for store in staging.streams:
-        facts.note("staging", store.buffer, "whole lines are written past the caches")
+        facts.note(
+            "staging", facts.called([store.buffer]), "whole lines are written past the caches"
+        )
 
 
 def _note_kept(facts: Facts, tables: Sequence[Node], repeated: Sequence[Repeated]) -> None:
     last = facts.body.axes[-1].name
     if tables:
-        facts.note("tables", f"{len(tables)} of {last}", "every row would compute them again")
+        facts.note(
+            "tables",
+            f"{counted(len(tables), 'value')} along {last}",
+            "every row would compute them again",
+        )
     if repeated:
-        facts.note("row_reuse", f"{len(repeated)} rows", "neighbors are made from the same ones")
+        facts.note(
+            "row_reuse", counted(len(repeated), "row"), "neighbors are made from the same ones"
+        )
 
 
 def mostly_gathers(facts: Facts, axis: Symbol, inside: Sequence[Node]) -> bool:

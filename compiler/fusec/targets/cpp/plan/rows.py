@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, Reduce, Scan
+from fusec.report import counted
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import in_blocks, is_position
 from fusec.targets.cpp.plan.facts import Facts, extent, is_even, points
@@ -31,7 +32,7 @@ def plan_rows(facts: Facts) -> Rows:
         next_row = gathered_loads(facts, steps)
     busiest = busiest_pass(steps) if next_row else -1
     if next_row:
-        names = ", ".join(dict.fromkeys(load.buffer for load in next_row))
+        names = facts.called(load.buffer for load in next_row)
         facts.note("next_row", names, "its place is computed, where no hardware expects it")
     passes = [_pass(facts, steps, n, requests, asks_more=n == busiest) for n in _numbers(steps)]
     sharing = plan_sharing(facts, axes[0] if len(axes) == 1 and not facts.body.sums else None)
@@ -74,8 +75,8 @@ def _steps(facts: Facts) -> Steps:
     loops = sum(step.loops for step in steps.passes)
     facts.note("passes", f"{loops} over a row", "each needs what the one before found")
     if steps.kept:
-        count = len(steps.kept)
-        facts.note("keep_rows", f"{count} values", "computing them again costs more than reading")
+        count = counted(len(steps.kept), "value")
+        facts.note("keep_rows", count, "computing them again costs more than reading")
     return steps
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fusec.errors import BadOption
+
 KINDS = {
     "rows": "a row at a time, in passes",
     "columns": "columns side by side",
@@ -47,11 +49,10 @@ class Wanted:
 
     def __post_init__(self) -> None:
         if self.kind and self.kind not in KINDS:
-            raise ValueError(f"no kind of loops {self.kind!r}: {', '.join(KINDS)}")
+            raise BadOption("kind of loops", self.kind, KINDS)
         for name, _ in self.settings:
             if name not in TECHNIQUES and name not in SIZES:
-                known = ", ".join([*TECHNIQUES, *SIZES])
-                raise ValueError(f"no setting of loops {name!r}: {known}")
+                raise BadOption("setting of loops", name, [*TECHNIQUES, *SIZES])
 
     def allows(self, technique: str) -> bool:
         """Whether nobody asked for a technique to be left out."""

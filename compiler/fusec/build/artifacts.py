@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fusec.errors import FusecError
 from fusec.kernel import Kernel
+from fusec.targets.cpp.text.helper_block import with_helpers
 from fusec.targets.cpp.toolchain.build import parse_diagnostics
 from fusec.targets.cpp.toolchain.compiler import find_compiler
 
@@ -55,7 +56,7 @@ def assembly(text: str) -> str:
 
     compiler = find_compiler()
     with tempfile.TemporaryDirectory(prefix="fusec-") as folder:
-        Path(folder, "kernel.cpp").write_text(text)
+        Path(folder, "kernel.cpp").write_text(with_helpers(text, "kernel.cpp"))
         command = [compiler.path, *compiler.flags, "-fopenmp", "-S", "-fverbose-asm"]
         command += ["kernel.cpp", "-o", "kernel.s"]
         done = subprocess.run(

@@ -20,6 +20,7 @@ from fusec.errors import BadOption, FusecError
 from fusec.export.operator import operator_words
 from fusec.ir.index import Expr
 from fusec.kernel import Kernel, Signature
+from fusec.targets.cpp.text.helper_block import with_helpers
 
 Form = Literal["file", "library"]
 FORMS: tuple[Form, ...] = ("file", "library")
@@ -109,7 +110,7 @@ def _cpp_file(kernel: Kernel, path: Path) -> str:
         checks = enumerate(kernel.signature.checks, start=1)
         lines += [f"    {number}: {words}" for number, words in checks]
     header = "\n".join(f"// {line}".rstrip() for line in lines)
-    return f"{header}\n\n{kernel.source.rstrip()}\n"
+    return f"{header}\n\n{with_helpers(kernel.source).rstrip()}\n"
 
 
 def _call_arguments(kernel: Kernel) -> list[str]:
@@ -122,9 +123,10 @@ def _call_arguments(kernel: Kernel) -> list[str]:
 def _python_file(kernel: Kernel, path: Path, form: Form, sizes: Mapping[str, int]) -> str:
     signature = kernel.signature
     shown = _shown(signature)
-    layout = "standalone.py.j2" if form == "file" else "library.py.j2"
-    more = operator_words(signature, kernel.name, kernel.source, shown) if form == "library" else {}
     is_cpp = kernel.target == "cpp"
+    source = with_helpers(kernel.source) if is_cpp else kernel.source
+    layout = "standalone.py.j2" if form == "file" else "library.py.j2"
+    more = operator_words(signature, kernel.name, source, shown) if form == "library" else {}
     names = {role: [a.name for a in signature.arguments if a.role == role] for role in _ROLES}
     read = [a.name for a in signature.arguments if a.role != "out"]
     written = [a.name for a in signature.arguments if a.role != "in"]
@@ -165,7 +167,7 @@ def _python_file(kernel: Kernel, path: Path, form: Form, sizes: Mapping[str, int
         checks=list(signature.checks),
         flags=list(_FLAGS),
         device=device,
-        source=_literal(kernel.source) if is_cpp else _without_future(kernel.source).strip(),
+        source=_literal(source) if is_cpp else _without_future(source).strip(),
         repeats=21,
     )
     # A mistake here would only show at the user's.

@@ -22,8 +22,10 @@ from fusec.targets.cpp.loops.scatter import write_updates
 from fusec.targets.cpp.loops.short_rows import write_narrow
 from fusec.targets.cpp.loops.split_reductions import write_pieces
 from fusec.targets.cpp.plan.choose import plan_loops
+from fusec.targets.cpp.plan.unit_axes import without_unit_axes
 from fusec.targets.cpp.plan.wanted import Wanted
 from fusec.targets.cpp.text.dtypes import C_TYPES, ELEMENT_TYPES
+from fusec.targets.cpp.text.helper_block import HEAD, INCLUDE
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.support import END, STREAM, helper_texts
 from fusec.targets.cpp.text.writer import Writer
@@ -45,6 +47,11 @@ _WRITERS: dict[str, Callable[..., None]] = {
     "split_reduction": write_pieces,
     "row_and_column": write_crossed,
     "scatter": write_updates,
+}
+
+_DEFINES = {
+    "INFINITY": "#define INFINITY __builtin_inff()",
+    "NAN": '#define NAN __builtin_nanf("")',
 }
 
 # What has a shorter form in float32 that half precision does not tell apart.
@@ -77,6 +84,7 @@ def emit_cpp(
     """
     body = _use_patterns(body)
     signature, names = make_signature(body, buffers, _RESERVED)
+    body = without_unit_axes(body)
     taken = {argument.name for argument in signature.arguments} | _RESERVED
     size_names = {}
     for symbol in body_sizes(body, buffers):
@@ -100,29 +108,8 @@ def emit_cpp(
     for argument in signature.arguments:
         if C_TYPES[argument.dtype].startswith("fx_"):
             kernel.use(f"to_float.{C_TYPES[argument.dtype].removeprefix('fx_')}")
-    file = Writer()
     summary = summarize(body)
-    _write_head(file, kernel, label or name, summary)
-    helpers = helper_texts(kernel.helpers)
-    if any("INFINITY" in line.text for line in code.lines):
-        file.line("#define INFINITY __builtin_inff()")
-    if any("NAN" in line.text for line in code.lines):
-        file.line('#define NAN __builtin_nanf("")')
-    if helpers.declarations:
-        file.line()
-        file.line("// Defined below the kernel.")
-        file.lines_of(helpers.declarations.rstrip("\n").splitlines())
-    file.line()
-    file.lines_of([*kernel.tunables.values(), *kernel.asserts])
-    if kernel.tunables:
-        file.line()
-    _write_parameters(file, kernel, entry)
-    file.line("{")
-    file.lines.extend(code.lines)
-    file.line("}")
-    if helpers.definitions:
-        file.line()
-        file.lines_of(helpers.definitions.rstrip("\n").splitlines())
+    file = _assemble(kernel, code, entry, label or name, summary)
     return KernelSource(
         name=name,
         target="cpp",
@@ -137,6 +124,32 @@ def emit_cpp(
         plan=str(plan),
         alternatives=tuple(plan.alternatives()),
     )
+
+
+def _assemble(kernel: Kernel, code: Writer, entry: str, label: str, summary: str) -> Writer:
+    """Return the file: what it computes, the kernel, and at the end what that calls."""
+    file = Writer()
+    _write_head(file, kernel, label, summary)
+    helpers = helper_texts(kernel.helpers)
+    texts = [line.text for line in code.lines]
+    defines = [line for word, line in _DEFINES.items() if any(word in text for text in texts)]
+    if helpers or defines:
+        file.line(INCLUDE)
+    file.line()
+    file.lines_of([*kernel.tunables.values(), *kernel.asserts])
+    if kernel.tunables:
+        file.line()
+    _write_parameters(file, kernel, entry)
+    file.line("{")
+    file.lines.extend(code.lines)
+    file.line("}")
+    if helpers or defines:
+        file.line()
+        file.line(HEAD)
+        file.line()
+        file.lines_of(defines)
+        file.lines_of(helpers.rstrip("\n").splitlines())
+    return file
 
 
 def _use_patterns(body: Body) -> Body:

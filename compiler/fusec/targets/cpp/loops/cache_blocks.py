@@ -95,7 +95,7 @@ def _staged(
     arrays = name_arrays(staging, inner)
     write_before(staging, inner, writer, arrays, places, count)
     scope.taken |= inner.taken
-    yield lambda at: bind_staged(staging, at, arrays, f"{at.axes[plan.axis]} - {first}")
+    yield lambda at: bind_staged(staging, at, arrays, at.offset(plan.axis, first))
     write_after(staging, inner, writer, arrays, places, count)
 
 

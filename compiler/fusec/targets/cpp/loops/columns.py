@@ -197,7 +197,7 @@ class ColumnWriter:
                 clause = " reduction(max : failed)" if kernel.checked else ""
                 writer.directive(f"omp simd{clause}")
             with writer.block(text):
-                own.set(writer, f"{name} - {span[0]}")
+                own.set(writer, scope.offset(column, span[0]))
                 yield scope, name if whole else f"{name} - {self.begin}"
             own.end(writer)
 

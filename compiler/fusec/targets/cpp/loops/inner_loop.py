@@ -42,6 +42,9 @@ def write_inner(
         tables: What is known of all rows.
     """
     axis = plan.axis
+    if plan.once:
+        write_elements(kernel, scope, writer)
+        return
     span = (span[0], span[1] or kernel.extent(axis))
     with ExitStack() as stack:
         bind: Callable[[Scope], None] = lambda at: None  # noqa: E731
@@ -64,7 +67,7 @@ def write_inner(
         own.declare(writer)
         simd(kernel, (), writer, scalar=plan.scalar)
         with writer.block(head(inner, axis, *span)):
-            own.set(writer, f"{inner.axes[axis]} - {span[0]}")
+            own.set(writer, inner.offset(axis, span[0]))
             bind_tables(inner, axis, tables)
             bind(inner)
             bind_deinterleaved(inner, axis, places)

@@ -43,6 +43,10 @@ def _write_single(kernel: Kernel, nest: Nest, scope: Scope, writer: Writer) -> N
     for body, plan in nest.inner:
         part = kernel.part(body)
         only, sharing = Scope(part, middle), plan.sharing or nest.sharing
+        if plan.once:
+            with writer.block(""):
+                write_elements(part, only, writer)
+            continue
         with shared_loops(part, writer, [head(only, plan.axis)], sharing, simd=True):
             write_elements(part, only, writer)
 

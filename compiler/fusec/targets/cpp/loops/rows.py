@@ -149,6 +149,10 @@ class RowWriter:
         inner = Scope(self.kernel, scope)
         axis, *rest = axes
         if rest:
+            if extent(axis) == 1 and axis not in spans:
+                inner.axes[axis] = "0"
+                self._levels(inner, number, items, rest, spans)
+                return
             with self.writer.block(head(inner, axis, *spans.get(axis, ()))):
                 self._levels(inner, number, items, rest, spans)
             return
@@ -222,6 +226,12 @@ class RowWriter:
             for store in step.stores:
                 scope.store(store, self.writer)
 
+        if extent(axis) == 1 and (begin, end) == ("0", "1"):
+            single = Scope(self.kernel, outer)
+            single.axes[axis] = "0"
+            with self.writer.block(""):
+                element(single, items, {})
+            return
         if plan.blocks:
             write_lanes(outer, self.writer, plan, (begin, end), items, element)
             return
@@ -281,23 +291,32 @@ class RowWriter:
         if len(plan.stretches) == 1:
             self._stretch(scope, number, plan.stretches[0], items, {}, (begin, end))
             return
+        size, count = choices.SCAN_BLOCK, extent(axis)
+        if count is not None and count <= size and (begin, end) == ("0", str(count)):
+            self._block(scope, number, items, (begin, end), count)
+            return
         first, last = scope.name(f"{axis.name}_block"), scope.name(f"{axis.name}_end")
-        size = choices.SCAN_BLOCK
         loop = f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {size})"
         with self.writer.block(loop):
             stop = self.kernel.at_most(f"{first} + {size}", end)
             self.writer.line(f"const int64_t {last} = {stop};")
-            block = Scope(self.kernel, scope)
-            arrays: dict[Node, str] = {}
-            for stretch in plan.stretches:
-                for node in stretch.kept:
-                    if node not in self.scratch:
-                        name = block.name(f"{block.word(node).removesuffix('_val')}_block")
-                        kind = ELEMENT_TYPES[node.dtype]
-                        self.writer.line(f"{kind} {name}[{size}];", node.source)
-                        arrays[node] = name
-            for stretch in plan.stretches:
-                self._stretch(block, number, stretch, items, arrays, (first, last))
+            self._block(Scope(self.kernel, scope), number, items, (first, last), size)
+
+    def _block(
+        self, block: Scope, number: int, items: Sequence[Accumulator], span: Span, size: int
+    ) -> None:
+        """Write the loops of a block of at most ``size`` elements, and the arrays between them."""
+        arrays: dict[Node, str] = {}
+        stretches = self.plan.passes[number].stretches
+        for stretch in stretches:
+            for node in stretch.kept:
+                if node not in self.scratch:
+                    name = block.name(f"{block.word(node).removesuffix('_val')}_block")
+                    kind = ELEMENT_TYPES[node.dtype]
+                    self.writer.line(f"{kind} {name}[{max(size, 1)}];", node.source)
+                    arrays[node] = name
+        for stretch in stretches:
+            self._stretch(block, number, stretch, items, arrays, span)
 
     def _stretch(
         self,
@@ -319,7 +338,7 @@ class RowWriter:
             simd(kernel, own, writer, nans)
         scope = Scope(kernel, outer)
         with writer.block(head(scope, axis, *span)):
-            place = f"{scope.axes[axis]} - {span[0]}"
+            place = scope.offset(axis, span[0])
             for node, name in arrays.items():
                 if node not in stretch.nodes:
                     scope.values[node] = from_memory(f"{name}[{place}]", node.dtype)

@@ -135,7 +135,7 @@ class _Tile:
 
 def _tile(facts: Facts, column: Symbol, width: int, among: Sequence[int]) -> _Tile:
     count = extent(column)
-    meaning = "columns reduced side by side"
+    meaning = "columns side by side"
     even = count is not None and count % width == 0
     fitting = tuple(n for n in among if not even or (count or 0) % n == 0)
     if count is None or count > width:

@@ -66,6 +66,7 @@ class InnerLoop:
         deinterleaved: Rows that it reads with a step of two, put apart before it.
         scalar: Whether it takes one element at a time.
         sharing: How threads share it, where it is the only loop.
+        once: Whether it has one turn, and is no loop at all.
     """
 
     axis: Symbol
@@ -78,6 +79,7 @@ class InnerLoop:
     deinterleaved: tuple[Deinterleaved, ...] = ()
     scalar: bool = False
     sharing: Sharing | None = None
+    once: bool = False
 
 
 @dataclass(frozen=True)

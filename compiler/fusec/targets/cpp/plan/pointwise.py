@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from fusec.ir.index import Symbol
+from fusec.ir.body import Body
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Node
 from fusec.report import counted
 from fusec.targets.cpp.plan import choices
@@ -22,6 +23,7 @@ from fusec.targets.cpp.plan.split_ranges import fill_out, split_ranges
 from fusec.targets.cpp.plan.staging import Staging, staged, staged_row
 from fusec.targets.cpp.plan.threads import plan_sharing
 from fusec.targets.cpp.plan.tiles import Turned, turned_loads
+from fusec.targets.cpp.plan.unit_axes import without_unit_axes
 
 
 def plan_pointwise(facts: Facts) -> Pointwise:
@@ -29,7 +31,7 @@ def plan_pointwise(facts: Facts) -> Pointwise:
     parts = [facts.body]
     if facts.body.axes and facts.allows("split_ranges"):
         parts = split_ranges(facts.body, facts.body.axes[:-1])
-    return Pointwise(tuple(_nest(facts.part(body)) for body in parts))
+    return Pointwise(tuple(_nest(facts.part(without_unit_axes(body))) for body in parts))
 
 
 def _nest(facts: Facts) -> Nest:
@@ -49,9 +51,7 @@ def _nest(facts: Facts) -> Nest:
     alone = len(bodies) == 1
     block = _block(facts, outer, last) if alone else None
     if not outer and block is None:
-        return Nest(
-            body, Sharing(False), tuple((each, _single(facts.part(each))) for each in bodies)
-        )
+        return Nest(body, Sharing(False), tuple(_single(facts, each) for each in bodies))
     tables: tuple[Node, ...] = ()
     repeated: list[Repeated] = []
     if alone and block is None:
@@ -63,8 +63,11 @@ def _nest(facts: Facts) -> Nest:
     known = {*tables, *(node for each in repeated for node in each.nodes)}
     inner = []
     for each in bodies:
-        part = facts.part(each)
         own = each.axes[-1]
+        if extent(own) == 1:
+            inner.append(_one_turn(each))
+            continue
+        part = facts.part(each)
         requests = pointwise_requests(part, own) if facts.allows("prefetch") else ()
         inner.append((each, plan_inner(part, own, requests, known, whole=block is None)))
     return Nest(
@@ -72,9 +75,19 @@ def _nest(facts: Facts) -> Nest:
     )
 
 
-def _single(facts: Facts) -> InnerLoop:
+def _one_turn(body: Body) -> tuple[Body, InnerLoop]:
+    """Return what is no loop, as an innermost loop."""
+    axis = body.axes[-1]
+    moved = body.moved(body.axes, body.reduce_axes, {axis: Expr.of(0)})
+    return moved, InnerLoop(axis, once=True)
+
+
+def _single(facts: Facts, body: Body) -> tuple[Body, InnerLoop]:
     """Return how a loop runs that threads and vectors share."""
-    return InnerLoop(facts.body.axes[-1], sharing=plan_sharing(facts))
+    axis = body.axes[-1]
+    if extent(axis) == 1:
+        return _one_turn(body)
+    return body, InnerLoop(axis, sharing=plan_sharing(facts.part(body)))
 
 
 def _tiled(facts: Facts, turned: Turned) -> Nest:

@@ -20,6 +20,7 @@ from fusec.targets.cpp.plan.cache_blocks import is_position
 from fusec.targets.cpp.plan.loop_plan import Size
 from fusec.targets.cpp.text.dtypes import C_TYPES, SHORT, highest, is_integer, literal, lowest
 from fusec.targets.cpp.text.expressions import ATOM, PRODUCT, UNARY, Expression
+from fusec.targets.cpp.text.names import reduction_word
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.support import function_name, own_name
 from fusec.targets.cpp.text.writer import Writer
@@ -81,7 +82,8 @@ def accumulator(scope: Scope, node: Reduce, prefix: str, *, total: bool = False)
     value = node.args[0].dtype if is_position(node) else node.dtype
     wide = total and is_real_sum(node)
     dtype = torch.float64 if wide else value
-    word = "total" if wide else node.kind.removeprefix("arg")
+    word = reduction_word(node).removeprefix("arg")
+    word = "total" if wide and word == "sum" else word  # of chunks, each with a sum
     place = scope.name(f"{prefix}_{word}")
     index = scope.name(f"{prefix}_{node.kind}") if is_position(node) else ""
     return Accumulator(node, place, dtype, index)

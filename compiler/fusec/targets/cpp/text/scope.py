@@ -35,6 +35,7 @@ from fusec.targets.cpp.text.expressions import (
     from_memory,
     op_expression,
 )
+from fusec.targets.cpp.text.names import reduction_word, told_word
 from fusec.targets.cpp.text.scans import Running, is_extreme, take_next
 from fusec.targets.cpp.text.writer import Writer
 
@@ -141,6 +142,10 @@ class Scope:
         # what says, where the text is compiled, that arguments of NEAR_FORMS are moderate
         self.near: str = outer.near if outer else ""
 
+    def offset(self, axis: Symbol, begin: str) -> str:
+        """Return how far the loop along ``axis`` is from where it began."""
+        return self.axes[axis] if begin == "0" else f"{self.axes[axis]} - {begin}"
+
     def name(self, text: str) -> str:
         """Return a name that is free here, and take it."""
         return identifier(text, self.taken, "value")
@@ -153,6 +158,8 @@ class Scope:
     def index(self, expr: Expr) -> str:
         """Return an index expression as text."""
         texts = dict(self.axes)
+        at_zero = {axis: Expr.of(0) for axis, text in texts.items() if text == "0"}
+        expr = expr.substitute(at_zero) if at_zero else expr
         for symbol in expr.symbols():
             if symbol.kind == "indirect" and isinstance(symbol.payload, Node):
                 texts[symbol] = self.values[symbol.payload].within(ATOM)
@@ -222,7 +229,8 @@ class Scope:
         self.values[node] = Expression(name)
 
     def _may_inline(self, node: Node, expression: Expression, user: Node | None) -> bool:
-        if len(expression.text) > choices.INLINE_WIDTH or isinstance(user, Load | IndexValue):
+        width = choices.INLINE_WIDTH if user is not None else choices.STORED_WIDTH
+        if len(expression.text) > width or isinstance(user, Load | IndexValue):
             return False
         if isinstance(user, Scan) and is_extreme(user):
             return False  # it is compared, and taken
@@ -247,7 +255,7 @@ class Scope:
         if isinstance(node, IndexValue):
             return "position"
         if isinstance(node, Reduce):
-            return f"row_{node.kind}"
+            return f"row_{reduction_word(node)}"
         if isinstance(node, Scan):
             return f"{node.kind}_so_far"
         source = node.source
@@ -256,6 +264,9 @@ class Scope:
             assigned = _ASSIGNED.match(source.text)
             if assigned:
                 return f"{assigned[1]}_val"
+        told = told_word(node)
+        if told:
+            return told
         if isinstance(node, Cast):
             inner = self.values.get(node.args[0])
             stem = inner.text if inner is not None and inner.text.isidentifier() else "value"

@@ -100,6 +100,8 @@ class KernelSource:
         operations: Arithmetic operations an execution; -1 if symbolic.
         summary: A few words: ``pointwise over 4096 x 1024``.
         flags: What its compiler is told beyond what it always is: of the machine that it is for.
+        plan: What was decided of its loops, and why: a line each.
+        alternatives: What could be asked for instead, in the words of rules about loops.
     """
 
     name: str
@@ -113,6 +115,8 @@ class KernelSource:
     operations: int = -1
     summary: str = ""
     flags: tuple[str, ...] = ()
+    plan: str = ""
+    alternatives: tuple[str, ...] = ()
 
 
 class Generated:

@@ -32,7 +32,7 @@ from fusec.ir.node import (
     indirect_nodes,
 )
 from fusec.ir.ops import CHECK_PREFIX, EXPENSIVE
-from fusec.targets.plain.board import Board
+from fusec.targets.cpp.text.writer import Writer
 from fusec.targets.plain.expressions import (
     ATOM,
     CHOICE,
@@ -107,7 +107,7 @@ class Loops:
         sizes: Mapping[Symbol, str],
         checks: Sequence[str],
         taken: set[str],
-        writer: Board,
+        writer: Writer,
     ) -> None:
         self.body = body
         self.buffers = buffers

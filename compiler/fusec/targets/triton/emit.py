@@ -112,6 +112,7 @@ def emit_triton(
             written_bytes=written_bytes(body, buffers),
             operations=count_operations(body),
             summary=summary,
+            plan=str(choice),
         )
 
 

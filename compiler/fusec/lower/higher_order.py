@@ -87,8 +87,16 @@ def call_whole(
     target: torch._ops.HigherOrderOperator,
     args: Sequence[object],
     kwargs: dict[str, object],
+    because: str = "",
 ) -> tuple[TensorValue | None, ...]:
     """Emit a call of an operator that takes functions; return its results.
+
+    Args:
+        lowering: Where to.
+        target: The operator.
+        args: Its arguments, as values.
+        kwargs: The named ones.
+        because: Why the operator has no kernel, where it could have one.
 
     Raises:
         GraphNotLowered: It is one that nobody knows here, or the sizes of its results are symbolic.
@@ -97,7 +105,8 @@ def call_whole(
         raise GraphNotLowered(f"{target} has no lowering")
     strides = tuple(_constant_strides(target, meta) for meta in lowering.results)
     whole = HigherOrderCall(target, strides)
-    return lowering.extern(whole, args, kwargs, f"{target.name()} runs as torch's own")
+    reason = f"{target.name()} runs as torch's own"
+    return lowering.extern(whole, args, kwargs, f"{reason}: {because}" if because else reason)
 
 
 def _constant_strides(

@@ -22,6 +22,7 @@ from fusec.ir.body import GAPS, OWNED_TENSOR, PROMISE, Buffer, Program, TensorRe
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line
 from fusec.lower import (  # noqa: F401  (importing a family registers it)
+    attention,
     convolution,
     embedding,
     factories,
@@ -85,6 +86,7 @@ class _Driver:
         self.module = module
         self.sizes = SizeTable()
         self.lowering = Lowering(recorder, emulate_rounding, triton, products)
+        self.lowering.inline = self.inline
         self.values: dict[fx.Node, object] = {}
         self.inputs: list[str] = []
         self.bindings: dict[str, tuple[str, int | None]] = {}
@@ -178,6 +180,7 @@ class _Driver:
         metas = value if several else (value,)
         lowering.results = tuple(self.tensor_meta(v) for v in metas)  # type: ignore[union-attr]
         lowering.result = lowering.results[0] if lowering.results else None
+        lowering.wanted = _read_results(node)
         lowering.label = _label(target)
         lowering.hint = _readable(node)
         lowering.where = user_line(node.meta.get("stack_trace"))
@@ -243,7 +246,8 @@ class _Driver:
             if not callable(target):
                 raise GraphNotLowered(f"{target} cannot be called") from None
             if isinstance(target, torch._ops.HigherOrderOperator):
-                found = call_whole(lowering, target, args, kwargs)
+                because = "" if rule is None else str(reason)
+                found = call_whole(lowering, target, args, kwargs, because)
                 return found if several else found[0]
             mutated = self.mutated(target, args, kwargs)
             results = lowering.extern(target, args, kwargs, str(reason), mutated)
@@ -302,6 +306,39 @@ class _Driver:
         self.lowering.results = (meta,)
         (value,) = self.lowering.extern(laid_out, (ref, meta.shape, meta.strides), {}, GAPS)
         return value.ref if value is not None else None
+
+    def inline(
+        self, module: fx.GraphModule, values: Sequence[object], kind: type[Lowering]
+    ) -> list[object]:
+        """Lower a function that a call was given, as a part of that call; return its results.
+
+        Args:
+            module: The traced function.
+            values: Its arguments.
+            kind: What lowers it: it says what becomes of a computation.
+        """
+        outer = self.lowering
+        inner = _Driver(
+            module, outer.emulate_rounding, outer.triton, outer.products, outer.recorder
+        )
+        inner.sizes = self.sizes
+        inner.lowering = kind(
+            outer.recorder, outer.emulate_rounding, outer.triton, outer.products, outer.buffers
+        )
+        given = iter(values)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                inner.values[node] = next(given)
+            elif node.op == "call_function":
+                inner.call(node)
+            elif node.op == "get_attr":
+                inner.constant(node)
+            elif node.op == "output":
+                found = inner.argument(node.args[0])
+                return list(found) if isinstance(found, (list, tuple)) else [found]
+            else:
+                raise GraphNotLowered(f"{node.op} {node.target}")
+        return []
 
     def run(self) -> Program:
         with recording(self.lowering.recorder):
@@ -458,6 +495,19 @@ def _require_supported(
     for meta in results:
         if meta is not None and meta.dtype not in supported:
             raise NotLowered(f"{meta.dtype} has no kernels")
+
+
+def _read_results(node: fx.Node) -> frozenset[int] | None:
+    """Return which results of a call somebody reads; None where it is read as a whole."""
+    found = set()
+    for user in node.users:
+        position = user.args[1] if user.target is operator.getitem else None
+        if not isinstance(position, int) or not user.users:
+            if user.target is operator.getitem and not user.users:
+                continue
+            return None
+        found.add(position)
+    return frozenset(found)
 
 
 def _label(target: object) -> str:

@@ -12,13 +12,14 @@ from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, lower_bound, upper_bound
 from fusec.ir.node import Reduce, recording
 from fusec.kernel import KernelSource, Signature
-from fusec.targets.triton.kernels import matmul
+from fusec.targets.triton.kernels import attention, matmul
 from fusec.targets.triton.kernels import row_and_column as crossed
 from fusec.targets.triton.kernels import split_reductions as split
 from fusec.targets.triton.kernels.online_softmax import carry_online
 from fusec.targets.triton.kernels.pointwise import write_pointwise, write_rows
 from fusec.targets.triton.kernels.reductions import LOOP, write_looped, write_persistent
 from fusec.targets.triton.plan.choices import choose
+from fusec.targets.triton.plan import choices_attention
 from fusec.targets.triton.plan.choices_matmul import choose_product, take_apart
 from fusec.targets.triton.plan.eviction import for_one_reading
 from fusec.targets.triton.plan.phases import cut_into_phases
@@ -67,8 +68,13 @@ def emit_triton(
     with recording():
         if not body.products:
             check_reductions(body)
-        product = take_apart(body, buffers) if body.products else None
-        if product is not None:
+        product = take_apart(body, buffers) if body.products and not body.attends else None
+        if body.attends:
+            filled = moved = body
+            choice = choices_attention.choose_attention(
+                choices_attention.take_apart(body), buffers, settings
+            )
+        elif product is not None:
             filled = moved = body
             choice = choose_product(product, buffers, strategy, settings)
         else:
@@ -76,7 +82,7 @@ def emit_triton(
             cut = filled if strategy else cut_into_phases(filled, buffers)
             choice = choose(cut, buffers, strategy)
             moved = move(cut, choice.groups, choice.reduced, choice.walked)
-        if product is None and choice.kind in ("looped", "split"):
+        if not body.products and choice.kind in ("looped", "split"):
             moved = carry_online(moved)
         moved = use_patterns(moved)
         taken = {*parameters.values(), *RESERVED}
@@ -92,7 +98,9 @@ def emit_triton(
             index=index_type(moved, buffers),
             taken=taken,
         )
-        if product is not None:
+        if body.attends:
+            attention.write(file, choices_attention.take_apart(moved))
+        elif product is not None:
             matmul.write(file, take_apart(moved, buffers))
         elif choice.kind == "crossed":
             crossed.write(file)

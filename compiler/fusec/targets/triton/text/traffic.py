@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from fusec.ir.body import Body, Buffer, axis_sizes
 from fusec.ir.index import Expr, product
 from fusec.ir.node import Reduce
+from fusec.targets.triton.plan.choices_attention import take_apart
 
 _KINDS = {
     "flat": "pointwise",
@@ -49,6 +50,10 @@ def summarize(body: Body, kind: str) -> str:
     def words(sizes: tuple[Expr, ...]) -> str:
         return " x ".join(str(s) for s in sizes if s != 1) or "1"
 
+    if body.attends:
+        found = take_apart(body)
+        each = words((found.pairs, found.sizes[0]))
+        return f"attention of {each} queries to {words(found.sizes[1:])} keys"
     if body.products:
         (product,) = body.products
         rows = (axis for axis in body.reduce_axes if axis not in product.axes)

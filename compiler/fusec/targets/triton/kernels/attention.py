@@ -1,0 +1,334 @@
+"""Attention: a template around what the user's functions make of scores.
+
+``templates/attention.py.j2`` has the loops over keys: blocks that the mask keeps whole are taken
+without it.  What becomes of a score, and whether it is kept, are ordinary values that the same
+writer turns into statements as everywhere else.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import jinja2
+
+from fusec.ir import ops
+from fusec.ir.body import Body, Store
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, const, walk
+from fusec.targets.triton.kernels.matmul import insert
+from fusec.targets.triton.plan.choice import power_of_two
+from fusec.targets.triton.plan.choices_attention import Attention, Listed, take_apart
+from fusec.targets.triton.plan.tiling import Dim, Tile
+from fusec.targets.triton.text.block import Block
+from fusec.targets.triton.text.expressions import Text, triton_type
+from fusec.targets.triton.text.file import File, add_function
+from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.writer import Writer
+
+# What the template itself calls its values.
+TEMPLATE_NAMES = frozenset(
+    "program tiles tile group height pair batch head first q_idx q_inside depth depth_inside width "
+    "width_inside query key value keys kv_row kv_idx kv_inside kv_row_inside score most total "
+    "result steps step block start higher reference weight shrink share split splits".split()
+)
+LOWEST = "-3.4028234663852886e38"
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("fusec.targets.triton"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # the text is Python
+    )
+    return environment.get_template("attention.py.j2")
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """One loop over keys: its name in the template, its blocks, what a score becomes."""
+
+    name: str
+    listed: Listed | None
+    value: Node
+    comment: str = ""
+
+
+def write(file: File, found: Attention) -> None:
+    """Write the kernels of attention."""
+    _Writer(file, found).write()
+
+
+class _Writer:
+    def __init__(self, file: File, found: Attention) -> None:
+        self.file = file
+        self.found = found
+        self.knobs = {knob.name: knob for knob in file.choice.knobs}
+        self.wide = "" if file.index == "tl.int32" else f".to({file.index})"
+        m, n = found.sizes
+        self.m_mask = "" if self.divides("BLOCK_M", m) else "q_inside"
+        self.n_mask = not self.divides("BLOCK_N", n)
+        self.split = file.choice.kind == "shared attention"
+        depth, width = (self.extent(axis) for axis in (found.depth, found.width))
+        self.depth, self.width = (max(power_of_two(size), 16) for size in (depth, width))
+        self.depth_mask = "depth_inside" if self.depth != depth else ""
+        self.width_mask = "width_inside" if self.width != width else ""
+
+    def extent(self, axis: Symbol) -> int:
+        size = axis.size.constant if axis.size is not None else None
+        assert size is not None
+        return size
+
+    def divides(self, name: str, size: Expr) -> bool:
+        """Whether tiles of every width worth trying fit into a size without a rest."""
+        knob = self.knobs[name]
+        largest = max(*knob.choices, knob.value)
+        return size.constant is not None and size.constant % largest == 0
+
+    def write(self) -> None:
+        file, found = self.file, self.found
+        m, pairs = file.host(found.sizes[0]), file.host(found.pairs)
+        tiles = f"triton.cdiv({m}, BLOCK_M)" + ("" if pairs == "1" else f" * {pairs}")
+        constants = [(knob.name, knob.name) for knob in file.knobs]
+        if not self.split:
+            kernel = self.kernel(file.name)
+            self.fill(kernel)
+            add_function(file, kernel, file.name, [tiles], constants, pipelined=True)
+            return
+        raise NotImplementedError
+
+    # -- dimensions -------------------------------------------------------------------------
+
+    def outer_dims(self) -> list[Dim]:
+        found = []
+        for axis, name in ((self.found.batch, "batch"), (self.found.head, "head")):
+            if axis is not None:
+                found.append(Dim(axis, axis.size or Expr.of(1), name, "", "", -1))
+        return found
+
+    def row_dim(self) -> Dim:
+        return Dim(self.found.row, self.found.sizes[0], "q_idx", "BLOCK_M", self.m_mask, 0)
+
+    def key_dim(self, down: bool) -> Dim:
+        size = self.found.sizes[1]
+        if down:
+            mask = "kv_row_inside" if self.n_mask else ""
+            return Dim(self.found.key, size, "kv_row", "BLOCK_N", mask, 0)
+        mask = "kv_inside" if self.n_mask else ""
+        return Dim(self.found.key, size, "kv_idx", "BLOCK_N", mask, 1)
+
+    def depth_dim(self) -> Dim:
+        axis = self.found.depth
+        return Dim(axis, axis.size or Expr.of(1), "depth", str(self.depth), self.depth_mask, 1)
+
+    def width_dim(self) -> Dim:
+        axis = self.found.width
+        return Dim(axis, axis.size or Expr.of(1), "width", str(self.width), self.width_mask, 1)
+
+    def tile(self, *dims: Dim) -> Tile:
+        return Tile(self.file.body, (*self.outer_dims(), *dims), None, 2)
+
+    def kernel(self, name: str) -> Kernel:
+        kernel = self.file.new_kernel(name, self.file.body, Tile(self.file.body, (), None, 2))
+        kernel.taken.update(TEMPLATE_NAMES)
+        kernel.tile = self.tile(self.row_dim(), self.key_dim(down=False))
+        return kernel
+
+    # -- the function -----------------------------------------------------------------------
+
+    def loops(self) -> list[_Loop]:
+        """Return the loops over keys: over listed blocks, or over all."""
+        found = self.found
+        masked = found.modified
+        if found.mask is not None:
+            masked = ops.where(found.mask, found.modified, const(-float("inf"), masked.dtype))
+        if found.partial is None:
+            return [_Loop("masked", None, masked)]
+        loops = [_Loop("masked", found.partial, masked, "blocks that the mask keeps in part")]
+        if found.full is not None:
+            comment = "blocks that the mask keeps whole"
+            loops.insert(0, _Loop("whole", found.full, found.modified, comment))
+        return loops
+
+    def fill(self, kernel: Kernel) -> None:
+        """Write the function's body: the template, with generated statements in it."""
+        found, outer = self.found, Block(kernel)
+        pieces = {
+            "query": self.operand(kernel, found.query, "query", self.row_dim(), self.depth_dim()),
+            "key": self.operand(kernel, found.keys, "key", self.key_dim(True), self.depth_dim()),
+            "value": self.operand(
+                kernel, found.values, "value", self.key_dim(True), self.width_dim()
+            ),
+        }
+        loops = self.loops()
+        pieces["before"], before = self.before(kernel, [loop.value for loop in loops])
+        described = []
+        for loop in loops:
+            pieces[loop.name], score = self.score(kernel, before, loop.value)
+            described.append(self.describe(kernel, loop, score))
+        if not self.split:
+            pieces["epilogue"] = self.epilogue(kernel)
+        precision = self.found.product.precision
+        exact = f', input_precision="{precision}"' if found.query.dtype.itemsize > 2 else ""
+        weight = f"weight.to({triton_type(found.values.dtype)})"
+        if found.values.dtype.itemsize > 2:
+            weight = "weight"
+        text = _template().render(
+            m=outer.index(found.sizes[0]),
+            n=outer.index(found.sizes[1]),
+            pairs=outer.index(found.pairs),
+            places=self.places(outer),
+            wide=self.wide,
+            m_mask=self.m_mask,
+            n_mask=self.n_mask,
+            depth=self.depth,
+            depth_mask=self.depth_mask,
+            depth_size=self.extent(found.depth),
+            width=self.width,
+            width_mask=self.width_mask,
+            width_size=self.extent(found.width),
+            same=self.depth == self.width,
+            loops=described,
+            careful=found.careful,
+            lowest='-float("inf")' if found.careful else LOWEST,
+            factor=repr(found.factor),
+            scores=f"tl.dot(query, key.T{exact})",
+            weighted=f"tl.dot({weight}, value, result * shrink[:, None]{exact})",
+            split=self.split,
+            kept="",
+        )
+        sources = (found.product.source,)
+        for line in text.splitlines():
+            bare = line.strip()
+            if not bare:
+                continue
+            kernel.writer.depth = (len(line) - len(line.lstrip())) // 4
+            if bare.startswith("@"):
+                insert(kernel.writer, pieces[bare[1:]])
+            else:
+                kernel.writer.line(bare, sources if "tl.dot(" in bare else ())
+        kernel.writer.depth = 0
+
+    def places(self, outer: Block) -> list[str]:
+        """Return the statements that say which batch and which head a program has."""
+        found = self.found
+        if found.batch is None:
+            return [] if found.head is None else ["head = pair"]
+        if found.head is None:
+            return ["batch = pair"]
+        heads = outer.index(found.head.size or Expr.of(1))
+        return [f"batch = pair // {heads}", f"head = pair % {heads}"]
+
+    def describe(self, kernel: Kernel, loop: _Loop, score: str) -> dict[str, object]:
+        """Return what the template asks of a loop."""
+        described: dict[str, object] = {"name": loop.name, "score": score, "count": ""}
+        described["comment"] = loop.comment
+        if loop.listed is None:
+            return described
+        listed = loop.listed
+        size = self.found.sizes[0]
+        first = Symbol("first", "axis", size)
+        entry = Symbol("entry", "axis", listed.entry.size)
+        dims = [Dim(first, size, "first", "", "", -1)]
+        name = f"(step // ({listed.columns} // BLOCK_N))"
+        dims.append(Dim(entry, entry.size or Expr.of(1), name, "", "", -1))
+        own = replace(kernel, tile=self.tile(*dims), writer=Writer())
+        block = Block(own)
+        moves = {self.found.row: Expr.of(first), listed.entry: Expr.of(entry)}
+        for what, load in (("count", listed.count), ("place", listed.place)):
+            index = tuple(e.substitute(moves) for e in load.index)
+            described[what] = block.pointer(load.buffer, index)[0]
+        described["columns"] = listed.columns
+        return described
+
+    def operand(self, kernel: Kernel, load: Load, name: str, *dims: Dim) -> Writer:
+        """Write the load of a tile, with zeros outside."""
+        own = replace(kernel, tile=self.tile(*dims), writer=Writer(), names={})
+        block = Block(own)
+        address, along = block.pointer(load.buffer, load.index)
+        masks = [dim.mask for dim in dims if dim.mask and dim in along]
+        given = f", {' & '.join(masks)}, other=0.0" if masks else ""
+        own.writer.line(f"{name} = tl.load({address}{given})", (load.source,))
+        return own.writer
+
+    def before(self, kernel: Kernel, roots: Sequence[Node]) -> tuple[Writer, Block]:
+        """Write what does not depend on the key, before the loops; return the known values."""
+        own = replace(kernel, writer=Writer())
+        block = Block(own)
+        nodes = self.own_nodes(roots)
+        key = self.found.key
+        still = [n for n in nodes if key not in kernel.free.get(n, frozenset((key,)))]
+        plain = {n for n in still if isinstance(n, Const | IndexValue)}
+        plain |= {n for n in still if isinstance(n, Cast) and n.args[0] in plain}
+        still = [n for n in still if n not in plain]
+        users = [n for n in nodes if n not in still]
+        asked = {a for n in users for a in n.args} | set(roots)
+        wanted = [n for n in still if n in asked]
+        block.must_name.update(wanted)
+        needed = [n for n in walk(tuple(wanted), Dot) if n in still or n in plain]
+        block.write(needed, roots=wanted)
+        kernel.taken = own.taken
+        return own.writer, block
+
+    def own_nodes(self, roots: Sequence[Node]) -> list[Node]:
+        """Return what is computed of a score, arguments first, without the product itself."""
+        product = self.found.product
+        return [n for n in walk(tuple(roots), Dot) if n is not product]
+
+    def score(self, kernel: Kernel, before: Block, root: Node) -> tuple[Writer, str]:
+        """Write what becomes of a score; return the statements, and the text of the result."""
+        own = replace(
+            kernel, writer=Writer(), names=dict(before.kernel.names), taken=set(kernel.taken)
+        )
+        block = Block(own, before)
+        block.known[self.found.product] = Text("score")
+        nodes = self.own_nodes([root])
+        own.free = {**kernel.free, **self.free_of(nodes)}
+        block.write(nodes, roots=(root, root))
+        text = block.value(root)
+        dims = {dim.place for dim in own.node_dims(root) if dim.size != 1}
+        if text.literal or not {0, 1} <= dims:
+            return own.writer, f"tl.broadcast_to({text.source}, (BLOCK_M, BLOCK_N))"
+        return own.writer, text.source
+
+    def free_of(self, nodes: Sequence[Node]) -> dict[Node, frozenset[Symbol]]:
+        """Return the axes that values depend on, those that were put together here too."""
+        found: dict[Node, frozenset[Symbol]] = {}
+        loops = frozenset((*self.file.body.axes, self.found.key))
+        for node in nodes:
+            axes = {s for e in node.exprs() for s in e.symbols() if s.kind == "axis"}
+            for arg in node.args:
+                axes |= loops if isinstance(arg, Dot) else found.get(arg, frozenset())
+            found[node] = frozenset(axes)
+        return found
+
+    def epilogue(self, kernel: Kernel) -> Writer:
+        """Write the results of a program's rows."""
+        found = self.found
+        own = replace(kernel, tile=self.tile(self.row_dim(), self.width_dim()), writer=Writer())
+        writer = own.writer
+        writer.line("# a row of which nothing is kept gives zeros")
+        writer.line("result = result / tl.where(total == 0.0, 1.0, total)[:, None]")
+        self.save(own, found.result, "result")
+        if found.sums is not None:
+            writer.line('sums = tl.where(total == 0.0, -float("inf"), most + tl.log2(total))')
+            self.save(own, found.sums, "sums[:, None]")
+        if found.mosts is not None:
+            writer.line('most = tl.where(total == 0.0, -float("inf"), most)')
+            self.save(own, found.mosts, "most[:, None]")
+        return writer
+
+    def save(self, kernel: Kernel, store: Store, value: str) -> None:
+        """Write a store of a program's rows."""
+        block = Block(kernel)
+        address, along = block.pointer(store.buffer, store.index)
+        masks = [dim.mask for dim in block.ordered(along) if dim.mask]
+        mask = f", {' & '.join(masks)}" if masks else ""
+        kernel.writer.line(f"tl.store({address}, {value}{mask})", (store.source,))
+
+
+__all__ = ["TEMPLATE_NAMES", "Body", "take_apart", "write"]

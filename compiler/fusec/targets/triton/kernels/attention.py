@@ -18,6 +18,7 @@ from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, const, walk
 from fusec.targets.triton.kernels.matmul import insert
+from fusec.targets.triton.kernels.score_patterns import quicken, relaxed
 from fusec.targets.triton.plan.choice import power_of_two
 from fusec.targets.triton.plan.choices_attention import Attention, Listed, take_apart
 from fusec.targets.triton.plan.tiling import Dim, Tile
@@ -143,15 +144,15 @@ class _Writer:
     def loops(self) -> list[_Loop]:
         """Return the loops over keys: over listed blocks, or over all."""
         found = self.found
-        masked = found.modified
+        masked = modified = quicken(found.modified) if found.quick else found.modified
         if found.mask is not None:
-            masked = ops.where(found.mask, found.modified, const(-float("inf"), masked.dtype))
+            masked = ops.where(found.mask, modified, const(-float("inf"), modified.dtype))
         if found.partial is None:
             return [_Loop("masked", None, masked)]
         loops = [_Loop("masked", found.partial, masked, "blocks that the mask keeps in part")]
         if found.full is not None:
             comment = "blocks that the mask keeps whole"
-            loops.insert(0, _Loop("whole", found.full, found.modified, comment))
+            loops.insert(0, _Loop("whole", found.full, modified, comment))
         return loops
 
     def fill(self, kernel: Kernel) -> None:
@@ -260,8 +261,10 @@ class _Writer:
         own = replace(kernel, writer=Writer())
         block = Block(own)
         nodes = self.own_nodes(roots)
+        own.free = {**kernel.free, **self.free_of(nodes)}
+        own.relaxed = frozenset()
         key = self.found.key
-        still = [n for n in nodes if key not in kernel.free.get(n, frozenset((key,)))]
+        still = [n for n in nodes if key not in own.free[n]]
         plain = {n for n in still if isinstance(n, Const | IndexValue)}
         plain |= {n for n in still if isinstance(n, Cast) and n.args[0] in plain}
         still = [n for n in still if n not in plain]
@@ -288,6 +291,7 @@ class _Writer:
         block.known[self.found.product] = Text("score")
         nodes = self.own_nodes([root])
         own.free = {**kernel.free, **self.free_of(nodes)}
+        own.relaxed = relaxed(self.file.body, root) if self.found.quick else frozenset()
         block.write(nodes, roots=(root, root))
         text = block.value(root)
         dims = {dim.place for dim in own.node_dims(root) if dim.size != 1}

@@ -70,9 +70,9 @@ def emit_triton(
             check_reductions(body)
         product = take_apart(body, buffers) if body.products and not body.attends else None
         if body.attends:
-            filled = moved = body
+            filled = moved = choices_attention.heads_together(body)
             choice = choices_attention.choose_attention(
-                choices_attention.take_apart(body), buffers, settings
+                choices_attention.take_apart(moved), buffers, settings
             )
         elif product is not None:
             filled = moved = body

@@ -32,7 +32,8 @@ from fusec.targets.triton.text.writer import Writer
 TEMPLATE_NAMES = frozenset(
     "program tiles tile group height pair batch head first q_idx q_inside depth depth_inside width "
     "width_inside query key value keys kv_row kv_idx kv_inside kv_row_inside score most total "
-    "result steps step block start higher reference weight shrink share split splits".split()
+    "result steps step block start higher reference weight shrink share split "
+    "splits row row_inside line place results mosts mosts_of_parts sums rows".split()
 )
 LOWEST = "-3.4028234663852886e38"
 
@@ -71,7 +72,11 @@ class _Writer:
         self.knobs = {knob.name: knob for knob in file.choice.knobs}
         self.wide = "" if file.index == "tl.int32" else f".to({file.index})"
         m, n = found.sizes
-        self.m_mask = "" if self.divides("BLOCK_M", m) else "q_inside"
+        place = found.query.index[2]
+        own = place.constant is None and place == Expr.of(found.row)
+        self.row_name = "q_idx" if own else "row"  # or those of several heads
+        inside = "q_inside" if own else "row_inside"
+        self.m_mask = "" if self.divides("BLOCK_M", m) else inside
         self.n_mask = not self.divides("BLOCK_N", n)
         self.split = file.choice.kind == "shared attention"
         depth, width = (self.extent(axis) for axis in (found.depth, found.width))
@@ -100,7 +105,20 @@ class _Writer:
             self.fill(kernel)
             add_function(file, kernel, file.name, [tiles], constants, pipelined=True)
             return
-        raise NotImplementedError
+        rows, width = f"{pairs} * {m}" if pairs != "1" else m, self.extent(found.width)
+        device = f"{next(iter(file.parameters.values()))}.device"
+        file.setup += [
+            f"rows = {rows}",
+            f"results = torch.empty((SPLITS, rows, {width}), dtype=torch.float32, device={device})",
+            f"mosts = torch.empty((2, SPLITS, rows), dtype=torch.float32, device={device})",
+        ]
+        name, extra = f"{file.name}_parts", [("results", "results"), ("mosts", "mosts")]
+        kernel = self.kernel(name)
+        self.fill(kernel)
+        add_function(file, kernel, name, [tiles, "SPLITS"], constants, extra, pipelined=True)
+        last = self.kernel(file.name)
+        self.finish(last)
+        add_function(file, last, file.name, ["rows"], constants, extra)
 
     # -- dimensions -------------------------------------------------------------------------
 
@@ -112,7 +130,8 @@ class _Writer:
         return found
 
     def row_dim(self) -> Dim:
-        return Dim(self.found.row, self.found.sizes[0], "q_idx", "BLOCK_M", self.m_mask, 0)
+        size = self.found.sizes[0]
+        return Dim(self.found.row, size, self.row_name, "BLOCK_M", self.m_mask, 0)
 
     def key_dim(self, down: bool) -> Dim:
         size = self.found.sizes[1]
@@ -172,7 +191,7 @@ class _Writer:
             pieces[loop.name], score = self.score(kernel, before, loop.value)
             described.append(self.describe(kernel, loop, score))
         if not self.split:
-            pieces["epilogue"] = self.epilogue(kernel)
+            pieces["epilogue"] = self.epilogue(kernel, "[:, None]", self.row_dim())
         precision = self.found.product.precision
         exact = f', input_precision="{precision}"' if found.query.dtype.itemsize > 2 else ""
         weight = f"weight.to({triton_type(found.values.dtype)})"
@@ -200,7 +219,8 @@ class _Writer:
             scores=f"tl.dot(query, key.T{exact})",
             weighted=f"tl.dot({weight}, value, result * shrink[:, None]{exact})",
             split=self.split,
-            kept="",
+            kept=self.parts(outer) if self.split else [],
+            row=self.row_name,
         )
         sources = (found.product.source,)
         for line in text.splitlines():
@@ -310,20 +330,67 @@ class _Writer:
             found[node] = frozenset(axes)
         return found
 
-    def epilogue(self, kernel: Kernel) -> Writer:
+    def parts(self, outer: Block) -> list[str]:
+        """Return the statements that keep a program's share of its rows."""
+        m, pairs = outer.index(self.found.sizes[0]), outer.index(self.found.pairs)
+        line = f"line = split * ({pairs} * {m}) + pair * {m} + {self.row_name}"
+        if pairs == "1":
+            line = f"line = split * {m} + {self.row_name}"
+        masks = [mask for mask in (self.m_mask, self.width_mask) if mask]
+        both = f", {' & '.join(masks)}" if masks else ""
+        mask = f", {self.m_mask}" if self.m_mask else ""
+        size = self.extent(self.found.width)
+        return [
+            line,
+            f"tl.store(results + line * {size} + width, result{both})",
+            f"tl.store(mosts + line, most[:, None]{mask})",
+            f"tl.store(mosts + SPLITS * ({pairs} * {m}) + line, total[:, None]{mask})",
+        ]
+
+    def finish(self, kernel: Kernel) -> None:
+        """Write the kernel that puts the shares of a row together."""
+        found, outer, writer = self.found, Block(kernel), kernel.writer
+        m, pairs = outer.index(found.sizes[0]), outer.index(found.pairs)
+        rows = f"({pairs} * {m})"
+        mask = f", {self.width_mask}" if self.width_mask else ""
+        inside = f", {self.width_mask}, other=0.0" if self.width_mask else ""
+        writer.line(f"line = tl.program_id(0){self.wide}")
+        if pairs != "1":
+            writer.line(f"pair = line // {m}")
+        for line in self.places(outer):
+            writer.line(line)
+        writer.line(f"{self.row_name} = line % {m}")
+        writer.line(f"width = tl.arange(0, {self.width})[None, :]")
+        if self.width_mask:
+            writer.line(f"width_inside = width < {self.extent(found.width)}")
+        writer.line(f"place = tl.arange(0, SPLITS)[:, None] * {rows} + line")
+        writer.line("mosts_of_parts = tl.load(mosts + place)")
+        writer.line("most = tl.max(mosts_of_parts, 0)")
+        if found.careful:
+            writer.line('most = tl.where(most == -float("inf"), 0.0, most)')
+        writer.line("share = tl.exp2(mosts_of_parts - most[:, None])")
+        writer.line(f"total = tl.sum(tl.load(mosts + SPLITS * {rows} + place) * share, 0)")
+        address = f"results + place * {self.extent(found.width)} + width"
+        writer.line(f"result = tl.sum(tl.load({address}{inside}) * share, 0, keep_dims=True)")
+        row = replace(self.row_dim(), block="", mask="", place=-1)
+        piece = self.epilogue(kernel, "[:, None]", row)
+        insert(writer, piece)
+        del mask
+
+    def epilogue(self, kernel: Kernel, spread: str, row: Dim) -> Writer:
         """Write the results of a program's rows."""
         found = self.found
-        own = replace(kernel, tile=self.tile(self.row_dim(), self.width_dim()), writer=Writer())
+        own = replace(kernel, tile=self.tile(row, self.width_dim()), writer=Writer())
         writer = own.writer
         writer.line("# a row of which nothing is kept gives zeros")
-        writer.line("result = result / tl.where(total == 0.0, 1.0, total)[:, None]")
+        writer.line(f"result = result / tl.where(total == 0.0, 1.0, total){spread}")
         self.save(own, found.result, "result")
         if found.sums is not None:
             writer.line('sums = tl.where(total == 0.0, -float("inf"), most + tl.log2(total))')
-            self.save(own, found.sums, "sums[:, None]")
+            self.save(own, found.sums, f"sums{spread}")
         if found.mosts is not None:
             writer.line('most = tl.where(total == 0.0, -float("inf"), most)')
-            self.save(own, found.mosts, "most[:, None]")
+            self.save(own, found.mosts, f"most{spread}")
         return writer
 
     def save(self, kernel: Kernel, store: Store, value: str) -> None:
@@ -332,6 +399,9 @@ class _Writer:
         address, along = block.pointer(store.buffer, store.index)
         masks = [dim.mask for dim in block.ordered(along) if dim.mask]
         mask = f", {' & '.join(masks)}" if masks else ""
+        if not any(dim.place >= 0 for dim in along):
+            value = f"tl.sum({value}, 1)"  # one row: a block of one number
+            address = f"{address} + tl.arange(0, 1)"
         kernel.writer.line(f"tl.store({address}, {value}{mask})", (store.source,))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from fusec.ir.body import Body, Buffer, Store
-from fusec.ir.index import Expr, Symbol
+from fusec.ir.index import Expr, FloorDiv, Symbol
 from fusec.ir.node import Cast, Const, Dot, Load, Node, Op, Reduce, walk
 from fusec.targets.triton.plan.choice import SMS, Choice, Knob, known, power_of_two
 
@@ -182,6 +182,41 @@ def take_apart(body: Body) -> Attention:
     )
 
 
+def heads_together(body: Body) -> Body:
+    """Return a body whose rows are those of all heads that share keys, where each has few.
+
+    Tensor cores multiply 16 rows at least; of one query a head there would be one.
+    """
+    found = take_apart(body)
+    head, rows = found.head, found.sizes[0].constant
+    shared = _sharing(found)
+    if head is None or head.size is None or rows is None or shared == 1 or rows > FEW_QUERIES:
+        return body
+    for each in (found.partial, found.full):
+        if each is not None and (
+            head in {s for e in each.place.index for s in e.symbols()} or rows > each.rows
+        ):
+            return body
+    assert head.size.constant is not None
+    group = Symbol("h", "axis", Expr.of(head.size.constant // shared))
+    row = Symbol("row", "axis", Expr.of(rows * shared))
+    first = Expr.of(0) if group.size == 1 else Expr.of(group) * shared
+    moves = {head: first + Expr.of(row) // rows, found.row: Expr.of(row) % rows}
+    return body.moved((body.axes[0], group, row), body.reduce_axes, moves)
+
+
+def _sharing(found: Attention) -> int:
+    """Return how many heads of queries read one head of keys."""
+    if found.head is None or found.head.size is None:
+        return 1
+    place = found.keys.index[1]
+    heads = found.head.size.constant
+    assert heads is not None
+    if place.constant is not None:
+        return heads
+    return min(_divisor(place), heads) if _divides(place) else 1
+
+
 def _inner(node: Node) -> Node:
     return node.args[0] if isinstance(node, Cast) else node
 
@@ -200,10 +235,12 @@ def _listed(node: Reduce) -> Listed:
     return Listed(count, place, _divisor(count.index[2]), _divisor(column.exprs()[0]), entry)
 
 
+def _divides(expr: Expr) -> bool:
+    return any(isinstance(atom, FloorDiv) for monomial in expr.terms for atom in monomial)
+
+
 def _divisor(expr: Expr) -> int:
     """Return the constant in ``position // constant``; very large where all are in one block."""
-    from fusec.ir.index import FloorDiv
-
     for monomial in expr.terms:
         for atom in monomial:
             if isinstance(atom, FloorDiv) and atom.divisor.constant is not None:
@@ -287,4 +324,4 @@ def _defaults(found: Attention, rows: int, depth: int) -> dict[str, int]:
     }
 
 
-__all__ = ["Attention", "Listed", "choose_attention", "take_apart"]
+__all__ = ["Attention", "Listed", "choose_attention", "heads_together", "take_apart"]

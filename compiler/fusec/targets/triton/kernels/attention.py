@@ -32,7 +32,7 @@ from fusec.targets.triton.text.writer import Writer
 TEMPLATE_NAMES = frozenset(
     "program tiles tile group height pair batch head first q_idx q_inside depth depth_inside width "
     "width_inside query key value keys kv_row kv_idx kv_inside kv_row_inside score most total "
-    "result steps step block start higher reference weight shrink share split "
+    "ENTRIES result block blocks done entry listed apart until end start higher reference weight shrink share split "
     "splits row row_inside line place results mosts mosts_of_parts sums rows".split()
 )
 LOWEST = "-3.4028234663852886e38"
@@ -99,7 +99,7 @@ class _Writer:
         file, found = self.file, self.found
         m, pairs = file.host(found.sizes[0]), file.host(found.pairs)
         tiles = f"triton.cdiv({m}, BLOCK_M)" + ("" if pairs == "1" else f" * {pairs}")
-        constants = [(knob.name, knob.name) for knob in file.knobs]
+        constants = [(knob.name, knob.name) for knob in file.knobs] + self.list_constants()
         if not self.split:
             kernel = self.kernel(file.name)
             self.fill(kernel)
@@ -251,20 +251,29 @@ class _Writer:
         if loop.listed is None:
             return described
         listed = loop.listed
-        size = self.found.sizes[0]
-        first = Symbol("first", "axis", size)
-        entry = Symbol("entry", "axis", listed.entry.size)
-        dims = [Dim(first, size, "first", "", "", -1)]
-        name = f"(step // ({listed.columns} // BLOCK_N))"
-        dims.append(Dim(entry, entry.size or Expr.of(1), name, "", "", -1))
-        own = replace(kernel, tile=self.tile(*dims), writer=Writer())
-        block = Block(own)
-        moves = {self.found.row: Expr.of(first), listed.entry: Expr.of(entry)}
+        first = Symbol("first", "axis", self.found.sizes[0])
+        dims = [Dim(first, first.size or Expr.of(1), "first", "", "", -1)]
+        block = Block(replace(kernel, tile=self.tile(*dims), writer=Writer()))
+        moves = {self.found.row: Expr.of(first), listed.entry: Expr.of(0)}
         for what, load in (("count", listed.count), ("place", listed.place)):
             index = tuple(e.substitute(moves) for e in load.index)
             described[what] = block.pointer(load.buffer, index)[0]
         described["columns"] = listed.columns
+        described["entries"] = self.entries(listed)
         return described
+
+    def entries(self, listed: Listed) -> str:
+        """Return the length of a list's tile: a power of two."""
+        size = listed.entry.size or Expr.of(1)
+        return "ENTRIES" if size.constant is None else str(power_of_two(size.constant))
+
+    def list_constants(self) -> list[tuple[str, str]]:
+        """Return the constants that ``launch`` passes for lists whose length may change."""
+        listed = self.found.partial
+        if listed is None or self.entries(listed) != "ENTRIES":
+            return []
+        size = self.file.host(listed.entry.size or Expr.of(1))
+        return [("ENTRIES", f"triton.next_power_of_2({size})")]
 
     def operand(self, kernel: Kernel, load: Load, name: str, *dims: Dim) -> Writer:
         """Write the load of a tile, with zeros outside."""

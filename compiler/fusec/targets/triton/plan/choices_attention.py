@@ -306,9 +306,9 @@ def _defaults(found: Attention, rows: int, depth: int) -> dict[str, int]:
     if not half:
         sizes = (64, 32, 4, 2) if depth <= 64 else (32, 32, 4, 2)
     elif depth <= 64:
-        sizes = (128, 64, 4, 3)
+        sizes = (64, 128, 4, 2)
     elif depth <= 128:
-        sizes = (128, 64, 8, 3)
+        sizes = (64, 64, 4, 3)
     else:
         sizes = (64, 64, 4, 2)
     block_m, block_n, warps, stages = sizes

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import fx
 
 from fusec.ir import ops
 from fusec.ir.body import Body, Store
@@ -28,6 +29,7 @@ from fusec.ir.node import Node, const, dot, index_value, reduce
 from fusec.lower.higher_order import Subgraph
 from fusec.lower.matmul import PRODUCT_DTYPES, float32_precision
 from fusec.lower.registry import register
+from fusec.lower.sizes import settle
 from fusec.lower.values import (
     Element,
     GraphNotLowered,
@@ -36,8 +38,10 @@ from fusec.lower.values import (
     TensorValue,
 )
 
+HIGHER = torch.ops.higher_order
 LOG2E = math.log2(math.e)
 F32 = torch.float32
+MASK_PARTS = 10  # of a block mask's tuple at least: lengths, lists, sizes of blocks, the function
 UNBLOCKED = 1 << 30  # the block size of torch's masks that have no blocks
 LEAST_BLOCK = 16  # rows that tensor cores multiply at least
 
@@ -97,12 +101,11 @@ class BlockMask:
     @staticmethod
     def of(given: Sequence[object]) -> BlockMask:
         """Return what the operator was given, by name."""
-        rows, columns, mask = given[-3:]
+        rows, columns = (_number(each) for each in given[-3:-1])
+        mask = given[-1]
         pairs = [_pair(given[n], given[n + 1]) for n in (2, 4, 6, 8)]
         if not isinstance(mask, Subgraph):
             raise NotLowered("the mask is no traced function")
-        if not isinstance(rows, int) or not isinstance(columns, int):
-            raise NotLowered("the blocks of the mask have no known size")
         if rows >= UNBLOCKED and columns >= UNBLOCKED:
             pairs = [None] * 4
         elif pairs[0] is None:
@@ -110,6 +113,13 @@ class BlockMask:
         elif rows % LEAST_BLOCK or columns % LEAST_BLOCK:
             raise NotLowered(f"a block of {rows} x {columns} is no tile of tensor cores")
         return BlockMask(*pairs, rows, columns, mask)
+
+
+def _number(value: object) -> int:
+    known = value.constant if isinstance(value, Expr) else value
+    if not isinstance(known, int):
+        raise NotLowered("the blocks of the mask have no known size")
+    return known
 
 
 def _pair(first: object, second: object) -> tuple[TensorValue, TensorValue] | None:
@@ -167,7 +177,7 @@ def at(axis: Symbol) -> Expr:
     return Expr.of(0) if axis.size == 1 else Expr.of(axis)
 
 
-@register(torch.ops.higher_order.flex_attention)
+@register(HIGHER.flex_attention)
 def flex_attention(
     lowering: Lowering,
     query: TensorValue,
@@ -229,6 +239,22 @@ def flex_attention(
         reduced = (*reduced, loops.block)
     lowering.emit(Body(axes, reduced, tuple(stores)))
     return tuple(results)
+
+
+def settle_heads(graph: fx.Graph) -> None:
+    """Guard the number of heads, and their depths, to be what they are: kernels are for those."""
+    for node in graph.nodes:
+        if node.target not in (HIGHER.flex_attention, HIGHER.flex_attention_backward):
+            continue
+        for each in node.args[:3]:
+            tensor = each.meta.get("val") if isinstance(each, fx.Node) else None
+            if isinstance(tensor, torch.Tensor) and tensor.dim() == 4:
+                settle(tensor.shape[1])
+                settle(tensor.shape[3])
+        masks = [each for each in node.args if isinstance(each, tuple) and len(each) > MASK_PARTS]
+        for each in masks[0][-3:-1] if masks else ():
+            if isinstance(each, fx.Node) and isinstance(each.meta.get("val"), torch.SymInt):
+                settle(each.meta["val"])
 
 
 def require_kernel(lowering: Lowering, *tensors: TensorValue) -> None:

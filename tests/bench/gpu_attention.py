@@ -184,9 +184,7 @@ def measure(case: Case, options: argparse.Namespace) -> tuple[str, dict[str, flo
     if backward:
         given = tuple(t.detach().requires_grad_() for t in inputs)
         gradient = torch.randn_like(given[0])
-        calls = {
-            name: _backward(function, given, gradient) for name, function in functions.items()
-        }
+        calls = {name: _backward(function, given, gradient) for name, function in functions.items()}
         times = gpu.interleave(calls, options.seconds)
         found |= {f"{name} back": statistics.median(each) for name, each in times.items()}
     columns = ("fusec", "inductor", "library", "eager")
@@ -195,7 +193,9 @@ def measure(case: Case, options: argparse.Namespace) -> tuple[str, dict[str, flo
         for c in (*columns, *(f"{each} back" for each in columns))
     )
     ratios = "".join(
-        f"{found[f'inductor{b}'] / found[f'fusec{b}']:>7.2f}" if f"inductor{b}" in found else " " * 7
+        f"{found[f'inductor{b}'] / found[f'fusec{b}']:>7.2f}"
+        if f"inductor{b}" in found
+        else " " * 7
         for b in ("", " back")
     )
     note = wrong or ("fell back" if functions["fusec"].fallbacks else "")  # type: ignore[attr-defined]
@@ -216,9 +216,7 @@ def _bound(function: Callable[..., object], inputs: tuple[Any, ...]) -> Callable
     return lambda: function(*inputs)
 
 
-def _backward(
-    function: Any, inputs: tuple[Tensor, ...], gradient: Tensor
-) -> Callable[[], object]:
+def _backward(function: Any, inputs: tuple[Tensor, ...], gradient: Tensor) -> Callable[[], object]:
     result = function(*inputs)
     return lambda: torch.autograd.grad(result, inputs, gradient, retain_graph=True)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
@@ -88,6 +88,7 @@ class BlockMask:
         rows: Queries of a block.
         columns: Keys of a block.
         mask: The user's function.
+        by_keys: Whether the lists are of queries, one for each block of keys.
     """
 
     partial: tuple[TensorValue, TensorValue] | None
@@ -97,6 +98,17 @@ class BlockMask:
     rows: int
     columns: int
     mask: Subgraph
+    by_keys: bool = False
+
+    def turned(self) -> BlockMask:
+        """Return the same with lists of queries.
+
+        Raises:
+            NotLowered: There are none.
+        """
+        if self.partial is not None and self.partial_queries is None:
+            raise NotLowered("the mask does not list the queries of a block of keys")
+        return replace(self, partial=self.partial_queries, full=self.full_queries, by_keys=True)
 
     @staticmethod
     def of(given: Sequence[object]) -> BlockMask:
@@ -333,23 +345,24 @@ def _count(mask: BlockMask) -> Expr:
 
 
 def listed(loops: Loops, mask: BlockMask, lists: tuple[TensorValue, TensorValue]) -> Node:
-    """Return whether the key's block is among those listed for the query's."""
+    """Return whether the key's block is among those listed for the query's, or the other way."""
     counts, places = lists
     outer = tuple(
         Expr.of(0) if size.constant == 1 else at(axis)
         for axis, size in zip((loops.batch, loops.head), counts.shape, strict=False)
     )
-    row = (*outer, at(loops.query) // mask.rows)
+    own, other = at(loops.query) // mask.rows, at(loops.key) // mask.columns
+    if mask.by_keys:
+        own, other = other, own
+    row = (*outer, own)
     entry = index_value(at(loops.block), counts.dtype)
     there = ops.binary("lt", entry, counts.at(row))
-    column = index_value(at(loops.key) // mask.columns, places.dtype)
+    column = index_value(other, places.dtype)
     same = ops.binary("eq", places.at((*row, at(loops.block))), column)
     return reduce("any", ops.binary("logical_and", there, same), (loops.block,), torch.bool)
 
 
-def scalar(
-    lowering: Lowering, node: Node, dtype: torch.dtype, device: torch.device
-) -> TensorValue:
+def scalar(lowering: Lowering, node: Node, dtype: torch.dtype, device: torch.device) -> TensorValue:
     """Return a float32 value as the 0-d tensor of ``dtype`` that a function was traced with."""
     rounded = ops.cast(node, dtype, implicit=True)
     return TensorValue((), dtype, device, lambda index: rounded)

@@ -23,6 +23,7 @@ from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line
 from fusec.lower import (  # noqa: F401  (importing a family registers it)
     attention,
+    attention_backward,
     convolution,
     embedding,
     factories,

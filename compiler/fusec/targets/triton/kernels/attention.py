@@ -8,15 +8,15 @@ writer turns into statements as everywhere else.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import jinja2
 
 from fusec.ir import ops
-from fusec.ir.body import Body, Store
-from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, const, walk
+from fusec.ir.body import Body
+from fusec.ir.index import Expr
+from fusec.ir.node import Node, const
+from fusec.targets.triton.kernels.attention_tiles import Tiles
 from fusec.targets.triton.kernels.matmul import insert
 from fusec.targets.triton.kernels.score_patterns import quicken, relaxed
 from fusec.targets.triton.plan.choice import power_of_two
@@ -65,12 +65,10 @@ def write(file: File, found: Attention) -> None:
     _Writer(file, found).write()
 
 
-class _Writer:
+class _Writer(Tiles):
     def __init__(self, file: File, found: Attention) -> None:
-        self.file = file
+        super().__init__(file, found.batch, found.head, (found.product,), found.key)
         self.found = found
-        self.knobs = {knob.name: knob for knob in file.choice.knobs}
-        self.wide = "" if file.index == "tl.int32" else f".to({file.index})"
         m, n = found.sizes
         place = found.query.index[2]
         own = place.constant is None and place == Expr.of(found.row)
@@ -84,22 +82,13 @@ class _Writer:
         self.depth_mask = "depth_inside" if self.depth != depth else ""
         self.width_mask = "width_inside" if self.width != width else ""
 
-    def extent(self, axis: Symbol) -> int:
-        size = axis.size.constant if axis.size is not None else None
-        assert size is not None
-        return size
-
-    def divides(self, name: str, size: Expr) -> bool:
-        """Whether tiles of every width worth trying fit into a size without a rest."""
-        knob = self.knobs[name]
-        largest = max(*knob.choices, knob.value)
-        return size.constant is not None and size.constant % largest == 0
-
     def write(self) -> None:
         file, found = self.file, self.found
         m, pairs = file.host(found.sizes[0]), file.host(found.pairs)
         tiles = f"triton.cdiv({m}, BLOCK_M)" + ("" if pairs == "1" else f" * {pairs}")
-        constants = [(knob.name, knob.name) for knob in file.knobs] + self.list_constants()
+        constants = [(knob.name, knob.name) for knob in file.knobs] + self.list_constants(
+            found.partial
+        )
         if not self.split:
             kernel = self.kernel(file.name)
             self.fill(kernel)
@@ -122,13 +111,6 @@ class _Writer:
 
     # -- dimensions -------------------------------------------------------------------------
 
-    def outer_dims(self) -> list[Dim]:
-        found = []
-        for axis, name in ((self.found.batch, "batch"), (self.found.head, "head")):
-            if axis is not None:
-                found.append(Dim(axis, axis.size or Expr.of(1), name, "", "", -1))
-        return found
-
     def row_dim(self) -> Dim:
         size = self.found.sizes[0]
         return Dim(self.found.row, size, self.row_name, "BLOCK_M", self.m_mask, 0)
@@ -148,9 +130,6 @@ class _Writer:
     def width_dim(self) -> Dim:
         axis = self.found.width
         return Dim(axis, axis.size or Expr.of(1), "width", str(self.width), self.width_mask, 1)
-
-    def tile(self, *dims: Dim) -> Tile:
-        return Tile(self.file.body, (*self.outer_dims(), *dims), None, 2)
 
     def kernel(self, name: str) -> Kernel:
         kernel = self.file.new_kernel(name, self.file.body, Tile(self.file.body, (), None, 2))
@@ -222,27 +201,7 @@ class _Writer:
             kept=self.parts(outer) if self.split else [],
             row=self.row_name,
         )
-        sources = (found.product.source,)
-        for line in text.splitlines():
-            bare = line.strip()
-            if not bare:
-                continue
-            kernel.writer.depth = (len(line) - len(line.lstrip())) // 4
-            if bare.startswith("@"):
-                insert(kernel.writer, pieces[bare[1:]])
-            else:
-                kernel.writer.line(bare, sources if "tl.dot(" in bare else ())
-        kernel.writer.depth = 0
-
-    def places(self, outer: Block) -> list[str]:
-        """Return the statements that say which batch and which head a program has."""
-        found = self.found
-        if found.batch is None:
-            return [] if found.head is None else ["head = pair"]
-        if found.head is None:
-            return ["batch = pair"]
-        heads = outer.index(found.head.size or Expr.of(1))
-        return [f"batch = pair // {heads}", f"head = pair % {heads}"]
+        self.insert_text(kernel, text, pieces, (found.product.source,))
 
     def describe(self, kernel: Kernel, loop: _Loop, score: str) -> dict[str, object]:
         """Return what the template asks of a loop."""
@@ -250,66 +209,7 @@ class _Writer:
         described["comment"] = loop.comment
         if loop.listed is None:
             return described
-        listed = loop.listed
-        first = Symbol("first", "axis", self.found.sizes[0])
-        dims = [Dim(first, first.size or Expr.of(1), "first", "", "", -1)]
-        block = Block(replace(kernel, tile=self.tile(*dims), writer=Writer()))
-        moves = {self.found.row: Expr.of(first), listed.entry: Expr.of(0)}
-        for what, load in (("count", listed.count), ("place", listed.place)):
-            index = tuple(e.substitute(moves) for e in load.index)
-            described[what] = block.pointer(load.buffer, index)[0]
-        described["columns"] = listed.columns
-        described["entries"] = self.entries(listed)
-        return described
-
-    def entries(self, listed: Listed) -> str:
-        """Return the length of a list's tile: a power of two."""
-        size = listed.entry.size or Expr.of(1)
-        return "ENTRIES" if size.constant is None else str(power_of_two(size.constant))
-
-    def list_constants(self) -> list[tuple[str, str]]:
-        """Return the constants that ``launch`` passes for lists whose length may change."""
-        listed = self.found.partial
-        if listed is None or self.entries(listed) != "ENTRIES":
-            return []
-        size = self.file.host(listed.entry.size or Expr.of(1))
-        return [("ENTRIES", f"triton.next_power_of_2({size})")]
-
-    def operand(self, kernel: Kernel, load: Load, name: str, *dims: Dim) -> Writer:
-        """Write the load of a tile, with zeros outside."""
-        own = replace(kernel, tile=self.tile(*dims), writer=Writer(), names={})
-        block = Block(own)
-        address, along = block.pointer(load.buffer, load.index)
-        masks = [dim.mask for dim in dims if dim.mask and dim in along]
-        given = f", {' & '.join(masks)}, other=0.0" if masks else ""
-        own.writer.line(f"{name} = tl.load({address}{given})", (load.source,))
-        return own.writer
-
-    def before(self, kernel: Kernel, roots: Sequence[Node]) -> tuple[Writer, Block]:
-        """Write what does not depend on the key, before the loops; return the known values."""
-        own = replace(kernel, writer=Writer())
-        block = Block(own)
-        nodes = self.own_nodes(roots)
-        own.free = {**kernel.free, **self.free_of(nodes)}
-        own.relaxed = frozenset()
-        key = self.found.key
-        still = [n for n in nodes if key not in own.free[n]]
-        plain = {n for n in still if isinstance(n, Const | IndexValue)}
-        plain |= {n for n in still if isinstance(n, Cast) and n.args[0] in plain}
-        still = [n for n in still if n not in plain]
-        users = [n for n in nodes if n not in still]
-        asked = {a for n in users for a in n.args} | set(roots)
-        wanted = [n for n in still if n in asked]
-        block.must_name.update(wanted)
-        needed = [n for n in walk(tuple(wanted), Dot) if n in still or n in plain]
-        block.write(needed, roots=wanted)
-        kernel.taken = own.taken
-        return own.writer, block
-
-    def own_nodes(self, roots: Sequence[Node]) -> list[Node]:
-        """Return what is computed of a score, arguments first, without the product itself."""
-        product = self.found.product
-        return [n for n in walk(tuple(roots), Dot) if n is not product]
+        return described | self.lists(kernel, loop.listed, self.found.row)
 
     def score(self, kernel: Kernel, before: Block, root: Node) -> tuple[Writer, str]:
         """Write what becomes of a score; return the statements, and the text of the result."""
@@ -327,17 +227,6 @@ class _Writer:
         if text.literal or not {0, 1} <= dims:
             return own.writer, f"tl.broadcast_to({text.source}, (BLOCK_M, BLOCK_N))"
         return own.writer, text.source
-
-    def free_of(self, nodes: Sequence[Node]) -> dict[Node, frozenset[Symbol]]:
-        """Return the axes that values depend on, those that were put together here too."""
-        found: dict[Node, frozenset[Symbol]] = {}
-        loops = frozenset((*self.file.body.axes, self.found.key))
-        for node in nodes:
-            axes = {s for e in node.exprs() for s in e.symbols() if s.kind == "axis"}
-            for arg in node.args:
-                axes |= loops if isinstance(arg, Dot) else found.get(arg, frozenset())
-            found[node] = frozenset(axes)
-        return found
 
     def parts(self, outer: Block) -> list[str]:
         """Return the statements that keep a program's share of its rows."""
@@ -401,17 +290,6 @@ class _Writer:
             writer.line('most = tl.where(total == 0.0, -float("inf"), most)')
             self.save(own, found.mosts, f"most{spread}")
         return writer
-
-    def save(self, kernel: Kernel, store: Store, value: str) -> None:
-        """Write a store of a program's rows."""
-        block = Block(kernel)
-        address, along = block.pointer(store.buffer, store.index)
-        masks = [dim.mask for dim in block.ordered(along) if dim.mask]
-        mask = f", {' & '.join(masks)}" if masks else ""
-        if not any(dim.place >= 0 for dim in along):
-            value = f"tl.sum({value}, 1)"  # one row: a block of one number
-            address = f"{address} + tl.arange(0, 1)"
-        kernel.writer.line(f"tl.store({address}, {value}{mask})", (store.source,))
 
 
 __all__ = ["TEMPLATE_NAMES", "Body", "take_apart", "write"]

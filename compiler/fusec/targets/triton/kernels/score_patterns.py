@@ -76,9 +76,7 @@ def _converted(node: Node) -> Node | None:
 def relaxed(body: Body, root: Node) -> frozenset[Node]:
     """Return the values below a score that quick instructions may compute."""
     rounded = cast(root, torch.bfloat16)
-    found = relaxed_nodes(
-        Body(body.axes, body.reduce_axes, (Store("", (), rounded),)), quick=True
-    )
+    found = relaxed_nodes(Body(body.axes, body.reduce_axes, (Store("", (), rounded),)), quick=True)
     return found & frozenset(walk((root,), Dot))
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import torch
 
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, FloorDiv, Symbol
@@ -92,14 +90,14 @@ class Attention:
     @property
     def sizes(self) -> tuple[Expr, Expr]:
         """The numbers of queries and of keys."""
-        return _size(self.row), _size(self.key)
+        return size_of(self.row), size_of(self.key)
 
     @property
     def pairs(self) -> Expr:
         """The number of heads of all batches."""
         found = Expr.of(1)
         for axis in (self.batch, self.head):
-            found = found * _size(axis)
+            found = found * size_of(axis)
         return found
 
     @property
@@ -114,7 +112,8 @@ class Attention:
         return self.weighted.args[0].dtype.itemsize == 2
 
 
-def _size(axis: Symbol | None) -> Expr:
+def size_of(axis: Symbol | None) -> Expr:
+    """Return the extent of a loop; 1 where there is none."""
     return Expr.of(1) if axis is None or axis.size is None else axis.size
 
 
@@ -131,13 +130,7 @@ def take_apart(body: Body) -> Attention:
     modified, mask = masked, None
     if isinstance(masked, Op) and masked.name == "where" and _is_nothing(masked.args[2]):
         mask, modified, _ = masked.args
-    partial = full = None
-    if isinstance(mask, Op) and mask.name == "logical_or" and isinstance(mask.args[0], Reduce):
-        full, mask = _listed(mask.args[0]), mask.args[1]
-    if isinstance(mask, Reduce):
-        partial, mask = _listed(mask), None
-    elif isinstance(mask, Op) and mask.name == "logical_and" and isinstance(mask.args[0], Reduce):
-        partial, mask = _listed(mask.args[0]), mask.args[1]
+    partial, full, mask = parts_of_mask(mask)
     (key,), (depth,) = weighted.axes, product.axes
     lists = {each.entry for each in (partial, full) if each is not None}
     (width,) = (a for a in body.reduce_axes if a not in {key, depth} | lists)
@@ -180,6 +173,18 @@ def take_apart(body: Body) -> Attention:
         sums,
         mosts,
     )
+
+
+def parts_of_mask(mask: Node | None) -> tuple[Listed | None, Listed | None, Node | None]:
+    """Return the lists of blocks that are kept in part, and whole; and the mask in the former."""
+    partial = full = None
+    if isinstance(mask, Op) and mask.name == "logical_or" and isinstance(mask.args[0], Reduce):
+        full, mask = _listed(mask.args[0]), mask.args[1]
+    if isinstance(mask, Reduce):
+        partial, mask = _listed(mask), None
+    elif isinstance(mask, Op) and mask.name == "logical_and" and isinstance(mask.args[0], Reduce):
+        partial, mask = _listed(mask.args[0]), mask.args[1]
+    return partial, full, mask
 
 
 def heads_together(body: Body) -> Body:
@@ -232,7 +237,12 @@ def _listed(node: Reduce) -> Listed:
     (entry,) = node.axes
     assert isinstance(count, Load)
     assert isinstance(place, Load)
-    return Listed(count, place, _divisor(count.index[2]), _divisor(column.exprs()[0]), entry)
+    return Listed(count, place, _divisor(count.index[2]), _columns(column), entry)
+
+
+def _columns(node: Node) -> int:
+    """Return the constant in a position of data, which is 0 where there is one block."""
+    return _divisor(node.exprs()[0]) if node.exprs() else 1 << 30
 
 
 def _divides(expr: Expr) -> bool:
@@ -249,8 +259,8 @@ def _divisor(expr: Expr) -> int:
 
 
 _MEANINGS = {
-    "BLOCK_M": ((16, 32, 64, 128), "queries of a program"),
-    "BLOCK_N": ((16, 32, 64, 128), "keys of a step"),
+    "BLOCK_M": ((16, 32, 64, 128), "queries of a tile"),
+    "BLOCK_N": ((16, 32, 64, 128), "keys of a tile"),
     "GROUP_H": ((1, 2, 4, 8, 16, 32), "heads whose rows come together"),
     "SPLITS": ((1, 2, 4, 8, 16, 32, 64), "programs that share the keys of a row"),
     "NUM_WARPS": ((2, 4, 8), "warps a program, 32 threads each"),
@@ -269,7 +279,7 @@ def choose_attention(
         settings: Values of tunables, where a measurement knows better than the rules.
     """
     rows, keys = (known(size) for size in found.sizes)
-    depth = max(known(_size(found.depth)), known(_size(found.width)))
+    depth = max(known(size_of(found.depth)), known(size_of(found.width)))
     values = _defaults(found, rows, depth)
     blocks = [each for each in (found.partial, found.full) if each is not None]
     kind = "attention"
@@ -277,17 +287,30 @@ def choose_attention(
         kind = "shared attention"
         values["SPLITS"] = _splits(found, rows, keys)
     values |= dict(settings)
-    knobs = []
-    for name, value in values.items():
+    knobs = make_knobs(values, [b.rows for b in blocks], [b.columns for b in blocks])
+    return Choice(kind, (), knobs=knobs)
+
+
+def make_knobs(
+    values: Mapping[str, int], rows: Sequence[int], columns: Sequence[int]
+) -> tuple[Knob, ...]:
+    """Return tunables; tiles divide the blocks of the mask.
+
+    Args:
+        values: By name.
+        rows: Queries of a block.
+        columns: Keys of a block.
+    """
+    found = []
+    for name, wanted in values.items():
         choices, meaning = _MEANINGS[name]
-        if name == "BLOCK_M":
-            choices = tuple(c for c in choices if all(b.rows % c == 0 for b in blocks))
-        if name == "BLOCK_N":
-            choices = tuple(c for c in choices if all(b.columns % c == 0 for b in blocks))
-        if name in ("BLOCK_M", "BLOCK_N"):
-            value = max((c for c in choices if c <= value), default=choices[0])
-        knobs.append(Knob(name, value, choices, meaning))
-    return Choice(kind, (), knobs=tuple(knobs))
+        sizes = {"BLOCK_M": rows, "BLOCK_N": columns}.get(name)
+        value = wanted
+        if sizes is not None:
+            choices = tuple(c for c in choices if all(size % c == 0 for size in sizes))
+            value = max((c for c in choices if c <= wanted), default=choices[0])
+        found.append(Knob(name, value, choices, meaning))
+    return tuple(found)
 
 
 FEW_QUERIES = 64
@@ -324,4 +347,13 @@ def _defaults(found: Attention, rows: int, depth: int) -> dict[str, int]:
     }
 
 
-__all__ = ["Attention", "Listed", "choose_attention", "heads_together", "take_apart"]
+__all__ = [
+    "Attention",
+    "Listed",
+    "choose_attention",
+    "heads_together",
+    "make_knobs",
+    "parts_of_mask",
+    "size_of",
+    "take_apart",
+]

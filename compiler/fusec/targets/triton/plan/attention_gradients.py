@@ -198,9 +198,9 @@ def _tile(found: Gradients, depth: int) -> tuple[int, int, int, int]:
     if not found.quick:
         return (32, 32, 4, 1)
     if depth <= 64:
-        return (128, 64, 8, 2)
+        return (64, 128, 4, 2) if found.by_keys else (64, 64, 4, 3)
     if depth <= 128:
-        return (128, 64, 8, 2) if found.by_keys else (64, 64, 4, 2)
+        return (128, 64, 8, 3)
     return (64, 32, 8, 1)
 
 

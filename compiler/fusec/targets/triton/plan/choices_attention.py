@@ -329,7 +329,7 @@ def _defaults(found: Attention, rows: int, depth: int) -> dict[str, int]:
     if not half:
         sizes = (64, 32, 4, 2) if depth <= 64 else (32, 32, 4, 2)
     elif depth <= 64:
-        sizes = (64, 128, 4, 2)
+        sizes = (128, 64, 4, 3)
     elif depth <= 128:
         sizes = (64, 64, 4, 3)
     else:

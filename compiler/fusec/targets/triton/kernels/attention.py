@@ -14,11 +14,11 @@ import jinja2
 
 from fusec.ir import ops
 from fusec.ir.body import Body
-from fusec.ir.index import Expr
-from fusec.ir.node import Node, const
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.node import Dot, Node, const, walk
 from fusec.targets.triton.kernels.attention_tiles import Tiles
 from fusec.targets.triton.kernels.matmul import insert
-from fusec.targets.triton.kernels.score_patterns import quicken, relaxed
+from fusec.targets.triton.kernels.score_patterns import quicken, relaxed, without_row_term
 from fusec.targets.triton.plan.choice import power_of_two
 from fusec.targets.triton.plan.choices_attention import Attention, Listed, take_apart
 from fusec.targets.triton.plan.tiling import Dim, Tile
@@ -32,8 +32,9 @@ from fusec.targets.triton.text.writer import Writer
 TEMPLATE_NAMES = frozenset(
     "program tiles tile group height pair batch head first q_idx q_inside depth depth_inside width "
     "width_inside query key value keys kv_row kv_idx kv_inside kv_row_inside score most total "
-    "ENTRIES result block blocks done entry listed apart until end start higher reference weight shrink share split "
-    "splits row row_inside line place results mosts mosts_of_parts sums rows".split()
+    "ENTRIES result block blocks done entry listed apart until end start higher reference weight "
+    "shrink share split splits row row_inside line place results mosts mosts_of_parts sums "
+    "rows".split()
 )
 LOWEST = "-3.4028234663852886e38"
 
@@ -69,6 +70,8 @@ class _Writer(Tiles):
     def __init__(self, file: File, found: Attention) -> None:
         super().__init__(file, found.batch, found.head, (found.product,), found.key)
         self.found = found
+        self.first = Symbol("first", "axis", found.row.size)  # of a tile's queries
+        self.row_term: Node | None = None  # what is left out of all scores of a row
         m, n = found.sizes
         place = found.query.index[2]
         own = place.constant is None and place == Expr.of(found.row)
@@ -134,15 +137,30 @@ class _Writer(Tiles):
     def kernel(self, name: str) -> Kernel:
         kernel = self.file.new_kernel(name, self.file.body, Tile(self.file.body, (), None, 2))
         kernel.taken.update(TEMPLATE_NAMES)
-        kernel.tile = self.tile(self.row_dim(), self.key_dim(down=False))
+        size = self.first.size or Expr.of(1)
+        first = Dim(self.first, size, "first", "", "", -1)
+        kernel.tile = self.tile(first, self.row_dim(), self.key_dim(down=False))
         return kernel
 
     # -- the function -----------------------------------------------------------------------
 
+    def modified(self) -> Node:
+        """Return the score, in cheaper steps where the weights are rounded."""
+        if not self.found.quick:
+            return self.found.modified
+        (score,) = quicken([self.found.modified])
+        if self.found.careful:
+            return score
+        free = self.free_of(walk((score,), Dot))
+        score, self.row_term = without_row_term(
+            score, self.first, lambda node: self.over in free[node]
+        )
+        return score
+
     def loops(self) -> list[_Loop]:
         """Return the loops over keys: over listed blocks, or over all."""
         found = self.found
-        masked = modified = quicken(found.modified) if found.quick else found.modified
+        masked = modified = self.modified()
         if found.mask is not None:
             masked = ops.where(found.mask, modified, const(-float("inf"), modified.dtype))
         if found.partial is None:
@@ -164,7 +182,10 @@ class _Writer(Tiles):
             ),
         }
         loops = self.loops()
-        pieces["before"], before = self.before(kernel, [loop.value for loop in loops])
+        roots = [loop.value for loop in loops]
+        if self.row_term is not None:
+            roots.append(self.row_term)
+        pieces["before"], before = self.before(kernel, roots)
         described = []
         for loop in loops:
             pieces[loop.name], score = self.score(kernel, before, loop.value)
@@ -198,10 +219,18 @@ class _Writer(Tiles):
             scores=f"tl.dot(query, key.T{exact})",
             weighted=f"tl.dot({weight}, value, result * shrink[:, None]{exact})",
             split=self.split,
+            row_term=self.row_text(before),
             kept=self.parts(outer) if self.split else [],
             row=self.row_name,
         )
         self.insert_text(kernel, text, pieces, (found.product.source,))
+
+    def row_text(self, before: Block) -> str:
+        """Return what is to be given back to the rows' mosts, where somebody asks for them."""
+        asked = self.found.sums is not None or self.found.mosts is not None
+        if self.row_term is None or not asked:
+            return ""
+        return f"tl.sum({before.value(self.row_term).source}, 1) * {self.found.factor!r}"
 
     def describe(self, kernel: Kernel, loop: _Loop, score: str) -> dict[str, object]:
         """Return what the template asks of a loop."""

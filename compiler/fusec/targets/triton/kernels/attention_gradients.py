@@ -152,7 +152,7 @@ class _Writer(Tiles):
         found, outer = self.found, Block(kernel)
         names, pieces = self.tiles(kernel)
         parts = self.parts()
-        roots = [self.quickened(root) for part in parts for root in part.roots]
+        roots = [root for part in parts for root in self.quickened(part.roots)]
         pieces["before"], before = self.before(kernel, roots)
         described = [self.part(kernel, part, before, names, pieces) for part in parts]
         pieces["epilogue"] = self.epilogue(kernel)
@@ -249,8 +249,8 @@ class _Writer(Tiles):
             parts.insert(0, _Part("whole", found.full, found.roots(masked=False), comment))
         return parts
 
-    def quickened(self, root: Node) -> Node:
-        return quicken(root) if self.found.quick else root
+    def quickened(self, roots: tuple[Node, ...]) -> tuple[Node, ...]:
+        return quicken(roots) if self.found.quick else roots
 
     def part(
         self,
@@ -265,7 +265,7 @@ class _Writer(Tiles):
         described: dict[str, object] = {"name": part.name, "count": "", "comment": part.comment}
         if part.listed is not None:
             described |= self.lists(kernel, part.listed, found.own, self.members())
-        roots = [self.quickened(root) for root in part.roots]
+        roots = self.quickened(part.roots)
         own = replace(
             kernel, writer=Writer(), names=dict(before.kernel.names), taken=set(kernel.taken)
         )

@@ -61,10 +61,11 @@ bench-compile: $(INSTALLED) ## Compile time beside TorchInductor's (ARGS="--help
 bench-calls: $(INSTALLED) ## What a small call costs, beside eager and TorchDynamo (ARGS="--help")
 	@$(BIN)/python tests/bench/calls.py $(ARGS)
 
-lint: $(INSTALLED) ## Check style and types
+lint: $(INSTALLED) ## Check style, types and layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
 
 format: $(INSTALLED) ## Rewrite the code in the project's style
 	@$(BIN)/ruff check --fix .

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from fusec.version import __version__
 
 if TYPE_CHECKING:
     from fusec.api import CompiledFunction, compile, device_summary, explain
-    from fusec.call.compiled_graph import CompiledGraph
+    from fusec.compiled.graph import CompiledGraph
     from fusec.errors import FusecError
     from fusec.kernel import Kernel
     from fusec.options import Options
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Imported when first used: the worker that runs candidate kernels must stay small and quick.
 _HOMES = {
     "CompiledFunction": "fusec.api",
-    "CompiledGraph": "fusec.call.compiled_graph",
+    "CompiledGraph": "fusec.compiled.graph",
     "FusecError": "fusec.errors",
     "Kernel": "fusec.kernel",
     "Options": "fusec.options",

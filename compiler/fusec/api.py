@@ -13,11 +13,9 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.compiler import is_dynamo_compiling
 
-from fusec.call.compiled_graph import CompiledGraph
 from fusec.call.native import call_by_route
 from fusec.capture import quiet_dynamo as quiet
 from fusec.capture.backend import Backend
-from fusec.capture.fast_path.shortcut import Shortcut
 from fusec.capture.graph_breaks import break_marker, breaks_since
 from fusec.capture.guards.described import (
     NotedGuard,
@@ -26,6 +24,8 @@ from fusec.capture.guards.described import (
     note_guards,
     too_often,
 )
+from fusec.capture.shortcut import Shortcut
+from fusec.compiled.graph import CompiledGraph
 from fusec.errors import FusecError
 from fusec.inspect.explain import Explanation
 from fusec.kernel import Kernel

@@ -147,7 +147,7 @@ class Runnable(Protocol):
 
 
 class KernelHost(Protocol):
-    """What a kernel needs of the graph it belongs to (``runtime.graph.CompiledGraph``)."""
+    """What a kernel needs of the graph it belongs to (``compiled.graph.CompiledGraph``)."""
 
     def build(self, kernel: Kernel, text: str) -> Runnable:
         """Build ``text`` in place of ``kernel``'s source. Raises CompileError."""
@@ -167,6 +167,9 @@ class KernelHost(Protocol):
         stop: threading.Event | None,
     ) -> TuningRun:
         """Search the tunables; see ``tune``."""
+
+    def export(self, kernel: Kernel, path: Path, *, form: Literal["file", "library"]) -> Path:
+        """Write the text in use as a file that stands alone; see ``Kernel.export``."""
 
 
 class Kernel:
@@ -217,6 +220,14 @@ class Kernel:
     def edited(self) -> bool:
         """Whether the text in use differs from the generated one."""
         return self._text is not None and self._text != self.generated.text
+
+    @property
+    def state(self) -> Literal["generated", "tuned", "edited"]:
+        """What has become of the generated text; tuned is one with other values of tunables."""
+        if not self.edited:
+            return "generated"
+        same = _without_values(self.source) == _without_values(self.generated.text)
+        return "tuned" if same else "edited"
 
     @property
     def tunables(self) -> tuple[Tunable, ...]:
@@ -342,10 +353,12 @@ class Kernel:
             FusecError: The suffix does not fit, the kernel cannot be an operator, or the file
                 cannot be written.
         """
-        from fusec.export.standalone import export_kernel
-
-        return export_kernel(self, Path(path), form=form)
+        return self.host.export(self, Path(path), form=form)
 
     def __repr__(self) -> str:
         state = "edited" if self.edited else "generated"
         return f"<Kernel {self.name} ({self.target}, {state}): {self.generated.summary}>"
+
+
+def _without_values(text: str) -> str:
+    return set_tunables(text, dict.fromkeys((t.name for t in read_tunables(text)), 0))

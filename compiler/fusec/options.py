@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fusec.errors import BadOption
+from fusec.rule_text import read_rules
 
 TARGETS = ("auto", "cpp", "triton")
 PRODUCTS = ("small", "auto", "extern", "template")
@@ -75,8 +76,6 @@ class Options:
         for name in ("apart", "together"):
             given = getattr(self, name)
             if given:
-                from fusec.schedule.rules import read_rules
-
                 given = read_rules(name, given)
             object.__setattr__(self, name, tuple(given))  # a list from a mapping will do
         passes: object = self.without  # a name alone, and a list from a mapping, will do

@@ -49,6 +49,8 @@ class Compilation:
         updated: The graph's inputs that its first outputs are copied into when it is done.
         saved: Positions of the outputs that nobody but the backward graph sees.
         written: Told of each kernel that has to be built, as soon as it is written.
+        choose_products: What schedules a program with ``matmul="auto"``, where the machine is
+            asked which products are to be kernels; ``tune.asked``.
         writing: Held while a kernel is written, by whoever first reads it: the recorder is shared.
     """
 
@@ -65,6 +67,7 @@ class Compilation:
     updated: tuple[str, ...] = ()
     saved: tuple[int, ...] = ()
     written: Callable[[KernelSource], object] = lambda kernel: None
+    choose_products: Callable[..., Schedule] | None = None
     writing: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -100,9 +103,8 @@ def schedule(state: Compilation) -> Callable[[], str]:
         rules = wishes_of(state.program, options.apart, options.together)
         state.wishes = state.wishes.over(rules)
     if state.options.matmul == "auto":
-        from fusec.tune.products import choose_products
-
-        result = choose_products(state.program, products, wishes=state.wishes)
+        assert state.choose_products is not None
+        result = state.choose_products(state.program, products, wishes=state.wishes)
     else:
         if state.options.matmul == "small":
             products = small_products(state.program, products)

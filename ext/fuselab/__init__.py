@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from fusec.kernel import Kernel
     from fuselab.display.outcomes import EditOutcome, TuningOutcome
+    from fuselab.edit_record import Edit
     from fuselab.session.fused_cell import FusedCell
-    from fuselab.session.history import Edit
     from fuselab.session.session import Session
     from fuselab.session.warm_up import Ahead
 
@@ -93,7 +93,7 @@ def fuse(thing: Any = None, /, **options: Any) -> Any:
     Returns:
         Something to call in its place, whose ``result`` is what ``%%fuse`` shows.
     """
-    from fuselab.cell.function import fuse as fuse_one
+    from fuselab.session.fuse_function import fuse as fuse_one
 
     if thing is None:
         return lambda given: fuse_one(current_session(), given, **options)

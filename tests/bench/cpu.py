@@ -92,7 +92,7 @@ def measure(workload: Workload, threads: int, options: argparse.Namespace) -> Ro
     import torch
 
     import fusec
-    from fusec.tune.measure import interleave
+    from fusec.timing.measure import interleave
 
     torch._dynamo.reset()
     torch.set_num_threads(threads)

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 
 import fusec
-from fusec.tune.measure import interleave
+from fusec.timing.measure import interleave
 
 HALF, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 Tensors = tuple[torch.Tensor, ...]

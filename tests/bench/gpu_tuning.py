@@ -87,8 +87,8 @@ def tune(workload: Workload, options: argparse.Namespace, until: float) -> Any:
 def row_of(workload: Workload, graph: Any, kernel: Any, options: argparse.Namespace) -> Row | None:
     """Tune one kernel in both ways and time what was found; None where it takes next to nothing."""
     from fusec.cache import Store
+    from fusec.timing.measure import interleave
     from fusec.tunables import set_tunables
-    from fusec.tune.measure import interleave
     from fusec.tune.run import tune_in_graph
     from fusec.verify.timing import fresh_tensors
 

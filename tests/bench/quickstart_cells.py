@@ -108,7 +108,7 @@ def measure(
     name: str, function: Callable[..., Any], inputs: tuple[Any, ...], options: argparse.Namespace
 ) -> dict[str, Any]:
     """Check and time one cell; print its row."""
-    from fusec.tune.measure import interleave
+    from fusec.timing.measure import interleave
 
     torch._dynamo.reset()
     compiled = fusec.compile(function, keep_inputs=True)

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import gpu_tuning
 from gpu_workloads import tiny_size
 
-from fusec.tune import measure
+from fusec.timing import measure
 
 
 def test_it_compares_tuning_with_a_thorough_search(

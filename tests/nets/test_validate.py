@@ -111,7 +111,7 @@ def test_the_kernel_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_host_program_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fusec.call.part import CompiledPart
+    from fusec.compiled.part import CompiledPart
 
     entry = CompiledPart.entry
 

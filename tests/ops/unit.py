@@ -13,7 +13,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fusec.call.strided import clone_strided
+from fusec.memory.strided import clone_strided
 from ops.corners import corners
 from ops.databases import Asked, Unit, short
 from ops.judge import Case, Sample, Wrap, judge

@@ -14,7 +14,6 @@ import torch
 
 from fusec.call import native
 from fusec.call.huge_pages import empty_cpu
-from fusec.device import launch_records
 from fusec.device.driver import Machine
 from fusec.device.plan import DeviceProgram
 from fusec.device.residents import holders
@@ -22,6 +21,7 @@ from fusec.device.start_rows import in_rows
 from fusec.device.step_memory import share_memory, with_frees
 from fusec.device.steps import Call, Memory, Output, Place, Start, Step, Steps
 from fusec.targets.cpp.toolchain import build as cpp_build
+from fusec.targets.triton.toolchain import launch_records
 
 STREAM = 7
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fusec.export.standalone import export_kernel
 from fusec.ir.index import Expr
 from fusec.kernel import Argument, Kernel, KernelSource, Runnable, Signature
 from fusec.targets.cpp.toolchain.build import build, load
@@ -87,6 +88,9 @@ class Host:
 
     def tune(self, kernel: Kernel, **options: Any) -> Any:
         raise NotImplementedError
+
+    def export(self, kernel: Kernel, path: Path, **options: Any) -> Path:
+        return export_kernel(kernel, path, **options)
 
 
 def prepare(text: str, entry: str = "scale") -> Runnable:

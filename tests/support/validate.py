@@ -19,12 +19,12 @@ import pytest
 import torch
 from torch import fx
 
-from fusec.call.part import CompiledPart
-from fusec.call.strided import clone_strided
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
+from fusec.compiled.part import CompiledPart
 from fusec.ir.body import Compute, Program, Step, TensorRef
 from fusec.ir.interpret import run_body, run_program, size_values
 from fusec.ir.node import recording
+from fusec.memory.strided import clone_strided
 from programs.check import CLOSE, NUDGE, differences, widened
 
 # Points of a loop nest, of which the interpreter holds every value at once.

@@ -16,10 +16,10 @@ import torch
 
 from fusec.call import native
 from fusec.call.dlpack import dlpack_device, dlpack_type
-from fusec.call.readable import require, require_plain
 from fusec.errors import FusecError
 from fusec.ir.body import Buffer, Compute, Extern, Program
 from fusec.ir.index import Expr, FloorDiv, Mod, Symbol
+from fusec.memory.readable import require, require_plain
 
 # Steps of an expression as native code takes it.
 _NUMBER, _SIZE, _ADD, _MULTIPLY, _DIVIDE, _REMAINDER = range(6)

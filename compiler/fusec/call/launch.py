@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from fusec.call.readable import address
 from fusec.errors import FusecError
 from fusec.kernel import Signature
+from fusec.memory.readable import address
 from fusec.targets.cpp.toolchain.build import load
 
 _empty_on_current: Callable[..., torch.Tensor] = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]

@@ -12,15 +12,16 @@ from typing import Any
 
 import torch
 
-from fusec.call import native, readable
+from fusec.call import native
 from fusec.call.epilogue import Epilogue
 from fusec.call.huge_pages import POOLED_BYTES, empty_cpu, empty_large
 from fusec.call.launch import CppRunnable
-from fusec.call.poison import poison_scratch, poisoned
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.codegen.host_program import GROUPED_BYTES, Group, buffer_bytes
 from fusec.ir.body import Buffer, Compute, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
+from fusec.memory import readable
+from fusec.memory.poison import poison_scratch, poisoned
 
 SLOT, SCRATCH, NUMBER, SIZE, INPUT = range(5)  # kinds of kernel arguments, as in native/program.cpp
 ALIGNMENT = 64

@@ -18,8 +18,6 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from fusec.build.queue import BuildQueue
 from fusec.call import native
-from fusec.call.compiled_graph import CompiledGraph
-from fusec.call.part import CompiledPart
 from fusec.capture.background import Early
 from fusec.capture.fast_path.direct import (
     analyze_no_operators,
@@ -38,6 +36,8 @@ from fusec.capture.graph_inputs import (
     needs_eager,
     updated_inputs,
 )
+from fusec.compiled.graph import CompiledGraph
+from fusec.compiled.part import CompiledPart
 from fusec.errors import BadOption, DeviceNotThere, FusecError
 from fusec.gc_pause import Rest
 from fusec.graph.decompositions import decomposition_table
@@ -49,6 +49,7 @@ from fusec.options import Options
 from fusec.pipeline import Compilation, run_stages
 from fusec.report import Stage
 from fusec.targets.triton.toolchain import pool as triton_pool
+from fusec.tune.asked import choose_products, pin
 
 _STRICT = "FUSEC_STRICT"
 _MISPLACED = (
@@ -340,6 +341,7 @@ class _GraphCompiler:
             updated=updated_inputs(module),
             saved=self._saved(kind, module),
             written=queue.begin,
+            choose_products=choose_products,
         )
         try:
             stages += run_stages(state)
@@ -347,7 +349,7 @@ class _GraphCompiler:
             started = time.perf_counter()
             if kind == "inference":
                 self._choose_epilogue(part)
-            part.build(queue)
+            part.build(queue, pin=pin)
             stages.append(Stage("build", time.perf_counter() - started, ""))
             return part
         finally:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from fusec.call import native, poison, readable
+from fusec.call import native
 from fusec.call.results import expect
 from fusec.device.capture_policy import HELD, MOST_GRAPHS, MOST_RESIDING, Policy
 from fusec.device.captured_steps import (
@@ -27,7 +27,6 @@ from fusec.device.captured_steps import (
     work_count,
 )
 from fusec.device.driver import Machine, machine
-from fusec.device.launch_records import LaunchRecord, only_launches, record_of, recording
 from fusec.device.plan_check import agree, may_repeat
 from fusec.device.plan_policy import MOST_PLANS, Returning
 from fusec.device.plan_steps import device_steps
@@ -36,6 +35,13 @@ from fusec.device.step_numbers import Numbered, numbered
 from fusec.device.steps import Steps
 from fusec.ir.body import Buffer, Compute, Extern, Program
 from fusec.ir.index import Symbol
+from fusec.memory import poison, readable
+from fusec.targets.triton.toolchain.launch_records import (
+    LaunchRecord,
+    only_launches,
+    record_of,
+    recording,
+)
 
 _PLANS = "FUSEC_GPU_PLANS"
 _WRONG = "its results were not those of the host program"

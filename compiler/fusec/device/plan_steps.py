@@ -14,13 +14,13 @@ from fusec.codegen.host_program import (
     returns_list,
     view_of_buffer,
 )
-from fusec.device.launch_records import LaunchRecord
 from fusec.device.start_rows import in_rows
 from fusec.device.step_memory import share_memory, with_frees
 from fusec.device.steps import Call, Join, Memory, Output, Place, Start, Step, Steps
 from fusec.ir.aliases import may_view
 from fusec.ir.body import RANDOM_SEED, Compute, Extern, Program, TensorRef, tensor_refs
 from fusec.ir.index import Expr, Symbol
+from fusec.targets.triton.toolchain.launch_records import LaunchRecord
 
 
 def device_steps(

@@ -27,7 +27,7 @@ FORMS: tuple[Form, ...] = ("file", "library")
 _CPP_SUFFIXES = (".cpp", ".cc", ".cxx")
 _PYTHON = ".py"
 
-# The flags of ``runtime.cpp_compiler``, less what belongs to one machine's torch.
+# The flags of ``targets.cpp.toolchain.compiler``, less what belongs to one machine's torch.
 _FLAGS = (
     "-std=c++17",
     "-O3",

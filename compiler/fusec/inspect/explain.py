@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from fusec.call.compiled_graph import CompiledGraph
+from fusec.compiled.graph import CompiledGraph
 from fusec.report import (
     GraphBreak,
     Guard,

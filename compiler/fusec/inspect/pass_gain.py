@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from fusec.call.compiled_graph import CompiledGraph
 from fusec.capture.backend import Backend
+from fusec.compiled.graph import CompiledGraph
 from fusec.errors import FusecError
-from fusec.inspect.training_step import with_backward
 from fusec.report import OutputError, Timing
-from fusec.tune.measure import PRECISION, interleave
+from fusec.timing.measure import PRECISION, interleave
+from fusec.timing.training_step import with_backward
 from fusec.verify.compare import compare_outputs
 
 

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 import torch
 
 from fusec.build.queue import BuildQueue
-from fusec.call.compiled_graph import CompiledGraph
-from fusec.call.part import CompiledPart
+from fusec.compiled.graph import CompiledGraph
+from fusec.compiled.part import CompiledPart
 from fusec.errors import FusecError
 from fusec.options import Options
 from fusec.pipeline import Compilation, run_stages
 from fusec.report import Stage, Verdict
 from fusec.schedule.overrides import Wishes
 from fusec.schedule.rules import UnknownComputation, applies, known_names, wishes_of
+from fusec.tune.asked import choose_products, pin
 
 _REPLACED = ("lower", "schedule", "emit")
 
@@ -76,11 +77,12 @@ def compile_again(
             updated=part.state.updated,
             saved=part.state.saved,
             written=queue.begin,
+            choose_products=choose_products,
         )
         stages = run_stages(state)
         other = CompiledPart(part.kind, state, graph, keep=keep)
         other.epilogue = part.epilogue
-        other.build(queue)
+        other.build(queue, pin=pin)
     finally:
         queue.close()
     return other, stages

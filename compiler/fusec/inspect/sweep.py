@@ -5,17 +5,17 @@ from __future__ import annotations
 import copy
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from fusec.call.compiled_graph import CompiledGraph, NoInputs
+from fusec.compiled.graph import CompiledGraph, NoInputs
 from fusec.errors import FusecError
 from fusec.options import Options
 from fusec.report import Timing
-from fusec.tune.measure import interleave
+from fusec.timing.measure import interleave
 
 
 class FixedSize(FusecError):
@@ -112,6 +112,7 @@ def sweep(
     size: Size,
     values: list[int],
     *,
+    compile: Callable[..., Callable[..., Any]],
     seconds: float = 0.08,
     stop: threading.Event | None = None,
 ) -> Iterator[SweepPoint]:
@@ -121,6 +122,7 @@ def sweep(
         graph: Stays as it is; a copy is compiled.
         size: Which size varies.
         values: In the order wanted.
+        compile: ``fusec.compile``.
         seconds: For each.
         stop: Set it to end after the value that is measured.
 
@@ -128,14 +130,12 @@ def sweep(
         NoInputs: It has not run with its inputs kept.
         FixedSize: It runs at no other size: a view or a constant in it is for this one alone.
     """
-    from fusec.api import CompiledFunction
-
     inputs = graph.last_inputs
     if inputs is None:
         raise NoInputs(graph.name)
     options = graph.parts[0].state.options if graph.parts else Options()
     eager = copy.deepcopy(graph.eager)
-    compiled = CompiledFunction(eager, Options(target=options.target, dynamic=True))
+    compiled = compile(eager, target=options.target, dynamic=True)
     for value in values:
         if stop is not None and stop.is_set():
             return

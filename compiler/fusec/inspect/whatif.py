@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
-from fusec.call.compiled_graph import CompiledGraph, NoInputs
-from fusec.call.part import CompiledPart
-from fusec.call.strided import clone_strided
+from fusec.compiled.graph import CompiledGraph, NoInputs
+from fusec.compiled.part import CompiledPart
 from fusec.inspect.reschedule import compile_again
 from fusec.ir.body import Compute
 from fusec.ir.interpret import run_program
+from fusec.memory.strided import clone_strided
 from fusec.report import OutputError, Timing
 from fusec.schedule.choices import points
 from fusec.schedule.overrides import Wishes
 from fusec.schedule.step_graph import FusionView, fusion_view, why
-from fusec.tune.measure import PRECISION, interleave
+from fusec.timing.measure import PRECISION, interleave
 from fusec.verify.compare import compare_outputs
 
 # The reference in float64 holds every value of a kernel at once: a gigabyte of them at the most.

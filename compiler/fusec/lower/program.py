@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-import os
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -15,6 +14,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.errors import DeviceNotThere
 from fusec.graph.facts.storages import makers_of_shared_results
+from fusec.graph.facts.user_lines import user_line
 from fusec.graph.products.widened_halves import REASON, STORED
 from fusec.graph.refusals.kernels import refused
 from fusec.graph.simplify.extremes import COMPARED
@@ -56,20 +56,6 @@ from fusec.lower.values import (
     TensorValue,
 )
 from fusec.report import SourceLine
-
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n\s+(?P<text>.*))?')
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-
-
-def user_line(stack_trace: str | None) -> SourceLine | None:
-    """Return the innermost line of a stack trace that is not torch's own."""
-    found = None
-    for match in _FRAME.finditer(stack_trace or ""):
-        if not match["file"].startswith(_TORCH):
-            text = (match["text"] or "").strip()
-            found = SourceLine(match["file"], int(match["line"]), text)
-    return found
-
 
 # What may meet types that nothing computes in: it converts them.
 CONVERSIONS = frozenset({torch.ops.aten._to_copy, torch.ops.prims.convert_element_type})

@@ -7,17 +7,14 @@ the operators are what the drawing of a graph shows. ``add`` means every computa
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 
-from fusec.errors import BadOption, FusecError
+from fusec.errors import FusecError
 from fusec.ir.body import Compute, Extern, Program, Step
+from fusec.rule_text import name_parts
 from fusec.schedule.overrides import Wishes, pair
-
-ALLOWED = ("pairs of computations as the fusion graph calls them: gelu:layer_norm, add#2:sum",)
-_NAME = re.compile(r"^(.*?)\s*(?:#\s*(\d+))?$")
 
 
 class UnknownComputation(FusecError):
@@ -26,39 +23,6 @@ class UnknownComputation(FusecError):
     def __init__(self, rule: str, known: Iterable[str]) -> None:
         names = ", ".join(dict.fromkeys(known))
         super().__init__(f"no graph computes both of {rule!r}", f"there is: {names or 'nothing'}")
-
-
-def read_rules(option: str, given: object) -> tuple[str, ...]:
-    """Return rules as they are kept: a tuple of ``a:b``.
-
-    Args:
-        option: What they are called, for the message.
-        given: A text with commas between the rules, or a sequence of texts.
-
-    Raises:
-        BadOption: Something that is no pair of names.
-    """
-    texts = given.split(",") if isinstance(given, str) else given
-    if not isinstance(texts, (list, tuple)):
-        raise BadOption(option, given, ALLOWED)
-    found = []
-    for text in texts:
-        names = [name.strip() for name in str(text).split(":")]
-        if len(names) != 2 or not all(names):
-            raise BadOption(option, text, ALLOWED)
-        found.append(":".join(_normal(name) for name in names))
-    return tuple(dict.fromkeys(found))
-
-
-def _normal(name: str) -> str:
-    label, number = _parts(name)
-    return f"{label}#{number}" if number else label
-
-
-def _parts(name: str) -> tuple[str, int]:
-    match = _NAME.match(name)
-    assert match is not None
-    return match[1], int(match[2] or 0)
 
 
 def step_label(step: Step) -> str:
@@ -119,7 +83,7 @@ def _pairs(names: Mapping[str, tuple[str, ...]], rules: Iterable[str]) -> frozen
 
 
 def _steps(names: Mapping[str, tuple[str, ...]], name: str) -> tuple[str, ...]:
-    label, number = _parts(name)
+    label, number = name_parts(name)
     steps = names.get(label, ())
     return steps[number - 1 : number] if number else steps
 

@@ -1,1 +1,1 @@
-"""Tuning: measuring honestly, and searching a kernel's tunables."""
+"""Tuning: what may be chosen in a kernel, the search for the best of it, records of what won."""

@@ -9,8 +9,8 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoo
 from dataclasses import dataclass
 from types import TracebackType
 
+from fusec.timing.measure import Call
 from fusec.tune.knobs import Config
-from fusec.tune.measure import Call
 from fusec.tune.search import Search
 
 # Where the processors that build are those that are timed.

@@ -13,7 +13,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,7 +24,9 @@ from fusec.ir.equality import body_key
 from fusec.report import FusionDecision
 from fusec.schedule import Schedule, schedule_program
 from fusec.schedule.overrides import Wishes
-from fusec.targets.triton.plan.choices_matmul import Settings, candidates, take_apart
+from fusec.targets.triton.plan.choices_matmul import candidates, take_apart
+from fusec.tune.product_choice import ProductChoice
+from fusec.version import __version__
 
 KIND = "products"
 FILE = "choice.json"
@@ -37,22 +39,7 @@ EXACT_WORK = 1 << 24
 WORTH = 0.02
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What was found for one product with its epilogue.
-
-    Attributes:
-        reason: In words.
-        strategy: How the kernel is to be written; empty where BLAS stays.
-        settings: The values of its tunables.
-    """
-
-    reason: str
-    strategy: str = ""
-    settings: Settings = ()
-
-
-Judge = Callable[[Compute, Program], Choice]
+Judge = Callable[[Compute, Program], ProductChoice]
 
 
 def choose_products(
@@ -91,7 +78,7 @@ def choose_products(
         }
         # Their operands are not padded: BLAS would take several times as long.
         for name in [name for name in odd & found.keys() if not found[name].strategy]:
-            found[name] = Choice("BLAS is slow to write its rows (by rule)")
+            found[name] = ProductChoice("BLAS is slow to write its rows (by rule)")
         losers = {
             name: choice.reason
             for name, choice in found.items()
@@ -113,7 +100,9 @@ def _with_reasons(program: Program, refused: Mapping[str, str]) -> Program:
     return replace(program, steps=steps)
 
 
-def _settled(result: Schedule, found: Mapping[str, Choice], refused: Mapping[str, str]) -> Schedule:
+def _settled(
+    result: Schedule, found: Mapping[str, ProductChoice], refused: Mapping[str, str]
+) -> Schedule:
     steps = tuple(
         replace(step, strategy=found[step.name].strategy, settings=found[step.name].settings)
         if isinstance(step, Compute) and step.name in found
@@ -140,30 +129,32 @@ class Measuring:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 
-    def __call__(self, step: Compute, program: Program) -> Choice:
+    def __call__(self, step: Compute, program: Program) -> ProductChoice:
         """Return what is faster for one product."""
         started = time.perf_counter()
         try:
             return measured(step, program, may_measure=self.seconds > 0)
         except Exception as error:  # BLAS is always right
-            return Choice(f"BLAS, for measuring failed: {type(error).__name__}: {error}")
+            return ProductChoice(f"BLAS, for measuring failed: {type(error).__name__}: {error}")
         finally:
             self.seconds -= time.perf_counter() - started
 
 
-def measured(step: Compute, program: Program, *, may_measure: bool = True) -> Choice:
+def measured(step: Compute, program: Program, *, may_measure: bool = True) -> ProductChoice:
     """Return what is faster for one product, from the disk cache or by measuring now."""
     names = argument_buffers(step.body)
     buffers = [program.buffers[name] for name in names]
     sizes = [size.constant for b in buffers for size in (*b.shape, *b.strides)]
     if None in sizes:
-        return Choice("its sizes change from call to call, and BLAS chooses by them each time")
+        return ProductChoice(
+            "its sizes change from call to call, and BLAS chooses by them each time"
+        )
     product = take_apart(step.body, program.buffers)
     (node,) = step.body.products
     exact = node.args[0].dtype == torch.float32 and node.precision == "ieee"
     rows, columns, inner = (size.constant or 0 for size in product.sizes)
     if exact and min(rows, columns) > 64 and rows * columns * inner > EXACT_WORK:
-        return Choice("float32 without tensor cores runs best in BLAS")
+        return ProductChoice("float32 without tensor cores runs best in BLAS")
     from fusec.cache import default_store
 
     store, key = default_store(), _key(step, program, names)
@@ -171,14 +162,18 @@ def measured(step: Compute, program: Program, *, may_measure: bool = True) -> Ch
     if entry is not None:
         known = json.loads(entry.read_text(FILE))
         settings = tuple((name, int(value)) for name, value in known["settings"])
-        return Choice(known["reason"], known["strategy"], settings)
+        return ProductChoice(known["reason"], known["strategy"], settings)
     if not may_measure:
-        return Choice("BLAS, unmeasured: other products of the graph took the time for measuring")
+        return ProductChoice(
+            "BLAS, unmeasured: other products of the graph took the time for measuring"
+        )
     from fusec.tune.products_race import race
 
     choice = race(step, program, candidates(product), WORTH)
     if choice is None:
-        return Choice("BLAS, unmeasured: there was no memory for it, or a capture was under way")
+        return ProductChoice(
+            "BLAS, unmeasured: there was no memory for it, or a capture was under way"
+        )
     record = {"reason": choice.reason, "strategy": choice.strategy, "settings": choice.settings}
     store.put(KIND, key, {FILE: json.dumps(record).encode()})
     return choice
@@ -188,8 +183,6 @@ def _key(step: Compute, program: Program, names: Collection[str]) -> dict[str, A
     """Return what a choice depends on: the computation, the GPU, and whose code runs on it."""
     import triton
 
-    import fusec
-
     text = body_key(step.body, program.buffers, tuple(names), ())
     device = program.buffers[step.writes()[0]].device
     major, minor = torch.cuda.get_device_capability(device)
@@ -197,8 +190,8 @@ def _key(step: Compute, program: Program, names: Collection[str]) -> dict[str, A
         "schema": SCHEMA,
         "body": hashlib.sha256(text.encode()).hexdigest(),
         "gpu": f"{torch.cuda.get_device_name(device)} sm_{major}{minor}",
-        "versions": [torch.__version__, triton.__version__, fusec.__version__],
+        "versions": [torch.__version__, triton.__version__, __version__],
     }
 
 
-__all__ = ["Choice", "choose_products", "measured"]
+__all__ = ["choose_products", "measured"]

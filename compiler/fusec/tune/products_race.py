@@ -25,8 +25,8 @@ from fusec.targets.triton.plan.choices_matmul import Settings, take_apart
 from fusec.targets.triton.toolchain.build import TritonRunnable, build_triton
 from fusec.targets.triton.toolchain.interpret import compiling
 from fusec.targets.triton.toolchain.starts import starts_of
-from fusec.tune.measure import interleave_series
-from fusec.tune.products import Choice
+from fusec.timing.measure import interleave_series
+from fusec.tune.product_choice import ProductChoice
 
 # Shares of the memory that is free: more than this is not taken for a measurement.
 MEMORY_SHARE = 0.25
@@ -45,7 +45,7 @@ class _Contestant:
 
 def race(
     step: Compute, program: Program, wanted: Sequence[tuple[str, Settings]], worth: float
-) -> Choice | None:
+) -> ProductChoice | None:
     """Measure; return what to take, or None where that was impossible.
 
     Args:
@@ -75,7 +75,7 @@ def race(
         expected = {name: tensors[name].clone() for name in outputs}
         right = [c for c in found if _agrees(c, arguments, outputs, tensors, expected)]
         if not right:
-            return Choice("no candidate kernel runs here")
+            return ProductChoice("no candidate kernel runs here")
         calls: dict[str, Callable[[], object]] = {"blas": blas}
         for number, each in enumerate(right):
             calls[str(number)] = lambda kernel=each.kernel: kernel(arguments, ())  # type: ignore[misc]
@@ -85,9 +85,11 @@ def race(
     winner = right[int(best)]
     theirs, ours = (f"{final[name] * 1e6:.1f} us" for name in ("blas", "kernel"))
     if final["kernel"] > (1 - worth) * final["blas"]:
-        return Choice(f"BLAS and separate kernels take {theirs}, one kernel {ours} (measured)")
+        return ProductChoice(
+            f"BLAS and separate kernels take {theirs}, one kernel {ours} (measured)"
+        )
     reason = f"one kernel takes {ours}, BLAS and separate kernels {theirs} (measured)"
-    return Choice(reason, winner.strategy, winner.settings)
+    return ProductChoice(reason, winner.strategy, winner.settings)
 
 
 def _times(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch
 
 from fusec.cache import Store, default_store
+from fusec.call.runnable import build_runnable
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.report import TuningRun, Verdict
 from fusec.targets.cpp.toolchain import build as cpp_build
 from fusec.targets.triton.toolchain import pool as triton_pool
-from fusec.tune.measure import Call, Series, interleave_series
+from fusec.timing.measure import Call, Series, interleave_series
 from fusec.tune.prospects import Foresight, Gpu, Prospect
 from fusec.tune.records import machine, neutral, stored, tuning_key
 from fusec.tune.tuner import tune_kernel
@@ -59,11 +60,7 @@ def tune_in_graph(
     put_back = restore(kernel.signature, given, tensors)
     device = given[0].device if given else torch.device("cpu")
 
-    if build is None:
-        from fusec.call.part import build_runnable
-
-        build = build_runnable
-    build_one = build
+    build_one = build or build_runnable
     # Processes of their own compile for a GPU, which has nothing to do with that.
     workers = triton_pool.worker_count() if device.type == "cuda" and not sizes else 0
 

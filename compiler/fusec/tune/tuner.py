@@ -22,11 +22,11 @@ from typing import Any, Protocol
 
 from fusec.kernel import Kernel
 from fusec.report import Timing, Trial, TuningRun, Verdict
+from fusec.timing.measure import Call, Series, judge
 from fusec.tunables import set_tunables
 from fusec.tune import records
 from fusec.tune.candidate_builds import Ahead, Candidate
 from fusec.tune.knobs import Knobs
-from fusec.tune.measure import Call, Series, judge
 from fusec.tune.prospects import Prospect
 from fusec.tune.records import RecordStore
 from fusec.tune.search import Search

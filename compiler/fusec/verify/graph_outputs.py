@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fusec.call.strided import clone_strided
+from fusec.memory.strided import clone_strided
 from fusec.report import Timing, Verdict, counted
-from fusec.tune.measure import PRECISION, interleave
+from fusec.timing.measure import PRECISION, interleave
 from fusec.verify.compare import compare_output, describe, mismatch, praise
 from fusec.verify.words import same_bits
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 
-from fusec.call.strided import empty_like_strided, write_strided
+from fusec.memory.strided import empty_like_strided, write_strided
 
 Kind = Literal["similar", "adversarial", "nonfinite"]
 

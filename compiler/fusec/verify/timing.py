@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fusec.call.strided import clone_strided, empty_like_strided
 from fusec.kernel import Kernel, Runnable, Signature
+from fusec.memory.strided import clone_strided, empty_like_strided
 from fusec.report import Timing
-from fusec.tune.measure import PRECISION, interleave
+from fusec.timing.measure import PRECISION, interleave
 
 # Nothing runs this many times faster than a copy of the bytes that it has to touch.
 _TOO_GOOD = 10.0

@@ -35,7 +35,7 @@ def names(text: str) -> tuple[str, ...]:
 
 def pairs(text: str) -> tuple[str, ...]:
     """Read pairs of computations separated by commas."""
-    from fusec.schedule.rules import read_rules  # imports the compiler
+    from fusec.rule_text import read_rules  # imports the compiler
 
     try:
         return read_rules("pair", text)

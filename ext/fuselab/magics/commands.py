@@ -29,12 +29,11 @@ from fuselab.display.outcomes import EditRefused, Table
 from fuselab.display.pages import subjects
 from fuselab.display.pages.page import Page
 from fuselab.errors import UnknownName
+from fuselab.exporting import export
 from fuselab.magics.arguments import explained, identifier, is_number, names, pairs, passes, seconds
-from fuselab.session.exporting import export
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.progress import Progress
 from fuselab.session.session import CellOptions, Frontend, Session
-from fuselab.session.states import kernel_state
 
 if TYPE_CHECKING:
     pass
@@ -340,7 +339,7 @@ class FuseMagics(Magics):
         for cell in cells:
             for name, kernel in cell.kernels.items():
                 values = " ".join(f"{t.name}={t.value}" for t in kernel.tunables)
-                state = kernel_state(kernel)
+                state = kernel.state
                 rows.append(
                     (name, cell.name, kernel.target, state, values, kernel.generated.summary)
                 )

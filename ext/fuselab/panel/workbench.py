@@ -20,7 +20,6 @@ from fuselab.panel.tabs.stages import StagesTab
 from fuselab.panel.tabs.timings import TimingsTab
 from fuselab.panel.tabs.tuning import TuningTab
 from fuselab.panel.widgets import markup, plain
-from fuselab.session.states import kernel_state
 
 LIMIT = "A plain copy of as many bytes as it has inputs and outputs; products at the machine's best"
 ERROR = "Largest difference to eager, of the output that comes nearest to what is allowed"
@@ -229,7 +228,7 @@ class BelowResult:
 
 def head_line(name: str, facts: Facts) -> str:
     """Say it all in a line: kernels, times, ratio, error; escaped HTML."""
-    states = [kernel_state(kernel) for kernel in facts.kernels.values()]
+    states = [kernel.state for kernel in facts.kernels.values()]
     changed = [f"{states.count(state)} {state}" for state in ("edited", "tuned") if state in states]
     kernels = words.count(len(states), "kernel")
     parts = [f"{kernels} ({', '.join(changed)})" if changed else kernels]

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fuselab.errors import UnknownName
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
-    from fuselab.session.session import Session
+
+
+class Named(Protocol):
+    """What is asked of a session (``fuselab.session.session.Session``)."""
+
+    @property
+    def cells(self) -> Mapping[str, Any]:
+        """Its cells, by name."""
+
+    def find(self, name: str) -> tuple[Any, Kernel]:
+        """Return the cell and the kernel that a name means."""
 
 
 class KernelBook(Mapping[str, "Kernel"]):
     """A session's kernels by name, as they are when looked up."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Named) -> None:
         self._session = session
 
     def __getitem__(self, name: str) -> Kernel:

@@ -25,18 +25,18 @@ from fusec.report import (
 )
 from fuselab.display import render, words
 from fuselab.display.pages.page import picture
+from fuselab.display.pages.timings import peer_title
 from fuselab.display.render import Summary
 from fuselab.display.totals import joined, sum_of, total_of, unused_name
-from fuselab.session.peers import TITLES, Peer
+from fuselab.session.kernel_views import kernel_view
+from fuselab.session.peers import Peer
 from fuselab.session.rescheduling import rule_notes
-from fuselab.session.states import kernel_view
+from fuselab.session.saving import MIME
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
     from fuselab.cell.plan import CellPlan
     from fuselab.cell.program import Failures
-
-MIME = "application/vnd.fuselab.result+json"
 
 
 class FusedCell:
@@ -315,7 +315,7 @@ class FusedCell:
         # The cell itself has run; that a figure about it is missing must not undo that.
         reason = str(error).partition("\n")[0]
         self.failed[compiler] = reason
-        note = f"{TITLES.get(compiler, compiler)} failed: {reason}"
+        note = f"{peer_title(compiler)} failed: {reason}"
         if note not in self.notes:
             self.notes.append(note)
 
@@ -339,7 +339,7 @@ class FusedCell:
             The calls' times: ``aten.mm, line 3``; those of one operator on one line are added up.
             The kernels' go to ``kernel_times``.
         """
-        from fusec.inspect.step_times import step_times  # imports the compiler
+        from fusec.timing.step_times import step_times  # imports the compiler
 
         with self.lock:
             names = {id(kernel): name for name, kernel in self.kernels.items()}
@@ -388,7 +388,10 @@ class FusedCell:
             return Summary(
                 name=self.name,
                 filename=self.filename,
-                kernels=tuple(kernel_view(self, name, k) for name, k in self.kernels.items()),
+                kernels=tuple(
+                    kernel_view(name, k, filename=self.filename, time=self.kernel_times.get(name))
+                    for name, k in self.kernels.items()
+                ),
                 graphs=len(graphs),
                 eager=self.eager,
                 fused=self.fused,

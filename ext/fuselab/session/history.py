@@ -15,11 +15,11 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fusec.report import Verdict
+from fuselab.edit_record import Edit
 
 if TYPE_CHECKING:
     from fusec.cache import Store
@@ -27,38 +27,6 @@ if TYPE_CHECKING:
 
 KIND = "edits"
 KEPT, REFUSED, REVERTED = "kept", "refused", "reverted"
-
-
-@dataclass(frozen=True)
-class Edit:
-    """One text that a user tried for a kernel.
-
-    Attributes:
-        kernel: The kernel's name.
-        target: ``cpp`` or ``triton``.
-        state: ``kept``, ``refused``, or ``reverted`` (back to the generated text).
-        text: The whole kernel file as typed.
-        reason: The verdict in one line.
-        signature: Digest of what the kernel takes: the edit fits kernels with the same one.
-        generated: Hash of the generated text that it was an edit of.
-        when: Seconds since the epoch.
-        verdict: With all its figures; None for an edit of an earlier session.
-    """
-
-    kernel: str
-    target: str
-    state: str
-    text: str = field(repr=False)
-    reason: str
-    signature: str = field(repr=False)
-    generated: str = field(repr=False)
-    when: float
-    verdict: Verdict | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def date(self) -> str:
-        """When it was tried, in local time."""
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.when))
 
 
 def make_edit(kernel: Kernel, text: str, state: str, verdict: Verdict | None) -> Edit:

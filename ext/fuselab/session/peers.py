@@ -8,8 +8,6 @@ from typing import Any
 
 from fuselab.errors import FuselabError
 
-TITLES = {"inductor": "TorchInductor"}
-
 
 class PeerFailed(FuselabError):
     """The other compiler does not compile the graph, or what it compiled does not run."""
@@ -22,7 +20,7 @@ class Peer:
     behind the scenes, and is ready when somebody asks again.
 
     Attributes:
-        graph: The captured graph (``fusec.call.compiled_graph.CompiledGraph``).
+        graph: The captured graph (``fusec.compiled.graph.CompiledGraph``).
         compiler: The backend's name.
         call: What computes the graph, given its inputs; None while it is compiled, or in vain.
     """

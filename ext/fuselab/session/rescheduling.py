@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from fuselab.session.fused_cell import FusedCell
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 
-def reschedule(cell: FusedCell, apart: Sequence[str], together: Sequence[str]) -> list[str]:
+class Rescheduled(Protocol):
+    """What is asked of a cell (``fuselab.session.fused_cell.FusedCell``)."""
+
+    rules: dict[str, tuple[str, ...]]
+
+    @property
+    def lock(self) -> AbstractContextManager[Any, Any]:
+        """Held while it runs."""
+
+    @property
+    def graphs(self) -> Sequence[Any]:
+        """Its compiled graphs."""
+
+    @property
+    def functions(self) -> Sequence[Any]:
+        """Its compiled functions."""
+
+
+def reschedule(cell: Rescheduled, apart: Sequence[str], together: Sequence[str]) -> list[str]:
     """Use other fusions from now on: see ``FusedCell.reschedule``."""
     from fusec.inspect.reschedule import check_rules
-    from fusec.schedule.rules import read_rules
+    from fusec.rule_text import read_rules
 
     wanted = {"apart": read_rules("apart", apart), "together": read_rules("together", together)}
     with cell.lock:
@@ -31,7 +47,7 @@ def reschedule(cell: FusedCell, apart: Sequence[str], together: Sequence[str]) -
         return lost
 
 
-def rule_notes(cell: FusedCell) -> Iterator[str]:
+def rule_notes(cell: Rescheduled) -> Iterator[str]:
     """Say which of the fusions that are asked for are about nothing here."""
     from fusec.inspect.reschedule import check_rules
     from fusec.schedule.rules import UnknownComputation

@@ -6,27 +6,53 @@ import base64
 import contextlib
 import json
 import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fusec.errors import FusecError
 from fuselab.display.totals import unused_name
 
-if TYPE_CHECKING:
-    from fuselab.session.fused_cell import FusedCell
+MIME = "application/vnd.fuselab.result+json"
 
 
-def save(cell: FusedCell, folder: str | Path) -> Path:
+class Saved(Protocol):
+    """What is asked of a cell (``fuselab.session.fused_cell.FusedCell``)."""
+
+    name: str
+    source: str
+    rules: dict[str, tuple[str, ...]]
+
+    @property
+    def lock(self) -> AbstractContextManager[Any, Any]:
+        """Held while it runs."""
+
+    @property
+    def graphs(self) -> Sequence[Any]:
+        """Its compiled graphs."""
+
+    @property
+    def kernels(self) -> Mapping[str, Any]:
+        """Its kernels, by name."""
+
+    def text(self) -> str:
+        """Return the result as a terminal shows it."""
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Any:
+        """Return the result as a notebook shows it."""
+
+
+def save(cell: Saved, folder: str | Path) -> Path:
     """Write stages, kernels and report as files; return the folder.
 
     The layout: ``report.txt``, ``report.html``, ``report.json``, ``speed.png``, the cell
     itself, ``kernels/NAME.cpp`` or ``.py``, ``fusion.txt``, and, a graph each,
     ``GRAPH/01-capture.txt`` ... and ``GRAPH/repro.py``, which runs it alone.
     """
-    from fusec.export.repro import repro_text  # imports the compiler
+    from fusec.inspect.repro import repro_text  # imports the compiler
     from fusec.inspect.whatif import part_view
     from fuselab.display.pages.fusion import fusion_page, parts_of
-    from fuselab.session.fused_cell import MIME
 
     root = Path(folder).expanduser() / file_name(cell.name)
     with cell.lock:

@@ -22,6 +22,7 @@ from fusec.report import TuningRun, Verdict
 from fuselab.cell.plan import CellPlan, plan_cell
 from fuselab.cell.program import CellProgram, Compiled, Compiler
 from fuselab.display.outcomes import EditOutcome, TuningOutcome
+from fuselab.edit_record import Edit
 from fuselab.errors import UnknownName
 from fuselab.session.book import KernelBook
 from fuselab.session.fused_cell import FusedCell
@@ -29,12 +30,10 @@ from fuselab.session.history import (
     KEPT,
     REFUSED,
     REVERTED,
-    Edit,
     EditHistory,
     make_edit,
     notebook_scope,
 )
-from fuselab.session.states import kernel_state
 from fuselab.session.tuning_job import TuningJob
 
 if TYPE_CHECKING:
@@ -412,7 +411,7 @@ class Session:
                 if kernel.source == known:
                     continue
                 self._seen[key] = kernel, kernel.source
-                state = kernel_state(kernel)
+                state = kernel.state
                 if state == "edited":
                     verdict = kernel.last_verdict
                     self._remember(make_edit(kernel, kernel.source, KEPT, verdict))

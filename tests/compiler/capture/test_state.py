@@ -17,8 +17,8 @@ import fusec
 from fusec.call import native
 from fusec.call.eager_graph import run_eagerly
 from fusec.call.input_check import UnexpectedInput
-from fusec.call.readable import Unreadable
 from fusec.graph.products.half_speed import HalfSpeed
+from fusec.memory.readable import Unreadable
 from support.calls import strict_calls
 
 __all__ = ["strict_calls"]  # a fixture of every test here

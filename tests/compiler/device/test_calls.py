@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import fusec
-from fusec.call import native, part
+from fusec.call import native
 from fusec.call.input_check import UnexpectedInput
+from fusec.compiled import part
 from fusec.device.plan import DeviceProgram
 from fusec.errors import BrokenPromise
 from support.fake_device import Device

@@ -15,7 +15,6 @@ import fusec
 from fusec.call import native
 from fusec.device.capture_policy import MOST_KEYS, MOST_PLACES, WARM_UPS, Policy
 from fusec.device.captured_steps import baked_inputs, for_graph, unmovable_inputs
-from fusec.device.launch_records import only_launches
 from fusec.device.plan import DeviceProgram, device_of
 from fusec.device.plan_policy import MOST_PLANS
 from fusec.device.same_memory import SameMemory
@@ -23,6 +22,7 @@ from fusec.device.start_rows import DELAYED_BYTES, MANY_PROGRAMS, in_rows, waiti
 from fusec.device.step_memory import SHARED, share_memory, with_frees
 from fusec.device.steps import Call, Memory, touched
 from fusec.targets.triton.toolchain.launch import with_launchers
+from fusec.targets.triton.toolchain.launch_records import only_launches
 from fusec.targets.triton.toolchain.load import load
 from support.fake_device import Device, like, operator, scale, steps_of
 from support.paths import GOLDEN

@@ -13,8 +13,8 @@ from fusec.codegen.common.signatures import argument_buffers
 from fusec.targets.triton.emit import emit_triton
 from fusec.targets.triton.plan.choices_matmul import candidates, take_apart
 from fusec.targets.triton.toolchain.build import build_triton
+from fusec.timing.measure import interleave
 from fusec.tune import products, products_race
-from fusec.tune.measure import interleave
 from support.products import FUNCTIONS, VECTORS
 from support.triton_bodies import product
 

@@ -20,7 +20,8 @@ from fusec.ir.node import Recorder, recording
 from fusec.lower import lower_graph
 from fusec.lower.matmul import BLAS
 from fusec.schedule import products_of, small_products
-from fusec.tune.products import Choice, choose_products
+from fusec.tune.product_choice import ProductChoice
+from fusec.tune.products import choose_products
 
 aten = torch.ops.aten
 Made = tuple[torch.Tensor, ...]
@@ -139,7 +140,9 @@ def test_what_is_not_measured_is_a_kernel_all_the_same(monkeypatch: pytest.Monke
     recorder = Recorder()
     program = lower_graph(module, products=True, recorder=recorder)
     with recording(recorder):
-        found = choose_products(program, products_of(program), lambda *_: Choice("not measured"))
+        found = choose_products(
+            program, products_of(program), lambda *_: ProductChoice("not measured")
+        )
     assert [type(step) for step in found.program.steps] == [Compute]
 
 

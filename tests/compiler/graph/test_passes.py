@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fusec
-from fusec.call.compiled_graph import NoInputs
+from fusec.compiled.graph import NoInputs
 from fusec.errors import BadOption
 from fusec.graph.pipeline import PASSES, Form, RequiredPass, format_passes
 from fusec.inspect.pass_gain import NotCompiled, pass_gain, passes_that_changed

@@ -126,7 +126,7 @@ def test_what_raises_within_autocast_leaves_it() -> None:
     from torch import fx
     from torch.amp.autocast_mode import _enter_autocast
 
-    from fusec.call.compiled_graph import CompiledGraph
+    from fusec.compiled.graph import CompiledGraph
 
     captured = fx.Graph()
     x = captured.placeholder("x")

@@ -10,13 +10,14 @@ import torch.nn.functional as F
 
 import fusec
 from fusec.call import native
-from fusec.call.compiled_graph import CompiledGraph, NoInputs
+from fusec.compiled.graph import CompiledGraph, NoInputs
 from fusec.errors import BadOption
 from fusec.inspect.reschedule import ScheduleRefused
 from fusec.inspect.whatif import part_view
 from fusec.options import Options
 from fusec.report import Verdict
-from fusec.schedule.rules import UnknownComputation, read_rules, with_rule
+from fusec.rule_text import read_rules
+from fusec.schedule.rules import UnknownComputation, with_rule
 from fusec.schedule.step_graph import node_names, rule_for
 
 x = torch.randn(64, 48, generator=torch.Generator().manual_seed(0))

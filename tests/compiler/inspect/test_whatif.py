@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import fusec
-from fusec.call.compiled_graph import NoInputs
+from fusec.compiled.graph import NoInputs
 from fusec.inspect.whatif import part_view, what_if
 from fusec.report import FusionDecision
 from fusec.schedule.overrides import FORBIDDEN, Wishes, pair

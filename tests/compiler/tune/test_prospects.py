@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import fusec
-from fusec.call.compiled_graph import CompiledGraph
+from fusec.compiled.graph import CompiledGraph
 from fusec.errors import CompileError
 from fusec.report import Verdict
+from fusec.timing.measure import Series
 from fusec.tunables import read_tunables
-from fusec.tune.measure import Series
 from fusec.tune.prospects import (
     Foresight,
     Gpu,

@@ -10,9 +10,9 @@ import torch
 
 from fusec.cache import Store
 from fusec.report import Verdict
+from fusec.timing.measure import Series
 from fusec.tunables import read_tunables
 from fusec.tune import records
-from fusec.tune.measure import Series
 from fusec.tune.run import stored_run, tune_in_graph
 from fusec.tune.tuner import tune_kernel
 from support import handwritten_kernels as vk

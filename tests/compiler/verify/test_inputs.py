@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusec.call.strided import clone_strided
+from fusec.memory.strided import clone_strided
 from fusec.verify.inputs import fresh_inputs, secret_seed
 
 KINDS = ["similar", "adversarial", "nonfinite"]

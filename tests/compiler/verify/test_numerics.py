@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import fusec
+from fusec.inspect import numerics
+from fusec.inspect.numerics import NotTraced, Trace, trace_part
 from fusec.ir.interpret import run_program
-from fusec.verify import numerics
-from fusec.verify.numerics import NotTraced, Trace, trace_part
 
 generator = torch.Generator().manual_seed(0)
 x = torch.randn(16, 32, generator=generator)

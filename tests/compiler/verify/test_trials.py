@@ -114,7 +114,7 @@ def test_large_trials_are_not_kept(subject: fusec.Kernel, monkeypatch: pytest.Mo
 
 
 def test_edits_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fusec.call import compiled_graph as graph
+    from fusec.compiled import graph
 
     runs = []
     plain = graph.interpret_kernel

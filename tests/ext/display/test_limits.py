@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ import torch.nn.functional as F
 
 import fusec
 import fuselab
-from fusec.call.compiled_graph import NoInputs
-from fusec.inspect.sweep import FixedSize, SweepPoint, sizes_of, sweep
+from fusec.compiled.graph import NoInputs
+from fusec.inspect.sweep import FixedSize, SweepPoint, sizes_of
+from fusec.inspect.sweep import sweep as sweep_with
 from fusec.report import Timing, Trial, TuningRun
-from fusec.tune.limits import _machine, copy_time, machine
+from fusec.timing.limits import _machine, copy_time, machine
 from fuselab.display.outcomes import trial_line
 from fuselab.display.pages import limits
 from fuselab.display.pages.tuning import left_words, time_left
@@ -24,6 +26,8 @@ from fuselab.display.plots import search as plots_search
 from fuselab.display.plots.machine import RooflinePoint, roofline_figure, sweep_figure
 from fuselab.display.plots.tuning import outcome_figure
 from support.panel_fake import timing
+
+sweep = partial(sweep_with, compile=fusec.compile)
 
 
 def compiled(function: Any, *args: torch.Tensor, **options: Any) -> Any:

@@ -255,7 +255,7 @@ def test_numerics_page_says_why_nothing_was_traced(
     def refuse(part: object) -> None:
         raise FusecError("it draws random numbers")
 
-    monkeypatch.setattr("fusec.verify.numerics.trace_part", refuse)
+    monkeypatch.setattr("fusec.inspect.numerics.trace_part", refuse)
     assert "it draws random numbers" in subjects.numerics_of(cell).text
 
 

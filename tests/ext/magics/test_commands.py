@@ -10,7 +10,7 @@ from IPython.core.error import UsageError
 import fuselab
 from fusec.cache import Store
 from fuselab.display.outcomes import EditRefused
-from fuselab.session.fused_cell import MIME
+from fuselab.session.saving import MIME
 from fuselab.session.session import Session
 from support.panel_fake import CPP
 from support.processes import run_python

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import fusec.tune.measure as measure
+import fusec.timing.measure as measure
 import fuselab
 from fuselab.display.plots import figures as plots
 from fuselab.display.plots.search import SearchPicture

@@ -194,7 +194,7 @@ def test_a_schedule_that_was_tried_is_put_in_use_and_taken_back() -> None:
 def test_a_schedule_that_is_wrong_is_not_used(
     panel: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fusec.call.compiled_graph import CompiledGraph
+    from fusec.compiled.graph import CompiledGraph
     from fusec.report import Verdict
 
     tab = open_tab(panel, panel.fusion)

@@ -13,11 +13,11 @@ import pytest
 
 from fusec.errors import FusecError
 from fusec.report import Trial, TuningRun
+from fuselab.exporting import free_path
 from fuselab.panel import Workbench, workbench
 from fuselab.panel.widgets.copying import CopyButton
 from fuselab.panel.widgets.editor import Editor
 from fuselab.panel.worker import Worker
-from fuselab.session.exporting import free_path
 from support.panel_fake import FakeCell
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"

@@ -12,9 +12,9 @@ import torch
 from fusec.report import SourceLine, Timing, Verdict
 from fuselab.display import render, words
 from fuselab.display.outcomes import Table, TuningOutcome, trial_line
-from fuselab.session.fused_cell import MIME, FusedCell
+from fuselab.session.fused_cell import FusedCell
+from fuselab.session.saving import MIME
 from fuselab.session.session import CellOptions, Frontend, Session
-from fuselab.session.states import kernel_state
 from support.cell_fake import FakeCompiler, output
 from support.html import Checker
 from support.panel_fake import CPP, FakeCell, timing
@@ -239,11 +239,11 @@ class TestMeasuring:
 
     def test_state_of_a_kernel(self, session):
         kernel = fused(session, "y = x * 2\n").kernels["gelu_norm"]
-        assert kernel_state(kernel) == "generated"
+        assert kernel.state == "generated"
         kernel.use(CPP.replace("GRAIN = 4", "GRAIN = 16"))
-        assert kernel_state(kernel) == "tuned"
+        assert kernel.state == "tuned"
         kernel.use(CPP.replace("0.5", "0.6"))
-        assert kernel_state(kernel) == "edited"
+        assert kernel.state == "edited"
 
     def test_lock_is_the_sessions(self, session):
         cell = fused(session)

@@ -8,8 +8,9 @@ import torch
 
 from fusec.cache import Store
 from fusec.kernel import Argument
+from fuselab.edit_record import Edit
 from fuselab.errors import UnknownName
-from fuselab.session.history import Edit, EditHistory, notebook_scope
+from fuselab.session.history import EditHistory, notebook_scope
 from fuselab.session.session import MOST_PROGRAMS, CellOptions, Frontend, Session
 from support.cell_fake import FakeCompiler
 from support.panel_fake import CPP

@@ -16,7 +16,7 @@ from typing import Any
 
 from fusec.build.python_headers import python_flags, python_name
 from fusec.call import huge_pages as memory
-from fusec.call import readable
+from fusec.call.native import capsule
 from fusec.targets.cpp.toolchain import build as cpp_build
 
 _SOURCES = (  # in the order of their use
@@ -109,7 +109,7 @@ def _prepare(awaited: bool) -> None:
             # This thread, and the compiler that it starts, give way to what somebody waits for.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
     memory.prepare()
-    readable.prepare()
+    capsule.prepare()
     try:
         _types = _load()
     except Exception as error:
@@ -130,7 +130,7 @@ def _load() -> NativeTypes:
 
 def exchange() -> Any:
     """Return the capsule by which native code reads tensors; None where there is none."""
-    return readable.exchange()
+    return capsule.exchange()
 
 
 __all__ = ["NativeTypes", "call_by_route", "exchange", "prepare", "problem", "types"]

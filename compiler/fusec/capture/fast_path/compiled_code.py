@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fusec.call.compiled_graph import CompiledGraph
+from fusec.compiled.graph import CompiledGraph
 
 _GRAPH = "__compiled_fn_"
 _RESUME = "__resume_at_"

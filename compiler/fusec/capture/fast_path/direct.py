@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from fusec.call.epilogue import Epilogue, Views
-from fusec.call.part import CompiledPart
+from fusec.compiled.part import CompiledPart
 
 _PLAIN_OUTPUTS = ("non_alias", "unsafe_view_alias")
 _METADATA_MUTATIONS = (

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from fusec.call.part import CompiledPart
 from fusec.call.updates import note_updates
 from fusec.capture.fast_path.direct import (
     LOOKED_UP,
@@ -27,6 +26,7 @@ from fusec.capture.fast_path.direct import (
     updates_are_plain,
     wrapper_of,
 )
+from fusec.compiled.part import CompiledPart
 
 # What the generated parts of AOTAutograd's wrappers may name: running, and normalizing results,
 # and that operators convert nothing once more where the graph was made under autocast.

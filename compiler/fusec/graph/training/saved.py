@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from fusec.graph.facts.joint_graph import is_view
-from fusec.lower.program import user_line
+from fusec.graph.facts.user_lines import user_line
 from fusec.report import SavedTensor
 
 

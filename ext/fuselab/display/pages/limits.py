@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusec.tune.limits import Machine, machine
+from fusec.timing.limits import Machine, machine
 from fuselab.display import words
 from fuselab.display.pages.page import Page, indented, static_table
 from fuselab.display.plots.machine import RooflinePoint

@@ -12,7 +12,7 @@ from fusec.errors import FusecError
 from fusec.report import Timing
 
 if TYPE_CHECKING:
-    from fusec.verify.numerics import Trace
+    from fusec.inspect.numerics import Trace
     from fuselab.display.pages.page import Page
 
 
@@ -44,7 +44,7 @@ def guards_of(cell: Any) -> Page:
 
 def trace_cell(cell: Any) -> list[tuple[str, Trace | str]]:
     """Trace every part of a cell; where that cannot be, say why."""
-    from fusec.verify.numerics import trace_part
+    from fusec.inspect.numerics import trace_part
     from fuselab.display.pages import fusion
 
     found: list[tuple[str, Trace | str]] = []
@@ -89,7 +89,7 @@ def time_together(cells: Mapping[str, Any], seconds: float) -> dict[str, Timing]
     Raises:
         NoInputs: One has not run with its inputs kept.
     """
-    from fusec.tune.measure import interleave
+    from fusec.timing.measure import interleave
 
     calls = {}
     device = "cpu"

@@ -10,8 +10,8 @@ from fusec.report import Timing
 from fuselab.display import words
 from fuselab.display.pages.page import Page, indented, static_table
 from fuselab.display.render import Style
-from fuselab.session.peers import TITLES
 
+PEERS = {"inductor": "TorchInductor"}
 HEAD = ("what", "median (quartiles)", "compared", "samples")
 STEPS = ("step, alone", "median (quartiles)", "share")
 MOST_STEPS = 24
@@ -19,7 +19,7 @@ MOST_STEPS = 24
 
 def peer_title(name: str) -> str:
     """Return what people call a backend of ``torch.compile``."""
-    return TITLES.get(name, name)
+    return PEERS.get(name, name)
 
 
 def edits_of(kernels: Mapping[str, Any]) -> list[tuple[str, Timing, Timing]]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fusec.inspect.sweep import SweepPoint
-    from fusec.tune.limits import Machine
+    from fusec.timing.limits import Machine
 
 _MOST_POINTS = 8
 

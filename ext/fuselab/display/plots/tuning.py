@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fusec.report import TuningRun
-from fuselab.display.pages.tuning import effects, runners
 from fuselab.display.plots import figures as plots
+from fuselab.display.search_facts import effects, runners
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,6 +11,7 @@ from fusec.kernel import Kernel
 from fusec.report import Timing
 from fusec.tunables import set_tunables
 from fuselab.display import words
+from fuselab.exporting import Form, export
 from fuselab.panel.context import Bench, Checked
 from fuselab.panel.tabs.kernels_more import More
 from fuselab.panel.tabs.tuning import TuningTab
@@ -19,8 +20,6 @@ from fuselab.panel.widgets.controls import Tunables
 from fuselab.panel.widgets.copying import CopyButton
 from fuselab.panel.widgets.editor import Editor
 from fuselab.panel.widgets.linking import cell_lines, links_of, packed
-from fuselab.session.exporting import Form, export
-from fuselab.session.states import kernel_state
 
 Work = Callable[[str, Kernel, str], None]  # a kernel's name, the kernel, its draft
 
@@ -206,7 +205,7 @@ class KernelsTab:
         with self._bench.state:
             self._bench.drafts.pop(name, None)
             self._bench.checked.pop(name, None)
-            which = f"{kernel_state(kernel)} text, which is in use"
+            which = f"{kernel.state} text, which is in use"
             if not kernel.edited:
                 which = "generated text"
             self._bench.note = f"{name}: back to the {which}"
@@ -240,7 +239,7 @@ class KernelsTab:
         options = []
         for name, kernel in facts.kernels.items():
             marks = [name, shares.get(name, "")]
-            marks += [kernel_state(kernel)] if kernel.edited else []
+            marks += [kernel.state] if kernel.edited else []
             marks += ["unkept changes"] if name in self._bench.drafts else []
             options.append((" · ".join(mark for mark in marks if mark), name))
         with self.choice.hold_sync():

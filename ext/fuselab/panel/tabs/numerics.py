@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from fusec.inspect.numerics import Trace
 from fusec.report import Verdict
-from fusec.verify.numerics import Trace
 from fuselab.display.pages import numerics, subjects
 from fuselab.panel.context import Bench
 from fuselab.panel.tabs.lazy import LateTab, problem_or

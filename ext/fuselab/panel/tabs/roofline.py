@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from fusec.tune.limits import Machine, machine
+from fusec.timing.limits import Machine, machine
 from fuselab.display.pages.limits import roofline_points, roofline_rows
 from fuselab.display.plots import figures as plots
 from fuselab.display.plots import machine as plots_machine

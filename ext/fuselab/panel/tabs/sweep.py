@@ -8,6 +8,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
+import fusec
 from fusec.errors import FusecError
 from fusec.inspect.sweep import FixedSize, Size, SweepPoint, sizes_of, sweep
 from fuselab.display import words
@@ -77,7 +78,7 @@ class Sweep(LateTab):
             points: list[SweepPoint] = []
             try:
                 with bench.cell.lock:
-                    for point in sweep(graph, size, values, stop=stop):
+                    for point in sweep(graph, size, values, compile=fusec.compile, stop=stop):
                         points.append(point)
                         label = size.label.split(" =")[0]
                         several = len(points) > 1  # one alone is no picture

@@ -24,7 +24,7 @@ from fusec.targets.triton.toolchain.cross_compile import artifacts
 from fusec.tunables import set_tunables
 from fusec.tune import products as chooser
 from fusec.tune import products_race
-from fusec.tune.products import Choice
+from fusec.tune.product_choice import ProductChoice
 from fusec.tune.products import choose_products as choose
 from support.paths import GOLDEN
 from support.products import BF16, F64, FUNCTIONS, HALF, VECTORS, Tensors, int8, random, weight
@@ -407,11 +407,11 @@ def choosing(monkeypatch: pytest.MonkeyPatch, judge: chooser.Judge) -> Any:
 def test_the_faster_one_is_taken_and_the_reason_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
-    def judge(step: Compute, program: Program) -> Choice:
+    def judge(step: Compute, program: Program) -> ProductChoice:
         seen.append(step.label)
         if "tanh" in step.label:
-            return Choice("BLAS was faster (measured)")
-        return Choice("one kernel was faster (measured)", "tiles", (("BLOCK_M", 32),))
+            return ProductChoice("BLAS was faster (measured)")
+        return ProductChoice("one kernel was faster (measured)", "tiles", (("BLOCK_M", 32),))
 
     function = lambda x, w, v: torch.tanh((x @ w).relu() @ v)  # noqa: E731
     tensors = random(70, 130), weight(130, 90), weight(90, 64)
@@ -444,7 +444,7 @@ def test_a_race_on_the_real_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products_race, "_may_measure", lambda needed: True)
     monkeypatch.setattr(products_race, "_warm_up", lambda kernels, arguments: [True] * len(kernels))
 
-    def judge(step: Compute, program: Program) -> Choice:
+    def judge(step: Compute, program: Program) -> ProductChoice:
         found = candidates(take_apart(step.body, program.buffers))[:2]
         choice = products_race.race(step, program, found, 0.02)
         assert choice is not None
@@ -502,7 +502,7 @@ def test_blas_and_kernels_do_the_same() -> None:
 
 
 def test_measuring_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> Choice:
+    def fail(*_: object, **__: object) -> ProductChoice:
         raise RuntimeError("no device")
 
     step = Compute("op0", product(8, 8, 8).body)
@@ -511,9 +511,9 @@ def test_measuring_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no device" in chooser.Measuring(1.0)(step, program).reason
     given: list[bool] = []
 
-    def note(*_: object, may_measure: bool) -> Choice:
+    def note(*_: object, may_measure: bool) -> ProductChoice:
         given.append(may_measure)
-        return Choice("")
+        return ProductChoice("")
 
     monkeypatch.setattr(chooser, "measured", note)
     for seconds in (1.0, -1.0):

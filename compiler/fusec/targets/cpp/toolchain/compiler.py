@@ -107,7 +107,7 @@ def find_compiler() -> Compiler:
     Raises:
         CompilerNotFound: There is none, or none can build a small OpenMP kernel.
     """
-    from fusec.call import poison
+    from fusec.memory import poison
 
     found = _find_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", os.defpath))
     return replace(found, flags=(*found.flags, poison.FLAG)) if poison.is_on() else found

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from fusec.call.readable import require
 from fusec.errors import CompileError, Diagnostic
 from fusec.kernel import Runnable, Signature
+from fusec.memory.readable import require
 from fusec.targets.triton.text.file import WARPS
 from fusec.targets.triton.toolchain import pool as triton_pool
 from fusec.targets.triton.toolchain.cross_compile import check

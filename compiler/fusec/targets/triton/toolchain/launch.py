@@ -16,7 +16,7 @@ import torch
 from triton import knobs
 from triton.runtime.jit import JITFunction
 
-from fusec.device.launch_records import Launch, is_recording, note
+from fusec.targets.triton.toolchain.launch_records import Launch, is_recording, note
 
 _ALIGNMENT = 16
 _INT32 = 1 << 31

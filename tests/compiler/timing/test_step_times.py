@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import fusec
 import fuselab
-from fusec.inspect.step_times import step_times
+from fusec.timing.step_times import step_times
 from fuselab.display.pages.subjects import timings_of
 from fuselab.panel import Workbench, workbench
 from fuselab.panel.tabs import timings

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusec.call.compiled_graph import CompiledGraph
+from fusec.compiled.graph import CompiledGraph
 from fusec.errors import FusecError
 
 _PROGRAM = '''\

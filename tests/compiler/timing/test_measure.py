@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from fusec.tune.measure import (
+from fusec.timing.measure import (
     MOST_ROUNDS,
     Series,
     _EventClock,

@@ -25,7 +25,6 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from fusec.call import native
-from fusec.call.compiled_graph import CompiledGraph
 from fusec.capture.backend import strict
 from fusec.capture.fast_path.compiled_code import (
     FastCode,
@@ -37,6 +36,7 @@ from fusec.capture.fast_path.compiled_code import (
 )
 from fusec.capture.guards import tree as guard_tree
 from fusec.capture.guards.tree import ABSENT, EMPTY, IS
+from fusec.compiled.graph import CompiledGraph
 
 MOST_ENTRIES = 8
 NO_LEVEL = -1

@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch.utils import _pytree as pytree
 
-from fusec.call.strided import clone_strided
 from fusec.ir.body import Extern
+from fusec.kernel import Kernel
+from fusec.memory.strided import clone_strided
 from fusec.report import SourceLine, Timing
-from fusec.tune.measure import PRECISION, interleave
+from fusec.timing.measure import PRECISION, interleave
 
-if TYPE_CHECKING:
-    from fusec.call.compiled_graph import CompiledGraph
-    from fusec.call.part import CompiledPart
+
+class TimedPart(Protocol):
+    """What is asked of a compiled part (``compiled.part.CompiledPart``)."""
+
+    state: Any
+    kernels: dict[str, Kernel]
+
+    @property
+    def last_inputs(self) -> tuple[object, ...] | None:
+        """Inputs of its latest call, where they are kept."""
+
+    def trace(
+        self,
+        inputs: Sequence[object],
+        launch: Callable[[str, list[torch.Tensor], list[int]], None],
+        extern: Callable[..., Any] | None = None,
+    ) -> list[Any]:
+        """Run it with others in place of its launches and its calls of ATen."""
+
+
+class TimedGraph(Protocol):
+    """What is asked of a compiled graph (``compiled.graph.CompiledGraph``)."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any, Any]:
+        """Held while it runs."""
+
+    @property
+    def parts(self) -> Sequence[TimedPart]:
+        """Its parts, in the order in which they run."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +67,7 @@ class StepTime:
 
 
 def step_times(
-    graph: CompiledGraph,
+    graph: TimedGraph,
     seconds: float = 0.2,
     *,
     externs: bool = True,
@@ -83,7 +112,7 @@ def step_times(
 
 
 def _calls(
-    part: CompiledPart, *, externs: bool
+    part: TimedPart, *, externs: bool
 ) -> list[tuple[str | Extern, Callable[[], object], Sequence[torch.Tensor]]]:
     """Run a part once; return each step as a call with what it was given, in order."""
     found: list[tuple[str | Extern, Callable[[], object], Sequence[torch.Tensor]]] = []

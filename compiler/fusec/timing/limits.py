@@ -11,7 +11,7 @@ import torch
 from fusec.ir.body import Program, tensor_refs
 from fusec.ir.index import Symbol
 from fusec.report import Timing
-from fusec.tune.measure import PRECISION, interleave
+from fusec.timing.measure import PRECISION, interleave
 
 # Large enough not to stay in a cache, small enough to have beside a user's own tensors.
 _MEMORY = {"cpu": 64 << 20, "cuda": 512 << 20}

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import fusec
-from fusec.call.strided import clone_strided
-from fusec.inspect.step_times import step_times
-from fusec.verify.numerics import trace_part
+from fusec.inspect.numerics import trace_part
+from fusec.memory.strided import clone_strided
+from fusec.timing.step_times import step_times
 
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "every second": lambda x: x[:, ::2],

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,10 +16,7 @@ from fusec.call.huge_pages import POOLED_BYTES, empty_cpu, empty_large, pooled
 from fusec.call.input_check import InputCheck, UnexpectedInput
 from fusec.call.launch import CppRunnable, empty_cuda, multiply_into, raise_check
 from fusec.call.native_program import NativeProgram, native_group, native_program, python_group
-from fusec.call.poison import poisoned
-from fusec.call.readable import Unreadable
 from fusec.call.results import expect, expecting
-from fusec.call.strided import clone_strided
 from fusec.codegen.host_program import (
     DTYPES,
     Group,
@@ -32,9 +28,11 @@ from fusec.codegen.host_program import (
 from fusec.device.plan import DeviceProgram, device_program, wanted
 from fusec.ir.body import RANDOM_SEED, Compute, Extern
 from fusec.kernel import Kernel, KernelHost, Runnable
+from fusec.memory.poison import poisoned
+from fusec.memory.readable import Unreadable
+from fusec.memory.strided import clone_strided
 from fusec.pipeline import Compilation
 from fusec.report import ExternCall
-from fusec.targets.cpp.toolchain import build as cpp_build
 from fusec.targets.triton.toolchain.simulate import SIMULATION_NOTE, Simulated
 
 
@@ -90,11 +88,15 @@ class CompiledPart:
 
     # -- building ---------------------------------------------------------------------------
 
-    def build(self, queue: BuildQueue) -> None:
+    def build(
+        self, queue: BuildQueue, *, pin: Callable[[Iterable[Kernel]], object] | None = None
+    ) -> None:
         """Have all kernels built and link the host program to them.
 
         Args:
             queue: Where those of the C++ kernels that are not equal to others may be under way.
+            pin: Gives kernels the settings that they start from, where the options ask for those
+                of earlier tuning; ``tune.asked.pin``.
 
         Raises:
             CompileError: A kernel does not compile.
@@ -102,9 +104,7 @@ class CompiledPart:
         """
         leaders = {name: self.kernels[first] for name, first in self.state.leaders.items()}
         queue.finish(k.source for k in leaders.values() if k.target == "cpp")
-        if self.state.options.tuned:
-            from fusec.tune.pins import pin
-
+        if self.state.options.tuned and pin is not None:
             pin(self.kernels.values())
         # loading finds them in the store
         for name, leader in leaders.items():
@@ -462,22 +462,3 @@ class CompiledPart:
 
         self.trace(inputs, launch)
         return caught[0]
-
-
-def build_runnable(kernel: Kernel, text: str) -> Runnable:
-    """Build ``text`` as ``kernel``.
-
-    Raises:
-        CompileError: It does not compile; the diagnostics carry the lines.
-    """
-    signature, generated = kernel.signature, kernel.generated
-    if kernel.target == "cpp":
-        kind = "cpp" if text == generated.text else "edits-cpp"
-        path: Path = cpp_build.build(text, kind=kind)
-        return CppRunnable(path, generated.entry, signature, kernel.name)
-    from fusec.targets.triton.toolchain.build import build_triton
-
-    runnable = build_triton(text, signature, generated.entry)
-    if all(argument.device == "cpu" for argument in signature.arguments):
-        return Simulated(runnable, kernel)
-    return runnable

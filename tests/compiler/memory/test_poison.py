@@ -12,7 +12,7 @@ import fusec
 from fusec.call import native
 from fusec.call.huge_pages import empty_cpu
 from fusec.call.native_program import NativeProgram
-from fusec.call.poison import fill, poisoned, value_of
+from fusec.memory.poison import fill, poisoned, value_of
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import fx
@@ -17,12 +17,12 @@ from torch.autograd import forward_ad
 
 from fusec.call.autocast import without_autocast
 from fusec.call.eager_graph import run_eagerly
-from fusec.call.part import CompiledPart, build_runnable
-from fusec.call.strided import clone_strided
+from fusec.call.runnable import build_runnable
+from fusec.compiled.part import CompiledPart
 from fusec.errors import FusecError
-from fusec.inspect.training_step import with_backward
 from fusec.ir.interpret import run_body, size_values
 from fusec.kernel import Kernel, Runnable
+from fusec.memory.strided import clone_strided
 from fusec.random import SameNumbers
 from fusec.report import (
     ExternCall,
@@ -37,8 +37,9 @@ from fusec.report import (
 )
 from fusec.targets.cpp.toolchain import build as cpp_build
 from fusec.targets.triton.toolchain.simulate import Simulated
-from fusec.tune.limits import Limit
-from fusec.tune.measure import PRECISION, interleave
+from fusec.timing.limits import Limit
+from fusec.timing.measure import PRECISION, interleave
+from fusec.timing.training_step import with_backward
 from fusec.verify.inputs import fresh_inputs
 
 if TYPE_CHECKING:
@@ -419,7 +420,7 @@ class CompiledGraph:
         """
         from torch.utils.flop_counter import FlopCounterMode
 
-        from fusec.tune.limits import least_bytes, limit
+        from fusec.timing.limits import least_bytes, limit
 
         forward = [part for part in self.parts if part.kind != "backward"]
         if len(forward) != 1 or forward[0].last_inputs is None:
@@ -442,7 +443,7 @@ class CompiledGraph:
 
     def kernel_timings(self, seconds: float = 0.2) -> dict[str, Timing]:
         """Return the time of each kernel alone, on its own inputs of the last call."""
-        from fusec.inspect.step_times import step_times
+        from fusec.timing.step_times import step_times
 
         return {step.name: step.timing for step in step_times(self, seconds, externs=False)}
 
@@ -507,6 +508,12 @@ class CompiledGraph:
 
         part = self._part_of(kernel)
         return artifact(kernel, kind, part.state.options.gpu if part is not None else "sm_90")
+
+    def export(self, kernel: Kernel, path: Path, *, form: Literal["file", "library"]) -> Path:
+        """Write a kernel's text in use as a file that stands alone; see ``Kernel.export``."""
+        from fusec.export.standalone import export_kernel
+
+        return export_kernel(kernel, path, form=form)
 
     # -- KernelHost -------------------------------------------------------------------------
 

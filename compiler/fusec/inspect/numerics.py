@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from fusec.call.part import CompiledPart
-from fusec.call.strided import clone_strided
+from fusec.compiled.part import CompiledPart
 from fusec.errors import FusecError
 from fusec.ir.body import Body, Compute, Extern
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.interpret import body_values, extern_results, run_body, size_values
 from fusec.ir.node import Const, Load, Node, Reduce, Scan
+from fusec.memory.strided import clone_strided
 from fusec.report import SourceLine
 from fusec.schedule.choices import points
 from fusec.schedule.step_graph import tensor_name

@@ -12,9 +12,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
 
 import fusec
-from fusec.call import native, readable
-from fusec.call.part import CompiledPart
-from fusec.call.readable import NoMemory, Unreadable
+from fusec.call import native
+from fusec.call.native import capsule
+from fusec.compiled.part import CompiledPart
+from fusec.memory.readable import NoMemory, Unreadable
 
 
 @pytest.fixture(autouse=True)
@@ -236,8 +237,8 @@ def test_kernels_called_by_hand() -> None:
 
 def test_the_two_forms_of_the_check_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the native form cannot be built, Python sees the same."""
-    assert not readable.problem()
-    monkeypatch.setattr(readable, "_exchange", None)
+    assert not capsule.problem()
+    monkeypatch.setattr(capsule, "_exchange", None)
     compiled = fusec.compile(product)
     for make in (plain, VALUES["negated"], VALUES["zero tensor"], plain):
         for _ in range(3):

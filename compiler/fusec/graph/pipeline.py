@@ -27,6 +27,7 @@ from fusec.graph.products.products_of_halves import multiply_halves
 from fusec.graph.products.wide_results import ask_for_wide_results
 from fusec.graph.products.widened_halves import widen_products
 from fusec.graph.refusals.byte_images import keep_interpolations_of_bytes
+from fusec.graph.simplify.attention_blocks import drop_block_lists
 from fusec.graph.simplify.attention_masks import settle_attention_masks
 from fusec.graph.simplify.cse import merge_common
 from fusec.graph.simplify.extremes import compute_compared_once
@@ -185,6 +186,12 @@ PASSES: tuple[Pass, ...] = (
         "products of what was half precision before it was widened move half the bytes",
         applies=lambda options: _for_cpp(options) and not options.emulate_rounding,
         after=("widen_half_products",),
+    ),
+    Pass(
+        "attention_blocks",
+        lambda s: drop_block_lists(s.module),
+        _FUNCTIONAL,
+        "attention without a block mask makes no lists of blocks, and saves none",
     ),
     Pass(
         "dead_code",

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import fx
 
+from fusec.graph.simplify.attention_blocks import UNBLOCKED
 from fusec.ir import ops
 from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr, Symbol
@@ -42,7 +43,6 @@ HIGHER = torch.ops.higher_order
 LOG2E = math.log2(math.e)
 F32 = torch.float32
 MASK_PARTS = 10  # of a block mask's tuple at least: lengths, lists, sizes of blocks, the function
-UNBLOCKED = 1 << 30  # the block size of torch's masks that have no blocks
 LEAST_BLOCK = 16  # rows that tensor cores multiply at least
 
 Index = tuple[Expr, ...]

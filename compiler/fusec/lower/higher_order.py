@@ -51,11 +51,11 @@ class HigherOrderCall:
         return str(self.target.name())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return its results: a tuple, or the only one."""
+        """Return its results: a tuple without tuples in it, or the only one."""
         args, kwargs = tree_map(_module, (args, kwargs))
         with torch.no_grad():
             results = self.target(*args, **kwargs)
-        flat = tuple(results) if isinstance(results, (tuple, list)) else (results,)
+        flat = tree_leaves(results)
         given = {_memory(v) for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)}
         made = []
         for result, strides in zip(flat, self.strides, strict=True):

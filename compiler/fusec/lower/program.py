@@ -11,6 +11,7 @@ from functools import cache
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from fusec.errors import DeviceNotThere
 from fusec.graph.facts.storages import makers_of_shared_results
@@ -81,6 +82,7 @@ class _Driver:
         self.shared = makers_of_shared_results(module.graph)
         self.notes: list[str] = []
         self.once: set[str] = set()
+        self.form: TreeSpec | None = None  # of the results of the call being lowered
 
     # -- metadata ---------------------------------------------------------------------------
 
@@ -164,8 +166,9 @@ class _Driver:
             raise GraphNotLowered(f"{target} computes on Python values")
         lowering = self.lowering
         several = isinstance(value, (tuple, list))
-        metas = value if several else (value,)
-        lowering.results = tuple(self.tensor_meta(v) for v in metas)  # type: ignore[union-attr]
+        # a tuple may have tuples in it: the gradients of what a function has captured
+        metas, self.form = tree_flatten(value if several else (value,))
+        lowering.results = tuple(self.tensor_meta(v) for v in metas)
         lowering.result = lowering.results[0] if lowering.results else None
         lowering.wanted = _read_results(node)
         lowering.label = _label(target)
@@ -235,7 +238,8 @@ class _Driver:
             if isinstance(target, torch._ops.HigherOrderOperator):
                 because = "" if rule is None else str(reason)
                 found = call_whole(lowering, target, args, kwargs, because)
-                return found if several else found[0]
+                assert self.form is not None
+                return tree_unflatten(list(found), self.form) if several else found[0]
             mutated = self.mutated(target, args, kwargs)
             results = lowering.extern(target, args, kwargs, str(reason), mutated)
             return results if several else results[0]

@@ -183,7 +183,7 @@ class _Writer(Tiles):
         }
         loops = self.loops()
         roots = [loop.value for loop in loops]
-        if self.row_term is not None:
+        if self.gives_back:
             roots.append(self.row_term)
         pieces["before"], before = self.before(kernel, roots)
         described = []
@@ -225,11 +225,17 @@ class _Writer(Tiles):
         )
         self.insert_text(kernel, text, pieces, (found.product.source,))
 
+    @property
+    def gives_back(self) -> bool:
+        """Whether what was left out of the rows' scores is asked for."""
+        asked = self.found.sums is not None or self.found.mosts is not None
+        return asked and self.row_term is not None
+
     def row_text(self, before: Block) -> str:
         """Return what is to be given back to the rows' mosts, where somebody asks for them."""
-        asked = self.found.sums is not None or self.found.mosts is not None
-        if self.row_term is None or not asked:
+        if not self.gives_back:
             return ""
+        assert self.row_term is not None
         return f"tl.sum({before.value(self.row_term).source}, 1) * {self.found.factor!r}"
 
     def describe(self, kernel: Kernel, loop: _Loop, score: str) -> dict[str, object]:

@@ -16,6 +16,7 @@ something has no form here, torch's own decomposition runs.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -206,6 +207,8 @@ def flex_attention(
     require_kernel(lowering, query, key, value)
     query, key, value = (lowering.realize(each) for each in (query, key, value))
     mask = BlockMask.of(block_mask)
+    call_by_role(lowering, {"query": query, "key": key, "value": value})
+    call_lists_by_role(lowering, mask)
     loops = Loops.of(query, key, value, Expr.of(1) if mask.partial is None else _count(mask))
     scores = scores_of(
         lowering, loops, query, key, score_mod, mask, scale, score_buffers, mask_buffers
@@ -238,10 +241,12 @@ def flex_attention(
     )
     places = ((*row, at(loops.width)), row, row)
     stores, results = [], []
+    hint = lowering.hint
     for number, (node, place) in enumerate(zip(found, places, strict=True)):
         if number and lowering.wanted is not None and number not in lowering.wanted:
             results.append(None)
             continue
+        lowering.hint = (hint, "log2_of_sums", "most_of_rows")[number]
         buffer = lowering.new_buffer(lowering.meta(number))
         stores.append(Store(buffer.name, place, node))
         results.append(lowering.from_buffer(buffer))
@@ -249,6 +254,7 @@ def flex_attention(
     reduced = (loops.width, loops.key, loops.depth)
     if mask.partial is not None:
         reduced = (*reduced, loops.block)
+    lowering.hint = hint
     lowering.emit(Body(axes, reduced, tuple(stores)))
     return tuple(results)
 
@@ -289,6 +295,28 @@ def require_kernel(lowering: Lowering, *tensors: TensorValue) -> None:
         raise NotLowered("the depth of a head is not known")
     if key.shape[0] != query.shape[0] and key.shape[0] != 1:
         raise NotLowered("there are fewer keys than batches")
+
+
+_UNNAMED = re.compile(r"(primals|tangents|alias|detach|getitem|arg)_?\d*(_\d+)?")
+_LISTS = ("kv_counts", "kv_blocks", "full_kv_counts", "full_kv_blocks")
+_LISTS += ("q_counts", "q_blocks", "full_q_counts", "full_q_blocks")
+
+
+def call_by_role(lowering: Lowering, tensors: dict[str, TensorValue | None]) -> None:
+    """Name tensors that the user has no name for by what they are to attention."""
+    for name, tensor in tensors.items():
+        if tensor is None or tensor.ref is None:
+            continue
+        buffer = lowering.buffers[tensor.ref.buffer]
+        if _UNNAMED.fullmatch(buffer.hint):
+            lowering.buffers[buffer.name] = replace(buffer, hint=name)
+
+
+def call_lists_by_role(lowering: Lowering, mask: BlockMask) -> None:
+    """Name the lists of blocks likewise."""
+    pairs = (mask.partial, mask.full, mask.partial_queries, mask.full_queries)
+    lists = [each for pair in pairs for each in pair or (None, None)]
+    call_by_role(lowering, dict(zip(_LISTS, lists, strict=True)))
 
 
 def batch_of(loops: Loops, tensor: TensorValue) -> Expr:

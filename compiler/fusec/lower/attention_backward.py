@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusec.ir import ops
-from fusec.ir.body import Body, Store, new_axes
+from fusec.ir.body import Body, Buffer, Store, new_axes
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, const, dot, reduce, rewrite
 from fusec.lower.attention import (
@@ -30,6 +30,8 @@ from fusec.lower.attention import (
     Scores,
     at,
     call_all,
+    call_by_role,
+    call_lists_by_role,
     positions,
     require_kernel,
     scalar,
@@ -38,7 +40,7 @@ from fusec.lower.attention import (
 from fusec.lower.higher_order import Subgraph
 from fusec.lower.matmul import float32_precision
 from fusec.lower.registry import register
-from fusec.lower.values import Lowering, NotLowered, TensorValue, dense_meta
+from fusec.lower.values import Lowering, NotLowered, ResultMeta, TensorValue, dense_meta
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ def flex_attention_backward(
     if key.shape[0] != query.shape[0]:
         raise NotLowered("all batches share the keys")
     query, key, value, gradient = (lowering.realize(each) for each in (query, key, value, gradient))
+    roles = {"query": query, "key": key, "value": value, "gradient": gradient}
+    call_by_role(lowering, {**roles, "out": out, "log2_of_sums": sums})
     common = _common(lowering, out, gradient, gradient_of_sums)
     sums = lowering.realize(sums)
     given = _Given(
@@ -113,9 +117,18 @@ def flex_attention_backward(
         mask_buffers,
     )
     mask = BlockMask.of(block_mask)
+    call_lists_by_role(lowering, mask)
     of_query = _of_queries(lowering, given, mask)
     of_key, of_value = _of_keys(lowering, given, mask)
     return of_query, of_key, of_value, (None,) * len(score_buffers)
+
+
+def _new_buffer(lowering: Lowering, meta: ResultMeta, name: str) -> Buffer:
+    """Return a new buffer that is called by what it is."""
+    hint, lowering.hint = lowering.hint, name
+    buffer = lowering.new_buffer(meta)
+    lowering.hint = hint
+    return buffer
 
 
 def _common(
@@ -126,9 +139,7 @@ def _common(
 ) -> TensorValue:
     """Emit the sum of each row's result times its gradient."""
     meta = dense_meta(out.shape[:3], F32, out.device)
-    label, lowering.label = lowering.label, "rows of out times gradient"
-    buffer = lowering.new_buffer(meta)
-    lowering.label = label
+    buffer = _new_buffer(lowering, meta, "common")
     axes, reduced = new_axes(out.shape[:3]), new_axes(out.shape[3:], "e")
     row = tuple(at(axis) for axis in axes)
     place = (*row, at(reduced[0]))
@@ -227,7 +238,7 @@ def _of_queries(lowering: Lowering, given: _Given, mask: BlockMask) -> TensorVal
     total = dot(left, given.key.at(place), (loops.key,), F32, float32_precision())
     found = ops.binary("mul", total, const(given.scale, F32))
     row = (at(loops.batch), at(loops.head), at(loops.query), at(column))
-    buffer = lowering.new_buffer(lowering.meta(0))
+    buffer = _new_buffer(lowering, lowering.meta(0), "of_query")
     store = Store(buffer.name, row, lowering.round(found, given.query.dtype))
     reduced = (column, loops.key, loops.depth, loops.width)
     if mask.partial is not None:
@@ -277,8 +288,9 @@ def _of_keys(lowering: Lowering, given: _Given, mask: BlockMask) -> tuple[Tensor
     of_value = dot(weight, right, summed, F32, precision)
     row = (at(loops.batch), at(head), at(loops.key))
     stores, results = [], []
-    for number, node, column in ((1, of_key, depth), (2, of_value, width)):
-        buffer = lowering.new_buffer(lowering.meta(number))
+    found = (("of_key", of_key, depth), ("of_value", of_value, width))
+    for number, (name, node, column) in enumerate(found, 1):
+        buffer = _new_buffer(lowering, lowering.meta(number), name)
         value = lowering.round(node, given.key.dtype)
         stores.append(Store(buffer.name, (*row, at(column)), value))
         results.append(lowering.from_buffer(buffer))

@@ -44,14 +44,14 @@ def close(own: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
 def texts(name: str) -> KernelSource:
     sizes = Sizes(2, 4, 2, 256, 256, 64)
     if name == "attention_few_queries":
-        sizes = Sizes(2, 8, 2, 1, 1000, 64)
+        sizes = Sizes(2, 4, 2, 1, 1000, 64)
         (source,) = sources(attention("alibi", sizes), sizes.tensors(BF16))
         return source
     if name == "attention":
         (source,) = sources(attention("causal", sizes, block=128), sizes.tensors(BF16))
         return source
     tensors = tuple(t.requires_grad_() for t in sizes.tensors(BF16))
-    _, queries, keys = sources(attention("document", sizes, block=128), tensors)
+    _, queries, keys = sources(attention("causal", sizes, block=128), tensors)
     return queries if name == "attention_of_queries" else keys
 
 
@@ -65,8 +65,8 @@ def test_golden_text(name: str) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text(), "renew with UPDATE_GOLDEN=1 if the change is meant"
-    code = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    assert max(len(each) for each in code) <= 100
+    # an address stays in one piece, deep within loops as well
+    assert max(len(each) for each in text.splitlines()) <= 104
 
 
 @pytest.mark.sample(2)
@@ -175,7 +175,7 @@ def test_rows_of_large_negative_scores(low: float) -> None:
 def test_an_edit_is_judged() -> None:
     sizes = Sizes(1, 2, 2, 64, 64, 16)
     function = attention("alibi", sizes)
-    compiled = fusec.compile(function, target="triton")
+    compiled = fusec.compile(function, target="triton", keep_inputs=True)
     compiled(*sizes.tensors(F32))
     (kernel,) = compiled.kernels.values()
     assert [t.name for t in kernel.tunables][:2] == ["BLOCK_M", "BLOCK_N"]

@@ -46,6 +46,7 @@ class Case:
         keys: Their number.
         depth: Of a head.
         causal: What the library's attention is told; None where it has no such mask.
+        written: Whether it is written out, as formulas have it.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Case:
     keys: int = 4096
     depth: int = 128
     causal: bool | None = None
+    written: bool = False
 
 
 def causal(length: int) -> Any:
@@ -114,6 +116,7 @@ CASES = (
     Case("causal, depth 64", mask=causal, depth=64, causal=True),
     Case("decode, shared heads", heads=(32, 8), batch=8, queries=1, keys=8192),
     Case("decode, masked", mask=last, heads=(32, 8), batch=8, queries=1, keys=8192),
+    Case("written out, 1024", keys=1024, causal=False, written=True),
 )
 
 
@@ -132,6 +135,8 @@ def make(case: Case, small: bool, dtype: torch.dtype = BF16) -> tuple[Any, tuple
     k, v = (
         torch.randn(batch, shared, keys, case.depth, device="cuda", dtype=dtype) for _ in range(2)
     )
+    if case.written:
+        return written_out, (q, k, v)
     score = case.score(keys) if case.score else None
     mask = case.mask(keys) if case.mask else None
     blocks = create_block_mask(mask, None, None, queries, keys, device="cuda") if mask else None

@@ -33,6 +33,7 @@ from fusec.graph.simplify.cse import merge_common
 from fusec.graph.simplify.extremes import compute_compared_once
 from fusec.graph.simplify.random_seeds import replace_random
 from fusec.graph.simplify.short_rows import bound_rows
+from fusec.graph.simplify.written_attention import attend_at_once
 from fusec.graph.training.embedding_gradients import add_rows_in_place
 from fusec.graph.training.log_softmax import open_log_softmax
 from fusec.graph.training.narrow_saved import widen_again
@@ -123,6 +124,12 @@ def _may_ask_for_wide_results(options: Options) -> bool:
     return not (options.matmul == "auto" or options.emulate_rounding or options.cuda_graphs)
 
 
+def _attend_at_once(subject: Subject) -> int:
+    before = subject.module
+    subject.module = attend_at_once(before, interpreted=subject.interpreted)
+    return int(subject.module is not before)
+
+
 def _replacing(function: Callable[[fx.GraphModule], fx.GraphModule]) -> Callable[[Subject], int]:
     """Return a pass of what returns another graph where there is something to change."""
 
@@ -157,6 +164,13 @@ PASSES: tuple[Pass, ...] = (
         _replacing(settle_attention_masks),
         frozenset({Form.CAPTURED}),
         "a mask that says nothing, or only 'causal', costs attention its fast kernels",
+    ),
+    Pass(
+        "written_attention",
+        _attend_at_once,
+        frozenset({Form.CAPTURED}),
+        "attention as formulas have it keeps all scores in memory; ATen's does not",
+        applies=lambda options: not options.emulate_rounding,
     ),
     Pass(
         "kernel_random",

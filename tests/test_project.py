@@ -274,3 +274,17 @@ def test_a_sample_has_every_value_of_every_parameter() -> None:
     assert {each["dtype"] for each in kept} == set(range(3))
     assert left_out(items[::-1], 7) == left, "the same, in whatever order they come"
     assert left_out(items, 99) == []
+
+
+@pytest.mark.parametrize("module", [fusec, fuselab])
+def test_no_file_takes_the_name_of_a_public_function(module: Any) -> None:
+    # Importing `fuselab/edit.py` would put the module in the place of `fuselab.edit`.
+    folder = PACKAGES[module.__name__]
+    defined = {
+        node.name
+        for node in ast.parse((folder / "__init__.py").read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    } | set(getattr(module, "_HOMES", ()))
+    files = {path.stem for path in folder.iterdir()} - {"__init__", "__pycache__"}
+    assert len(defined) > 4
+    assert defined & files == set()

@@ -16,7 +16,7 @@ from fuselab.display.pages.tuning import effect_rows, left_words
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
-    from fuselab.edit import Edit
+    from fuselab.edit_record import Edit
 
 RUNNERS_UP = 9
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fusec.report import Verdict
-from fuselab.edit import Edit
+from fuselab.edit_record import Edit
 
 if TYPE_CHECKING:
     from fusec.cache import Store

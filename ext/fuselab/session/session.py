@@ -22,7 +22,7 @@ from fusec.report import TuningRun, Verdict
 from fuselab.cell.plan import CellPlan, plan_cell
 from fuselab.cell.program import CellProgram, Compiled, Compiler
 from fuselab.display.outcomes import EditOutcome, TuningOutcome
-from fuselab.edit import Edit
+from fuselab.edit_record import Edit
 from fuselab.errors import UnknownName
 from fuselab.session.book import KernelBook
 from fuselab.session.fused_cell import FusedCell

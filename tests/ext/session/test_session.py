@@ -8,7 +8,7 @@ import torch
 
 from fusec.cache import Store
 from fusec.kernel import Argument
-from fuselab.edit import Edit
+from fuselab.edit_record import Edit
 from fuselab.errors import UnknownName
 from fuselab.session.history import EditHistory, notebook_scope
 from fuselab.session.session import MOST_PROGRAMS, CellOptions, Frontend, Session

@@ -12,7 +12,6 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.testing.globalipapp import start_ipython
 
-from fuselab import panel as panels
 from fuselab.magics.commands import FuseMagics
 from fuselab.panel import Workbench, prepare, workbench
 from fuselab.panel.tabs import prebuild as early
@@ -33,8 +32,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             found.append(str(state["_model_name"]) if kind == "comm_open" else "")
 
     monkeypatch.setattr("comm.create_comm", Spy)
-    monkeypatch.setattr(panels.plain, "_known", {})
-    monkeypatch.setattr(panels.script, "_shared", None)
+    monkeypatch.setattr("fuselab.panel.widgets.plain._known", {})
+    monkeypatch.setattr("fuselab.panel.widgets.script._shared", None)
     return found
 
 

@@ -20,6 +20,7 @@ import argparse
 import contextlib
 import io
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,6 +180,7 @@ def fresh_shell() -> Any:
         del shell.user_ns[name]
     # Cells are named by their number, as in a notebook that begins with the page.
     shell.execution_count = 1
+    shell.history_manager.reset(new_session=True)
     torch._dynamo.reset()
     torch.manual_seed(0)
     fuselab.unload_ipython_extension(shell)
@@ -200,7 +202,7 @@ def run_in(shell: Any) -> Run:
     return run
 
 
-def main() -> None:
+def main() -> int:
     """Compare pages with what their code prints, or write it into them."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("pages", nargs="+", type=Path)
@@ -209,6 +211,7 @@ def main() -> None:
         "--figures", action="store_true", help="new figures as well: time to be idle"
     )
     args = parser.parse_args()
+    wrong = False
     for page in args.pages:
         shell, text = fresh_shell(), page.read_text()
         if args.write:
@@ -217,7 +220,9 @@ def main() -> None:
             continue
         for line in differences(text, run_in(shell)):
             print(f"{page}: {line}")
+            wrong = True
+    return int(wrong)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -66,7 +66,7 @@ pages: $(INSTALLED) ## Write what today's code prints into the pages that show i
 
 docs: $(INSTALLED) ## Build the site into build/site
 	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[docs]'
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo build/site/index.html
 
 lint: $(INSTALLED) ## Check style, types and layers

@@ -1,4 +1,4 @@
-"""What the site takes from the code itself: the magics' options, what `%config` sets, the changes.
+"""What the site takes from elsewhere: the magics' options, what `%config` sets, files of the root.
 
 MkDocs calls ``on_page_markdown`` for each page before it is made HTML.
 """
@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
+from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[2]
+FILE = re.compile(r"<!-- the file (\S+) -->")
 MAGICS = "<!-- the magics -->"
 CONFIG = "<!-- the configuration -->"
 
@@ -19,7 +23,12 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         markdown = markdown.replace(MAGICS, magics())
     if CONFIG in markdown:
         markdown = markdown.replace(CONFIG, configuration())
-    return markdown
+    return FILE.sub(lambda match: file_of_the_root(match[1]), markdown)
+
+
+def file_of_the_root(name: str) -> str:
+    """Return a page that lies beside ``docs``, with its links as they are from within."""
+    return (ROOT / name).read_text().replace("](docs/", "](")
 
 
 def magics() -> str:

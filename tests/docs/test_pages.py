@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,45 @@ def test_a_file_s_block_is_no_cell() -> None:
     assert not block.is_code
     (left,) = blocks("<!-- not run: needs a GPU -->\n```python\nx\n```\n")
     assert not left.is_code
+
+
+# --- names -------------------------------------------------------------------------------------
+
+FILE_NAME = re.compile(r"`([\w/]*\w\.(?:py|cpp|h|j2|md))`")
+
+
+def prose() -> Iterator[tuple[Path, str]]:
+    """Yield what tells of the code by the names of its files."""
+    for package in (ROOT / "compiler/fusec", ROOT / "ext/fuselab"):
+        for path in package.rglob("*"):
+            if path.name == "__init__.py" and "node_modules" not in path.parts:
+                yield path, ast.get_docstring(ast.parse(path.read_text())) or ""
+            elif path.name == "README.md" and "node_modules" not in path.parts:
+                yield path, path.read_text()
+    for path in (ROOT / "docs/architecture.md", *(ROOT / "docs/recipes").glob("*.md")):
+        yield path, path.read_text()
+
+
+def test_files_that_are_named_are_there() -> None:
+    folders = ("compiler", "ext", "tests", "docs")
+    known = [
+        f"/{path.relative_to(ROOT).as_posix()}"
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.*")
+        if "node_modules" not in path.parts
+    ]
+    found, missing = 0, []
+    for path, text in prose():
+        for name in FILE_NAME.findall(text):
+            found += 1
+            if not any(each.endswith(f"/{name}") for each in known):
+                missing.append(f"{path.relative_to(ROOT)} names {name}")
+    assert missing == []
+    assert found > 120
+
+
+def test_the_map_is_a_map() -> None:
+    assert len((ROOT / "docs/architecture.md").read_text().splitlines()) <= 120
 
 
 # --- the tour ------------------------------------------------------------------------------------

@@ -59,6 +59,12 @@ def test_another_page_is_left_alone(hooks: ModuleType) -> None:
     assert hooks.on_page_markdown("# A page\n") == "# A page\n"
 
 
+def test_a_file_of_the_root_links_from_within(hooks: ModuleType) -> None:
+    text = hooks.on_page_markdown((DOCS / "contributing.md").read_text())
+    assert "[docs/testing.md](testing.md)" in text
+    assert "](docs/" not in text
+
+
 @pytest.mark.slow
 def test_the_site_is_built_and_fetches_nothing(tmp_path: Path) -> None:
     for package in ("mkdocs", "material", "mkdocstrings"):

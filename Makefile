@@ -62,7 +62,7 @@ bench-calls: $(INSTALLED) ## What a small call costs, beside eager and TorchDyna
 	@$(BIN)/python tests/bench/calls.py $(ARGS)
 
 pages: $(INSTALLED) ## Write what today's code prints into the pages that show it
-	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m support.pages --write docs/tour.md $(ARGS)
+	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m support.pages --write README.md docs/tour.md $(ARGS)
 
 docs: $(INSTALLED) ## Build the site into build/site
 	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[docs]'

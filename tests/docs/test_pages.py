@@ -150,12 +150,13 @@ def test_the_map_is_a_map() -> None:
 # --- the tour ------------------------------------------------------------------------------------
 
 
-def test_the_tour_shows_what_the_code_prints(shell: Any) -> None:
+@pytest.mark.parametrize(
+    "name", ["docs/tour.md", pytest.param("README.md", marks=pytest.mark.slow)]
+)
+def test_a_page_shows_what_the_code_prints(shell: Any, name: str) -> None:
     if torch.__version__.split("+")[0] != pinned():
-        pytest.skip(
-            f"the page has the graphs of torch {pinned()}, which other releases write otherwise"
-        )
-    found = differences(TOUR.read_text(), run_in(shell))
+        pytest.skip(f"the pages are of torch {pinned()}; graphs of other releases look otherwise")
+    found = differences((ROOT / name).read_text(), run_in(shell))
     assert not found, "\n".join([*found, "`make pages` writes it anew"])
 
 

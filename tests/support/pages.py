@@ -183,7 +183,8 @@ def fresh_shell() -> Any:
     shell.history_manager.reset(new_session=True)
     torch._dynamo.reset()
     torch.manual_seed(0)
-    fuselab.unload_ipython_extension(shell)
+    shell.extension_manager.unload_extension("fuselab")
+    fuselab.unload_ipython_extension(shell)  # whoever loaded it, and how
     return shell
 
 

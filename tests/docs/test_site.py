@@ -84,3 +84,4 @@ def test_the_site_is_built_and_fetches_nothing(tmp_path: Path) -> None:
         assert not re.search(r"url\([\"']?(?:https?:)?//", style.read_text()), style
     reference = (tmp_path / "reference/kernels.html").read_text()
     assert "Put the generated text back" in reference  # of Kernel.revert, from its docstring
+    assert not [page for page in pages if "::</p>" in page.read_text()]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from fusec.abilities import Abilities
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Compute, Extern, Step, Store, TensorRef, new_axes
 from fusec.ir.index import Expr, IntLike, Symbol, contiguous_strides, product
@@ -130,8 +131,7 @@ class Lowering:
     Attributes:
         recorder: Interns the nodes.
         emulate_rounding: Keep eager's roundings of half-precision intermediate values.
-        triton: Whether all kernels will be Triton's, whatever the device.
-        products: Whether kernels may compute products of matrices.
+        abilities: Type of torch's device to what kernels of its tensors can do.
         buffers: By name.
         steps: In order.
         result: What the operator being lowered must yield (its first tensor result).
@@ -148,8 +148,7 @@ class Lowering:
 
     recorder: Recorder
     emulate_rounding: bool = False
-    triton: bool = False
-    products: bool = False
+    abilities: Callable[[str], Abilities] = lambda device: Abilities()
     buffers: dict[str, Buffer] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     result: ResultMeta | None = None
@@ -163,6 +162,10 @@ class Lowering:
     relaid: dict[str, bool] = field(default_factory=dict)
 
     # -- making values ----------------------------------------------------------------------
+
+    def can(self, device: torch.device) -> Abilities:
+        """Return what kernels that write tensors of a device can do."""
+        return self.abilities(device.type)
 
     def meta(self, number: int = 0) -> ResultMeta:
         """Return what the ``number``-th result must look like."""

@@ -15,7 +15,7 @@ from support.recipe import NotToTheLetter, copy_tree, edits, follow, patched
 
 FOLDER = ROOT / "docs/recipes"
 # How many files each touches, tests apart.
-RECIPES = {"add-a-pass": 2, "add-a-tunable": 2, "add-a-tab": 2}
+RECIPES = {"add-a-pass": 2, "add-a-tunable": 2, "add-a-tab": 2, "add-an-export-form": 2}
 
 
 @pytest.fixture(scope="module")

@@ -295,12 +295,12 @@ def test_export_says_where(bench, cell, tmp_path, monkeypatch):
 
     kernel = cell.kernels["gelu_norm"]
     monkeypatch.setattr(kernel, "export", export)
-    bench.kernels.export.click()
+    bench.kernels.exports["file"].click()
     settle(bench)
     assert (tmp_path / "gelu_norm.cpp").read_text() == f"file: {kernel.source}"
     assert "Written to gelu_norm.cpp" in verdict(bench)
     for name in ("gelu_norm_op", "gelu_norm_op_2"):  # a module's name has no dash in it
-        bench.kernels.library.click()
+        bench.kernels.exports["library"].click()
         settle(bench)
         assert (tmp_path / f"{name}.py").read_text() == f"library: {kernel.source}"
         assert f"Written to {name}.py: import {name} registers" in verdict(bench)

@@ -1,6 +1,7 @@
 """What the site takes from elsewhere: the magics' options, what `%config` sets, files of the root.
 
-MkDocs calls ``on_page_markdown`` for each page before it is made HTML, ``on_page_content`` after.
+MkDocs calls ``on_config`` first, ``on_page_markdown`` for each page before it is made HTML, and
+``on_page_content`` after.
 """
 
 from __future__ import annotations
@@ -15,6 +16,20 @@ ROOT = Path(__file__).resolve().parents[2]
 FILE = re.compile(r"<!-- the file (\S+) -->")
 MAGICS = "<!-- the magics -->"
 CONFIG = "<!-- the configuration -->"
+
+
+def on_config(config: Any) -> Any:
+    """List every recipe in the menu, the overview first."""
+    for entry in config["nav"]:
+        if "Recipes" in entry:
+            entry["Recipes"] = recipes()
+    return config
+
+
+def recipes() -> list[str]:
+    """Return the recipes' pages as the menu takes them; their own titles name them."""
+    found = sorted(f"recipes/{path.name}" for path in (ROOT / "docs/recipes").glob("add-*.md"))
+    return ["recipes/index.md", *found]
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

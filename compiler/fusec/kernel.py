@@ -185,7 +185,7 @@ class KernelHost(Protocol):
     ) -> TuningRun:
         """Search the tunables; see ``tune``."""
 
-    def export(self, kernel: Kernel, path: Path, *, form: Literal["file", "library"]) -> Path:
+    def export(self, kernel: Kernel, path: Path, *, form: str) -> Path:
         """Write the text in use as a file that stands alone; see ``Kernel.export``."""
 
 
@@ -355,18 +355,20 @@ class Kernel:
         """
         return self.host.artifact(self, kind)
 
-    def export(self, path: str | Path, *, form: Literal["file", "library"] = "file") -> Path:
+    def export(self, path: str | Path, *, form: str = "file") -> Path:
         """Write the text in use as a file that runs without fuselab.
 
         Args:
             path: Where; ``.cpp`` or ``.py``.
             form: ``file`` for the kernel and a function that calls it; ``library`` for a
-                ``torch.library`` operator, ``fuselab::NAME``, which ``torch.compile`` understands.
+                ``torch.library`` operator, ``fuselab::NAME``, which ``torch.compile`` understands;
+                ``export/forms.py`` has them all.
 
         Returns:
             The path written.
 
         Raises:
+            BadOption: There is no such form.
             FusecError: The suffix does not fit, the kernel cannot be an operator, or the file
                 cannot be written.
         """

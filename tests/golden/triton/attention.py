@@ -102,7 +102,7 @@ def op0(
             kv_idx = keys[None, :]
             key = tl.load(key_ptr + batch * 32768 + (head // 2) * 16384 + kv_row * 64 + depth)
             score = tl.dot(query, key.T)
-            # line 30: return q >= k
+            # line 31: return q >= k
             ge = q_idx >= kv_idx
             chosen = tl.where(ge, score, -float("inf"))
             higher = tl.maximum(most, tl.max(chosen, 1) * 0.18033688011112042)

@@ -59,7 +59,7 @@ def op1(
     query = tl.load(query_ptr + batch * 65536 + head * 16384 + q_idx * 64 + depth)
     gradient = tl.load(gradient_ptr + batch * 65536 + head * 16384 + q_idx * 64 + width)
     of_query = tl.zeros((BLOCK_M, 64), tl.float32)
-    # line 107: return flex_attention(
+    # line 108: return flex_attention(
     log2_of_sums = tl.load(log2_of_sums_ptr + batch * 1024 + head * 256 + q_idx)
     chosen = tl.where(log2_of_sums == -float("inf"), 0.0, log2_of_sums)
     common = tl.load(common_ptr + batch * 1024 + head * 256 + q_idx)
@@ -87,10 +87,10 @@ def op1(
                 value_ptr + batch * 32768 + (head // 2) * 16384 + kv_row * 64 + width
             )
             score = tl.dot(query, key.T)
-            # line 107: return flex_attention(
+            # line 108: return flex_attention(
             exp2 = tl.exp2(score * 0.18033688 - chosen)
             of_weight = tl.dot(gradient, value.T)
-            # line 107: return flex_attention(
+            # line 108: return flex_attention(
             product = exp2 * (of_weight - common)
             of_query = tl.dot(product.to(tl.bfloat16), key, of_query)
         done = until
@@ -114,10 +114,10 @@ def op1(
                 value_ptr + batch * 32768 + (head // 2) * 16384 + kv_row * 64 + width
             )
             score = tl.dot(query, key.T)
-            # line 107: return flex_attention(
+            # line 108: return flex_attention(
             chosen2 = tl.where(q_idx >= kv_idx, tl.exp2(score * 0.18033688 - chosen), 0.0)
             of_weight = tl.dot(gradient, value.T)
-            # line 107: return flex_attention(
+            # line 108: return flex_attention(
             product = chosen2 * (of_weight - common)
             of_query = tl.dot(product.to(tl.bfloat16), key, of_query)
         done = until

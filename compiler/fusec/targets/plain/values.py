@@ -25,7 +25,7 @@ from fusec.ir.node import (
     indirect_nodes,
 )
 from fusec.ir.ops import CHECK_PREFIX
-from fusec.targets.cpp.text.writer import Writer
+from fusec.targets.plain.board import Board
 from fusec.targets.plain.expressions import (
     ATOM,
     CHOICE,
@@ -83,7 +83,7 @@ class ValueWriter:
         sizes: Mapping[Symbol, str],
         checks: Sequence[str],
         taken: set[str],
-        writer: Writer,
+        writer: Board,
     ) -> None:
         self.body = body
         self.buffers = buffers
@@ -227,8 +227,8 @@ class ValueWriter:
         condition, value = (values[arg] for arg in node.args)
         message = check_parts(node.name)[1]
         value = self.named(value, node.dtype, node.args[1]) if value.level != ATOM else value
-        self.writer.line(
-            f"if (!({condition.text})) return {self.numbers[message]}; // {message}", node.source
+        self.writer.remarked(
+            f"if (!({condition.text})) return {self.numbers[message]};", message, node.source
         )
         return value
 

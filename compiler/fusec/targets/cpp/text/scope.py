@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from fusec.codegen.common.identities import COMBINES
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol, lower_bound
@@ -417,7 +418,7 @@ class Scope:
             writer.line(f"{guard}{target} += {value.text};", source)
             return
         total = op_expression(
-            Op(_COMBINE[store.mode], (store.value, store.value), dtype),
+            Op(COMBINES[store.mode], (store.value, store.value), dtype),
             (from_memory(target, dtype), value),
             self.kernel.use,
         )
@@ -435,7 +436,6 @@ class Scope:
 
 # Functions of float32 that have a quick form for moderate arguments; see ``near.py``.
 NEAR_FORMS = ("sin", "cos")
-_COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 _TYPE_WORDS = {
     torch.float32: "f32",
     torch.float64: "f64",

@@ -29,6 +29,7 @@ from fusec.targets.cpp.emit import emit_cpp
 from fusec.targets.cpp.mathlib import available
 from fusec.targets.cpp.toolchain.build import build, load
 from fusec.targets.triton.text.helpers import HELPERS
+from fusec.targets.triton.toolchain import interpret
 from fusec.targets.triton.toolchain.build import build_triton
 from support.operations import FORMS, operation_case, operations, special
 from support.triton_bodies import Case
@@ -220,6 +221,25 @@ def test_intervals(name: str) -> None:
         results = scalar.reference(*grids).double()
         results = results[results.isfinite()]
         assert not results.numel() or found[0] <= results.min() <= results.max() <= found[1]
+
+
+@pytest.mark.parametrize("run", [by_interpreter, by_cpp, by_triton])
+@pytest.mark.parametrize("dtype", sorted(FLOATS, key=str), ids=str)
+def test_an_entry_is_all_of_a_function_that_c_has(
+    dtype: torch.dtype, run: Callable[[Case, Tensors], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No target has a text of its own for a cube root."""
+
+    def cube_root(x: torch.Tensor) -> torch.Tensor:
+        return torch.copysign(x.abs().double().pow(1 / 3), x).to(x.dtype)
+
+    scalar = Scalar("cbrt", 1, FLOATS, cube_root, c_name="cbrt", keeps_zero=True)
+    monkeypatch.setitem(SCALARS, "cbrt", scalar)
+    monkeypatch.setitem(interpret._LIBDEVICE, "cbrt", cube_root)  # made of the table already
+    case = operation_case(dtype, ["cbrt"])
+    tensors = case.inputs()
+    run(case, tensors)
+    assert not differs("cbrt", tensors["cbrt_out"], cube_root(tensors["a"])).any()
 
 
 def test_comparisons() -> None:

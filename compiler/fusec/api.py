@@ -226,7 +226,7 @@ def compile(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Compile a function or a module; also a decorator, with or without options.
 
     Args:
-        function: What to compile; None when used as ``@fusec.compile(target="cpp")``.
+        function: What to compile; None when used as ``@fusec.compile(dynamic=True)``.
         **options: Fields of ``fusec.Options``.
 
     Returns:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from fusec.ir.body import Body
     from fusec.ir.index import Expr
 
-Target = Literal["cpp", "triton"]
 Role = Literal["in", "out", "inout"]
 
 
@@ -91,7 +90,7 @@ class KernelSource:
 
     Attributes:
         name: The kernel's name, unique in its graph.
-        target: ``cpp`` or ``triton``.
+        target: Its target's name: see ``targets.registry``.
         entry: The symbol (C++) or function (Triton) to call.
         text: The file's text; it stands alone.
         signature: What it takes.
@@ -100,10 +99,11 @@ class KernelSource:
         written_bytes: Bytes it must write; -1 if symbolic.
         operations: Arithmetic operations an execution; -1 if symbolic.
         summary: A few words: ``pointwise over 4096 x 1024``.
+        flags: What its compiler is told beyond what it always is: of the machine that it is for.
     """
 
     name: str
-    target: Target
+    target: str
     entry: str
     text: str
     signature: Signature
@@ -112,6 +112,7 @@ class KernelSource:
     written_bytes: int = -1
     operations: int = -1
     summary: str = ""
+    flags: tuple[str, ...] = ()
 
 
 class Generated:
@@ -122,12 +123,12 @@ class Generated:
 
     Attributes:
         name: The kernel's name, unique in its graph.
-        target: ``cpp`` or ``triton``.
+        target: Its target's name.
     """
 
-    def __init__(self, name: str, target: Target, write: Callable[[], KernelSource]) -> None:
+    def __init__(self, name: str, target: str, write: Callable[[], KernelSource]) -> None:
         self.name = name
-        self.target: Target = target
+        self.target = target
         self._write: Callable[[], KernelSource] | None = write
         self._source: KernelSource | None = None
         self._lock = threading.Lock()
@@ -148,6 +149,14 @@ class Runnable(Protocol):
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         """Run once. Raises IndexError, ZeroDivisionError... where a check fails."""
+
+
+def simulation(runnable: Runnable) -> str:
+    """Return what stands in for the device that a kernel is meant for; empty if it runs there.
+
+    What simulates a device says so in its ``simulation``. Its times mean nothing.
+    """
+    return str(getattr(runnable, "simulation", ""))
 
 
 class KernelHost(Protocol):
@@ -206,8 +215,8 @@ class Kernel:
         return self._generated.name
 
     @property
-    def target(self) -> Target:
-        """``cpp`` or ``triton``."""
+    def target(self) -> str:
+        """The target's name."""
         return self._generated.target
 
     @property
@@ -334,8 +343,8 @@ class Kernel:
         """Return a lower form of the text in use.
 
         Args:
-            kind: ``asm`` for C++; ``ttir``, ``ttgir``, ``llir``, ``ptx``, ``sass`` (NVIDIA) or
-                ``amdgcn`` (AMD) for Triton, which needs no GPU.
+            kind: One of its target's ``artifacts``: ``asm`` for C++; ``ttir``, ``ttgir``, ``llir``,
+                ``ptx``, ``sass`` (NVIDIA) or ``amdgcn`` (AMD) for Triton, which needs no GPU.
 
         Raises:
             FusecError: There is no such form of this kernel; the message says which there are.

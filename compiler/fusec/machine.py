@@ -1,15 +1,210 @@
-"""Which processor this is."""
+"""What the machine is that kernels are made for: one frozen value, which heuristics ask.
+
+Nothing else reads the processor.  A compilation enters ``using`` with the facts that its options
+carry; whatever chooses asks ``current_machine``.  So a test, or somebody who wants to know, can see
+the kernels of another machine: ``Options(machine=replace(this_machine(), isa="avx2"))``.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import torch
+
+# The instruction sets of the CPU that kernels tell apart: bytes of a vector, and what compilers
+# call the least processor that has them.
+_ISAS = {
+    "avx512": (64, "x86-64-v4"),
+    "avx2": (32, "x86-64-v3"),
+    "sse2": (16, "x86-64"),
+    "neon": (16, ""),
+    "": (16, ""),
+}
+_ISA = "FUSEC_ISA"  # makes this process take its processor for an older one
+# Where nobody says how large the last cache is.
+_LAST_CACHE = 32 << 20
+
+
+@dataclass(frozen=True)
+class HalfSpeed:
+    """What products of a half-precision type cost, in nanoseconds, with all threads.
+
+    Attributes:
+        half: A multiplication.
+        single: The same in float32.
+        conversion: An element's conversion to float32, from memory to memory.
+    """
+
+    half: float
+    single: float
+    conversion: float
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What a GPU is.
+
+    Attributes:
+        name: Its architecture: ``sm_90``, ``gfx942``.
+        processors: Its multiprocessors.
+        l2: Bytes of its second-level cache.
+        shared: Bytes of shared memory that a program may have.
+        warp: Threads that run in step.
+    """
+
+    name: str = "sm_90"
+    processors: int = 132
+    l2: int = 50 << 20
+    shared: int = 227 << 10
+    warp: int = 32
+
+    @property
+    def kept(self) -> int:
+        """Bytes that surely stay in the second-level cache between two passes of a kernel.
+
+        Not quite half of an H100's 50 MiB; more was not seen to stay where it is larger.
+        """
+        return min(self.l2 * 12 // 25, 24 << 20)
+
+
+# By architecture: those of a machine that is not there are compiled for, and looked at.
+_GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        GpuFacts("sm_75", 40, 4 << 20, 64 << 10),
+        GpuFacts("sm_80", 108, 40 << 20, 163 << 10),
+        GpuFacts("sm_86", 84, 6 << 20, 99 << 10),
+        GpuFacts("sm_89", 128, 72 << 20, 99 << 10),
+        GpuFacts(),
+        GpuFacts("sm_100", 148, 126 << 20, 227 << 10),
+        GpuFacts("sm_120", 170, 96 << 20, 99 << 10),
+        GpuFacts("gfx90a", 110, 8 << 20, 64 << 10, 64),
+        GpuFacts("gfx942", 304, 4 << 20, 64 << 10, 64),
+        GpuFacts("gfx950", 256, 4 << 20, 160 << 10, 64),
+    )
+}
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """What a machine is, as far as kernels depend on it.
+
+    Attributes:
+        processor: The CPU's name.
+        amd: Whether it is AMD's, for which MKL is not made.
+        isa: Its vectors: ``avx512``, ``avx2``, ``sse2``, ``neon``, or empty for others.
+        native: Whether it is the one that this process runs on, all of whose instructions may be
+            used; else those of the least processor with its ``isa``.
+        cores: How many threads it runs at once.
+        last_cache: Bytes of the last cache before the memory.
+        streams: Whether it has stores past its caches that the kernels know.
+        half_speed: How fast it multiplies half-precision types, by the type's name; one that is
+            not there is timed.
+        gpu: The GPU that kernels are made for.
+    """
+
+    processor: str
+    amd: bool
+    isa: str
+    native: bool
+    cores: int
+    last_cache: int
+    streams: bool
+    half_speed: tuple[tuple[str, HalfSpeed], ...] = ()
+    gpu: GpuFacts = field(default_factory=GpuFacts)
+
+    def __post_init__(self) -> None:
+        """Refuse an instruction set that nobody knows."""
+        if self.isa not in _ISAS:
+            raise ValueError(f"isa {self.isa!r} is none of {', '.join(filter(None, _ISAS))}")
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of a vector."""
+        return _ISAS[self.isa][0]
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What a C++ compiler is told so that it makes code for this machine, if it is another."""
+        march = _ISAS[self.isa][1]
+        return () if self.native or not march else (f"-march={march}",)
+
+    def with_isa(self, isa: str) -> MachineFacts:
+        """Return the same machine with another instruction set."""
+        return replace(self, isa=isa, native=self.native and isa == self.isa)
+
+
+def this_machine(gpu: str = "") -> MachineFacts:
+    """Return what this process runs on.
+
+    Args:
+        gpu: The architecture that is compiled for where there is no GPU.
+    """
+    found = _this_cpu()
+    wanted = os.environ.get(_ISA, "")
+    if wanted:
+        found = found.with_isa(wanted)
+    return replace(found, gpu=_this_gpu(gpu))
+
+
+@functools.cache
+def _this_cpu() -> MachineFacts:
+    known = features()
+    x86 = platform.machine() in ("x86_64", "AMD64")
+    isa = "neon" if platform.machine() in ("aarch64", "arm64") else ""
+    if x86:
+        isa = "avx512" if "avx512f" in known else "avx2" if "avx2" in known else "sse2"
+    return MachineFacts(
+        processor=processor(),
+        amd="AuthenticAMD" in _described(),
+        isa=isa,
+        native=True,
+        cores=os.cpu_count() or 1,
+        last_cache=_last_cache(),
+        streams=x86,
+    )
+
+
+def _this_gpu(name: str) -> GpuFacts:
+    # not before somebody uses it: asking starts the driver
+    if not torch.cuda.is_initialized():
+        return _GPUS.get(name.partition(":")[0], GpuFacts())
+    return _gpu_at(torch.cuda.current_device())
+
+
+@functools.cache
+def _gpu_at(index: int) -> GpuFacts:
+    found = torch.cuda.get_device_properties(index)
+    name = str(getattr(found, "gcnArchName", "")).partition(":")[0]
+    name = name if torch.version.hip and name else f"sm_{found.major}{found.minor}"
+    table = _GPUS.get(name, GpuFacts())
+    return GpuFacts(
+        name,
+        found.multi_processor_count,
+        int(getattr(found, "L2_cache_size", 0)) or table.l2,
+        int(getattr(found, "shared_memory_per_block_optin", 0)) or table.shared,
+        int(getattr(found, "warp_size", 0)) or table.warp,
+    )
+
+
+def _last_cache() -> int:
+    try:
+        size = os.sysconf("SC_LEVEL3_CACHE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return _LAST_CACHE
+    return size if size > 0 else _LAST_CACHE
 
 
 @functools.cache
 def processor() -> str:
-    """Return the processor's name."""
+    """Return the name of the processor that this process runs on."""
     for line in _described().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -17,9 +212,20 @@ def processor() -> str:
 
 
 @functools.cache
-def is_amd() -> bool:
-    """Whether it is AMD's, for which MKL is not made; False where nobody says."""
-    return "AuthenticAMD" in _described()
+def features() -> frozenset[str]:
+    """Return the processor's model and instruction sets, as the system names them."""
+    text = _described()
+    if not text:
+        return frozenset({platform.processor()})
+    found: set[str] = set()
+    # The first processor's paragraph; the others repeat it.
+    for line in text.partition("\n\n")[0].splitlines():
+        name, _, value = (part.strip() for part in line.partition(":"))
+        if name in {"flags", "Features"}:
+            found.update(value.split())
+        elif name in {"vendor_id", "cpu family", "model", "CPU implementer", "CPU part"}:
+            found.add(f"{name}={value}")
+    return frozenset(found)
 
 
 def _described() -> str:
@@ -29,4 +235,33 @@ def _described() -> str:
         return ""
 
 
-__all__ = ["is_amd", "processor"]
+# -- the one that is compiled for ---------------------------------------------------------------
+
+_current: ContextVar[MachineFacts | None] = ContextVar("fusec_machine", default=None)
+
+
+def current_machine() -> MachineFacts:
+    """Return the machine that is compiled for: that of ``using``, else this one."""
+    return _current.get() or this_machine()
+
+
+@contextmanager
+def using(machine: MachineFacts) -> Iterator[MachineFacts]:
+    """Compile for a machine within the block."""
+    token = _current.set(machine)
+    try:
+        yield machine
+    finally:
+        _current.reset(token)
+
+
+__all__ = [
+    "GpuFacts",
+    "HalfSpeed",
+    "MachineFacts",
+    "current_machine",
+    "features",
+    "processor",
+    "this_machine",
+    "using",
+]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from fusec.abilities import Abilities
 from fusec.errors import BadOption
+from fusec.machine import MachineFacts, this_machine
 from fusec.rule_text import read_rules
+from fusec.target_api.base import Target
+from fusec.target_api.registry import AUTO, NAMES, chosen_target, find_target
 
-TARGETS = ("auto", "cpp", "triton")
 PRODUCTS = ("small", "auto", "extern", "template")
 
 
@@ -17,9 +20,10 @@ class Options:
     """How to compile.
 
     Attributes:
-        target: ``auto`` takes C++ for CPU tensors and Triton for CUDA tensors; ``cpp`` and
-            ``triton`` ask for one of them.  ``triton`` for CPU tensors emits and
-            cross-compiles the kernels and runs them in Triton's interpreter.
+        target: ``auto`` takes C++ for CPU tensors and Triton for CUDA tensors; the name of a target
+            (a folder of ``fusec/targets``) asks for that one wherever it can compute.  ``triton``
+            for CPU tensors emits and cross-compiles the kernels and runs them in Triton's
+            interpreter.
         dynamic: As ``torch.compile``: None lets a size become symbolic when it changes,
             True makes sizes symbolic at once, False never does.
         name: Prefix of the kernels' names; empty for names made from the operators.
@@ -35,6 +39,7 @@ class Options:
             takes the faster one (without a GPU, BLAS).
         gpu: Architecture that Triton kernels are cross-compiled for where there is no GPU:
             ``sm_90``, ``sm_80``, ``gfx942`` ...
+        machine: What kernels are made for, in place of the machine that this is.
         cuda_graphs: Capture what runs on a GPU as CUDA graphs, one for each combination of sizes.
             Outputs are memory of their own at every call. Where that is not possible it runs
             without; ``fusec.explain`` says why. ``torch.compile(mode="reduce-overhead")`` asks for
@@ -51,13 +56,14 @@ class Options:
             checked and timed on real data.
     """
 
-    target: str = "auto"
+    target: str = AUTO
     dynamic: bool | None = None
     name: str = ""
     emulate_rounding: bool = False
     eager_random: bool = False
     matmul: str = "small"
     gpu: str = "sm_90"
+    machine: MachineFacts | None = None
     cuda_graphs: bool = False
     apart: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
@@ -67,8 +73,8 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range, in one line that says what is allowed."""
-        if self.target not in TARGETS:
-            raise BadOption("target", self.target, TARGETS)
+        if self.target not in NAMES:
+            raise BadOption("target", self.target, NAMES)
         if self.matmul not in PRODUCTS:
             raise BadOption("matmul", self.matmul, PRODUCTS)
         if self.dynamic not in (None, True, False):
@@ -83,6 +89,30 @@ class Options:
         object.__setattr__(self, "without", names)
         if self.name and not self.name.isidentifier():
             raise BadOption("name", self.name, ("a Python identifier",))
+
+    @property
+    def facts(self) -> MachineFacts:
+        """What kernels are made for."""
+        return self.machine or this_machine(self.gpu)
+
+    @property
+    def asked(self) -> Target | None:
+        """The target that is asked for by its name; None for whatever suits a device."""
+        return None if self.target == AUTO else find_target(self.target)
+
+    def target_for(self, device: str) -> Target:
+        """Return the target of kernels that write tensors of a device.
+
+        Args:
+            device: The type of torch's device.
+        """
+        return chosen_target(self.target, device)
+
+    def abilities(self, device: str) -> Abilities:
+        """Return what kernels for a device may do, as far as options let them."""
+        found = self.target_for(device).abilities
+        own = self.asked is None or self.asked.abilities.products
+        return found if own and self.matmul != "extern" else replace(found, products=False)
 
     @classmethod
     def from_mapping(cls, given: dict[str, Any] | None) -> Options:

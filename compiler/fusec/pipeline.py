@@ -22,13 +22,16 @@ from fusec.ir.equality import body_key
 from fusec.ir.node import Recorder, recording
 from fusec.ir.printer import format_program
 from fusec.ir.verifier import Problem, check_program, require, verifies
-from fusec.kernel import Generated, KernelSource, Target
+from fusec.kernel import Generated, KernelSource
 from fusec.lower import lower_graph
+from fusec.machine import MachineFacts, using
 from fusec.options import Options
 from fusec.report import Stage
 from fusec.schedule import Schedule, products_of, schedule_program, small_products
 from fusec.schedule.overrides import Wishes
 from fusec.schedule.rules import wishes_of
+from fusec.target_api.base import LibraryTarget, Target
+from fusec.target_api.registry import find_target
 
 
 @dataclass
@@ -49,6 +52,7 @@ class Compilation:
         updated: The graph's inputs that its first outputs are copied into when it is done.
         saved: Positions of the outputs that nobody but the backward graph sees.
         written: Told of each kernel that has to be built, as soon as it is written.
+        machine: What kernels are made for.
         choose_products: What schedules a program with ``matmul="auto"``, where the machine is
             asked which products are to be kernels; ``tune.asked``.
         writing: Held while a kernel is written, by whoever first reads it: the recorder is shared.
@@ -69,11 +73,19 @@ class Compilation:
     written: Callable[[KernelSource], object] = lambda kernel: None
     choose_products: Callable[..., Schedule] | None = None
     writing: threading.RLock = field(default_factory=threading.RLock)
+    machine: MachineFacts = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the machine as it is now: kernels may be written long after."""
+        self.machine = self.options.facts
 
     @property
-    def targets(self) -> dict[str, str]:
-        """Each kernel's language, by name."""
-        return {name: kernel.target for name, kernel in self.kernels.items()}
+    def by_pointers(self) -> dict[str, bool]:
+        """Whether each kernel is a function that takes pointers, by name."""
+        return {
+            name: isinstance(find_target(kernel.target), LibraryTarget)
+            for name, kernel in self.kernels.items()
+        }
 
     @property
     def scheduled(self) -> Program:
@@ -87,8 +99,7 @@ def lower(state: Compilation) -> Callable[[], str]:
     program = state.program = lower_graph(
         state.module,
         emulate_rounding=state.options.emulate_rounding,
-        triton=state.options.target == "triton",
-        products=state.options.matmul != "extern" and state.options.target != "cpp",
+        abilities=state.options.abilities,
         recorder=state.recorder,
     )
     return lambda: format_program(program)
@@ -133,7 +144,7 @@ def emit(state: Compilation) -> Callable[[], str]:
     for name in dict.fromkeys(state.leaders.values()):
         state.written(state.kernels[name].source)
     state.schedule = replace(state.schedule, program=program)  # type: ignore[type-var]
-    host = state.host = emit_host(program, state.targets)
+    host = state.host = emit_host(program, state.by_pointers)
     kernels = state.kernels.values()
     return lambda: "\n\n".join([host.text, *(kernel.source.text for kernel in kernels)])
 
@@ -142,10 +153,10 @@ def _generated(step: Compute, program: Program, state: Compilation) -> Generated
     """Return a kernel that is written when its source is first read."""
 
     def write() -> KernelSource:
-        with state.writing, recording(state.recorder):
+        with state.writing, recording(state.recorder), using(state.machine):
             return emit_kernel(step, program, state.options)
 
-    return Generated(step.name, kernel_target(step, program, state.options), write)
+    return Generated(step.name, kernel_target(step, program, state.options).name, write)
 
 
 def find_leaders(computes: Iterable[Compute], program: Program, options: Options) -> dict[str, str]:
@@ -157,33 +168,19 @@ def find_leaders(computes: Iterable[Compute], program: Program, options: Options
         sizes = body_sizes(step.body, program.buffers)
         key = body_key(step.body, program.buffers, arguments, sizes)
         target = kernel_target(step, program, options)
-        chosen = f"{target} {step.strategy} {step.settings}"
+        chosen = f"{target.name} {step.strategy} {step.settings}"
         leaders[step.name] = found.setdefault(f"{chosen}\n{key}", step.name)
     return leaders
 
 
 def kernel_target(step: Compute, program: Program, options: Options) -> Target:
-    """Return the language that a kernel is written in."""
-    device = program.buffers[step.writes()[0]].device
-    return "triton" if device.type == "cuda" or options.target == "triton" else "cpp"
+    """Return the target that a kernel is written for: by the device that its tensors are on."""
+    return options.target_for(program.buffers[step.writes()[0]].device.type)
 
 
 def emit_kernel(step: Compute, program: Program, options: Options) -> KernelSource:
-    """Write one kernel for the device that its tensors are on."""
-    if kernel_target(step, program, options) == "triton":
-        from fusec.targets.triton.emit import emit_triton
-
-        return emit_triton(
-            step.name,
-            step.body,
-            program.buffers,
-            label=step.label,
-            strategy=step.strategy,
-            settings=step.settings,
-        )
-    from fusec.targets.cpp.emit import emit_cpp
-
-    return emit_cpp(step.name, step.body, program.buffers, label=step.label)
+    """Write one kernel."""
+    return kernel_target(step, program, options).emit(step, program.buffers)
 
 
 def _problems(stage: str, state: Compilation) -> list[Problem]:
@@ -216,7 +213,7 @@ Observer = Callable[[Stage], None]
 def run_stages(state: Compilation, observe: Observer | None = None) -> list[Stage]:
     """Run all stages on ``state``; return what each yielded and how long it took."""
     done = []
-    with recording(state.recorder):
+    with recording(state.recorder), using(state.machine):
         for name, function in STAGES:
             started = time.perf_counter()
             text = function(state)

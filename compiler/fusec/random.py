@@ -20,6 +20,8 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fusec.devices import CPU, GPU
+
 ROUNDS = 7
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _INCREMENTS = (0x9E3779B9, 0xBB67AE85)
@@ -376,7 +378,7 @@ def may_replace(target: object, result: object, kwargs: Any) -> bool:
         target in RULES
         and isinstance(first, torch.Tensor)
         and first.layout == torch.strided
-        and first.device.type in ("cpu", "cuda")
+        and first.device.type in (CPU, GPU)
         and (first.dtype in SUPPORTED or (first.dtype == torch.bool and "rand" not in str(target)))
         and kwargs.get("generator") is None
     )

@@ -14,7 +14,7 @@ class Edit:
 
     Attributes:
         kernel: The kernel's name.
-        target: ``cpp`` or ``triton``.
+        target: The name of its target.
         state: ``kept``, ``refused``, or ``reverted`` (back to the generated text).
         text: The whole kernel file as typed.
         reason: The verdict in one line.

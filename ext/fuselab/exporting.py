@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from fusec.target_api.registry import find_target
+
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
 
 Form = Literal["file", "library"]
-SUFFIXES = {"cpp": ".cpp", "triton": ".py"}
 
 
 def export(kernel: Kernel, name: str, form: Form, folder: Path) -> Path:
@@ -31,7 +32,7 @@ def export(kernel: Kernel, name: str, form: Form, folder: Path) -> Path:
     if form == "library":
         path = free_path(folder, f"{stem}_op", ".py")
     else:
-        path = free_path(folder, stem, SUFFIXES[kernel.target])
+        path = free_path(folder, stem, find_target(kernel.target).suffixes[0])
     return kernel.export(path, form=form)
 
 

@@ -20,6 +20,7 @@ from fusec.graph.products.alignment import align_products
 from fusec.ir.node import Recorder
 from fusec.lower import lower_graph
 from fusec.lower.values import NotLowered
+from fusec.options import Options
 from fusec.schedule import products_of, small_products
 from programs.generate import write
 from support.paths import ROOT
@@ -154,13 +155,14 @@ def test_products_of_odd_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fusec.graph.choices._LARGE_PRODUCT", 24 * 64 * 37)
     monkeypatch.setattr("fusec.lower.program._require_device", lambda *_: None)
     given = (normal(24, 64), normal(37, 64))
+    abilities = Options(target="triton", matmul="small").abilities
 
     def chosen() -> tuple[str, ...]:
         with FakeTensorMode():
             fake = [torch.empty(x.shape, dtype=torch.bfloat16, device="cuda") for x in given]
             module = make_fx(returned)(*fake)
         assert align_products(module) == 0
-        program = lower_graph(module, products=True, recorder=Recorder())
+        program = lower_graph(module, recorder=Recorder(), abilities=abilities)
         monkeypatch.setattr("fusec.schedule.choices.is_small_product", lambda body: False)
         return small_products(program, products_of(program))
 
@@ -200,7 +202,7 @@ def test_random_programs(seed: int, target: str) -> None:
 # Where another project hands on words alone, and what reads them.
 OTHER_PROJECTS = {
     "compiler/fusec/capture/graph_breaks.py": "TorchDynamo's graph breaks",
-    "compiler/fusec/verify/child.py": "failed asserts in Triton's interpreter",
+    "compiler/fusec/targets/triton/toolchain/candidate.py": "failed asserts in Triton's interpreter",
     "compiler/fusec/targets/triton/toolchain/build.py": "the same",
     "ext/fuselab/magics/arguments.py": "argparse",
 }

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fusec.target_api.registry import AUTO, NAMES
 from ops import report
 from ops.children import Run, serve
 from ops.databases import DATABASES, database
@@ -44,6 +45,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--backward", action="store_true", help="only backward")
     parser.add_argument("--corner", action="store_true", help="odd shapes, layouts, values too")
     parser.add_argument("--strided", action="store_true", help="inputs that are not contiguous")
+    parser.add_argument("--target", default=AUTO, choices=NAMES, help="what kernels are written in")
     parser.add_argument("--dynamic", action="store_true", help="every size is symbolic")
     parser.add_argument("--validate", action="store_true", help="say which translation is wrong")
     parser.add_argument("--inductor", action="store_true", help="TorchInductor as well")
@@ -55,6 +57,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.flags = FLAGS
     options.kind = " ".join(flag for flag in FLAGS if getattr(options, flag)) or "all"
+    options.kind += f" {options.target}" if options.target != AUTO else ""
     options.repros = options.report.parent / "repros"
     return options
 

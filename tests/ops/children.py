@@ -112,6 +112,7 @@ class Child:
     def __init__(self, options: argparse.Namespace) -> None:
         command = [sys.executable, "-m", "ops", "--child", "--samples", str(options.samples)]
         command += ["--dtypes", *options.dtypes]
+        command += ["--target", options.target]
         for flag in options.flags:
             command += [f"--{flag}"] if getattr(options, flag) else []
         self.at: dict[str, Any] | None = None
@@ -183,11 +184,14 @@ def serve(options: argparse.Namespace) -> None:
 
     import torch
 
+    from fusec.target_api.registry import AUTO
+    from ops import judge
     from ops.databases import Asked, database
     from ops.judge import Sample
     from support.validate import Validation, validated
 
     torch.set_num_threads(1)
+    judge.target = options.target
     answers, sys.stdout = sys.stdout, sys.stderr
     backends = ("fusec", "inductor") if options.inductor else ("fusec",)
     directions = {"forward", "backward", "corner", "strided"}
@@ -207,6 +211,7 @@ def serve(options: argparse.Namespace) -> None:
         common = {"database": kind, "op": name, "run": options.kind}
         for backend, unit in todo:
             way = f"{unit.direction} dynamic" if options.dynamic else unit.direction
+            way += f" {options.target}" if options.target != AUTO else ""
             head = {"key": f"{prefix}{name} {unit.dtype} {way} {backend}", **common}
             head |= {"dtype": unit.dtype, "direction": way, "backend": backend}
             if head["key"] in skip:

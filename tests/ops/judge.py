@@ -13,6 +13,7 @@ from support.compare import difference
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 SEED = 7
+target = "auto"  # what kernels are written in, for the whole of a process
 
 
 class Run(Protocol):
@@ -212,7 +213,8 @@ def _backend(name: str, graphs: list[Any], emulate_rounding: bool) -> Callable[.
         from fusec.capture.backend import Backend
         from fusec.options import Options
 
-        own = Backend(Options(eager_random=True, emulate_rounding=emulate_rounding))
+        rounding = emulate_rounding
+        own = Backend(Options(target=target, eager_random=True, emulate_rounding=rounding))
         own.graphs = graphs
         return own
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fusec.target_api.registry import AUTO, NAMES
 from programs import jobs
 
 
@@ -21,7 +22,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     parser.add_argument("--seeds", default="0:100", help="FIRST:END, or one seed")
     parser.add_argument("--every", type=int, default=1, help="only every so many of them")
-    parser.add_argument("--target", default="auto", choices=("auto", "cpp", "triton"))
+    parser.add_argument("--target", default=AUTO, choices=NAMES)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--train", action="store_true", help="with gradients")
     parser.add_argument("--halves", action="store_true", help="inputs of half precision")

@@ -13,6 +13,7 @@ from fusec.ir.body import Extern
 from fusec.ir.interpret import run_program
 from fusec.ir.node import Recorder, recording
 from fusec.lower import lower_graph
+from fusec.options import Options
 from fusec.schedule import Schedule, products_of, schedule_program
 
 
@@ -37,8 +38,8 @@ class Interpreted:
 
     def _compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         with recording(Recorder()) as recorder:
-            given = self.products
-            program = lower_graph(module, recorder=recorder, triton=given, products=given)
+            options = Options(target="triton" if self.products else "cpp")
+            program = lower_graph(module, recorder=recorder, abilities=options.abilities)
             schedule = schedule_program(program, None, products_of(program))
             self.schedules.append(schedule)
             chosen = schedule.program if self.fuse else program

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
-from pathlib import Path
-
 from fusec.errors import FusecError
 from fusec.kernel import Kernel
-from fusec.targets.cpp.toolchain.build import parse_diagnostics
-from fusec.targets.cpp.toolchain.compiler import find_compiler
-
-CPP_KINDS = ("asm",)
-TRITON_KINDS = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
+from fusec.target_api.registry import find_target
 
 
 class NoSuchArtifact(FusecError):
@@ -27,40 +19,17 @@ def artifact(kernel: Kernel, kind: str, gpu: str) -> str:
 
     Args:
         kernel: The kernel.
-        kind: One of ``CPP_KINDS`` or ``TRITON_KINDS``, after its target.
-        gpu: The GPU that Triton compiles for: ``sm_90``, ``gfx942`` ...
+        kind: One of its target's ``artifacts``.
+        gpu: The GPU that is compiled for where there is none: ``sm_90``, ``gfx942`` ...
 
     Raises:
         NoSuchArtifact: The target (or the GPU) has no such form.
         CompileError: The text does not compile.
     """
-    if kernel.target == "cpp":
-        if kind not in CPP_KINDS:
-            raise NoSuchArtifact(kernel.name, kind, CPP_KINDS)
-        return assembly(kernel.source)
-    if kind not in TRITON_KINDS:
-        raise NoSuchArtifact(kernel.name, kind, TRITON_KINDS)
-    from fusec.targets.triton.toolchain.cross_compile import artifacts
-
-    return artifacts(kernel.source, kernel.signature, gpu=gpu, kinds=(kind,))[kind]
+    target = find_target(kernel.target)
+    if kind not in target.artifacts:
+        raise NoSuchArtifact(kernel.name, kind, tuple(target.artifacts))
+    return target.artifact(kernel.source, kernel.signature, kind, gpu)
 
 
-def assembly(text: str) -> str:
-    """Return the compiler's assembly for a C++ kernel, with the kernel's lines as comments.
-
-    Raises:
-        CompileError: The text does not compile.
-    """
-    from fusec.errors import CompileError
-
-    compiler = find_compiler()
-    with tempfile.TemporaryDirectory(prefix="fusec-") as folder:
-        Path(folder, "kernel.cpp").write_text(text)
-        command = [compiler.path, *compiler.flags, "-fopenmp", "-S", "-fverbose-asm"]
-        command += ["kernel.cpp", "-o", "kernel.s"]
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
-        )
-        if done.returncode != 0:
-            raise CompileError(parse_diagnostics(done.stderr), done.stderr)
-        return Path(folder, "kernel.s").read_text()
+__all__ = ["NoSuchArtifact", "artifact"]

@@ -2,7 +2,7 @@
 
 A graph's kernels are handed over one by one, as their texts are finished, and the compilers run
 beside the rest of the compilation.  Equal texts are built once; what is in the store is not built
-at all.  Triton's have processes of their own, for all compilations (``triton_pool``).
+at all.  Targets whose kernels are Python have processes of their own, for all compilations.
 """
 
 from __future__ import annotations
@@ -10,18 +10,33 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from fusec.cache import Store, default_store
-from fusec.errors import FusecError
 from fusec.kernel import KernelSource
-from fusec.targets.cpp.toolchain import build as cpp_build
-from fusec.targets.cpp.toolchain.compiler import find_compiler
-from fusec.targets.triton.toolchain import pool as triton_pool
+from fusec.target_api.base import LibraryTarget, PythonTarget
+from fusec.target_api.registry import find_target
+from fusec.targets.cpp.toolchain.build import Children
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A library to build.
+
+    Attributes:
+        text: The kernel's.
+        target: The kernel's.
+        flags: The kernel's own.
+    """
+
+    text: str
+    target: LibraryTarget
+    flags: tuple[str, ...] = ()
 
 
 class BuildQueue:
-    """The C++ kernels of one compilation. To be closed, also after a failure.
+    """The libraries of one compilation's kernels. To be closed, also after a failure.
 
     Args:
         store: Where to look and to keep; the process's default store if None.
@@ -29,27 +44,34 @@ class BuildQueue:
 
     def __init__(self, store: Store | None = None) -> None:
         self._store = store or default_store()
-        self._children = cpp_build.Children()
+        self._children = Children()
         self._pool: ThreadPoolExecutor | None = None
-        self._builds: dict[str, Future[Path]] = {}
+        self._builds: dict[Wanted, Future[Path]] = {}
 
     def begin(self, kernel: KernelSource) -> None:
         """Begin to build a kernel; returns at once."""
-        if kernel.target == "cpp":
-            self.add(kernel.text)
-        else:
-            triton_pool.prepare(kernel.text, kernel.signature, kernel.entry)
+        target = find_target(kernel.target)
+        if isinstance(target, LibraryTarget):
+            self.add(Wanted(kernel.text, target, kernel.flags))
+        elif isinstance(target, PythonTarget):
+            target.begin(kernel)
 
-    def add(self, text: str) -> None:
-        """Begin to build a text, unless it has been added before; returns at once."""
-        if text in self._builds:
+    def add(self, wanted: Wanted) -> None:
+        """Begin to build a library, unless it has been added before; returns at once."""
+        if wanted in self._builds:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(os.cpu_count() or 1, "fusec-build")
-        self._builds[text] = self._pool.submit(self._build, text)
+        self._builds[wanted] = self._pool.submit(
+            wanted.target.compile,
+            wanted.text,
+            flags=wanted.flags,
+            store=self._store,
+            children=self._children,
+        )
 
-    def finish(self, texts: Iterable[str]) -> list[Path]:
-        """Wait for the texts' libraries, in order; what was not added is built now.
+    def finish(self, libraries: Iterable[Wanted]) -> list[Path]:
+        """Wait for libraries, in order; what was not added is built now.
 
         All are built before the first failure is raised, so that the good ones are in the store.
 
@@ -58,15 +80,15 @@ class BuildQueue:
             BuildTimeout: The compiler takes too long.
             CompilerNotFound: There is none.
         """
-        wanted = list(texts)
-        for text in wanted:
-            self.add(text)
-        failures = [self._builds[text].exception() for text in wanted]
+        wanted = list(libraries)
+        for each in wanted:
+            self.add(each)
+        failures = [self._builds[each].exception() for each in wanted]
         self._store.give_notice()
         for failure in failures:
             if failure is not None:
                 raise failure
-        return [self._builds[text].result() for text in wanted]
+        return [self._builds[each].result() for each in wanted]
 
     def close(self) -> None:
         """End every compiler that still runs; nothing is built any more."""
@@ -74,18 +96,5 @@ class BuildQueue:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def _build(self, text: str) -> Path:
-        compiler = find_compiler()
-        key = cpp_build.build_key(compiler, text)
-        entry = self._store.get("cpp", key)
-        if entry is not None:
-            return entry.path(cpp_build.LIBRARY)
-        built = cpp_build.build_missing(
-            compiler, text, key, store=self._store, children=self._children
-        )
-        if isinstance(built, FusecError):
-            raise built
-        return built
 
-
-__all__ = ["BuildQueue"]
+__all__ = ["BuildQueue", "Wanted"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from fusec.devices import CPU, GPU
+
 ANY_CODE = 255  # of a type that DLPack has no name for
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
 _CPU, _CUDA, _ROCM = 1, 2, 10
@@ -26,7 +28,7 @@ def dlpack_type(dtype: torch.dtype) -> tuple[int, int]:
 
 def dlpack_device(device: torch.device) -> tuple[int, int] | None:
     """Return DLPack's type and number of a device; None for one that kernels do not run on."""
-    kinds = {"cpu": _CPU, "cuda": _ROCM if torch.version.hip else _CUDA}
+    kinds = {CPU: _CPU, GPU: _ROCM if torch.version.hip else _CUDA}
     kind = kinds.get(device.type)
     return None if kind is None else (kind, device.index or 0)
 

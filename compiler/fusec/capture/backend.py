@@ -36,19 +36,22 @@ from fusec.capture.graph_inputs import (
     needs_eager,
     updated_inputs,
 )
+from fusec.capture.result_modes import mixes_modes, result_modes
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
+from fusec.devices import GPU, is_gpu
 from fusec.errors import BadOption, DeviceNotThere, FusecError
 from fusec.gc_pause import Rest
 from fusec.graph.decompositions import decomposition_table
 from fusec.graph.pipeline import Form, Subject, check_without, format_passes, run_passes
 from fusec.graph.refusals.calls import refused_call
 from fusec.graph.training.saved import recomputed_operators, saved_tensors
+from fusec.ir.body import Buffer
 from fusec.lower.values import GraphNotLowered
 from fusec.options import Options
 from fusec.pipeline import Compilation, run_stages
 from fusec.report import Stage
-from fusec.targets.triton.toolchain import pool as triton_pool
+from fusec.target_api.base import PythonTarget
 from fusec.tune.asked import choose_products, pin
 
 _STRICT = "FUSEC_STRICT"
@@ -83,8 +86,9 @@ class Backend:
 
     def __init__(self, options: Options) -> None:
         check_without(options.without)
-        if torch.cuda.is_initialized() and options.target != "cpp":
-            triton_pool.start()  # they are ready by the time that something is captured
+        if torch.cuda.is_initialized():
+            # what compiles is ready by the time that something is captured
+            (options.asked or options.target_for(GPU)).prepare()
         self.options = options
         self.graphs: list[CompiledGraph] = []
         self.clock = time.perf_counter()
@@ -107,7 +111,8 @@ class Backend:
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
             self.graphs.append(graph)
-            reason = needs_eager(module, example_inputs)
+            records = torch.is_grad_enabled()
+            reason = needs_eager(module, example_inputs) or mixes_modes(module, records)
             if reason:
                 graph.run_in_eager(f"it runs in eager: {reason}")
                 return graph
@@ -123,7 +128,12 @@ class Backend:
                 if any(has_gaps(example_inputs[i]) for i in compiler.views_of_updated):
                     graph.run_in_eager(f"it runs in eager: {_MISPLACED}")
                     return graph
-                if compiler.direct is not None and not graph.fallback:
+                modes = result_modes(module, records)
+                if modes:
+                    if compiler.direct is not None:
+                        compiler.direct.forget_epilogue()
+                    graph.compiled = modes.around(graph.compiled, module)
+                elif compiler.direct is not None and not graph.fallback:
                     if wraps_no_more(graph.compiled, compiler.direct):
                         converts = compiler.autocast and compiler.direct.calls_operators
                         graph.bypass(compiler.direct, converts=converts)
@@ -418,8 +428,14 @@ def _has_known_sizes(module: fx.GraphModule) -> bool:
 def _leaves_cores_free(part: CompiledPart) -> bool:
     """Whether something can be compiled while a part runs without being in its way."""
     program = part.state.scheduled
-    on_gpu = any(buffer.device.type == "cuda" for buffer in program.buffers.values())
-    return on_gpu and part.state.options.matmul != "auto" and triton_pool.worker_count() > 0
+    if part.state.options.matmul == "auto" or not any(map(_is_on_gpu, program.buffers.values())):
+        return False
+    target = part.state.options.target_for(GPU)
+    return isinstance(target, PythonTarget) and target.workers() > 0
+
+
+def _is_on_gpu(buffer: Buffer) -> bool:
+    return is_gpu(buffer.device)
 
 
 _MODES: dict[str, dict[str, Any]] = {"default": {}, "reduce-overhead": {"cuda_graphs": True}}

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fusec.codegen.common.signatures import argument_buffers, body_sizes, identifier
+from fusec.devices import is_gpu
 from fusec.ir.body import Buffer, Compute, Extern, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.printer import dtype_name
@@ -59,9 +60,9 @@ class Group:
 
 
 class _Writer:
-    def __init__(self, program: Program, targets: Mapping[str, str], traced: bool) -> None:
+    def __init__(self, program: Program, by_pointers: Mapping[str, bool], traced: bool) -> None:
         self.program = program
-        self.targets = targets
+        self.by_pointers = by_pointers
         self.traced = traced
         self.taken = {"run", "inputs", "_", "status", "threads", "failed", "launch", "expect"}
         self.taken |= {
@@ -71,7 +72,7 @@ class _Writer:
             "empty_large",
             "empty_cuda",
             *DTYPES,
-            *targets,
+            *by_pointers,
         }
         self.taken.add("multiply_into")
         self.constants: dict[str, object] = {}
@@ -80,10 +81,12 @@ class _Writer:
         self.names: dict[str, str] = {}
         self.sizes: dict[Symbol, str] = {}
         self.needed = set(program.output_buffers())
+        self.kernels_read: set[str] = set()
         for step in program.steps:
             self.needed |= set(step.reads())
             if isinstance(step, Compute):
                 self.needed |= set(step.writes())
+                self.kernels_read |= set(step.reads())
             elif step.has_unknown_size:
                 self.needed |= set(step.outputs) - {""}
 
@@ -143,7 +146,7 @@ class _Writer:
         if buffer.device.type == "cpu":
             empty = "empty_large" if (buffer_bytes(buffer) or 0) >= LARGE_BYTES else "empty_cpu"
             self.lines.append(f"{name} = {empty}({shape}, {strides}, {dtype_name(buffer.dtype)})")
-        elif buffer.device.type == "cuda":
+        elif is_gpu(buffer.device):
             device = self.constant(buffer.device, str(buffer.device))
             dtype = dtype_name(buffer.dtype)
             self.lines.append(f"{name} = empty_cuda({shape}, {strides}, {dtype}, {device})")
@@ -164,7 +167,7 @@ class _Writer:
         names = [self.names[name] for name in buffers]
         if self.traced:
             self.lines.append(f"launch({step.name!r}, [{', '.join(names)}], [{', '.join(sizes)}])")
-        elif self.targets[step.name] == "cpp":
+        elif self.by_pointers[step.name]:
             arguments = [f"{name}.data_ptr()" for name in names] + sizes + ["threads()"]
             self.lines.append(f"status = {step.name}({', '.join(arguments)})")
             self.lines.append(f"if status: failed({step.name!r}, status)")
@@ -175,7 +178,7 @@ class _Writer:
         """Return the kernels from one step on that one call can launch, if it can."""
         steps: list[Compute] = []
         for step in self.program.steps[start:]:
-            if not isinstance(step, Compute) or self.targets[step.name] != "cpp":
+            if not isinstance(step, Compute) or not self.by_pointers[step.name]:
                 break
             steps.append(step)
         names = list(dict.fromkeys(name for s in steps for name in argument_buffers(s.body)))
@@ -231,7 +234,9 @@ class _Writer:
             if name:
                 target, buffer = self.names[name], self.program.buffers[name]
                 predicted = f"{self.tuple(buffer.shape)}, {self.tuple(buffer.strides)}"
-                predicted += f", {self.dtype(buffer.dtype)}, {_named(step)!r}"
+                # What operators alone read may be of another type than torch's fake one was.
+                dtype = self.dtype(buffer.dtype) if name in self.kernels_read else "None"
+                predicted += f", {dtype}, {_named(step)!r}"
                 self.lines.append(f"{target} = expect({target}, {predicted})")
 
     def is_large_product(self, step: Step) -> bool:
@@ -375,16 +380,18 @@ def returns_list(target: object) -> bool:
     return len(kinds) == 1 and isinstance(kinds[0], torch.ListType)
 
 
-def emit_host(program: Program, targets: Mapping[str, str], *, traced: bool = False) -> HostProgram:
+def emit_host(
+    program: Program, by_pointers: Mapping[str, bool], *, traced: bool = False
+) -> HostProgram:
     """Write the host program of a scheduled program whose steps have their final names.
 
     Args:
         program: The program.
-        targets: Kernel name to ``cpp`` (called with pointers) or ``triton`` (with tensors).
+        by_pointers: Kernel name to whether it is called with pointers, or with tensors.
         traced: Launch each kernel through ``launch(name, tensors, sizes)``, so that its own inputs
             can be caught.
     """
-    writer = _Writer(program, targets, traced=traced)
+    writer = _Writer(program, by_pointers, traced=traced)
     text = writer.run()
     return HostProgram(text, writer.constants, writer.groups)
 

@@ -14,6 +14,7 @@ from fusec.codegen.host_program import HostProgram
 from fusec.ir.body import Buffer, Compute
 from fusec.ir.verifier import Problem
 from fusec.kernel import KernelSource
+from fusec.target_api.registry import find_target
 from fusec.tunables import read_tunables
 
 
@@ -61,13 +62,9 @@ def _kernel(
     for tunable in read_tunables(kernel.text):
         if not tunable.choices:
             yield "tunable", f"{tunable.name} has no values to choose from"
-    if kernel.target == "triton":
-        try:
-            ast.parse(kernel.text)
-        except SyntaxError as error:
-            yield "kernel_syntax", str(error)
-    elif kernel.text.count("{") != kernel.text.count("}"):
-        yield "kernel_syntax", "braces do not match"
+    wrong = find_target(kernel.target).syntax_problem(kernel.text)
+    if wrong:
+        yield "kernel_syntax", wrong
 
 
 def host_problems(host: HostProgram, given: Collection[str]) -> list[Problem]:

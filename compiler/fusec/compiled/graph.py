@@ -19,9 +19,10 @@ from fusec.call.autocast import without_autocast
 from fusec.call.eager_graph import run_eagerly
 from fusec.call.runnable import build_runnable
 from fusec.compiled.part import CompiledPart
+from fusec.devices import is_gpu
 from fusec.errors import FusecError
 from fusec.ir.interpret import run_body, size_values
-from fusec.kernel import Kernel, Runnable
+from fusec.kernel import Kernel, Runnable, simulation
 from fusec.memory.strided import clone_strided
 from fusec.random import SameNumbers
 from fusec.report import (
@@ -35,8 +36,8 @@ from fusec.report import (
     Verdict,
     counted,
 )
-from fusec.targets.cpp.toolchain import build as cpp_build
-from fusec.targets.triton.toolchain.simulate import Simulated
+from fusec.target_api.base import LibraryTarget, PythonTarget
+from fusec.target_api.registry import find_target
 from fusec.timing.limits import Limit
 from fusec.timing.measure import PRECISION, interleave
 from fusec.timing.training_step import with_backward
@@ -359,7 +360,7 @@ class CompiledGraph:
                     {name: whole(call, inputs) for name, call in calls.items()},
                     seconds=seconds,
                     device=device,
-                    flush_l2=device == "cuda",
+                    flush_l2=is_gpu(device),
                     precision=PRECISION,
                     stop=stop,
                 )
@@ -499,8 +500,8 @@ class CompiledGraph:
         return [node.name for node in nodes]
 
     def _simulated(self) -> bool:
-        """Whether kernels run in Triton's interpreter, whose times mean nothing."""
-        return any(isinstance(k.runnable(), Simulated) for k in self.kernels)
+        """Whether something stands in for the device of a kernel: times mean nothing then."""
+        return any(simulation(kernel.runnable()) for kernel in self.kernels)
 
     def artifact(self, kernel: Kernel, kind: str) -> str:
         """Return a lower form of a kernel's text; see ``Kernel.artifact``."""
@@ -600,13 +601,13 @@ class CompiledGraph:
 
 
 def _library(kernel: Kernel, text: str) -> Path | None:
-    if kernel.target != "cpp":
-        from fusec.targets.triton.toolchain.cross_compile import check
-
-        check(text, kernel.signature, kernel.generated.entry)  # raises CompileError
-        return None
-    kind = "cpp" if text == kernel.generated.text else "edits-cpp"
-    return cpp_build.build(text, kind=kind)
+    target = find_target(kernel.target)
+    if isinstance(target, LibraryTarget):
+        generated = kernel.generated
+        return target.compile(text, flags=generated.flags, edited=text != generated.text)
+    assert isinstance(target, PythonTarget)
+    target.check(text, kernel.signature, kernel.generated.entry)
+    return None
 
 
 def interpret_kernel(

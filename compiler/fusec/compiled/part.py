@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fusec.build.queue import BuildQueue
+from fusec.build.queue import BuildQueue, Wanted
 from fusec.call import native
 from fusec.call.epilogue import Epilogue
 from fusec.call.huge_pages import POOLED_BYTES, empty_cpu, empty_large, pooled
@@ -27,13 +27,14 @@ from fusec.codegen.host_program import (
 )
 from fusec.device.plan import DeviceProgram, device_program, wanted
 from fusec.ir.body import Compute, Extern, ExternKind
-from fusec.kernel import Kernel, KernelHost, Runnable
+from fusec.kernel import Kernel, KernelHost, Runnable, simulation
 from fusec.memory.poison import poisoned
-from fusec.memory.readable import Unreadable
+from fusec.memory.readable import Unreadable, require_plain
 from fusec.memory.strided import clone_strided
 from fusec.pipeline import Compilation
 from fusec.report import ExternCall
-from fusec.targets.triton.toolchain.simulate import SIMULATION_NOTE, Simulated
+from fusec.target_api.base import LibraryTarget
+from fusec.target_api.registry import find_target
 
 
 class CompiledPart:
@@ -63,7 +64,7 @@ class CompiledPart:
         self._native: NativeProgram | DeviceProgram | None = None
         self._no_graphs = ""  # why there are no CUDA graphs, where they are asked for
         self._groups: list[NativeProgram] = []
-        self._linked: dict[str, Runnable] = {}  # what is launched as each C++ kernel
+        self._linked: dict[str, Runnable] = {}  # what is launched as each library's kernel
         self._native_lock = threading.Lock()
         self._native_known = False  # whether there is nothing more to hope for
         self.notes: list[str] = []
@@ -103,7 +104,12 @@ class CompiledPart:
             CompilerNotFound: There is no C++ compiler.
         """
         leaders = {name: self.kernels[first] for name, first in self.state.leaders.items()}
-        queue.finish(k.source for k in leaders.values() if k.target == "cpp")
+        found = [(kernel.generated, find_target(kernel.target)) for kernel in leaders.values()]
+        queue.finish(
+            Wanted(source.text, target, source.flags)
+            for source, target in found
+            if isinstance(target, LibraryTarget)
+        )
         if self.state.options.tuned and pin is not None:
             pin(self.kernels.values())
         # loading finds them in the store
@@ -127,8 +133,8 @@ class CompiledPart:
             self.link(name, kernel.runnable())
         for name, group in self.state.host.groups.items():
             self._namespace[name] = self._group(name, group)
-        if any(isinstance(k.runnable(), Simulated) for k in self.kernels.values()):
-            self.notes.append(SIMULATION_NOTE)
+        simulated = (simulation(kernel.runnable()) for kernel in self.kernels.values())
+        self.notes += dict.fromkeys(note for note in simulated if note)
         code = compile(self.state.host.text, f"<host program of {self._label()}>", "exec")
         exec(code, self._namespace)
         self._run = self._namespace["run"]
@@ -240,7 +246,7 @@ class CompiledPart:
 
     def link(self, name: str, runnable: Runnable) -> None:
         """Make the host program launch ``runnable`` as kernel ``name``."""
-        if isinstance(runnable, CppRunnable) and self.kernels[name].target == "cpp":
+        if isinstance(runnable, CppRunnable) and self.state.by_pointers[name]:
             self._namespace[name] = runnable.function
             with self._native_lock:
                 self._linked[name] = runnable
@@ -308,11 +314,15 @@ class CompiledPart:
         self, run: Callable[[list[Any]], list[Any]]
     ) -> Callable[[list[Any]], list[Any]]:
         def call(inputs: list[Any]) -> list[Any]:
+            begun = False
             try:
+                if not inputs:  # no input tells that operators go to somebody else first
+                    require_plain(torch.empty(0), "a new tensor")
+                begun = True
                 return run(inputs)
             except self._surprises:
-                if not inputs:
-                    raise  # it has begun
+                if begun and not inputs:
+                    raise
             return self._by_operators(inputs)
 
         return call
@@ -414,7 +424,7 @@ class CompiledPart:
     @cached_property
     def _traced(self) -> HostProgram:
         """The host program, launching through ``launch``."""
-        return emit_host(self.state.scheduled, self.state.targets, traced=True)
+        return emit_host(self.state.scheduled, self.state.by_pointers, traced=True)
 
     def trace(
         self,

@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from fusec.devices import GPU
+
 
 class _Pool:
     """The memory of all graphs that run on one stream."""
@@ -53,7 +55,7 @@ class _Pool:
         with contextlib.suppress(RuntimeError):
             torch._C._cuda_releasePool(self.device, handle)
         with contextlib.suppress(RuntimeError):
-            something = torch.zeros(1, device=torch.device("cuda", self.device))
+            something = torch.zeros(1, device=torch.device(GPU, self.device))
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.stream(torch.cuda.Stream(self.device)):
                 graph.capture_begin(capture_error_mode="thread_local")

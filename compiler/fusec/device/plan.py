@@ -33,6 +33,7 @@ from fusec.device.plan_steps import device_steps
 from fusec.device.residents import Homes, at_home, may_stay
 from fusec.device.step_numbers import Numbered, numbered
 from fusec.device.steps import Steps
+from fusec.devices import is_gpu
 from fusec.ir.body import Buffer, Compute, Extern, Program
 from fusec.ir.index import Symbol
 from fusec.memory import poison, readable
@@ -391,7 +392,7 @@ def device_of(program: Program) -> int | str:
     buffers: list[Buffer] = [program.buffers[name] for name in _touched(program)]
     devices = {buffer.device for buffer in buffers}
     for buffer in buffers:
-        if buffer.device.type != "cuda":
+        if not is_gpu(buffer.device):
             where = "the CPU" if buffer.device.type == "cpu" else str(buffer.device)
             return f"{buffer.hint or buffer.name} is on {where}"
     if len(devices) != 1:

@@ -20,25 +20,13 @@ from fusec.errors import BadOption, FusecError
 from fusec.export.operator import operator_words
 from fusec.ir.index import Expr
 from fusec.kernel import Kernel, Signature
+from fusec.target_api.base import LibraryTarget
+from fusec.target_api.registry import find_target
 
 Form = Literal["file", "library"]
 FORMS: tuple[Form, ...] = ("file", "library")
 
-_CPP_SUFFIXES = (".cpp", ".cc", ".cxx")
 _PYTHON = ".py"
-
-# The flags of ``targets.cpp.toolchain.compiler``, less what belongs to one machine's torch.
-_FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-march=native",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffp-contract=off",
-    "-fopenmp",
-    "-fPIC",
-    "-shared",
-)
 
 # What a symbolic size is in the file's own example, unless the caller says.
 _EXAMPLE_SIZE = 256
@@ -55,8 +43,8 @@ def export_kernel(
 
     Args:
         kernel: The kernel.
-        path: Where; the suffix chooses the kind of file.  Without one, C++ gets ``.cpp`` and
-            Triton ``.py``; an operator always gets ``.py``.
+        path: Where; the suffix chooses the kind of file.  Without one, it is the first of the
+            target's ``suffixes``; an operator always gets ``.py``.
         form: ``file`` for the kernel and a function that calls it, ``library`` for an operator of
             torch, with what ``torch.compile`` has to know of it.
         sizes: Values of the symbolic sizes for the file's example.
@@ -71,8 +59,9 @@ def export_kernel(
     if form not in FORMS:
         raise BadOption("form", form, FORMS)
     path = Path(path)
-    python_only = kernel.target != "cpp" or form == "library"
-    allowed = (_PYTHON,) if python_only else (*_CPP_SUFFIXES, _PYTHON)
+    target = find_target(kernel.target)
+    own = target.suffixes if form == "file" else ()
+    allowed = tuple(dict.fromkeys((*own, _PYTHON)))
     if not path.suffix:
         path = path.with_name(path.name + allowed[0])
     if path.suffix not in allowed:
@@ -81,7 +70,8 @@ def export_kernel(
             f"cannot export {what} as {path.name}", f"end the name in {' or '.join(allowed)}"
         )
     if path.suffix != _PYTHON:
-        content = _cpp_file(kernel, path)
+        assert isinstance(target, LibraryTarget)
+        content = _library_file(kernel, target, path)
     else:
         content = _python_file(kernel, path, form, sizes or {})
     try:
@@ -91,14 +81,14 @@ def export_kernel(
     return path
 
 
-def _cpp_file(kernel: Kernel, path: Path) -> str:
+def _library_file(kernel: Kernel, target: LibraryTarget, path: Path) -> str:
     library = f"{path.stem}.so"
     lines = [
         _title(kernel),
         _origin(kernel),
         "",
         "Build it:",
-        f"    g++ {' '.join(_FLAGS)} {path.name} -o {library}",
+        f"    g++ {' '.join(target.export_flags)} {path.name} -o {library}",
         "Call it from Python:",
         "    import ctypes, torch",
         f'    entry = ctypes.CDLL("./{library}").{kernel.generated.entry}',
@@ -124,26 +114,28 @@ def _python_file(kernel: Kernel, path: Path, form: Form, sizes: Mapping[str, int
     shown = _shown(signature)
     layout = "standalone.py.j2" if form == "file" else "library.py.j2"
     more = operator_words(signature, kernel.name, kernel.source, shown) if form == "library" else {}
-    is_cpp = kernel.target == "cpp"
+    target = find_target(kernel.target)
+    library = isinstance(target, LibraryTarget)
     names = {role: [a.name for a in signature.arguments if a.role == role] for role in _ROLES}
     read = [a.name for a in signature.arguments if a.role != "out"]
     written = [a.name for a in signature.arguments if a.role != "in"]
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fusec.export"),
+        loader=jinja2.ChoiceLoader(
+            [jinja2.PackageLoader("fusec.export"), jinja2.PackageLoader(target.export.package)]
+        ),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
         autoescape=False,
     )
-    template = environment.get_template("cpp.py.j2" if is_cpp else "triton.py.j2")
-    device = '"cpu"' if is_cpp else '"cuda" if torch.cuda.is_available() else "cpu"'
+    template = environment.get_template(target.export.template)
     text = template.render(
         **more,
         layout=layout,
         title=_docstring(_title(kernel)),
         origin=_docstring(_origin(kernel)),
-        needs="torch and a C++ compiler" if is_cpp else "torch and Triton",
+        needs=target.export.needs,
         module=path.stem if path.stem.isidentifier() else "that_file",
         name=kernel.name,
         entry=kernel.generated.entry,
@@ -163,9 +155,9 @@ def _python_file(kernel: Kernel, path: Path, form: Form, sizes: Mapping[str, int
         sizes={name: int(sizes.get(name, _EXAMPLE_SIZE)) for name in signature.sizes},
         shown=shown,
         checks=list(signature.checks),
-        flags=list(_FLAGS),
-        device=device,
-        source=_literal(kernel.source) if is_cpp else _without_future(kernel.source).strip(),
+        flags=list(target.export_flags) if isinstance(target, LibraryTarget) else [],
+        device=target.export.device,
+        source=_literal(kernel.source) if library else _without_future(kernel.source).strip(),
         repeats=21,
     )
     # A mistake here would only show at the user's.

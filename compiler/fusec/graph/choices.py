@@ -7,11 +7,22 @@ from collections.abc import Sequence
 
 import torch
 
+from fusec.devices import is_gpu
 from fusec.graph.products.half_speed import half_speed
-from fusec.machine import is_amd
+from fusec.machine import current_machine
 
 # Products that take this many times as long as float32's are slow: less may be noise.
 _SLOWER = 1.25
+
+
+def is_amd() -> bool:
+    """Whether the processor is AMD's, for which MKL is not made."""
+    return current_machine().amd
+
+
+def has_avx512() -> bool:
+    """Whether the processor has vectors of 64 bytes."""
+    return current_machine().isa == "avx512"
 
 
 def multiplies_slowly(dtype: torch.dtype) -> bool:
@@ -68,7 +79,7 @@ def innermost_channels_pay(result: torch.Tensor, weight: torch.Tensor, groups: o
     work = result.numel() * weight.numel() // max(weight.shape[0], 1)
     if work < _SMALL_CONVOLUTION:
         return False
-    if result.device.type == "cuda":
+    if is_gpu(result.device):
         return result.dtype in _HALVES and (groups == 1 or weight.shape[1] == 1)
     if groups != 1 or result.device.type != "cpu":
         return False
@@ -153,7 +164,7 @@ def onednn_multiplies_faster(rows: int, inner: int, columns: int, copied: int) -
         columns: Of the right one.
         copied: Elements of the left one that are copied first, since it does not lie in rows.
     """
-    if rows < _ONEDNN_ROWS or not is_amd() or not torch.cpu._is_avx512_supported():
+    if rows < _ONEDNN_ROWS or not is_amd() or not has_avx512():
         return False
     threads = torch.get_num_threads()
     saved = rows * inner * columns * _SAVED_A_MULTIPLICATION / threads

@@ -10,12 +10,13 @@ Adding a pass is one function in a file of this folder and one entry here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from torch import fx
 
+from fusec.devices import CPU
 from fusec.errors import BadOption, FusecError
 from fusec.graph.convolutions.channels_last import turn_channels_inward
 from fusec.graph.convolutions.depthwise import divide_gradients
@@ -30,15 +31,18 @@ from fusec.graph.refusals.byte_images import keep_interpolations_of_bytes
 from fusec.graph.simplify.attention_masks import settle_attention_masks
 from fusec.graph.simplify.cse import merge_common
 from fusec.graph.simplify.extremes import compute_compared_once
+from fusec.graph.simplify.inference_regions import record_nothing_instead
 from fusec.graph.simplify.random_seeds import replace_random
 from fusec.graph.simplify.short_rows import bound_rows
 from fusec.graph.training.embedding_gradients import add_rows_in_place
 from fusec.graph.training.log_softmax import open_log_softmax
 from fusec.graph.training.narrow_saved import widen_again
+from fusec.graph.training.norm_inputs import round_norm_inputs, round_what_they_follow_from
 from fusec.graph.training.rematerialize import activate_again
 from fusec.graph.training.rematerialize_inputless import compute_inputless_again
 from fusec.graph.training.returned_inputs import drop_returned_inputs
 from fusec.ir.verifier import require, verifies
+from fusec.machine import using
 from fusec.options import Options
 from fusec.report import PassRun
 
@@ -82,8 +86,8 @@ class Subject:
 
     @property
     def interpreted(self) -> bool:
-        """Whether all kernels are Triton's, whatever the device."""
-        return self.options.target == "triton"
+        """Whether what is on the CPU stands for what is on a GPU."""
+        return self.options.abilities(CPU).many_programs
 
 
 @dataclass(frozen=True)
@@ -109,8 +113,9 @@ class Pass:
     required: str = ""
 
 
-def _for_cpp(options: Options) -> bool:
-    return options.target != "triton"
+def _for_libraries(options: Options) -> bool:
+    """Whether the libraries that the graph calls are those of the device that it is meant for."""
+    return options.asked is None or options.asked.for_libraries
 
 
 def _may_ask_for_wide_results(options: Options) -> bool:
@@ -152,6 +157,13 @@ PASSES: tuple[Pass, ...] = (
         required="the decomposition rounds otherwise than eager",
     ),
     Pass(
+        "inference_regions",
+        _replacing(record_nothing_instead),
+        frozenset({Form.CAPTURED}),
+        "blocks of inference mode only switch autograd off",
+        required="AOTAutograd fails on views in inference mode, and leaves torch broken",
+    ),
+    Pass(
         "attention_masks",
         _replacing(settle_attention_masks),
         frozenset({Form.CAPTURED}),
@@ -165,25 +177,33 @@ PASSES: tuple[Pass, ...] = (
         applies=lambda options: not options.eager_random,
     ),
     Pass(
+        "norm_inputs",
+        lambda s: round_norm_inputs(s.module),
+        frozenset({Form.JOINT}),
+        "a norm's input is the same number for its statistics and for backward",
+        required="of equal elements in half precision, gradients would be their rounding",
+    ),
+    Pass(
         "widen_half_products",
         lambda s: widen_products(s.module, rounds_as_eager=s.options.emulate_rounding),
         _FUNCTIONAL,
         "half-precision products run in float32 where this processor is faster at that",
-        applies=_for_cpp,
+        applies=_for_libraries,
+        after=("norm_inputs",),
     ),
     Pass(
         "bias_epilogue",
         lambda s: add_biases_later(s.module),
         _FUNCTIONAL,
         "a bias is added by the kernel that reads the product, not in a pass of its own",
-        applies=_for_cpp,
+        applies=_for_libraries,
     ),
     Pass(
         "half_products",
         lambda s: multiply_halves(s.module),
         _FUNCTIONAL,
         "products of what was half precision before it was widened move half the bytes",
-        applies=lambda options: _for_cpp(options) and not options.emulate_rounding,
+        applies=lambda options: _for_libraries(options) and not options.emulate_rounding,
         after=("widen_half_products",),
     ),
     Pass(
@@ -203,14 +223,14 @@ PASSES: tuple[Pass, ...] = (
         lambda s: turn_channels_inward(s.module),
         _FUNCTIONAL,
         "convolutions and their gradients are faster with the channels innermost",
-        applies=_for_cpp,
+        applies=_for_libraries,
     ),
     Pass(
         "pad_products",
         lambda s: align_products(s.module, kernels=s.options.matmul != "extern"),
         _FUNCTIONAL,
         "products whose rows BLAS is slow at are padded",
-        applies=_for_cpp,
+        applies=_for_libraries,
         after=("channels_last",),
     ),
     Pass(
@@ -218,7 +238,7 @@ PASSES: tuple[Pass, ...] = (
         lambda s: multiply_single_pixels(s.module),
         _FUNCTIONAL,
         "convolutions of single pixels are products of matrices",
-        applies=_for_cpp,
+        applies=_for_libraries,
         after=("channels_last",),
     ),
     Pass(
@@ -226,7 +246,7 @@ PASSES: tuple[Pass, ...] = (
         lambda s: add_rows_in_place(s.module),
         _FUNCTIONAL,
         "an embedding's gradient is added to the one that is there, not to zeros first",
-        applies=_for_cpp,
+        applies=_for_libraries,
     ),
     Pass(
         "depthwise_gradients",
@@ -277,6 +297,14 @@ PASSES: tuple[Pass, ...] = (
         after=("cse", "rematerialize_upcasts"),
     ),
     Pass(
+        "kept_for_norm_inputs",
+        lambda s: round_what_they_follow_from(s.module),
+        frozenset({Form.SPLIT}),
+        "a norm's input that backward computes again follows from the same numbers",
+        after=("norm_inputs",),
+        required="of equal elements in half precision, gradients would be their rounding",
+    ),
+    Pass(
         "rematerialize_constants",
         _rematerialize_constants,
         frozenset({Form.SPLIT}),
@@ -287,7 +315,7 @@ PASSES: tuple[Pass, ...] = (
         lambda s: multiply_by_onednn(s.module),
         frozenset({Form.PART}),
         "oneDNN multiplies some shapes faster than BLAS",
-        applies=_for_cpp,
+        applies=_for_libraries,
     ),
     Pass(
         "wide_products",
@@ -310,7 +338,11 @@ def run_passes(form: Form, subject: Subject) -> tuple[PassRun, ...]:
     Returns:
         What each pass did, those that found nothing included.
     """
-    done = []
+    with using(subject.options.facts):
+        return tuple(_run(form, subject))
+
+
+def _run(form: Form, subject: Subject) -> Iterator[PassRun]:
     for each in PASSES:
         if form not in each.forms or not each.applies(subject.options):
             continue
@@ -323,8 +355,7 @@ def run_passes(form: Form, subject: Subject) -> tuple[PassRun, ...]:
 
             for module in (subject.module, subject.backward):
                 require(f"the pass {each.name}", graph_problems(module) if module else [])
-        done.append(PassRun(each.name, form.value, changes, time.perf_counter() - started))
-    return tuple(done)
+        yield PassRun(each.name, form.value, changes, time.perf_counter() - started)
 
 
 def format_passes(runs: Sequence[PassRun], without: Collection[str] = ()) -> str:

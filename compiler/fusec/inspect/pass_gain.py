@@ -10,6 +10,7 @@ import torch
 
 from fusec.capture.backend import Backend
 from fusec.compiled.graph import CompiledGraph
+from fusec.devices import is_gpu
 from fusec.errors import FusecError
 from fusec.report import OutputError, Timing
 from fusec.timing.measure import PRECISION, interleave
@@ -93,7 +94,7 @@ def pass_gain(graph: CompiledGraph, name: str, seconds: float = 0.3) -> PassGain
             {"now": calls[0], "then": calls[1]},
             seconds=seconds,
             device=device,
-            flush_l2=device == "cuda",
+            flush_l2=is_gpu(device),
             precision=PRECISION,
         )
     counts = [len(made.kernels) for _, made in compiled]

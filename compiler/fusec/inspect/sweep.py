@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fusec.compiled.graph import CompiledGraph, NoInputs
+from fusec.devices import is_gpu
 from fusec.errors import FusecError
 from fusec.options import Options
 from fusec.report import Timing
@@ -161,7 +162,7 @@ def sweep(
                 {"eager": lambda g=given: eager(*g), "fused": lambda g=given: compiled(*g)},  # type: ignore[misc]
                 seconds=seconds,
                 device=device,
-                flush_l2=device == "cuda",
+                flush_l2=is_gpu(device),
             )
             if any(t.requires_grad for t in inputs if isinstance(t, torch.Tensor)):
                 times = {

@@ -9,6 +9,7 @@ import torch
 
 from fusec.compiled.graph import CompiledGraph, NoInputs
 from fusec.compiled.part import CompiledPart
+from fusec.devices import is_gpu
 from fusec.inspect.reschedule import compile_again
 from fusec.ir.body import Compute
 from fusec.ir.interpret import run_program
@@ -102,7 +103,7 @@ def what_if(
             {"now": lambda: now(list(inputs)), "then": lambda: then(list(inputs))},
             seconds=seconds,
             device=device,
-            flush_l2=device == "cuda",
+            flush_l2=is_gpu(device),
             precision=PRECISION,
         )
     view = part_view(other)

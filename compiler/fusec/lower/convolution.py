@@ -119,7 +119,7 @@ def _require_own(
         or 0 in area
         or meta.strides[1] != Expr.of(1)
         or is_empty(meta.shape, x.shape)
-        or not (lowering.triton or meta.device.type == "cuda")
+        or not lowering.can(meta.device).many_programs
         or not own_windows_pay(meta.dtype, area, gradient=gradient)
     ):
         raise NotLowered(LIBRARY)

@@ -74,8 +74,8 @@ def _few(lowering: Lowering, indices: TensorValue) -> bool:
     rows, columns, count = (e.constant for e in (*meta.shape, indices.numel))
     if rows is None or columns is None or not count or columns < _LEAST_COLUMNS:
         return False
-    on_gpu = lowering.triton or meta.device.type == "cuda"
-    return on_gpu and meta.dtype.itemsize == 2 and 3 * count <= 2 * rows
+    many = lowering.can(meta.device).many_programs
+    return many and meta.dtype.itemsize == 2 and 3 * count <= 2 * rows
 
 
 def _sums_of_few(

@@ -102,13 +102,13 @@ def _number(value: object) -> Node:
 
 
 @register(aten.tril.default, aten.triu.default)
-def triangle(lowering: Lowering, x: TensorValue, diagonal: int = 0) -> TensorValue:
+def triangle(lowering: Lowering, x: TensorValue, diagonal: int | Expr = 0) -> TensorValue:
     """Return the lower or upper triangle of matrices, zero elsewhere."""
     lower = lowering.label == "tril"
+    limit = ops.index_value(Expr.of(diagonal), torch.int64)
 
     def value(index: Index) -> Node:
         distance = ops.index_value(index[-1] - index[-2], torch.int64)
-        limit = ops.const(diagonal, torch.int64)
         keep = ops.binary("le" if lower else "ge", distance, limit)
         element = x.compute(index)
         return ops.where(keep, element, ops.const(0, element.dtype))

@@ -49,8 +49,8 @@ def sums_of_few_rows(
         return None
     rows, columns = x.shape[0].constant, product(x.shape[1:]).constant
     count = index.numel.constant
-    on_gpu = lowering.triton or meta.device.type == "cuda"
-    if not (on_gpu and rows and columns and count) or index.dtype == torch.bool:
+    many = lowering.can(meta.device).many_programs
+    if not (many and rows and columns and count) or index.dtype == torch.bool:
         return None
     if count < _CROWDED * rows or rows * columns * count > _MOST_READ:
         return None

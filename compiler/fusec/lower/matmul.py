@@ -114,9 +114,8 @@ def _product(
     factors = {"beta": beta, "alpha": alpha} if bias is not None else {}
     meta = lowering.meta()
     sizes = (*meta.shape, left.shape[-1])
-    wanted = lowering.products and (lowering.triton or meta.device.type == "cuda")
     if (
-        not wanted
+        not lowering.can(meta.device).products
         or meta.dtype not in PRODUCT_DTYPES
         or any(value.dtype != meta.dtype for value in arguments)
         or not all(isinstance(factor, int | float) for factor in factors.values())

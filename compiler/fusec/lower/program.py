@@ -12,6 +12,8 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from fusec.abilities import Abilities
+from fusec.devices import CPU, GPU, has_float8, is_gpu
 from fusec.errors import DeviceNotThere
 from fusec.graph.facts.notes import notes
 from fusec.graph.facts.storages import makers_of_shared_results
@@ -19,6 +21,7 @@ from fusec.graph.facts.user_lines import user_line
 from fusec.graph.products.widened_halves import STORED
 from fusec.graph.refusals.kernels import refused
 from fusec.graph.simplify.extremes import COMPARED
+from fusec.graph.training.norm_inputs import ROUNDED
 from fusec.ir.body import Buffer, ExternKind, Program, TensorRef
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line
@@ -54,6 +57,7 @@ from fusec.lower.values import (
     ResultMeta,
     TensorValue,
 )
+from fusec.options import Options
 from fusec.report import SourceLine
 
 # What may meet types that nothing computes in: it converts them.
@@ -65,13 +69,12 @@ class _Driver:
         self,
         module: fx.GraphModule,
         emulate_rounding: bool,
-        triton: bool,
-        products: bool,
+        abilities: Callable[[str], Abilities],
         recorder: Recorder,
     ) -> None:
         self.module = module
         self.sizes = SizeTable()
-        self.lowering = Lowering(recorder, emulate_rounding, triton, products)
+        self.lowering = Lowering(recorder, emulate_rounding, abilities)
         self.values: dict[fx.Node, object] = {}
         self.inputs: list[str] = []
         self.bindings: dict[str, tuple[str, int | None]] = {}
@@ -169,6 +172,7 @@ class _Driver:
         lowering.hint = _readable(node)
         lowering.where = user_line(node.meta.get("stack_trace"))
         lowering.stored = bool(node.meta.get(STORED))
+        lowering.rounds = bool(node.meta.get(ROUNDED))
         lowering.notes = notes(node)
         for meta in lowering.results:
             if meta is not None:
@@ -243,10 +247,8 @@ class _Driver:
         if getattr(target, "overloadpacket", None) not in CONVERSIONS:
             return frozenset()
         devices = {meta.device.type for meta in self.lowering.results if meta is not None}
-        on_gpu = devices == {"cuda"} and torch.version.hip is None
-        if on_gpu and torch.cuda.get_device_capability() < (8, 9):
-            return frozenset()
-        return frozenset({torch.float8_e4m3fn}) if on_gpu or self.lowering.triton else frozenset()
+        can = all(self.lowering.abilities(d).float8 and has_float8(d) for d in devices)
+        return frozenset({torch.float8_e4m3fn}) if can else frozenset()
 
     def mutated(
         self, target: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
@@ -368,7 +370,7 @@ def _require_device(device: torch.device, where: SourceLine | None) -> None:
 
     Fake tensors do not mind, and eager would fail only when the step is reached, in the middle.
     """
-    if device.type != "cuda":
+    if not is_gpu(device):
         return
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) >= count:
@@ -434,7 +436,7 @@ def _require_supported(
             tensors.append(value)
             if value.dtype not in supported:
                 raise NotLowered(f"{value.dtype} has no kernels")
-            if value.device.type not in ("cpu", "cuda"):
+            if value.device.type not in (CPU, GPU):
                 raise NotLowered(f"no kernels for {value.device}")
         elif isinstance(value, (list, tuple)):
             for item in value:
@@ -485,8 +487,7 @@ def lower_graph(
     module: fx.GraphModule,
     *,
     emulate_rounding: bool = False,
-    triton: bool = False,
-    products: bool = False,
+    abilities: Callable[[str], Abilities] | None = None,
     recorder: Recorder | None = None,
 ) -> Program:
     """Lower an ATen-level graph, whose nodes carry fake tensors in ``meta["val"]``.
@@ -495,14 +496,15 @@ def lower_graph(
         module: A functionalized, decomposed graph.
         recorder: Where nodes are interned; pass one to go on with the program's values.
         emulate_rounding: Round half-precision intermediate values wherever eager does.
-        triton: Whether Triton kernels are made for CPU tensors too.
-        products: Whether Triton kernels may compute products of matrices; see ``lower/matmul``.
+        abilities: Type of torch's device to what kernels of its tensors can do; by default those
+            of the targets that are taken where nobody asks for any.
 
     Raises:
         GraphNotLowered: The graph has something that cannot even be an extern call.
     """
     try:
         recorder = recorder or Recorder()
-        return _Driver(module, emulate_rounding, triton, products, recorder).run()
+        abilities = abilities or Options().abilities
+        return _Driver(module, emulate_rounding, abilities, recorder).run()
     except NotLowered as reason:  # a size or shape outside any operator
         raise GraphNotLowered(str(reason)) from None

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from fusec.devices import is_gpu
 from fusec.ir.body import Body, Store, new_axes
 from fusec.ir.index import Expr
 from fusec.lower.pointwise import convert
@@ -30,11 +31,11 @@ def combining_dtype(lowering: Lowering, mode: str) -> torch.dtype:
     """
     meta = lowering.meta()
     dtype = meta.dtype
-    if meta.device.type == "cuda" and torch.are_deterministic_algorithms_enabled():
+    if is_gpu(meta.device) and torch.are_deterministic_algorithms_enabled():
         raise NotLowered("deterministic algorithms were asked for")
     if mode == "put":
         return dtype
-    if lowering.triton or meta.device.type == "cuda":
+    if lowering.can(meta.device).atomics:
         if mode == "mul":
             raise NotLowered("Triton has no atomic product")
         if mode in ("max", "min") and dtype.is_floating_point:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from fusec.abilities import Abilities
 from fusec.graph.facts.notes import Note, NoteKind
 from fusec.ir import ops
 from fusec.ir.body import (
@@ -147,8 +148,7 @@ class Lowering:
     Attributes:
         recorder: Interns the nodes.
         emulate_rounding: Keep eager's roundings of half-precision intermediate values.
-        triton: Whether all kernels will be Triton's, whatever the device.
-        products: Whether kernels may compute products of matrices.
+        abilities: Type of torch's device to what kernels of its tensors can do.
         buffers: By name.
         steps: In order.
         result: What the operator being lowered must yield (its first tensor result).
@@ -158,6 +158,7 @@ class Lowering:
         notes: What passes over the graph say of the operator.
         where: The user's line.
         stored: Whether a cast is a rounding that eager does for memory's sake.
+        rounds: Whether results are rounded as eager rounds them, stored or not.
         storage_offsets: Buffer to the first element that torch's fake tensor has for it, where
             that is not 0 (inputs that are views).
         relaid: Buffers whose strides differ from torch's fake tensor (it had gaps).
@@ -165,8 +166,7 @@ class Lowering:
 
     recorder: Recorder
     emulate_rounding: bool = False
-    triton: bool = False
-    products: bool = False
+    abilities: Callable[[str], Abilities] = lambda device: Abilities()
     buffers: dict[str, Buffer] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     result: ResultMeta | None = None
@@ -176,10 +176,15 @@ class Lowering:
     notes: tuple[Note, ...] = ()
     where: SourceLine | None = None
     stored: bool = False
+    rounds: bool = False
     storage_offsets: dict[str, Expr] = field(default_factory=dict)
     relaid: dict[str, bool] = field(default_factory=dict)
 
     # -- making values ----------------------------------------------------------------------
+
+    def can(self, device: torch.device) -> Abilities:
+        """Return what kernels that write tensors of a device can do."""
+        return self.abilities(device.type)
 
     def meta(self, number: int = 0) -> ResultMeta:
         """Return what the ``number``-th result must look like."""
@@ -208,7 +213,8 @@ class Lowering:
 
     def round(self, node: Node, dtype: torch.dtype) -> Node:
         """Return a computed value in the type of its result, as eager stores it."""
-        implicit = not self.emulate_rounding and ops.compute_dtype(dtype) == node.dtype
+        kept = self.emulate_rounding or self.rounds
+        implicit = not kept and ops.compute_dtype(dtype) == node.dtype
         return ops.cast(node, dtype, implicit=implicit)
 
     def pointwise(self, element: Element, number: int = 0) -> TensorValue:

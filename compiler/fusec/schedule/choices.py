@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fusec.devices import CPU, GPU, is_gpu
 from fusec.ir.body import Body, Buffer, Compute
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Node, Op, Reduce, Scan, free_axes, walk
@@ -99,7 +100,7 @@ def cheaper_again(producer: Body, kernels: Sequence[Kernel], buffers: Mapping[st
         buffers: By name.
     """
     made = buffers[producer.stores[0].buffer]
-    if made.device.type != "cuda":
+    if not is_gpu(made.device):
         return False
     own = buffer_bytes(made)
     inputs = {name for name in producer.reads() if buffer_bytes(buffers[name]) * SMALL_INPUT > own}
@@ -391,7 +392,7 @@ CROSSED_ROWS = 64
 CROSSED_LEAST = 4
 # Pieces of the rows: for threads to share on a CPU; on a GPU two programs an SM, each with its
 # sums in registers (an H200 has 132 SMs).
-CROSSED_PIECES = {"cpu": 64, "cuda": 264}
+CROSSED_PIECES = {CPU: 64, GPU: 264}
 # Rows of a piece, at least and at most. A piece of few rows writes nearly as much as it reads; what
 # a piece of many adds up in float32 should be as exact as eager's cascade.
 PIECE_ROWS = (8, 512)
@@ -436,7 +437,7 @@ def rows_of_piece(
         return f"{count} rows are too few to share out among sums of the columns"
     if columns < CROSSED_COLUMNS:
         return f"rows of {columns} are too short to keep a sum of each column"
-    if device.type == "cuda":
+    if is_gpu(device):
         width = 1 << (columns - 1).bit_length()
         if width * (1 + len(itemsizes)) > CROSSED_VALUES:
             return f"rows of {columns} leave no registers for sums of the columns"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from fusec.devices import is_gpu
 from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Step
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Cast, Load
@@ -125,7 +126,7 @@ def _only_widens(step: Step, buffers: Mapping[str, Buffer]) -> bool:
         (value,) = value.args
     made = buffers[store.buffer]
     return (
-        made.device.type == "cuda"
+        is_gpu(made.device)
         and store.mode == "set"
         and isinstance(value, Load)
         and value.mask is None

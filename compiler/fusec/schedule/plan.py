@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from fusec.devices import is_gpu
 from fusec.ir.body import Compute, Extern, Program, Step
 from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
@@ -82,7 +83,7 @@ def small_products(program: Program, names: Collection[str]) -> tuple[str, ...]:
         if isinstance(step, Extern)
         and step.name in names
         and step.body is not None
-        and program.buffers[step.outputs[0]].device.type == "cuda"
+        and is_gpu(program.buffers[step.outputs[0]].device)
         and (
             step.odd_rows
             or step.name in packed

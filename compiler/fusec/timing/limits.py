@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 import torch
 
+from fusec.devices import CPU, GPU, is_gpu
 from fusec.ir.body import Program, tensor_refs
 from fusec.ir.index import Symbol
 from fusec.report import Timing
 from fusec.timing.measure import PRECISION, interleave
 
 # Large enough not to stay in a cache, small enough to have beside a user's own tensors.
-_MEMORY = {"cpu": 64 << 20, "cuda": 512 << 20}
-_CACHE = {"cpu": 256 << 10, "cuda": 8 << 20}
-_MATRIX = {"cpu": 1024, "cuda": 4096}
+_MEMORY = {CPU: 64 << 20, GPU: 512 << 20}
+_CACHE = {CPU: 256 << 10, GPU: 8 << 20}
+_MATRIX = {CPU: 1024, GPU: 4096}
 _SECONDS = 0.08
 
 
@@ -107,7 +108,7 @@ def copy_time(count: int, device: str = "cpu", seconds: float = 0.03) -> Timing:
         {"copy": lambda: target.copy_(source)},
         seconds=seconds,
         device=device,
-        flush_l2=device == "cuda",
+        flush_l2=is_gpu(device),
         precision=PRECISION,
     )["copy"]
 

@@ -20,6 +20,7 @@ from typing import Literal
 
 import torch
 
+from fusec.devices import GPU, is_gpu
 from fusec.report import Timing
 
 Call = Callable[[], object]
@@ -123,7 +124,7 @@ def interleave_series(
         return {}
     prepare = _per_candidate(before, candidates)
     clock: _Clock
-    if device == "cuda":
+    if is_gpu(device):
         clock = _EventClock(flush_l2, synchronize)
     else:
         clock = _WallClock(synchronize)
@@ -342,7 +343,7 @@ class _EventClock(_Clock):
             # the events would time how fast Python starts kernels.
             free, _ = torch.cuda.mem_get_info()
             size = max(2 * cache, min(_FLUSH, free // 8))
-            self.buffer = torch.empty(size // 4, dtype=torch.int32, device="cuda")
+            self.buffer = torch.empty(size // 4, dtype=torch.int32, device=GPU)
         self.flushes = 1
         self.pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch.utils import _pytree as pytree
 
+from fusec.devices import is_gpu
 from fusec.ir.body import Extern
 from fusec.kernel import Kernel
 from fusec.memory.strided import clone_strided
@@ -101,7 +102,7 @@ def step_times(
             {str(number): call for number, (_, _, _, call) in enumerate(found)},
             seconds=seconds,
             device=device,
-            flush_l2=device == "cuda",
+            flush_l2=is_gpu(device),
             precision=PRECISION,
             stop=stop,
         )

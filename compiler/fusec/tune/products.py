@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from fusec.codegen.common.signatures import argument_buffers
+from fusec.devices import is_gpu
 from fusec.ir.body import Compute, Extern, Program
 from fusec.ir.equality import body_key
 from fusec.report import FusionDecision
@@ -59,7 +60,7 @@ def choose_products(
     on_gpu = any(
         isinstance(step, Extern)
         and step.name in products
-        and program.buffers[step.outputs[0]].device.type == "cuda"
+        and is_gpu(program.buffers[step.outputs[0]].device)
         for step in program.steps
     )
     if judge is None and not on_gpu:

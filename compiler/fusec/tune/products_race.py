@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fusec.codegen.common.signatures import argument_buffers
+from fusec.devices import GPU
 from fusec.ir.body import Body, Buffer, Compute, Program, Store
 from fusec.ir.index import Expr, contiguous_strides
 from fusec.ir.node import Cast, Dot, Load, Node, cast, load, recording
@@ -93,7 +94,7 @@ def race(
 
 
 def _times(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    series = interleave_series(calls, seconds=seconds, device="cuda", flush_l2=True)
+    series = interleave_series(calls, seconds=seconds, device=GPU, flush_l2=True)
     return {name: median(each.samples) for name, each in series.items()}
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -18,9 +17,11 @@ from typing import Any, Protocol
 
 import torch
 
+from fusec.devices import is_gpu
 from fusec.kernel import Kernel
 from fusec.machine import processor
 from fusec.report import Timing, Trial, TuningRun
+from fusec.target_api.registry import find_target
 from fusec.tunables import read_tunables, set_tunables
 
 KIND = "tuning"
@@ -61,15 +62,8 @@ def tuning_key(kernel: Kernel, sizes: Sequence[int], device: torch.device) -> di
         "sizes": [int(size) for size in sizes],
         "device": device_name(device),
         "threads": torch.get_num_threads() if device.type == "cpu" else 0,
-        "compilers": [torch.__version__, _triton_version() if kernel.target == "triton" else ""],
+        "compilers": [torch.__version__, find_target(kernel.target).version()],
     }
-
-
-def _triton_version() -> str:
-    try:
-        return importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def neutral(text: str) -> str:
@@ -83,7 +77,7 @@ def neutral(text: str) -> str:
 
 def device_name(device: torch.device) -> str:
     """Return what the device is called."""
-    if device.type == "cuda":
+    if is_gpu(device):
         major, minor = torch.cuda.get_device_capability(device)
         return f"{torch.cuda.get_device_name(device)} sm_{major}{minor}"
     return processor()

@@ -10,19 +10,17 @@ import torch
 
 from fusec.cache import Store, default_store
 from fusec.call.runnable import build_runnable
+from fusec.devices import CPU, is_gpu
 from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.report import TuningRun, Verdict
-from fusec.targets.cpp.toolchain import build as cpp_build
-from fusec.targets.triton.toolchain import pool as triton_pool
+from fusec.target_api.base import LibraryTarget, PythonTarget
+from fusec.target_api.registry import find_target
 from fusec.timing.measure import Call, Series, interleave_series
 from fusec.tune.prospects import Foresight, Gpu, Prospect
 from fusec.tune.records import machine, neutral, stored, tuning_key
 from fusec.tune.tuner import tune_kernel
 from fusec.verify.sandbox import run_candidate
 from fusec.verify.timing import fresh_tensors, restore
-
-# The namespace in the store for texts that a user edited.
-EDITS = "edits-cpp"
 
 
 def tune_in_graph(
@@ -58,17 +56,19 @@ def tune_in_graph(
     """
     given = fresh_tensors(kernel.signature, tensors)
     put_back = restore(kernel.signature, given, tensors)
-    device = given[0].device if given else torch.device("cpu")
+    device = given[0].device if given else torch.device(CPU)
+    target, on_gpu = find_target(kernel.target), is_gpu(device)
 
     build_one = build or build_runnable
     # Processes of their own compile for a GPU, which has nothing to do with that.
-    workers = triton_pool.worker_count() if device.type == "cuda" and not sizes else 0
+    helpers = target if isinstance(target, PythonTarget) and on_gpu and not sizes else None
+    workers = helpers.workers() if helpers is not None else 0
 
     def build_text(text: str) -> Call:
-        if workers:
-            triton_pool.compile_now(text, kernel.signature, kernel.generated.entry)
+        if helpers is not None and workers:
+            helpers.compile_ahead(text, kernel.signature, kernel.generated.entry)
         runnable = build_one(kernel, text)
-        if device.type == "cuda" and not workers:
+        if on_gpu and not workers:
             # Triton compiles at the first launch: here, beside others, rather than timed.
             runnable(given, sizes)
         return _Bound(runnable, given, sizes)
@@ -80,13 +80,13 @@ def tune_in_graph(
             min_samples=5,
             before=put_back,
             device=device.type,
-            flush_l2=device.type == "cuda",
+            flush_l2=on_gpu,
         )
 
     def guard(text: str) -> Verdict:
         library = None
-        if kernel.target == "cpp":
-            library = cpp_build.build(text, kind=EDITS)
+        if isinstance(target, LibraryTarget):
+            library = target.compile(text, flags=kernel.generated.flags, edited=True)
         result = run_candidate(
             target=kernel.target,
             text=text,
@@ -99,7 +99,7 @@ def tune_in_graph(
         return Verdict(result.ok, result.stage, result.reason, result.line)
 
     foresight = None
-    if device.type == "cuda" and kernel.target == "triton":
+    if on_gpu and target.gpu_model:
         foresight = _OfCalls(Foresight(kernel, given, sizes, Gpu.of(device)))
     # The generated kernel is right for all the choices that it declares; whether an edited one
     # is, nobody knows, and it is about to run in this process.

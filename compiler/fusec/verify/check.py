@@ -18,6 +18,7 @@ from pathlib import Path
 from fusec.errors import CompileError, FusecError
 from fusec.kernel import Kernel, Runnable
 from fusec.report import OutputError, Verdict
+from fusec.target_api.registry import find_target
 from fusec.verify import sandbox
 from fusec.verify.compare import describe, praise, signed_zero_differences
 from fusec.verify.graph_outputs import check_graph
@@ -25,7 +26,6 @@ from fusec.verify.inputs import Kind, fresh_inputs
 from fusec.verify.layout import Case
 from fusec.verify.process import WorkerError
 from fusec.verify.sandbox import RunResult
-from fusec.verify.signature import check_signature
 from fusec.verify.timing import TooGoodToBeTrue, fresh_tensors, time_kernel, written
 from fusec.verify.trials import Interpret, KeptTrials, References, Trial
 
@@ -78,7 +78,7 @@ def check_kernel(
         kernel: The kernel that it is to replace; not changed.
         text: The whole kernel file.
         cases: The real inputs; the first also seeds the fresh ones and the timing.
-        build: Builds a text; a library for C++, None for Triton. Raises CompileError.
+        build: Builds a text; a library, or None where Python loads it. Raises CompileError.
         interpret: Runs the kernel's own loop-level IR by eager torch operators on the given
             tensors, in their own dtypes or all in float64, and returns its ``out`` and ``inout``
             tensors; changes none of the given ones.
@@ -137,7 +137,7 @@ def _check(
     source = kernel.generated
     if not text.strip():
         return Verdict(False, "empty", "the kernel is empty; the one in use stays")
-    wrong = check_signature(kernel.target, text, source.entry, source.text)
+    wrong = find_target(kernel.target).entry_problem(text, source.entry, source.text)
     if wrong is not None:
         return Verdict(False, wrong.stage, wrong.reason, wrong.line)
     sandbox.prestart(cases[0].tensors[0].device.type if cases and cases[0].tensors else "cpu")
@@ -203,8 +203,9 @@ _LABELS: dict[Kind, str] = {
 
 
 def _is_interpreted(kernel: Kernel, case: Case) -> bool:
-    """Whether Triton's interpreter stands in for a GPU; its speed means nothing."""
-    return kernel.target == "triton" and all(t.device.type == "cpu" for t in case.tensors)
+    """Whether an interpreter stands in for a GPU; its speed means nothing."""
+    interprets = find_target(kernel.target).interprets
+    return bool(interprets) and all(t.device.type in interprets for t in case.tensors)
 
 
 def _built(building: Future[Path | None]) -> Path | None:

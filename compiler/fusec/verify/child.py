@@ -7,9 +7,8 @@ addresses of each run before it starts, a fault if there is one, and the result.
 from __future__ import annotations
 
 import ctypes
-import hashlib
+import importlib
 import json
-import linecache
 import mmap
 import os
 import resource
@@ -18,13 +17,14 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from fusec.target_api.base import Candidate
 from fusec.verify import faults
 from fusec.verify.guard import GUARD, Area, libc
 from fusec.verify.protocol import Message, poison_byte, receive
@@ -97,7 +97,25 @@ def restrict(body: Message) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-Call = Callable[[Sequence[Operand], Sequence[Area], Sequence[int], int], int]
+class InArea:
+    """An argument of the candidate, in its area."""
+
+    def __init__(self, operand: Operand, area: Area) -> None:
+        self.operand, self.area = operand, area
+
+    @property
+    def address(self) -> int:
+        """Where its first element is."""
+        return self.area.start
+
+    def tensor(self) -> torch.Tensor:
+        """Return it as a tensor."""
+        operand = self.operand
+        dtype: torch.dtype = getattr(torch, operand.dtype)
+        if not self.area.nbytes:
+            return torch.empty_strided(operand.shape, operand.strides, dtype=dtype)
+        flat = torch.frombuffer(self.area.bytes_view(), dtype=dtype)
+        return flat.as_strided(operand.shape, operand.strides)
 
 
 def run(place: tuple[int, int], data_file: int, result_file: int, report: int) -> None:
@@ -109,7 +127,7 @@ def run(place: tuple[int, int], data_file: int, result_file: int, report: int) -
         faults.install(report)
         source = np.frombuffer(data, dtype=np.uint8).ctypes.data
         try:
-            call = _prepare(body)
+            call = prepare(body)
             for index, case in enumerate(body["cases"]):
                 outcome = _run_case(body["runs"], index, case, source, call, result_file, report)
                 if "problem" in outcome:
@@ -125,7 +143,7 @@ def _run_case(
     index: int,
     case: Message,
     source: int,
-    call: Call,
+    call: Candidate,
     result_file: int,
     report: int,
 ) -> Message:
@@ -165,71 +183,11 @@ def _release(areas: Sequence[Area]) -> None:
         area.release()
 
 
-def _prepare(body: Message) -> Call:
-    if body["target"] == "cpp":
-        try:
-            function = ctypes.CDLL(body["library"])[body["entry"]]
-        except (OSError, AttributeError) as error:
-            raise LoadError(str(error)) from error
-        function.restype = ctypes.c_int
-
-        def call_cpp(
-            _: Sequence[Operand], areas: Sequence[Area], sizes: Sequence[int], threads: int
-        ) -> int:
-            pointers = [ctypes.c_void_p(area.start) for area in areas]
-            numbers = [ctypes.c_int64(size) for size in (*sizes, threads)]
-            return int(function(*pointers, *numbers))
-
-        return call_cpp
-
-    # Triton's own interpreter is wrong in places; this is the one that all else here uses.
-    from fusec.targets.triton.toolchain.interpret import (
-        failed_check,
-        interpret_functions,
-        interpreting,
-    )
-
-    namespace = load_triton(body["text"], body["file"])
-    interpret_functions(namespace)
-    launch = namespace[body["entry"]]
-
-    def call_triton(
-        operands: Sequence[Operand], areas: Sequence[Area], sizes: Sequence[int], _: int
-    ) -> int:
-        tensors = [_as_tensor(o, area) for o, area in zip(operands, areas, strict=True)]
-        try:
-            with interpreting():
-                launch(*tensors, *sizes)
-        except Exception as error:
-            message = failed_check(error) or ""
-            for number, check in enumerate(body["checks"], start=1):
-                if check in message:
-                    return number
-            raise
-        return 0
-
-    return call_triton
-
-
-def load_triton(text: str, name: str) -> dict[str, Any]:
-    """Execute a Triton kernel file and return its namespace.
-
-    Triton reads a kernel's source back through its file.  There is none: the text is put where
-    Python looks for it first, and with no time of change, so that nothing checks for the file.
-    """
-    path = os.path.join(os.sep, "fusec", hashlib.sha256(text.encode()).hexdigest()[:16], name)
-    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-    namespace: dict[str, Any] = {"__name__": "fusec_candidate", "__file__": path}
-    exec(compile(text, path, "exec"), namespace)
-    return namespace
-
-
-def _as_tensor(operand: Operand, area: Area) -> torch.Tensor:
-    dtype: torch.dtype = getattr(torch, operand.dtype)
-    if not area.nbytes:
-        return torch.empty_strided(operand.shape, operand.strides, dtype=dtype)
-    flat = torch.frombuffer(area.bytes_view(), dtype=dtype)
-    return flat.as_strided(operand.shape, operand.strides)
+def prepare(body: Message) -> Candidate:
+    """Return what runs the candidate of a request: its target's worker knows how."""
+    worker = importlib.import_module(body["worker"])
+    candidate: Candidate = worker.prepare(body)
+    return candidate
 
 
 def _guarded(
@@ -237,7 +195,7 @@ def _guarded(
     areas: Sequence[Area],
     source: int,
     sizes: Sequence[int],
-    call: Call,
+    call: Candidate,
     index: int,
     threads: int,
 ) -> Message:
@@ -247,7 +205,7 @@ def _guarded(
         else:
             area.copy_from(source + operand.offset)
     started = time.perf_counter()
-    code = call(operands, areas, sizes, threads)
+    code = call(list(map(InArea, operands, areas)), sizes, threads)
     seconds = time.perf_counter() - started
     if code:
         return {"problem": "check", "code": code}
@@ -298,10 +256,6 @@ def _changed_gap(operand: Operand, area: Area, source: int, index: int) -> int:
         changed = (now != np.frombuffer(original, dtype=np.uint8).reshape(shape)).any(axis=1)
     changed &= gaps
     return int(np.argmax(changed)) if changed.any() else -1
-
-
-class LoadError(Exception):
-    """The built library has no such entry point or does not load."""
 
 
 def describe_error(error: BaseException, file: str) -> Message:

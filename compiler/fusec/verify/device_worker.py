@@ -19,12 +19,13 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
-from fusec.verify.child import Operand, describe_error, load_triton
+from fusec.devices import GPU
+from fusec.target_api.base import Candidate
+from fusec.verify.child import Operand, describe_error, prepare
 from fusec.verify.protocol import Message, poison_byte, receive, send
 
 _MARGIN = 64 << 10
@@ -67,6 +68,11 @@ class Padded:
             self.original = host.to(device)
             self.own.copy_(self.original)
 
+    @property
+    def address(self) -> int:
+        """Where its first element is."""
+        return self.own.data_ptr()
+
     def tensor(self) -> torch.Tensor:
         """Return it as the kernel takes it."""
         operand = self.operand
@@ -107,18 +113,18 @@ class Padded:
 def run(body: Message, data: memoryview, result_file: int) -> list[Message]:
     """Run the candidate on all cases and return the reports."""
     reports: list[Message] = []
-    namespace: dict[str, Any] = {}
+    candidate: Candidate | None = None
     try:
-        namespace = load_triton(body["text"], body["file"])
-        launch = namespace[body["entry"]]
+        candidate = prepare(body)
         for case in body["cases"]:
-            outcome = _run_case(body, case, launch, data, result_file)
+            outcome = _run_case(body, case, candidate, data, result_file)
             if "problem" in outcome:
                 return [*reports, {"result": outcome}]
             reports.append({"done": outcome})
     except Exception as error:
         described = describe_error(error, body["file"])
-        described.update(_refused(error, namespace))
+        if candidate is not None:
+            described.update(candidate.refused(error))
         if is_sticky(error):
             # Freeing a tensor in a spoilt context ends the process, and the report with it.
             _kept.append(error)
@@ -131,23 +137,13 @@ def run(body: Message, data: memoryview, result_file: int) -> list[Message]:
     return reports
 
 
-def _refused(error: Exception, namespace: dict[str, Any]) -> Message:
-    """Return the line of the kernel file that Triton refuses to compile, and why."""
-    from fusec.targets.triton.toolchain.load import compile_error
-
-    with contextlib.suppress(Exception):
-        for found in compile_error(error, namespace, namespace["__file__"]).diagnostics:
-            return {"line": found.line, "message": found.message}
-    return {}
-
-
 def is_sticky(error: BaseException) -> bool:
     """Whether the device's context is spoilt."""
     return any(words in str(error) for words in _STICKY)
 
 
 def _run_case(
-    body: Message, case: Message, launch: Any, data: memoryview, result_file: int
+    body: Message, case: Message, candidate: Candidate, data: memoryview, result_file: int
 ) -> Message:
     operands = [Operand.read(a) for a in case["arguments"]]
     first: list[Padded] = []
@@ -155,10 +151,9 @@ def _run_case(
     same = []
     for index in range(len(body["runs"])):
         padded = [Padded(operand, index, data, body["device"]) for operand in operands]
-        tensors = [each.tensor() for each in padded]
         torch.cuda.synchronize()
         started = time.perf_counter()
-        launch(*tensors, *case["sizes"])
+        candidate(padded, case["sizes"], 1)
         torch.cuda.synchronize()
         seconds = seconds or time.perf_counter() - started
         for each in padded:
@@ -230,7 +225,7 @@ def main(descriptor: int) -> None:
     sock.set_inheritable(False)
     import triton  # noqa: F401
 
-    torch.zeros(1, device="cuda")
+    torch.zeros(1, device=GPU)
     torch.cuda.synchronize()
     send(sock, {"ready": True, "pid": os.getpid()})
     serve(sock)

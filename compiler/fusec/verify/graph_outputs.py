@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from fusec.devices import is_gpu, where_computed
 from fusec.memory.strided import clone_strided
 from fusec.report import Timing, Verdict, counted
 from fusec.timing.measure import PRECISION, interleave
@@ -107,7 +108,7 @@ def _time_graph(
     run_fused: RunGraph, run_eager: RunGraph, inputs: Sequence[torch.Tensor], seconds: float
 ) -> tuple[Timing, Timing]:
     copies = [clone_strided(t) for t in inputs]
-    device = "cuda" if any(t.device.type == "cuda" for t in inputs) else "cpu"
+    device = where_computed(inputs)
     run_fused(copies)
     updated = [
         (copy, original)
@@ -125,7 +126,7 @@ def _time_graph(
         seconds=seconds,
         before=put_back if updated else None,
         device=device,
-        flush_l2=device == "cuda",
+        flush_l2=is_gpu(device),
         precision=PRECISION,
     )
     return figures["graph"], figures["eager"]

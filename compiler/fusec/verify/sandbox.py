@@ -20,7 +20,10 @@ from pathlib import Path
 
 import torch
 
-from fusec.kernel import Signature, Target
+from fusec.devices import CPU
+from fusec.kernel import Signature
+from fusec.target_api.base import PythonTarget
+from fusec.target_api.registry import find_target
 from fusec.verify import words as explain
 from fusec.verify.layout import Case, Layout
 from fusec.verify.process import NoAnswer, Worker, WorkerEnded, WorkerError
@@ -29,12 +32,6 @@ from fusec.verify.words import Finding, Run
 
 # The worker ends a run at its time limit; only if it fails to, this much later the worker goes.
 _GRACE = 3.0
-# What the interpreter needs, lazily imported parts included: those fail while it is active.
-_TRITON_MODULES = [
-    "triton.experimental.gluon",
-    "triton.runtime.interpreter",
-    "fusec.targets.triton.toolchain.interpret",
-]
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class RunResult:
 
 def run_candidate(
     *,
-    target: Target,
+    target: str,
     text: str,
     entry: str,
     signature: Signature,
@@ -92,7 +89,7 @@ def run_candidate(
 
 def run_cases(
     *,
-    target: Target,
+    target: str,
     text: str,
     entry: str,
     signature: Signature,
@@ -106,11 +103,11 @@ def run_cases(
     One process runs them all, in order, until one fails.
 
     Args:
-        target: ``cpp`` or ``triton``.
-        text: The kernel's text; Triton executes it, C++ only names it.
+        target: The kernel's target.
+        text: The kernel's text; a library only names it.
         entry: The symbol or function to call.
         signature: Names and roles of the tensors.
-        library: The built library of a C++ kernel.
+        library: The built library, where the target makes one.
         cases: What to run it on.
         timeout: Seconds that all runs on one case together may take.
         threads: The most threads to run with; torch's number, and at least two, by default.
@@ -121,17 +118,17 @@ def run_cases(
     Raises:
         WorkerError: The worker cannot be started.
     """
-    device = _device(cases)
-    many = 1 if device != "cpu" else threads or max(2, torch.get_num_threads())
+    device, chosen = _device(cases), find_target(target)
+    many = 1 if device != CPU else threads or max(2, torch.get_num_threads())
     plan = [(True, many), (False, many)]
-    if target == "cpp" and many > 1:
+    if chosen.threads and many > 1:
         plan.append((True, 1))
     layout = Layout(signature.arguments, cases, runs=len(plan))
     body: Message = {
-        "target": target,
+        "worker": chosen.worker,
         "entry": entry,
         "library": str(library) if library else "",
-        "text": text if target == "triton" else "",
+        "text": text if isinstance(chosen, PythonTarget) else "",
         "file": f"{entry}.py",
         "checks": signature.checks,
         "threads": many,
@@ -143,10 +140,9 @@ def run_cases(
     started = time.perf_counter()
     with layout.files(json.dumps(body).encode()) as (data_file, result_file, place):
         limit = timeout * len(cases)
-        interpreted = target == "triton" and device == "cpu"
         request: Message = {
             "do": "run",
-            "modules": _TRITON_MODULES if interpreted else [],
+            "modules": list(chosen.worker_imports) if device in chosen.interprets else [],
             "timeout": limit,
             "body": place,
         }
@@ -177,7 +173,7 @@ def _device(cases: Sequence[Case]) -> str:
 
 def _ask(device: str, request: Message, files: tuple[int, int], limit: float) -> Message:
     """Have the request answered; for a device's worker, take its silence for a time-out."""
-    if device == "cpu":
+    if device == CPU:
         # It ends a run at its limit by itself.
         return worker().ask(request, files, limit + _GRACE)
     try:
@@ -215,7 +211,7 @@ def _judged(
 
 
 def _moved(run: Run, device: str) -> tuple[torch.Tensor, ...]:
-    if device == "cpu":
+    if device == CPU:
         return run.outputs
     moved = []
     for output in run.outputs:
@@ -256,10 +252,10 @@ def device_worker() -> Worker:
     return _device_worker
 
 
-def prestart(device: str = "cpu") -> None:
+def prestart(device: str = CPU) -> None:
     """Start the worker in the background, so that the first check need not wait for it.
 
     Cheap, returns at once, and may be called as often as one likes.
     """
     with contextlib.suppress(OSError):
-        (_worker if device == "cpu" else _device_worker).start()
+        (_worker if device == CPU else _device_worker).start()

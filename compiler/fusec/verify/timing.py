@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from fusec.devices import is_gpu
 from fusec.kernel import Kernel, Runnable, Signature
 from fusec.memory.strided import clone_strided, empty_like_strided
 from fusec.report import Timing
@@ -113,7 +114,7 @@ def time_kernel(
         seconds=seconds,
         before=restore(kernel.signature, tensors, originals),
         device=device,
-        flush_l2=device == "cuda",
+        flush_l2=is_gpu(device),
         precision=PRECISION,
     )
     timing = figures["candidate"]

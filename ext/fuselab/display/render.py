@@ -16,6 +16,7 @@ from html import escape
 from itertools import starmap
 from typing import Any
 
+from fusec.devices import CPU
 from fusec.report import (
     ExternCall,
     FusionDecision,
@@ -28,6 +29,7 @@ from fusec.report import (
     Verdict,
     compile_line,
 )
+from fusec.target_api.registry import default_target, find_target
 from fuselab.display import words
 
 HEAD_LINES = 12
@@ -42,7 +44,7 @@ class KernelView:
 
     Attributes:
         name: What the user types after ``%%kernel``.
-        target: ``cpp`` or ``triton``.
+        target: The name of its target.
         state: ``generated``, ``tuned`` or ``edited``.
         summary: A few words on what it computes.
         lines: The cell lines it computes: ``lines 3-5``.
@@ -406,7 +408,8 @@ def highlight(text: str, target: str) -> list[Any]:
     from markupsafe import Markup
     from pygments.lexers import CppLexer, PythonLexer  # type: ignore[import-untyped]
 
-    lexer = CppLexer(stripnl=False) if target == "cpp" else PythonLexer(stripnl=False)
+    python = find_target(target).language == "python"
+    lexer = PythonLexer(stripnl=False) if python else CppLexer(stripnl=False)
     lines: list[list[tuple[str, str]]] = [[]]  # pieces of one look each: its tag, the text
     for kind, value in lexer.get_tokens(text):
         tag = _look(kind)
@@ -478,7 +481,7 @@ def prepare() -> None:
     """Read what the first result would otherwise wait for: templates and colors."""
     for name in ("result.html.j2", "edit.html.j2"):
         _environment().get_template(name)
-    highlight("int x;", "cpp")
+    highlight("x;", default_target(CPU).name)
 
 
 def _rendered(template: str, **values: Any) -> str:

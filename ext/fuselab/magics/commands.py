@@ -24,6 +24,7 @@ from IPython.display import display
 from traitlets import Bool, Enum, Float, Unicode
 
 from fusec.errors import FusecError
+from fusec.target_api.registry import AUTO, NAMES, described
 from fuselab.cell.tracebacks import shorten_traceback
 from fuselab.display.outcomes import EditRefused, Table
 from fuselab.display.pages import subjects
@@ -56,9 +57,9 @@ class FuseMagics(Magics):
     """What a notebook user types; ``%config FuseMagics`` shows and sets the defaults."""
 
     target = Enum(
-        ("auto", "cpp", "triton"),
-        default_value="auto",
-        help="Default of --target: auto (C++ for CPU tensors, Triton for CUDA ones), cpp, triton.",
+        NAMES,
+        default_value=AUTO,
+        help="Default of --target: auto (C++ for CPU tensors, Triton for CUDA ones), or a target.",
     ).tag(config=True)
     gpu = Unicode(
         "sm_90",
@@ -88,9 +89,8 @@ class FuseMagics(Magics):
     @argument(
         "-t",
         "--target",
-        choices=("auto", "cpp", "triton"),
-        help="What to generate: cpp, triton, or auto (C++ for CPU tensors, Triton for CUDA ones). "
-        "With no GPU, triton kernels are cross-compiled and run in Triton's interpreter.",
+        choices=NAMES,
+        help=f"What to generate: auto (C++ for CPU tensors, Triton for CUDA ones), {described()}.",
     )
     @argument("-n", "--name", type=identifier, help="The cell's name and its kernels' prefix.")
     @argument(

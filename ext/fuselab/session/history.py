@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fusec.report import Verdict
+from fusec.target_api.registry import all_targets
 from fuselab.edit_record import Edit
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ class EditHistory:
         self._edits: dict[tuple[str, str], list[Edit]] = {}
 
     def of(self, kernel: str, target: str = "") -> tuple[Edit, ...]:
-        """Return the edits of a kernel, the oldest first; of both targets if none is named."""
-        targets = [target] if target else ["cpp", "triton"]
+        """Return the edits of a kernel, the oldest first; of all targets if none is named."""
+        targets = [target] if target else [each.name for each in all_targets()]
         found = [edit for each in targets for edit in self._load(kernel, each)]
         return tuple(sorted(found, key=lambda edit: edit.when))
 

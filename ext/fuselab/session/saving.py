@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fusec.errors import FusecError
+from fusec.target_api.registry import find_target
 from fuselab.display.totals import unused_name
 
 MIME = "application/vnd.fuselab.result+json"
@@ -67,7 +68,7 @@ def save(cell: Saved, folder: str | Path) -> Path:
         if "image/png" in bundle:
             (root / "speed.png").write_bytes(base64.b64decode(bundle["image/png"]))
         for name, kernel in cell.kernels.items():
-            suffix = ".cpp" if kernel.target == "cpp" else ".py"
+            suffix = find_target(kernel.target).suffixes[0]
             path = root / "kernels" / (file_name(name) + suffix)
             path.write_text(kernel.source, encoding="utf-8")
         taken: dict[str, Any] = {}

@@ -48,7 +48,7 @@ class CellOptions:
     """What decides how a cell is compiled; a cell with other options is another program.
 
     Attributes:
-        target: ``auto``, ``cpp`` or ``triton``.
+        target: ``auto``, or the name of a target.
         name: The cell's name and the prefix of its kernels' names; empty for ``cell_N``.
         dynamic: As ``torch.compile``.
         matmul: How matrix products run in Triton: ``small``, ``extern``, ``template`` or ``auto``.

@@ -15,11 +15,16 @@ import torch.nn.functional as F
 
 import fusec
 from fusec.build import queue as build_queue
-from fusec.build.queue import BuildQueue
+from fusec.build.queue import BuildQueue, Wanted
 from fusec.cache import Store
 from fusec.errors import CompileError, CompilerNotFound
+from fusec.target_api.registry import find_target
 from fusec.targets.cpp.toolchain import build as cpp_build
 from fusec.targets.cpp.toolchain.build import load
+
+
+def wanted(text):
+    return Wanted(text, find_target("cpp"))
 
 
 def constant(value):
@@ -55,11 +60,12 @@ def compiled(monkeypatch):
 def test_equal_texts_are_built_once_and_stored_ones_not_at_all(queue, store, compiled):
     texts = [constant(n % 2) for n in range(6)]
     for text in texts:
-        queue.add(text)
-    assert [load(path, "answer")() for path in queue.finish(texts)] == [0, 1] * 3
+        queue.add(wanted(text))
+    paths = queue.finish(map(wanted, texts))
+    assert [load(path, "answer")() for path in paths] == [0, 1] * 3
     assert sorted(compiled) == [constant(0), constant(1)]
     again = BuildQueue(store)
-    assert len(again.finish([*texts, constant(2)])) == 7
+    assert len(again.finish(map(wanted, [*texts, constant(2)]))) == 7
     again.close()
     assert sorted(compiled) == [constant(0), constant(1), constant(2)]
 
@@ -74,31 +80,31 @@ def test_independent_ones_are_built_side_by_side(queue, monkeypatch):
 
     monkeypatch.setattr(cpp_build, "compile_text", together)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    queue.add(constant(3))
-    queue.add(constant(4))
-    assert len(queue.finish([constant(3), constant(4)])) == 2
+    queue.add(wanted(constant(3)))
+    queue.add(wanted(constant(4)))
+    assert len(queue.finish([wanted(constant(3)), wanted(constant(4))])) == 2
 
 
 def test_a_failure_comes_after_the_others_are_built(queue, store):
-    queue.add("nonsense;\n")
+    queue.add(wanted("nonsense;\n"))
     with pytest.raises(CompileError, match="line 1"):
-        queue.finish([constant(5), "nonsense;\n", constant(6)])
+        queue.finish(map(wanted, (constant(5), "nonsense;\n", constant(6))))
     assert store.info().entries == {"cpp": 2}
 
 
 def test_without_a_compiler_it_says_so_when_it_is_asked(queue, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    queue.add(constant(7))
+    queue.add(wanted(constant(7)))
     with pytest.raises(CompilerNotFound):
-        queue.finish([constant(7)])
+        queue.finish([wanted(constant(7))])
 
 
 def test_a_damaged_entry_is_built_again(queue, store, compiled):
-    (path,) = queue.finish([constant(8)])
+    (path,) = queue.finish([wanted(constant(8))])
     path.chmod(0o600)
     path.write_bytes(b"not a library")
     again = BuildQueue(store)
-    (path,) = again.finish([constant(8)])
+    (path,) = again.finish([wanted(constant(8))])
     again.close()
     assert load(path, "answer")() == 8
     assert len(compiled) == 2
@@ -117,8 +123,8 @@ def test_closing_stops_what_has_not_begun(store, monkeypatch):
     monkeypatch.setattr(cpp_build, "compile_text", slow)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     made = BuildQueue(store)
-    made.add(constant(9))
-    made.add(constant(10))
+    made.add(wanted(constant(9)))
+    made.add(wanted(constant(10)))
     assert entered.wait(20)
     threading.Timer(0.05, leave.set).start()
     made.close()

@@ -19,6 +19,7 @@ from fusec.ir.body import Compute, Extern
 from fusec.ir.node import Recorder, recording
 from fusec.lower import lower_graph
 from fusec.lower.matmul import BLAS
+from fusec.options import Options
 from fusec.schedule import products_of, small_products
 from fusec.tune.product_choice import ProductChoice
 from fusec.tune.products import choose_products
@@ -122,7 +123,7 @@ def test_results_for_the_caller_are_written_by_a_kernel(monkeypatch: pytest.Monk
     assert align_products(module) == 0
     same(module, returned, given)
     monkeypatch.setattr("fusec.lower.program._require_device", lambda *_: None)
-    program = lower_graph(module, products=True, recorder=Recorder())
+    program = lower_graph(module, recorder=Recorder())
     (product,) = products_of(program)
     assert small_products(program, [product]) == (product,)
     (call,) = (step for step in program.steps if step.name == product)
@@ -139,7 +140,7 @@ def test_what_is_not_measured_is_a_kernel_all_the_same(monkeypatch: pytest.Monke
     module = traced(returned, given)
     align_products(module)
     recorder = Recorder()
-    program = lower_graph(module, products=True, recorder=recorder)
+    program = lower_graph(module, recorder=recorder)
     with recording(recorder):
         found = choose_products(
             program, products_of(program), lambda *_: ProductChoice("not measured")
@@ -199,7 +200,8 @@ def test_the_reason_is_shown(products: bool) -> None:
         module = make_fx(lambda a, b: (a @ b,))(*given)
     (product,) = [n for n in module.graph.nodes if n.target is aten.mm.default]
     add_note(product, NoteKind.PADDED, PADDED)
-    program = lower_graph(module, recorder=Recorder(), triton=True, products=products)
+    options = Options(target="triton", matmul="small" if products else "extern")
+    program = lower_graph(module, recorder=Recorder(), abilities=options.abilities)
     (step,) = program.steps
     assert isinstance(step, Extern)
     assert step.reason == f"{BLAS}, {PADDED}"

@@ -17,6 +17,7 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.interpret import run_body
 from fusec.ir.node import Recorder, index_value, recording
 from fusec.lower import lower_graph
+from fusec.options import Options
 from fusec.schedule import products_of, schedule_program
 from fusec.schedule.align import _complete
 from fusec.schedule.fusion_groups import Groups
@@ -141,7 +142,9 @@ def test_a_product_that_stays_a_call_is_shown_as_one() -> None:
 
         def _compile(self, module: fx.GraphModule, inputs: Any) -> Any:
             with recording(Recorder()) as recorder:
-                program = lower_graph(module, recorder=recorder, triton=True, products=True)
+                program = lower_graph(
+                    module, recorder=recorder, abilities=Options(target="triton").abilities
+                )
                 chosen = products_of(program) if self.products else ()
                 made = schedule_program(program, None, chosen)
                 self.view = fusion_view(program, made.program, made.decisions)

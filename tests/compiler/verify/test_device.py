@@ -21,9 +21,9 @@ def worker():
 
 
 def runnable(text):
-    from fusec.verify.child import load_triton
+    from fusec.targets.triton.toolchain.candidate import load_file
 
-    launch = load_triton(text, f"inproc_{abs(hash(text))}.py")["launch"]
+    launch = load_file(text, f"inproc_{abs(hash(text))}.py")["launch"]
     return lambda tensors, sizes: launch(*tensors, *sizes)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from fusec.build.python_headers import python_flags, python_name
 from fusec.call.dlpack import dlpack_device
+from fusec.devices import CPU, GPU
 from fusec.targets.cpp.toolchain import build as cpp_build
 
 _exchange: Any = None
@@ -57,7 +58,7 @@ def _load() -> Any:
         *(ctypes.py_object, ctypes.py_object),
         *(ctypes.c_ssize_t, ctypes.c_int32, ctypes.c_int32),
     )(("fusec_readable", library))
-    numbers = [dlpack_device(torch.device(kind)) for kind in ("cpu", "cuda")]
+    numbers = [dlpack_device(torch.device(kind)) for kind in (CPU, GPU)]
     return make(torch.Tensor, torch._C.TensorBase, _place(), *[n[0] for n in numbers if n])
 
 

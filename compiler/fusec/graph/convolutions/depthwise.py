@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusec.devices import is_gpu
 from fusec.graph.choices import own_windows_pay
 from fusec.graph.facts.insertion import caller
 
@@ -54,7 +55,7 @@ def _fits(node: fx.Node, interpreted: bool) -> bool:
     return (
         known
         and all(step == 1 for step in node.args[6])  # type: ignore[union-attr]
-        and (interpreted or image.device.type == "cuda")
+        and (interpreted or is_gpu(image.device))
         and image.dim() == 4
         and tuple(weight.shape[:2]) == (image.shape[1], 1)
         and image.stride(1) == 1

@@ -15,6 +15,7 @@ from torch import fx
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from fusec.devices import is_gpu
 from fusec.graph.facts.notes import NOTES
 
 aten = torch.ops.aten
@@ -140,7 +141,7 @@ class Relayout:
         """
         packet = getattr(node.target, "overloadpacket", None)
         value = node.meta["val"]
-        if not isinstance(value, torch.Tensor) or value.device.type != "cuda":
+        if not isinstance(value, torch.Tensor) or not is_gpu(value.device):
             return False
         if packet in _PICKING:
             return self.follow_elements(node, node.args[0])

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusec.devices import is_gpu
 from fusec.graph.choices import aligned, alignment_pays, own_rows_pay
 from fusec.graph.convolutions.relayout import Relayout, lies_alike
 from fusec.graph.facts.notes import NOTES, NoteKind, add_note, has_note, notes
@@ -148,7 +149,7 @@ def _may_gain(node: fx.Node) -> bool:
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     return (
         len(tensors) == 3
-        and tensors[0].device.type == "cuda"
+        and is_gpu(tensors[0].device)
         and tensors[0].dtype in (torch.float16, torch.bfloat16)
         and all(isinstance(size, int) and size > 1 for t in tensors for size in t.shape[-2:])
         and all(isinstance(size, int) for t in tensors for size in (*t.shape, *t.stride()))

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 from torch._guards import detect_fake_mode
 
+from fusec.devices import is_gpu
 from fusec.graph.facts.insertion import caller
 from fusec.graph.facts.notes import NOTES
 from fusec.graph.products.widened_halves import VIEWS
@@ -75,7 +76,7 @@ def _of_convolutions(module: fx.GraphModule) -> int:
     for node in module.graph.find_nodes(op="call_function", target=aten.convolution.default):
         image, weight, bias, *others = node.args
         value = node.meta["val"]
-        if not isinstance(bias, fx.Node) or value.device.type != "cuda":
+        if not isinstance(bias, fx.Node) or not is_gpu(value.device):
             continue
         fake = detect_fake_mode([value])
         assert fake is not None
@@ -107,7 +108,7 @@ def _gradients_of_convolutions(module: fx.GraphModule) -> int:
     for node in module.graph.find_nodes(op="call_function", target=target):
         gradient, wanted = node.args[0], node.args[-1]
         value = gradient.meta["val"]
-        if not wanted[2] or value.device.type != "cuda":
+        if not wanted[2] or not is_gpu(value.device):
             continue
         with module.graph.inserting_before(node):
             dims = [d for d in range(value.dim()) if d != 1]

@@ -13,13 +13,13 @@ import functools
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fusec.cache import default_store
-from fusec.machine import processor
+from fusec.machine import HalfSpeed, current_machine, processor
 
 KIND, FILE, SCHEMA = "speeds", "speed.json", 1
 # Rows, what is summed over, and columns: of a linear layer with 128 tokens.
@@ -28,23 +28,11 @@ _CONVERTED = 8 << 20  # elements: more than the caches hold
 _ROUNDS = 7
 
 
-@dataclass(frozen=True)
-class HalfSpeed:
-    """What products of a half-precision type cost, in nanoseconds, with all threads.
-
-    Attributes:
-        half: A multiplication.
-        single: The same in float32.
-        conversion: An element's conversion to float32, from memory to memory.
-    """
-
-    half: float
-    single: float
-    conversion: float
-
-
 def half_speed(dtype: torch.dtype) -> HalfSpeed:
-    """Return what products of ``dtype`` cost on this machine with the current threads."""
+    """Return what products of ``dtype`` cost on the machine with the current threads."""
+    told = dict(current_machine().half_speed).get(str(dtype).removeprefix("torch."))
+    if told is not None:
+        return told
     return _half_speed(dtype, torch.get_num_threads())
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch._guards import detect_fake_mode
 
+from fusec.devices import is_gpu
 from fusec.graph.choices import stays_a_product
 from fusec.graph.facts.insertion import caller
 from fusec.graph.facts.joint_graph import moves_elements
@@ -75,7 +76,7 @@ def multiply_halves(module: fx.GraphModule) -> int:
 
 def _fits(node: fx.Node) -> bool:
     value = node.meta["val"]
-    if value.device.type != "cuda" or torch.version.hip is not None or value.dtype != torch.float32:
+    if not is_gpu(value.device) or torch.version.hip is not None or value.dtype != torch.float32:
         return False
     left, right = (operand.meta["val"] for operand in node.args)  # type: ignore[union-attr]
     sizes = (*left.shape, right.shape[-1])

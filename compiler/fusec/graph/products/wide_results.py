@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from fusec.devices import is_gpu
 from fusec.graph.choices import stays_a_product
 from fusec.graph.facts.insertion import caller
 from fusec.graph.facts.joint_graph import moves_elements
@@ -71,7 +72,7 @@ def _widens(node: fx.Node) -> bool:
 
 def _fits(product: fx.Node) -> bool:
     left, right = (operand.meta["val"] for operand in product.args)  # type: ignore[union-attr]
-    if left.device.type != "cuda" or torch.version.hip is not None:
+    if not is_gpu(left.device) or torch.version.hip is not None:
         return False
     known = [size for size in (*left.shape, right.shape[1]) if isinstance(size, int)]
     return stays_a_product(known)

@@ -3,7 +3,7 @@
 A product takes its operands in float32, and what it yields is rounded when it is stored, as any
 half-precision value that a kernel computes.  Where an operand was rounded only to be multiplied
 (by autocast, or between two products), the product takes the unrounded value: nothing is converted.
-What the user himself casts stays rounded.
+What the user himself casts stays rounded, and so does what a norm's statistics are of.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch._guards import detect_fake_mode
 
 from fusec.graph.choices import multiplies_slowly, pays_to_widen
 from fusec.graph.facts.notes import NoteKind, add_note
+from fusec.graph.training.norm_inputs import ROUNDED
 
 aten = torch.ops.aten
 _CONVERT = torch.ops.prims.convert_element_type.default
@@ -105,7 +106,8 @@ class _Widening:
             return
         before, after = source.meta["val"].dtype, node.meta["val"].dtype
         if before == torch.float32 and _is_slow(node.meta["val"]) and _is_autocast(node):
-            self.wide[node] = source
+            if ROUNDED not in node.meta:
+                self.wide[node] = source
         elif after == torch.float32 and _is_slow(source.meta["val"]):
             found = self.find(source, make=False)
             if found is None or not self.may_stand_for(found, node):
@@ -199,7 +201,7 @@ class _Widening:
         """Return the rounding of a float32 result to what ``node`` was."""
         narrow = self.add(node, _CONVERT, (made, node.meta["val"].dtype), {})
         narrow.meta[STORED] = True
-        if not self.exact:
+        if not self.exact and ROUNDED not in node.meta:
             self.wide[narrow] = made
         return narrow
 

@@ -10,10 +10,11 @@ from fusec.codegen.common.operation_count import count_operations
 from fusec.codegen.common.patterns import half_form, index_nodes, replace_values, use_one_plus
 from fusec.codegen.common.relaxed_maths import coarse_nodes, relaxed_nodes
 from fusec.codegen.common.signatures import body_sizes, identifier, make_signature
+from fusec.codegen.common.traffic import read_bytes, written_bytes
 from fusec.ir.body import Body, Buffer
-from fusec.ir.index import Expr, product
+from fusec.ir.index import Expr
 from fusec.ir.node import Node, Op, Reduce, Scan, op
-from fusec.kernel import Argument, KernelSource
+from fusec.kernel import KernelSource
 from fusec.targets.cpp.loops.columns import column_axis, write_columns
 from fusec.targets.cpp.loops.pointwise import write_pointwise
 from fusec.targets.cpp.loops.row_and_column import write_crossed
@@ -118,8 +119,8 @@ def emit_cpp(
         text=file.text,
         signature=signature,
         origins=file.origins,
-        read_bytes=_bytes(a for a in signature.arguments if a.role != "out"),
-        written_bytes=_bytes(a for a in signature.arguments if a.role != "in"),
+        read_bytes=read_bytes(body, buffers),
+        written_bytes=written_bytes(body, buffers),
         operations=count_operations(body),
         summary=summary,
     )
@@ -185,17 +186,6 @@ def _write_parameters(file: Writer, kernel: Kernel, entry: str) -> None:
     parameters += [f"int64_t {name}" for name in kernel.size_names.values()]
     parameters.append("int64_t threads")
     file.line(f'extern "C" int {entry}({", ".join(parameters)})')
-
-
-def _bytes(arguments: object) -> int:
-    total = 0
-    for argument in arguments:  # type: ignore[attr-defined]
-        assert isinstance(argument, Argument)
-        count = product(argument.shape).constant
-        if count is None:
-            return -1
-        total += count * argument.dtype.itemsize
-    return total
 
 
 __all__ = ["emit_cpp"]

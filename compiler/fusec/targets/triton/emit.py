@@ -8,6 +8,7 @@ from dataclasses import replace
 from fusec.codegen.common.operation_count import count_operations
 from fusec.codegen.common.reduction_passes import plan_passes
 from fusec.codegen.common.signatures import body_sizes, identifier, make_signature
+from fusec.codegen.common.traffic import read_bytes, written_bytes
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, lower_bound, upper_bound
 from fusec.ir.node import Reduce, recording
@@ -33,7 +34,7 @@ from fusec.targets.triton.text.indices import (
     write_row_index,
 )
 from fusec.targets.triton.text.patterns import use_patterns
-from fusec.targets.triton.text.traffic import read_bytes, summarize, written_bytes
+from fusec.targets.triton.text.traffic import summarize
 from fusec.targets.triton.text.unaligned_rows import write_odd_row
 
 
@@ -45,7 +46,6 @@ def emit_triton(
     label: str = "",
     strategy: str = "",
     settings: tuple[tuple[str, int], ...] = (),
-    device_properties: object = None,
 ) -> KernelSource:
     """Return a Triton file for ``body``: it runs without fusec.
 
@@ -61,7 +61,6 @@ def emit_triton(
         strategy: ``persistent``, ``looped`` or ``split``, or ``rows`` or ``tiled``, in place of the
             rules' choice; for a matrix product one of ``choices_matmul.STRATEGIES``.
         settings: Values of a matrix product's tunables in place of the rules' own.
-        device_properties: Reserved for the GPU that the text is meant for.
     """
     signature, parameters = free_of(RESERVED, *make_signature(body, buffers))
     with recording():

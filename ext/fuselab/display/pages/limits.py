@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fusec.devices import where_computed
 from fusec.timing.limits import Machine, machine
 from fuselab.display import words
 from fuselab.display.pages.page import Page, indented, static_table
@@ -46,7 +47,7 @@ def roofline_rows(points: list[RooflinePoint], found: Machine) -> list[tuple[str
 def limits_page(cell: Any) -> Page:
     """Measure the machine and return the static page about the limits of a cell."""
     arguments = [a.device for k in cell.kernels.values() for a in k.signature.arguments]
-    found = machine("cuda" if "cuda" in arguments else "cpu")
+    found = machine(where_computed(arguments))
     seconds = cell.measure_limit()
     rows = roofline_rows(roofline_points(cell), found)
     title = f"{cell.name}: the limit is not known: a graph did not run, or runs in eager"

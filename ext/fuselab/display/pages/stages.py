@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal
 
-from fusec.build.artifacts import CPP_KINDS, TRITON_KINDS
 from fusec.report import Stage
+from fusec.target_api.registry import find_target
 from fuselab.display import words
 from fuselab.display.pages.page import Page, indented, static_table
 
@@ -28,15 +28,6 @@ TITLES: dict[str, tuple[str, Language]] = {
     "schedule": ("loop IR, after fusion", "python"),
     "emit": ("host program and kernels", "text"),
     "build": ("build", "text"),
-}
-ARTIFACTS = {
-    "asm": "assembly",
-    "ttir": "Triton IR",
-    "ttgir": "Triton GPU IR",
-    "llir": "LLVM IR",
-    "ptx": "PTX",
-    "sass": "SASS",
-    "amdgcn": "AMD assembly",
 }
 
 
@@ -82,7 +73,7 @@ def stage_views(cell: Any) -> list[StageView]:
             if stage.name != "build":
                 found.append(_of(stage, f"{graph.name} {number}", before))
     for name, kernel in cell.kernels.items():
-        language: Language = "cpp" if kernel.target == "cpp" else "python"
+        target = find_target(kernel.target)
         origins = {
             line: tuple(sorted({p.line for p in places}))
             for line, places in kernel.generated.origins.items()
@@ -90,18 +81,18 @@ def stage_views(cell: Any) -> list[StageView]:
         found.append(
             StageView(
                 f"kernel {name}",
-                f"{name}: {'C++' if kernel.target == 'cpp' else 'Triton'}",
+                f"{name}: {target.title}",
                 None,
-                language,
+                target.language,
                 lambda k=kernel: k.source,  # type: ignore[misc]
                 {} if kernel.edited else origins,
             )
         )
-        for kind in CPP_KINDS if kernel.target == "cpp" else TRITON_KINDS:
+        for kind, said in target.artifacts.items():
             found.append(
                 StageView(
                     f"{kind} {name}",
-                    f"{name}: {ARTIFACTS[kind]}",
+                    f"{name}: {said}",
                     None,
                     "text",
                     lambda k=kernel, kind=kind: k.artifact(kind),  # type: ignore[misc]

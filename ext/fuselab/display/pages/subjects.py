@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fusec.devices import is_gpu
 from fusec.errors import FusecError
 from fusec.report import Timing
 
@@ -99,7 +100,7 @@ def time_together(cells: Mapping[str, Any], seconds: float) -> dict[str, Timing]
         for graph in cell.graphs:
             for kernel in graph.kernels:
                 device = next((a.device for a in kernel.signature.arguments), device)
-    return interleave(calls, seconds=seconds, device=device, flush_l2=device == "cuda")
+    return interleave(calls, seconds=seconds, device=device, flush_l2=is_gpu(device))
 
 
 def compare_cells(first: Any, second: Any, seconds: float) -> Page:

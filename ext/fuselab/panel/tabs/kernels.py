@@ -9,6 +9,7 @@ from typing import Any
 
 from fusec.kernel import Kernel
 from fusec.report import Timing
+from fusec.target_api.registry import find_target
 from fusec.tunables import set_tunables
 from fuselab.display import words
 from fuselab.exporting import Form, export
@@ -24,7 +25,6 @@ from fuselab.panel.widgets.linking import cell_lines, links_of, packed
 Work = Callable[[str, Kernel, str], None]  # a kernel's name, the kernel, its draft
 
 NO_KERNEL = "Every operator of this cell runs as ATen’s own kernel: nothing to edit."
-LANGUAGE = {"cpp": "C++", "triton": "Triton"}
 
 
 class KernelsTab:
@@ -251,7 +251,7 @@ class KernelsTab:
         if shown is None:
             self.summary.value = NO_KERNEL
         else:
-            said = f"{LANGUAGE[shown.target]}, {shown.generated.summary}"
+            said = f"{find_target(shown.target).title}, {shown.generated.summary}"
             self.summary.value = escape(said.rstrip(", "))
 
     def _show_source(self) -> None:
@@ -273,7 +273,7 @@ class KernelsTab:
             self.editor.cell = cell_lines(self._bench.cell, kernels)
             self.editor.links = packed(links_of(kernel, text, file))
             if self.editor.document != name:
-                self.editor.load(name, text, kernel.target, f"Source of kernel {name}")
+                self.editor.load(name, text, find_target(kernel.target), f"Source of kernel {name}")
             elif self.editor.text != text:
                 self.editor.replace(text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fusec.target_api.registry import find_target
 from fuselab.display.pages.stages import side_by_side
 from fuselab.display.plots import figures as plots
 from fuselab.panel.attempts import bars
@@ -13,8 +14,6 @@ from fuselab.panel.widgets import plain
 from fuselab.panel.widgets.code import diff_listing
 from fuselab.panel.widgets.drawing import Plot
 from fuselab.panel.widgets.picture import Picture
-
-LANGUAGE: dict[str, Any] = {"cpp": "cpp", "triton": "python"}
 
 
 class More(LateTab):
@@ -82,7 +81,11 @@ class More(LateTab):
             self._compared = (name, text)
             rows = side_by_side(kernel.generated.text, text)
             changed = any(not isinstance(row, int) and row.changed for row in rows)
-            html = diff_listing(rows, LANGUAGE[kernel.target]) if changed else "No difference."
+            html = (
+                diff_listing(rows, find_target(kernel.target).language)
+                if changed
+                else "No difference."
+            )
             self.picture.write(html)
 
     def refresh(self) -> None:

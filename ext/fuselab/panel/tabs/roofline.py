@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from fusec.devices import where_computed
 from fusec.timing.limits import Machine, machine
 from fuselab.display.pages.limits import roofline_points, roofline_rows
 from fuselab.display.plots import figures as plots
@@ -42,7 +43,7 @@ class Roofline(LateTab):
             with cell.lock:
                 kernels = list(cell.kernels.values())
                 arguments = [a.device for k in kernels for a in k.signature.arguments]
-                found = machine("cuda" if "cuda" in arguments else "cpu")
+                found = machine(where_computed(arguments))
                 if not cell.kernel_times:
                     cell.refresh()
                 cell.measure_limit()

@@ -13,10 +13,8 @@ from typing import Any
 
 import traitlets as t
 
-from fusec.kernel import Target
+from fusec.target_api.base import Target
 from fuselab.panel.widgets.script import Scripted
-
-LANGUAGES: dict[Target, str] = {"cpp": "cpp", "triton": "python"}
 
 OnEdit = Callable[[str, str], None]
 
@@ -82,7 +80,7 @@ class Editor(Scripted):
         """Show another text; undo starts afresh."""
         self.mark = 0
         self.label = label
-        self.language = LANGUAGES[target]
+        self.language = target.language
         top = first_line(text, target)
         self.content = {**self.content, "document": document, "text": text, "top": top}
 
@@ -138,5 +136,4 @@ class Editor(Scripted):
 
 def first_line(text: str, target: Target) -> int:
     """Return the line where the kernel itself begins, below what it includes and declares."""
-    mark = 'extern "C"' if target == "cpp" else "@triton.jit"
-    return text.count("\n", 0, max(text.find(mark), 0)) + 1
+    return text.count("\n", 0, max(text.find(target.head), 0)) + 1

@@ -22,10 +22,11 @@ import pytest
 import torch
 
 from fusec.ir.scalars import COMPARISONS
+from fusec.machine import features
 from fusec.targets.cpp import mathlib
 from fusec.targets.cpp.mathlib import HEAD, Helper, available, expand, helper_sources
 from fusec.targets.cpp.toolchain.build import load
-from fusec.targets.cpp.toolchain.compiler import Compiler, find_compiler, machine_features
+from fusec.targets.cpp.toolchain.compiler import Compiler, find_compiler
 from support.operations import operations
 
 Array = np.ndarray[Any, Any]
@@ -227,7 +228,7 @@ def vector_exceptions() -> set[str]:
     """Functions that this machine has no vector instructions for."""
     if platform.machine() == "aarch64":
         return {"to_f16_f32", "to_f16_f64", "to_i64_f32"}
-    if "avx512dq" in machine_features():
+    if "avx512dq" in features():
         return set()
     return {"to_i64_f32", "to_i64_f64", "to_u8_f64"}
 

@@ -129,17 +129,3 @@ def test_unknown_sizes_and_processors_without(monkeypatch: pytest.MonkeyPatch) -
     compiled = fusec.compile(lambda x: x * 2)
     compiled(x)
     assert CALL not in kernel_of(compiled).generated.text
-
-
-def test_the_last_cache_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    assert choices.last_cache.__wrapped__() > 0
-    for answer in (0, -1):
-        monkeypatch.setattr("os.sysconf", lambda name, answer=answer: answer)
-        assert choices.last_cache.__wrapped__() == choices.LAST_CACHE
-
-    def unknown(name: str) -> int:
-        raise ValueError(name)
-
-    monkeypatch.setattr("os.sysconf", unknown)
-    assert choices.last_cache.__wrapped__() == choices.LAST_CACHE

@@ -105,7 +105,7 @@ def test_phases_share_their_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     larger = torch.randn(1, 2, 32, 64)  # of which there are few programs still
     assert kernels(CASES["nearest"], larger).count("tl.interleave(") == 2
     # rows go together where programs are many
-    monkeypatch.setattr(phases, "LEAST_PROGRAMS", 0)
+    monkeypatch.setattr(phases, "LEAST_WAVES", 0)
     text = kernels(CASES["nearest"], x)
     assert (text.count("tl.load("), text.count("tl.interleave(")) == (4, 8)
     text = kernels(CASES["bilinear"], x)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import os
-import platform
 from collections.abc import Collection
 
 import torch
+
+from fusec.machine import current_machine
 
 # Longer than this, a value gets a line of its own: two operators and their operands.
 INLINE_WIDTH = 40
@@ -138,24 +137,16 @@ def worth_staging(length: int, dtypes: Collection[torch.dtype]) -> bool:
 # -- writing past the caches -------------------------------------------------------------------
 
 CACHE_LINE = 64  # bytes
-# Where nobody says how large the last cache is.
-LAST_CACHE = 32 << 20
 
 
-@functools.cache
 def last_cache() -> int:
     """Return the bytes of the last cache before the memory."""
-    try:
-        size = os.sysconf("SC_LEVEL3_CACHE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return LAST_CACHE
-    return size if size > 0 else LAST_CACHE
+    return current_machine().last_cache
 
 
-@functools.cache
 def can_stream() -> bool:
-    """Whether this processor has stores past its caches that the kernels know."""
-    return platform.machine() in ("x86_64", "AMD64")
+    """Whether the processor has stores past its caches that the kernels know."""
+    return current_machine().streams
 
 
 # Operations a byte from which a kernel's time is no longer the memory's. With two threads of an

@@ -105,6 +105,7 @@ def build(
     kind: str = "cpp",
     time_limit: float = TIME_LIMIT,
     store: Store | None = None,
+    children: Children | None = None,
 ) -> Path:
     """Build a kernel's text and return the path of its shared object.
 
@@ -114,15 +115,36 @@ def build(
         kind: The namespace in the store: texts that a user edited have one of their own.
         time_limit: Seconds for the compiler.
         store: Where to look and to keep; the process's default store if None.
+        children: Has the compiler while it runs, so that somebody else ends it at an interrupt.
+            Who builds many texts so tells the store of it at the end.
 
     Raises:
         CompileError: The text does not compile.
         BuildTimeout: The compiler takes too long.
         CompilerNotFound: There is none.
     """
-    return build_many(
-        [text], extra_flags=extra_flags, kind=kind, time_limit=time_limit, store=store
-    )[0]
+    if children is None:
+        return build_many(
+            [text], extra_flags=extra_flags, kind=kind, time_limit=time_limit, store=store
+        )[0]
+    store, compiler = store or default_store(), find_compiler()
+    key = build_key(compiler, text, extra_flags)
+    entry = store.get(kind, key)
+    if entry is not None:
+        return entry.path(LIBRARY)
+    built = build_missing(
+        compiler,
+        text,
+        key,
+        store=store,
+        children=children,
+        extra_flags=extra_flags,
+        kind=kind,
+        time_limit=time_limit,
+    )
+    if isinstance(built, FusecError):
+        raise built
+    return built
 
 
 def build_many(

@@ -29,6 +29,7 @@ from pathlib import Path
 
 from fusec.cache import default_store
 from fusec.errors import CompilerNotFound
+from fusec.machine import features
 
 SEARCHED = ("g++", "clang++", "c++")
 # None of the floating-point flags changes a result. The first two say that nobody reads errno
@@ -179,7 +180,7 @@ def flag_choices(clang: bool) -> list[tuple[str, ...]]:
     # that takes longer as vector code: a tenth of a logarithm.
     openmp = (*BASE_FLAGS, "-fopenmp", *([] if clang else ["-fno-thread-jumps"]))
     choices = [(*openmp, "-march=native"), (*openmp, "-mcpu=native"), openmp]
-    if "avx512f" in machine_features():
+    if "avx512f" in features():
         choices.insert(0, (*openmp, "-march=native", "-mprefer-vector-width=512"))
     return choices
 
@@ -230,23 +231,5 @@ def openmp_library() -> Path | None:
 @functools.cache
 def machine() -> str:
     """Return a hash of what ``native`` means here, so that a shared cache never mixes machines."""
-    identity = [platform.system(), platform.machine(), *sorted(machine_features())]
+    identity = [platform.system(), platform.machine(), *sorted(features())]
     return hashlib.sha256("\n".join(identity).encode()).hexdigest()
-
-
-@functools.cache
-def machine_features() -> frozenset[str]:
-    """Return the processor's model and instruction sets, as the system names them."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return frozenset({platform.processor()})
-    found: set[str] = set()
-    # The first processor's paragraph; the others repeat it.
-    for line in text.partition("\n\n")[0].splitlines():
-        name, _, value = (part.strip() for part in line.partition(":"))
-        if name in {"flags", "Features"}:
-            found.update(value.split())
-        elif name in {"vendor_id", "cpu family", "model", "CPU implementer", "CPU part"}:
-            found.add(f"{name}={value}")
-    return frozenset(found)

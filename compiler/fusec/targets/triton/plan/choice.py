@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusec.ir.index import Expr, Symbol
+from fusec.machine import current_machine
 
-SMS = 132
-KEPT_IN_L2 = 24 << 20  # bytes that surely stay in the L2 between two passes of a kernel
 UNKNOWN_SIZE = 8192  # what a symbolic size without a hint is taken for
 
 
@@ -47,6 +46,16 @@ class Choice:
     row_block: int = 0
     sized: bool = False
     walked: tuple[Symbol, ...] = ()
+
+
+def sms() -> int:
+    """Return how many multiprocessors the GPU has."""
+    return current_machine().gpu.processors
+
+
+def kept_in_l2() -> int:
+    """Return the bytes that surely stay in the L2 between two passes of a kernel."""
+    return current_machine().gpu.kept
 
 
 def known(size: Expr) -> int:

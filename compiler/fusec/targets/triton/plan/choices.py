@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Symbol, product
 from fusec.ir.node import IndexValue, Load, Node, free_axes, indirect_nodes, walk
-from fusec.targets.triton.plan.choice import SMS, Choice, Knob, known, power_of_two, unroll, warps
+from fusec.targets.triton.plan.choice import Choice, Knob, known, power_of_two, sms, unroll, warps
 from fusec.targets.triton.plan.choices_reductions import (
     choose_crossed,
     choose_reduction,
@@ -93,7 +93,7 @@ def choose_pointwise(body: Body, buffers: Mapping[str, Buffer], strategy: str = 
     flat = flat_knobs(body, buffers, known(points), irregular)
     tiles = row_tiles(body, buffers, axes, flat)
     if tiles and (strategy == "rows" or (irregular and not strategy)):
-        rows = row_loop(body, axes, 0 if strategy else 16 * SMS)
+        rows = row_loop(body, axes, 0 if strategy else 16 * sms())
         if rows:
             return Choice("rows", groups, knobs=rows)
     if tiles:
@@ -153,7 +153,7 @@ def window_tiles(
     if len(axes) < 2 or most < 4 or len(own) < most or not across:
         return ()
     down = 2048 // across
-    while down > 4 and points // (across * down) < 4 * SMS:
+    while down > 4 and points // (across * down) < 4 * sms():
         down //= 2
     return (
         Knob("YBLOCK", down, (4, 8, 16, 32, 64, 128), "pixels of a tile"),
@@ -235,7 +235,7 @@ def flat_knobs(
     block = 1024 if itemsize <= 4 else 512
     if irregular and not any(indirect_nodes(load.index) for load in body.loads()):
         block = 256  # computed places cost more than their accesses: rows of a tile share them
-    while block > 128 and points // block < 2 * SMS:
+    while block > 128 and points // block < 2 * sms():
         block //= 2
     # two 16-byte accesses of half precision are 16 elements, of single precision 8
     few = irregular or (itemsize <= 2 and block == 1024)
@@ -282,7 +282,7 @@ def paired_knobs(
     if all(pair.first is not None for pair in pairs):
         return flat_knobs(body, buffers, points, irregular=False)
     block = 512
-    while block > 128 and points // block < 2 * SMS:
+    while block > 128 and points // block < 2 * sms():
         block //= 2
     return (
         Knob("XBLOCK", block, (128, 256, 512, 1024, 2048, 4096), "elements a program computes"),

@@ -19,7 +19,7 @@ from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Dot, Load
 from fusec.targets.triton.kernels.packed_operands import group_of, reads_bytes
-from fusec.targets.triton.plan.choice import SMS, Choice, Knob, known, power_of_two
+from fusec.targets.triton.plan.choice import Choice, Knob, known, power_of_two, sms
 from fusec.targets.triton.plan.tiling import LIMIT
 
 STRATEGIES = ("tiles", "persistent", "split", "rows")
@@ -160,7 +160,7 @@ def choose_product(
         strategy = "rows" if product.whole_rows else "tiles"
     rule = candidates(product)
     kind, values = next((c for c in rule if c[0] == strategy or not strategy), (strategy, ()))
-    chosen = {**_DEFAULTS, **dict(values), **dict(settings)}
+    chosen = {**_DEFAULTS, "PROGRAMS": sms(), **dict(values), **dict(settings)}
     width = max(power_of_two(known(product.sizes[1])), 16) if product.whole_rows else 0
     if product.group:
         chosen["BLOCK_K"] = min(chosen["BLOCK_K"], max(_steps_of(product.group)))
@@ -187,7 +187,7 @@ def _parts_fit(product: Product) -> bool:
 
 
 _DEFAULTS = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 8, "NUM_WARPS": 4}
-_DEFAULTS |= {"NUM_STAGES": 3, "SPLITS": 4, "PROGRAMS": SMS}
+_DEFAULTS |= {"NUM_STAGES": 3, "SPLITS": 4}
 _TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
 _NAMES = {
     "tiles": (*_TILE, "NUM_WARPS", "NUM_STAGES"),
@@ -264,13 +264,13 @@ def _few_rows(rows: int, columns: int, inner: int, count: int) -> list[tuple[str
         tile = (width, short) if tall else (short, width)
         programs = -(-long // width) * count
         values = _setting(*tile, depth, stages, warps, GROUP_M=1)
-        splits = min(max(SMS // programs, 2), inner // 512, 16)  # one program for each SM
-        enough = programs >= SMS * 15 // 16 or inner < 1024 or splits < 2
+        splits = min(max(sms() // programs, 2), inner // 512, 16)  # one program for each SM
+        enough = programs >= sms() * 15 // 16 or inner < 1024 or splits < 2
         if enough or rows * columns * count * 16 >= LIMIT:
             found.append(("tiles", values))
         else:
             found.append(("split", (*values, ("SPLITS", splits))))
-            if programs >= SMS * 7 // 16 and len(found) < 3:
+            if programs >= sms() * 7 // 16 and len(found) < 3:
                 found.append(("tiles", _setting(*tile, 128, 10, warps, GROUP_M=1)))
     return found
 
@@ -290,7 +290,7 @@ def _packed(rows: int, columns: int, inner: int, count: int) -> list[tuple[str, 
         tile = (width, short) if tall else (short, width)
         programs = -(-long // width) * count
         values = _setting(*tile, depth, stages, warps, GROUP_M=1)
-        splits = min(4 * SMS // programs, inner // 512, 16)
+        splits = min(4 * sms() // programs, inner // 512, 16)
         if splits < 2 or rows * columns * count * 16 >= LIMIT:
             found.append(("tiles", values))
         else:
@@ -304,11 +304,11 @@ def _whole_rows(product: Product, rows: int, columns: int) -> list[tuple[str, Se
     exact = product.node.args[0].dtype == torch.float32 and product.node.precision == "ieee"
     found: list[tuple[str, Settings]] = []
     shapes = ((128, 64, 3, 8), (64, 64, 4, 4), (32, 64, 4, 4), (16, 128, 3, 4))
-    few = rows * known(product.count) <= 32 * SMS // 2  # more programs are over sooner
+    few = rows * known(product.count) <= 32 * sms() // 2  # more programs are over sooner
     for block_m, block_k, stages, warps in reversed(shapes) if few else shapes:
         tiles = -(-rows // block_m) * known(product.count)
         fits = block_m * width <= (32 * 256 if exact else 128 * 256)
-        if fits and (tiles >= SMS or block_m <= 32):
+        if fits and (tiles >= sms() or block_m <= 32):
             found.append(("rows", _setting(block_m, width, block_k, stages, warps)))
     return found
 
@@ -320,7 +320,7 @@ def _exact(rows: int, columns: int, inner: int) -> list[tuple[str, Settings]]:
     29.8 us, with one 39.6 at best; cuBLAS 88.9.
     """
     if rows <= 16 and columns >= 1024 and inner >= 2048:
-        splits = min(max(SMS // -(-columns // 128), 2), inner // 512, 16)
+        splits = min(max(sms() // -(-columns // 128), 2), inner // 512, 16)
         shared = ("SPLITS", splits)
         return [
             ("split", (*_setting(16, 128, 128, 4, 4, GROUP_M=1), shared)),
@@ -359,7 +359,7 @@ def _many_rows(product: Product, rows: int, columns: int, count: int) -> list[tu
         tiles = -(-rows // block_m) * -(-columns // block_n) * count
         values = _setting(block_m, block_n, block_k, stages, warps)
         small = block_m * block_n <= 64 * 64
-        if tiles >= 4 * SMS if small else tiles < SMS // 2:
+        if tiles >= 4 * sms() if small else tiles < sms() // 2:
             continue
         each.append(("tiles", values))
         if product.described:

@@ -17,12 +17,12 @@ from fusec.ir.node import Load, Op, Reduce, Scan, free_axes
 from fusec.ir.scalars import cost_of
 from fusec.targets.triton.kernels.online_softmax import carry_online
 from fusec.targets.triton.plan.choice import (
-    KEPT_IN_L2,
-    SMS,
     Choice,
     Knob,
+    kept_in_l2,
     known,
     power_of_two,
+    sms,
     stages,
     unroll,
     warps,
@@ -131,7 +131,7 @@ def choose_walked(
         block = next(b for b in (8192, 4096, 2048, 1024) if size % b == 0)
     steps = known(parts) * -(-size // block)
     count = max(block // 256, 1)
-    splits = min(32 * SMS // (rows * count), steps // 4)
+    splits = min(32 * sms() // (rows * count), steps // 4)
     whole = [b for b in (256, 512, 1024, 2048, 4096, 8192) if size % b == 0 or b >= size]
     knobs = [
         Knob("RBLOCK", block, tuple(whole), "elements a program takes at a time"),
@@ -212,7 +212,7 @@ def choose_persistent(
     dense = kinds <= {"max", "min"} and width >= 8192 and not heavy
     tile = 2048 if width == 1024 or (sparse and width == 2048) else 4096
     together = max(tile // width, 1)
-    while together > 1 and rows // together < 2 * SMS:
+    while together > 1 and rows // together < 2 * sms():
         together //= 2  # rather more programs than fuller ones
     elements = width * together
     count = min(max(elements // (512 if sparse else 2048 if dense else 1024), 1), 32)
@@ -307,7 +307,7 @@ def choose_looped(
     """
     long = columns >= 4096
     block, count = (2048, 4) if long and places else (4096, 8) if long else (1024, 4)
-    while count < 32 and 2048 // (32 * count) * SMS * again > KEPT_IN_L2:
+    while count < 32 and 2048 // (32 * count) * sms() * again > kept_in_l2():
         block, count = 2 * block, 2 * count
     what = "elements a program takes at a time"
     knobs = (
@@ -351,7 +351,7 @@ def choose_columns(
     elements a thread takes at a time (``elements_each``); ``loads`` the bytes that an element of a
     step takes in shared memory.
     """
-    if columns <= SHORT_COLUMN and rows >= 1024 * SMS:
+    if columns <= SHORT_COLUMN and rows >= 1024 * sms():
         short = (
             Knob("XBLOCK", 256, (256, 512, 1024, 2048), "columns a program computes"),
             Knob("RBLOCK", 1, (1, 2, 4), "rows it takes at a time"),
@@ -390,8 +390,8 @@ def choose_columns(
         unroll(),
     ]
     # programs that run side by side
-    resident = (32 if alone else 4 if bulk > 2 or ahead else 8) * SMS
-    splits = min(resident // programs, columns // (4 * step)) if programs < 4 * SMS else 1
+    resident = (32 if alone else 4 if bulk > 2 or ahead else 8) * sms()
+    splits = min(resident // programs, columns // (4 * step)) if programs < 4 * sms() else 1
     if strategy == "split" or (splits > 1 and not strategy):
         splits = min(max(splits, 2), 1024)
         counts = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -448,9 +448,9 @@ def splits_for(rows: int, columns: int) -> int:
     shares of several rows are worth some programs more (the norm of 16 rows 25.6 us with 64
     programs a row, 26.6 with 49; softmax of 64 rows 61.7 with 16, 63.3 with 12).
     """
-    if rows >= SMS * 6 // 7 or columns < 16384:
+    if rows >= sms() * 6 // 7 or columns < 16384:
         return 1
-    splits = max(min(6 * SMS // max(rows, 1), columns // 4096), 1)
+    splits = max(min(6 * sms() // max(rows, 1), columns // 4096), 1)
     return power_of_two(splits) if rows > 1 else splits
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from fusec.codegen.common.reduction_passes import PassPlan
 from fusec.ir.body import Body, Buffer
 from fusec.ir.node import Load
-from fusec.targets.triton.plan.choice import KEPT_IN_L2, known
+from fusec.targets.triton.plan.choice import kept_in_l2, known
 
 FIRST, LAST = "evict_first", "evict_last"
 MOSTLY = 4  # how many times as much as it writes a kernel reads that mostly reads
@@ -41,7 +41,7 @@ def streamed(body: Body, buffers: Mapping[str, Buffer]) -> frozenset[str]:
     along = {a for a in (*body.axes, *body.reduce_axes) if a.size != 1}
     found = set()
     for name, each in loads.items():
-        large = known(buffers[name].elements) * buffers[name].dtype.itemsize > KEPT_IN_L2
+        large = known(buffers[name].elements) * buffers[name].dtype.itemsize > kept_in_l2()
         reached = {symbol for expr in each[0].index for symbol in expr.symbols()}
         if large and len(each) == 1 and along <= reached and name not in body.writes():
             found.add(name)

@@ -28,13 +28,13 @@ from fusec.ir.along import Settler, line_of
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol, product
 from fusec.ir.node import indirect_nodes
-from fusec.targets.triton.plan.choice import SMS, known, power_of_two
+from fusec.targets.triton.plan.choice import known, power_of_two, sms
 from fusec.targets.triton.plan.tiling import by_stride
 
 PHASES = (1, 2, 4)
 TOGETHER = (4, 2, 1)  # rows of phases in one step
 MOST_STORES = 32
-LEAST_PROGRAMS = 8 * SMS
+LEAST_WAVES = 8
 
 
 def cut_into_phases(body: Body, buffers: Mapping[str, Buffer]) -> Body:
@@ -76,7 +76,7 @@ def found_phases(body: Body, buffers: Mapping[str, Buffer]) -> Body:
         for rows in TOGETHER:
             if rows == 1 or (
                 size_of(row) % (4 * counts[row] * rows) == 0
-                and points // (phases * rows) >= LEAST_PROGRAMS * 128
+                and points // (phases * rows) >= LEAST_WAVES * sms() * 128
                 and phases * rows * len(body.stores) <= MOST_STORES
             ):
                 counts[row] *= rows

@@ -1,11 +1,9 @@
-"""What a kernel moves, and a few words that say what it is."""
+"""A few words that say what a kernel is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from fusec.ir.body import Body, Buffer, axis_sizes
-from fusec.ir.index import Expr, product
+from fusec.ir.body import Body, axis_sizes
+from fusec.ir.index import Expr
 from fusec.ir.node import Reduce
 
 _KINDS = {
@@ -14,32 +12,6 @@ _KINDS = {
     "tiled": "pointwise in tiles",
     "rows": "pointwise row by row",
 }
-
-
-def read_bytes(body: Body, buffers: Mapping[str, Buffer]) -> int:
-    """Return the bytes that must be read, each element of an input once; -1 if symbolic."""
-    return _bytes(body.reads(), buffers, body)
-
-
-def written_bytes(body: Body, buffers: Mapping[str, Buffer]) -> int:
-    """Return the bytes that must be written; -1 if symbolic."""
-    return _bytes(body.writes(), buffers, body)
-
-
-def _bytes(names: tuple[str, ...], buffers: Mapping[str, Buffer], body: Body) -> int:
-    counts = [_touched(name, buffers[name], body) for name in names]
-    return -1 if any(count < 0 for count in counts) else sum(counts)
-
-
-def _touched(name: str, buffer: Buffer, body: Body) -> int:
-    """Return the bytes of one buffer: of the elements that the loops can reach at most."""
-    points = product(axis_sizes(body.axes + body.reduce_axes)).constant
-    if buffer.bytes < 0 or points is None:
-        return -1
-    accesses = sum(n.buffer == name for n in body.loads()) + sum(
-        s.buffer == name for s in body.stores
-    )
-    return min(buffer.bytes, max(accesses, 1) * points * buffer.dtype.itemsize)
 
 
 def summarize(body: Body, kind: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from fusec.devices import is_gpu
 from fusec.errors import CompileError, Diagnostic
 from fusec.kernel import Runnable, Signature
 from fusec.memory.readable import require
@@ -188,7 +189,7 @@ def build_triton(text: str, signature: Signature, entry: str = "launch") -> Runn
         CompileError: The text is no Python, fails when it is executed, lacks ``entry``, or is
             refused by Triton.
     """
-    cpu = not any(a.device == "cuda" for a in signature.arguments) or not torch.cuda.is_available()
+    cpu = not any(is_gpu(a.device) for a in signature.arguments) or not torch.cuda.is_available()
     namespace, path = load(text)
     if not callable(namespace.get(entry)):
         line = text.count("\n") + 1

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from fusec.devices import is_gpu
 from fusec.kernel import Signature
 from fusec.targets.triton.toolchain import worker as triton_worker
 from fusec.targets.triton.toolchain.load import is_kept, load
@@ -168,7 +169,7 @@ def prepare(text: str, signature: Signature, entry: str) -> None:
         signature: What it takes.
         entry: The function that starts its kernels.
     """
-    if signature.sizes or not any(a.device == "cuda" for a in signature.arguments):
+    if signature.sizes or not any(is_gpu(a.device) for a in signature.arguments):
         return
     if not torch.cuda.is_available() or is_kept(text):
         return

@@ -30,6 +30,8 @@ SIMULATION_NOTE = (
 class Simulated:
     """A Triton kernel on CPU tensors."""
 
+    simulation = SIMULATION_NOTE
+
     def __init__(self, interpreted: Runnable, kernel: Kernel) -> None:
         self.interpreted = interpreted
         self.body = kernel.body

@@ -1,4 +1,4 @@
-"""Whether an edited text still has the entry point that the host program calls.
+"""Whether a text still declares the C function that the host program calls.
 
 Checked on the text, before anything is built: a changed parameter list would build, and then
 be called with the wrong arguments.
@@ -6,16 +6,10 @@ be called with the wrong arguments.
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass
 
-from fusec.kernel import Target
 from fusec.report import counted
-
-# What a kernel file has a use for. This is no fence against malice: it catches the pasted line
-# that would make a kernel depend on something that the check does not see.
-_ALLOWED_IMPORTS = ("__future__", "math", "torch", "triton", "typing")
 
 _COMMENT_OR_STRING = re.compile(
     r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL
@@ -38,16 +32,6 @@ class Mismatch:
     line: int | None = None
 
 
-def check_signature(target: Target, text: str, entry: str, generated: str) -> Mismatch | None:
-    """Return how the entry point of ``text`` differs from that of ``generated``, or None."""
-    if target == "cpp":
-        return _check_cpp(text, entry, generated)
-    return _check_triton(text, entry, generated)
-
-
-# --- C++ ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class _Declaration:
     result: str
@@ -55,7 +39,8 @@ class _Declaration:
     line: int
 
 
-def _check_cpp(text: str, entry: str, generated: str) -> Mismatch | None:
+def check_c_entry(text: str, entry: str, generated: str) -> Mismatch | None:
+    """Return how the declaration of ``entry`` in ``text`` differs from the generated one's."""
     wanted = _declaration(generated, entry)
     found = _declaration(text, entry)
     if found is None:
@@ -160,63 +145,4 @@ def _type(text: str) -> str:
     return re.sub(r"\s*([*&])\s*", r"\1", plain)
 
 
-# --- Triton ------------------------------------------------------------------------------------
-
-
-def _check_triton(text: str, entry: str, generated: str) -> Mismatch | None:
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        return Mismatch("compile", f"{type(error).__name__}: {error.msg}", error.lineno)
-    for node in ast.walk(tree):
-        for module in _imported(node):
-            if module.partition(".")[0] not in _ALLOWED_IMPORTS:
-                reason = f"imports {module}; a kernel file may import {', '.join(_ALLOWED_IMPORTS)}"
-                return Mismatch("signature", reason, getattr(node, "lineno", None))
-    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
-    if entry not in functions:
-        return Mismatch("signature", f"the function {entry}(...) is missing")
-    found = functions[entry]
-    try:
-        reference = ast.parse(generated)
-    except SyntaxError:
-        return None
-    wanted = next(
-        (n for n in reference.body if isinstance(n, ast.FunctionDef) and n.name == entry), None
-    )
-    if wanted is not None and _parameters(found) != _parameters(wanted):
-        reason = (
-            f"{entry}({', '.join(_parameters(found))}) must keep its parameters: "
-            f"({', '.join(_parameters(wanted))})"
-        )
-        return Mismatch("signature", reason, found.lineno)
-    if not any(_is_jit(d) for f in functions.values() for d in f.decorator_list):
-        return Mismatch("signature", "there is no @triton.jit function in it")
-    return None
-
-
-def _imported(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        return [("." * node.level) + (node.module or "")]
-    return []
-
-
-def _parameters(function: ast.FunctionDef) -> list[str]:
-    given = function.args
-    names = [a.arg for a in (*given.posonlyargs, *given.args)]
-    if given.vararg:
-        names.append("*" + given.vararg.arg)
-    names += [a.arg for a in given.kwonlyargs]
-    if given.kwarg:
-        names.append("**" + given.kwarg.arg)
-    return names
-
-
-def _is_jit(decorator: ast.expr) -> bool:
-    if isinstance(decorator, ast.Call):
-        return _is_jit(decorator.func) or any(_is_jit(a) for a in decorator.args)
-    if isinstance(decorator, ast.Attribute):
-        return decorator.attr == "jit"
-    return isinstance(decorator, ast.Name) and decorator.id == "jit"
+__all__ = ["Mismatch", "blank_comments", "check_c_entry"]

@@ -1,0 +1,265 @@
+"""What a target is: a language that kernels are written in, and all that is done with its text.
+
+A target is one folder of ``fusec/targets`` with a module ``target.py`` that holds a value
+``TARGET``; ``registry`` finds it by the folder's name.  Whoever has a kernel asks the registry for
+its target and the target for what it needs to know: nobody compares names.
+
+A built kernel is one of two things.  A function in a shared library takes pointers
+(``LibraryTarget``); a function of Python takes tensors (``PythonTarget``).  A target derives from
+one of the two.
+
+``target.py`` is imported wherever options are made, so it imports its emitter and its compiler when
+they are used.
+"""
+
+from __future__ import annotations
+
+import ast
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from fusec.abilities import Abilities
+from fusec.target_api.c_entry import Mismatch, check_c_entry
+
+if TYPE_CHECKING:
+    import torch
+
+    from fusec.cache import Store
+    from fusec.ir.body import Buffer, Compute
+    from fusec.kernel import Kernel, KernelSource, Runnable, Signature
+
+Language = Literal["cpp", "python"]
+
+
+@dataclass(frozen=True)
+class ExportWords:
+    """What an exported file says of its kernel.
+
+    Attributes:
+        package: The Python package that the template is in, in its folder ``templates``.
+        template: The template's name: it fills the blocks of ``fusec/export/templates``.
+        needs: What the file needs to run: ``torch and a C++ compiler``.
+        device: Python that says where it runs.
+    """
+
+    package: str
+    template: str
+    needs: str
+    device: str
+
+
+class Target(ABC):
+    """A language of kernels.
+
+    Attributes:
+        name: What the option ``target`` calls it: its folder's name.
+        title: What people call it.
+        about: What it is for, in a few words, for the help of ``--target``.
+        language: What an editor colors its text as.
+        suffixes: Of the files that hold a kernel and nothing else, the usual one first.
+        head: What the text has where the kernel itself begins, below what it declares.
+        devices: Types of torch's devices whose tensors its kernels can be asked to compute on.
+        default_for: Those for which it is taken where nobody asks for any.
+        interprets: Those on which its kernels are interpreted, so that times mean nothing.
+        abilities: What its kernels can do.
+        for_libraries: Whether graphs are first rearranged for the libraries of the device that
+            they run on; not where its kernels stand for those of another one.
+        artifacts: The lower forms that can be shown of a kernel, and what people call each.
+        worker: The module that runs a candidate in a process of its own: its ``prepare`` takes the
+            request and returns a ``Candidate``.
+        worker_imports: What that process should import before it is forked, to interpret.
+        threads: Whether a kernel computes on several threads of the CPU.
+        export: How a kernel becomes a Python file that runs alone.
+        gpu_model: Whether the compiled kernel says what a model of the GPU needs to know of it.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    about: ClassVar[str]
+    language: ClassVar[Language]
+    suffixes: ClassVar[tuple[str, ...]]
+    head: ClassVar[str]
+    devices: ClassVar[frozenset[str]]
+    default_for: ClassVar[frozenset[str]] = frozenset()
+    interprets: ClassVar[frozenset[str]] = frozenset()
+    abilities: ClassVar[Abilities] = Abilities()
+    for_libraries: ClassVar[bool] = True
+    artifacts: ClassVar[Mapping[str, str]] = {}
+    worker: ClassVar[str]
+    worker_imports: ClassVar[tuple[str, ...]] = ()
+    threads: ClassVar[bool] = False
+    export: ClassVar[ExportWords]
+    gpu_model: ClassVar[bool] = False
+
+    @abstractmethod
+    def emit(self, step: Compute, buffers: Mapping[str, Buffer]) -> KernelSource:
+        """Write the kernel of a step.
+
+        Args:
+            step: What to compute, with its final name.
+            buffers: Every buffer of the program.
+        """
+
+    @abstractmethod
+    def entry_problem(self, text: str, entry: str, generated: str) -> Mismatch | None:
+        """Return how the entry point of ``text`` differs from that of ``generated``, or None."""
+
+    @abstractmethod
+    def syntax_problem(self, text: str) -> str:
+        """Return what is wrong with a text at first sight; empty if nothing is."""
+
+    def artifact(self, text: str, signature: Signature, kind: str, gpu: str) -> str:
+        """Return a lower form of a text.
+
+        Args:
+            text: The kernel's file.
+            signature: What it takes.
+            kind: One of ``artifacts``.
+            gpu: What kernels are compiled for where there is no GPU: ``sm_90``.
+
+        Raises:
+            CompileError: The text does not compile.
+        """
+        raise NotImplementedError(kind)
+
+    def version(self) -> str:
+        """Return the version of what compiles it, where records must tell it; else nothing."""
+        return ""
+
+    def prepare(self) -> None:
+        """Start what will be needed, once a GPU is in use; returns at once."""
+        return
+
+
+class LibraryTarget(Target):
+    """A target whose kernels are functions in shared libraries.
+
+    ``extern "C" int NAME(T0* a0, ..., int64_t s0, ..., int64_t threads)`` returns 0, or the number
+    of the check that failed.
+
+    Attributes:
+        export_flags: What an exported file is compiled with.
+    """
+
+    language = "cpp"
+    suffixes = (".cpp", ".cc", ".cxx")
+    head = 'extern "C"'
+    devices = frozenset({"cpu"})
+    worker = "fusec.target_api.library_worker"
+    export = ExportWords(
+        "fusec.target_api", "shared_library.py.j2", needs="torch and a C++ compiler", device='"cpu"'
+    )
+    export_flags: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def compile(
+        self,
+        text: str,
+        *,
+        flags: Sequence[str] = (),
+        edited: bool = False,
+        store: Store | None = None,
+        children: Any = None,
+    ) -> Path:
+        """Compile a text, unless that has been done before; return the library's path.
+
+        Args:
+            text: The kernel's file.
+            flags: The generated kernel's own.
+            edited: Whether a user has typed it: such libraries are kept apart.
+            store: Where to look and to keep; the process's default store if None.
+            children: Has the compiler while it runs (``toolchain.build.Children``), so that
+                somebody else can end it.
+
+        Raises:
+            CompileError: It does not compile.
+            CompilerNotFound: There is nothing to compile it with.
+        """
+
+    def entry_problem(self, text: str, entry: str, generated: str) -> Mismatch | None:
+        """Return how the C function's declaration differs from the generated one's, or None."""
+        return check_c_entry(text, entry, generated)
+
+    def syntax_problem(self, text: str) -> str:
+        """Return whether braces match."""
+        return "" if text.count("{") == text.count("}") else "braces do not match"
+
+
+class PythonTarget(Target):
+    """A target whose kernels are Python functions: ``def launch(a0, ..., s0, ...)``."""
+
+    language = "python"
+    suffixes = (".py",)
+
+    @abstractmethod
+    def load(self, text: str, kernel: Kernel) -> Runnable:
+        """Return a text ready to run in place of a kernel's.
+
+        Raises:
+            CompileError: It cannot be.
+        """
+
+    @abstractmethod
+    def check(self, text: str, signature: Signature, entry: str) -> None:
+        """Compile a text as far as that finds mistakes.
+
+        Raises:
+            CompileError: There is one.
+        """
+
+    def begin(self, source: KernelSource) -> None:
+        """Begin to compile a kernel that will be loaded soon; returns at once."""
+
+    def workers(self) -> int:
+        """Return how many processes compile its kernels beside this one."""
+        return 0
+
+    def compile_ahead(self, text: str, signature: Signature, entry: str) -> None:
+        """Have a process compile a text that will be loaded, and wait for it."""
+
+    def syntax_problem(self, text: str) -> str:
+        """Return whether it is Python."""
+        try:
+            ast.parse(text)
+        except SyntaxError as error:
+            return str(error)
+        return ""
+
+
+class Placed(Protocol):
+    """A tensor argument in the memory of a candidate's process."""
+
+    @property
+    def address(self) -> int:
+        """Where its first element is."""
+
+    def tensor(self) -> torch.Tensor:
+        """Return it as a tensor."""
+
+
+class Candidate(Protocol):
+    """What a target's worker returns: a kernel that is run where it can do no harm."""
+
+    def __call__(self, arguments: Sequence[Placed], sizes: Sequence[int], threads: int) -> int:
+        """Run once; return 0, or the number of the check that failed."""
+
+    def refused(self, error: Exception) -> Mapping[str, Any]:
+        """Return ``line`` and ``message`` of what its compiler refused; nothing if it did not."""
+
+
+Prepare = Callable[[Mapping[str, Any]], Candidate]
+
+__all__ = [
+    "Candidate",
+    "ExportWords",
+    "Language",
+    "LibraryTarget",
+    "Mismatch",
+    "Placed",
+    "Prepare",
+    "PythonTarget",
+    "Target",
+]

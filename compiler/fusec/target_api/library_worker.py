@@ -1,0 +1,42 @@
+"""A function of a shared library in the process that is thrown away: see ``verify.child``."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fusec.target_api.base import Placed
+
+
+class LoadError(Exception):
+    """The built library has no such entry point or does not load."""
+
+
+class LibraryCandidate:
+    """The entry point of a built library."""
+
+    def __init__(self, library: str, entry: str) -> None:
+        try:
+            self._function: Any = ctypes.CDLL(library)[entry]
+        except (OSError, AttributeError) as error:
+            raise LoadError(str(error)) from error
+        self._function.restype = ctypes.c_int
+
+    def __call__(self, arguments: Sequence[Placed], sizes: Sequence[int], threads: int) -> int:
+        """Run once; return its status."""
+        pointers = [ctypes.c_void_p(argument.address) for argument in arguments]
+        numbers = [ctypes.c_int64(size) for size in (*sizes, threads)]
+        return int(self._function(*pointers, *numbers))
+
+    def refused(self, error: Exception) -> Mapping[str, Any]:
+        """Return nothing: it has been compiled before."""
+        return {}
+
+
+def prepare(request: Mapping[str, Any]) -> LibraryCandidate:
+    """Load the library that a request names."""
+    return LibraryCandidate(request["library"], request["entry"])
+
+
+__all__ = ["LibraryCandidate", "LoadError", "prepare"]

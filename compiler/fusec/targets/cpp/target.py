@@ -1,0 +1,70 @@
+"""C++ with OpenMP as a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fusec.machine import current_machine
+from fusec.target_api.base import LibraryTarget
+
+if TYPE_CHECKING:
+    from fusec.cache import Store
+    from fusec.ir.body import Buffer, Compute
+    from fusec.kernel import KernelSource, Signature
+
+
+class Cpp(LibraryTarget):
+    """Fast kernels for the CPU: vectors, threads, blocks that fit the caches."""
+
+    name = "cpp"
+    title = "C++"
+    about = "C++ with OpenMP"
+    default_for = frozenset({"cpu"})
+    threads = True
+    artifacts = {"asm": "assembly"}  # noqa: RUF012
+    # The flags of ``toolchain.compiler``, less what belongs to one machine's torch.
+    export_flags = (
+        "-std=c++17",
+        "-O3",
+        "-march=native",
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-ffp-contract=off",
+        "-fopenmp",
+        "-fPIC",
+        "-shared",
+    )
+
+    def emit(self, step: Compute, buffers: Mapping[str, Buffer]) -> KernelSource:
+        """Write the kernel of a step."""
+        from fusec.targets.cpp.emit import emit_cpp
+
+        source = emit_cpp(step.name, step.body, buffers, label=step.label)
+        return replace(source, flags=current_machine().flags)
+
+    def compile(
+        self,
+        text: str,
+        *,
+        flags: Sequence[str] = (),
+        edited: bool = False,
+        store: Store | None = None,
+        children: Any = None,
+    ) -> Path:
+        """Compile a text for this processor and the OpenMP runtime that torch runs on."""
+        from fusec.targets.cpp.toolchain import build
+
+        kind = f"edits-{self.name}" if edited else self.name
+        return build.build(text, extra_flags=flags, kind=kind, store=store, children=children)
+
+    def artifact(self, text: str, signature: Signature, kind: str, gpu: str) -> str:
+        """Return the assembly of a text."""
+        from fusec.targets.cpp.toolchain.assembly import assembly
+
+        return assembly(text)
+
+
+TARGET = Cpp()

@@ -1,0 +1,33 @@
+"""The assembly that the compiler makes of a C++ kernel."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+from fusec.errors import CompileError
+from fusec.targets.cpp.toolchain.build import parse_diagnostics
+from fusec.targets.cpp.toolchain.compiler import find_compiler
+
+
+def assembly(text: str) -> str:
+    """Return the compiler's assembly for a C++ kernel, with the kernel's lines as comments.
+
+    Raises:
+        CompileError: The text does not compile.
+    """
+    compiler = find_compiler()
+    with tempfile.TemporaryDirectory(prefix="fusec-") as folder:
+        Path(folder, "kernel.cpp").write_text(text)
+        command = [compiler.path, *compiler.flags, "-fopenmp", "-S", "-fverbose-asm"]
+        command += ["kernel.cpp", "-o", "kernel.s"]
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        )
+        if done.returncode != 0:
+            raise CompileError(parse_diagnostics(done.stderr), done.stderr)
+        return Path(folder, "kernel.s").read_text()
+
+
+__all__ = ["assembly"]

@@ -1,0 +1,1 @@
+"""Plain C++: one loop nest a kernel, as on a board, for any compiler."""

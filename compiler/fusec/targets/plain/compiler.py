@@ -1,0 +1,65 @@
+"""Build plain kernels: any C++ compiler will do, there is nothing to probe for."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from pathlib import Path
+
+from fusec.cache import Store, default_store
+from fusec.errors import CompilerNotFound, FusecError
+from fusec.targets.cpp.toolchain.build import LIBRARY, Children, build_key, build_missing
+from fusec.targets.cpp.toolchain.compiler import SEARCHED, Compiler, first_line
+from fusec.targets.plain.flags import FLAGS
+
+
+def compile_plain(
+    text: str, kind: str, *, edited: bool, store: Store | None, children: Children | None
+) -> Path:
+    """Compile a text, unless that has been done before; return the library's path.
+
+    Args:
+        text: The whole file.
+        kind: The namespace in the store.
+        edited: Whether a user has typed it.
+        store: Where to look and to keep; the process's default store if None.
+        children: Has the compiler while it runs.
+
+    Raises:
+        CompileError: It does not compile.
+        CompilerNotFound: There is no compiler.
+    """
+    store = store or default_store()
+    kind = f"edits-{kind}" if edited else kind
+    compiler = find_any(os.environ.get("CXX", ""), os.environ.get("PATH", os.defpath))
+    key = build_key(compiler, text)
+    entry = store.get(kind, key)
+    if entry is not None:
+        return entry.path(LIBRARY)
+    built = build_missing(
+        compiler, text, key, store=store, children=children or Children(), kind=kind
+    )
+    if isinstance(built, FusecError):
+        raise built
+    return built
+
+
+@functools.lru_cache(maxsize=8)
+def find_any(chosen: str, path: str) -> Compiler:
+    """Return the compiler that ``CXX`` names, else the first on the path.
+
+    Raises:
+        CompilerNotFound: There is none.
+    """
+    for name in (chosen,) if chosen else SEARCHED:
+        executable = shutil.which(name, path=path)
+        if executable is not None:
+            return Compiler(executable, first_line(executable), FLAGS)
+    raise CompilerNotFound(
+        f"no C++ compiler is on PATH (looked for {chosen or ', '.join(SEARCHED)})",
+        "install one (Debian: apt install g++), or set CXX to one",
+    )
+
+
+__all__ = ["compile_plain", "find_any"]

@@ -1,0 +1,575 @@
+"""The loops of a plain kernel, and what is computed in each.
+
+A value is computed where it is used: in the innermost loop, unless it takes a while (a function, a
+check, what follows from a reduction) and an outer loop decides it.  Values that are used once are
+written into what uses them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+
+import torch
+
+from fusec.codegen.common.reduction_passes import Pass, plan_passes
+from fusec.codegen.common.signatures import identifier
+from fusec.ir.body import Body, Buffer, Store
+from fusec.ir.index import Expr, Symbol, flatten
+from fusec.ir.node import (
+    Cast,
+    Const,
+    IndexValue,
+    Load,
+    Node,
+    Op,
+    Reduce,
+    Scan,
+    check_parts,
+    free_axes,
+    indirect_nodes,
+)
+from fusec.ir.ops import CHECK_PREFIX, EXPENSIVE
+from fusec.targets.plain.board import Board
+from fusec.targets.plain.expressions import (
+    ATOM,
+    CHOICE,
+    EQUAL,
+    OR,
+    SUM,
+    TYPES,
+    Text,
+    UnsupportedNode,
+    conversion,
+    highest,
+    literal,
+    lowest,
+    operation,
+)
+
+_LONGEST = 48  # characters that are written into what uses them
+_COSTLY = 4  # additions that an outer loop is worth
+_LETTERS = "ijklmnpqrstuvw"
+_ASSIGNED = re.compile(r"^(?:return\s+)?([A-Za-z_]\w*)\s*(?::[^=]+)?=[^=]")
+_WORDS = {
+    "sum": "sum",
+    "prod": "product",
+    "max": "largest",
+    "min": "smallest",
+    "any": "any",
+    "all": "all",
+    "xor": "parity",
+    "argmax": "place",
+    "argmin": "place",
+    "logsumexp": "log_sum",
+}
+_OPERATIONS = {
+    "add": "total",
+    "sub": "difference",
+    "mul": "product",
+    "truediv": "quotient",
+    "neg": "negated",
+    "where": "chosen",
+    "rsqrt": "scale",
+    "sqrt": "root",
+    "maximum": "larger_one",
+    "minimum": "smaller_one",
+    "logical_and": "both",
+    "logical_or": "either",
+    "logical_not": "negation",
+    "lt": "is_less",
+    "le": "is_less",
+    "gt": "is_greater",
+    "ge": "is_greater",
+    "eq": "is_equal",
+    "ne": "differs",
+}
+_COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
+_FOLD = {"sum": "add", "prod": "mul", "any": "logical_or", "all": "logical_and", "xor": "ne"}
+
+Values = dict[Node, Text]
+
+
+class Loops:
+    """Writes one kernel's loops.
+
+    Attributes:
+        helpers: The helpers that the text calls.
+    """
+
+    def __init__(
+        self,
+        body: Body,
+        buffers: Mapping[str, Buffer],
+        parameters: Mapping[str, str],
+        sizes: Mapping[Symbol, str],
+        checks: Sequence[str],
+        taken: set[str],
+        writer: Board,
+    ) -> None:
+        self.body = body
+        self.buffers = buffers
+        self.parameters = parameters
+        self.sizes = sizes
+        self.numbers = {text: number for number, text in enumerate(checks, 1)}
+        self.taken = taken
+        self.writer = writer
+        self.helpers: set[str] = set()
+        self.nodes = body.nodes()
+        self.free = free_axes(body.computed)
+        self.users: dict[Node, list[Node]] = {}
+        self.outcomes: set[Node] = set()  # what follows from a reduction
+        for node in self.nodes:
+            if any(isinstance(arg, Reduce) or arg in self.outcomes for arg in node.args):
+                self.outcomes.add(node)
+            for arg in node.args:
+                self.users.setdefault(arg, []).append(node)
+        self.places = {n for node in self.nodes for n in indirect_nodes(node.exprs())}
+        self.places |= {n for store in body.stores for n in indirect_nodes(store.index)}
+        self.updated = set(body.reads()) & set(body.writes())
+        self.axes: dict[Symbol, Expr] = {}
+        self.letters: dict[Symbol, str] = {}
+        free_letters = (c for c in _LETTERS if c not in taken)
+        for axis in body.axes + body.reduce_axes:
+            if axis.size == 1:
+                self.axes[axis] = Expr.of(0)
+            else:
+                letter = next(free_letters, "") or identifier(axis.name, taken, "i")
+                self.letters[axis] = letter
+                taken.add(letter)
+        self.running: dict[Scan, tuple[str, str]] = {}
+
+    # -- the kernel -------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Write them all."""
+        rows = bool(self.body.reduce_axes) or self.body.has_reduction
+        plan = plan_passes(self.body)
+        later = {n for n in self.nodes if n in plan.elementwise or plan.ready[n]}
+
+        def innermost(values: Values) -> None:
+            if rows:
+                self.row(values, plan.passes)
+            else:
+                self.stores(values, self.body.stores)
+
+        self.nest(self.body.axes, {}, [n for n in self.nodes if n not in later], innermost)
+
+    def nest(
+        self,
+        axes: Sequence[Symbol],
+        values: Values,
+        nodes: Sequence[Node],
+        innermost: Callable[[Values], None],
+    ) -> None:
+        """Write loops, one in the other, with what each decides and is worth it.
+
+        Args:
+            axes: Of the loops, the outermost first.
+            values: What is known outside of them.
+            nodes: Those that may be computed in them.
+            innermost: Writes what is in the innermost one, given what is known there.
+        """
+        known = dict(values)
+        opened = {axis for axis in self.body.axes + self.body.reduce_axes if axis not in axes}
+        with ExitStack() as stack:
+            for number, axis in enumerate((None, *axes)):
+                if axis is not None:
+                    opened.add(axis)
+                    if axis in self.letters:
+                        stack.enter_context(self.loop(axis))
+                if number < len(axes):
+                    here = [n for n in nodes if self.is_costly(n) and self.free[n] <= opened]
+                    self.compute(here, known, named=here)
+            innermost(known)
+
+    def loop(self, axis: Symbol) -> AbstractContextManager[None]:
+        """Open a loop."""
+        assert axis.size is not None
+        i, size = self.letters[axis], self.index(axis.size, {})
+        return self.writer.block(f"for (int64_t {i} = 0; {i} < {size}; ++{i})")
+
+    def is_costly(self, node: Node) -> bool:
+        """Whether a value is computed no more often than it has to be."""
+        if isinstance(node, Op):
+            check = node.name.startswith(CHECK_PREFIX)
+            return check or EXPENSIVE.get(node.name, 1) >= _COSTLY
+        return False
+
+    # -- rows -------------------------------------------------------------------------------
+
+    def row(self, values: Values, passes: Sequence[Pass]) -> None:
+        """Write the passes over the reduced loops for one point of the outer ones."""
+        rows: list[Store] = []
+        for step in passes:
+            before = [n for n in step.before if self.is_costly(n) or n in self.outcomes]
+            wanted = [n for n in before if self.used_elsewhere(n, before)]
+            self.compute(wanted, values, named=wanted)
+            rows += step.row_stores
+            if step.row_stores:
+                # before a loop overwrites what they are computed from
+                made = [store.value for store in step.row_stores]
+                self.compute(made, values, named=made if step.stores else ())
+            if step.reductions:
+                self.reduce(values, step.reductions)
+            if step.stores:
+                self.elements(values, step.stores)
+        self.stores(values, rows)
+
+    def used_elsewhere(self, node: Node, here: Collection[Node]) -> bool:
+        """Whether what is not computed together with a value uses it."""
+        users = self.users.get(node, [])
+        return not users or any(user not in here for user in users)
+
+    def elements(self, values: Values, stores: Sequence[Store]) -> None:
+        """Write the loop that stores an element for each point of the reduced loops."""
+        inside = self.closure(self.roots(stores), values)
+        self.start_scans(inside)
+        sums = {store.buffer for store in self.body.sums}
+
+        def innermost(known: Values) -> None:
+            self.stores(known, stores, sums)
+
+        self.nest(self.body.reduce_axes, values, inside, innermost)
+
+    def reduce(self, values: Values, reductions: Sequence[Reduce]) -> None:
+        """Write one loop for several reductions; their results are known afterwards."""
+        long = {axis for axis in self.body.reduce_axes if axis.size != 1}
+        started = []
+        inside = self.closure([node.args[0] for node in reductions], values)
+        for node in reductions:
+            if {axis for axis in node.axes if axis.size != 1} != long:
+                raise UnsupportedNode("a reduction over a part of the body's reduced axes")
+            started.append((node, *self.start(node)))
+        self.start_scans(inside)
+
+        def innermost(known: Values) -> None:
+            self.compute([node.args[0] for node in reductions], known)
+            for node, place, best in started:
+                self.take(node, known[node.args[0]], place, best)
+
+        self.nest(self.body.reduce_axes, values, inside, innermost)
+        for node, place, _ in started:
+            wide = self.kept_type(node)
+            whole = node.kind.startswith("arg") or wide == node.dtype
+            result = Text(place) if whole else conversion(wide, node.dtype, Text(place), self.use)
+            values[node] = result
+
+    def kept_type(self, node: Reduce | Scan) -> torch.dtype:
+        """Return the type in which something is added up: floats as doubles."""
+        kind = node.kind.removeprefix("arg")
+        if kind in ("max", "min"):
+            return node.args[0].dtype
+        summed = kind in ("sum", "logsumexp") or isinstance(node, Scan)
+        return torch.float64 if summed and node.dtype.is_floating_point else node.dtype
+
+    def start(self, node: Reduce) -> tuple[str, str]:
+        """Declare what a reduction has so far; return its name, and that of the best value."""
+        dtype, kind = self.kept_type(node), node.kind
+        place, best = self.name(_WORDS[kind]), ""
+        if kind.startswith("arg"):
+            self.writer.line(f"int64_t {place} = 0;", node.source)
+            best = self.name("largest" if kind == "argmax" else "smallest")
+        first = literal(1 if kind in ("prod", "all") else 0, dtype)
+        if kind.endswith("max"):
+            first = lowest(dtype)
+        elif kind.endswith("min"):
+            first = highest(dtype)
+        self.writer.line(f"{TYPES[dtype]} {best or place} = {first};", node.source)
+        return place, best
+
+    def take(self, node: Reduce, value: Text, place: str, best: str) -> None:
+        """Write how a reduction takes a value."""
+        kind, given, kept = node.kind, node.args[0].dtype, self.kept_type(node)
+        if given != torch.float32 or kept != torch.float64:  # which C++ adds as doubles by itself
+            value = conversion(given, kept, value, self.use)
+        if kind.startswith("arg"):
+            where = self.index(flatten(tuple(map(Expr.of, node.axes)), _sizes(node.axes)), {})
+            value = self.named(value, kept, node)
+            sign = ">" if kind == "argmax" else "<"
+            newer = f"{value.text} {sign} {best}"
+            if kept.is_floating_point:
+                newer += f" || ({value.text} != {value.text} && {best} == {best})"
+            with self.writer.block(f"if ({newer})", node.source):
+                self.writer.line(f"{best} = {value.text};", node.source)
+                self.writer.line(f"{place} = {where};", node.source)
+        elif kind in ("max", "min"):
+            value = self.named(value, kept, node)
+            newer = f"{value.text} {'>' if kind == 'max' else '<'} {place}"
+            if kept.is_floating_point:
+                newer += f" || {value.text} != {value.text}"
+            self.writer.line(f"if ({newer}) {place} = {value.text};", node.source)
+        elif kind in ("sum", "prod") and (kept.is_floating_point or kept.itemsize >= 4):
+            sign = "+" if kind == "sum" else "*"
+            self.writer.line(f"{place} {sign}= {value.text};", node.source)
+        else:
+            both = [Text(place), value]
+            text = operation(_FOLD[kind], [kept, kept], kept, both, self.use)
+            self.writer.line(f"{place} = {text.text};", node.source)
+
+    # -- scans ------------------------------------------------------------------------------
+
+    def start_scans(self, nodes: Iterable[Node]) -> None:
+        """Declare what the scans among some nodes have before their first value."""
+        for node in nodes:
+            if not isinstance(node, Scan):
+                continue
+            kind = node.kind.removeprefix("arg")
+            kept, second = self.kept_type(node), ""
+            first = literal(1 if kind == "prod" else 0, kept)
+            if kind in ("max", "min", "logsumexp"):
+                first = highest(kept) if kind == "min" else lowest(kept)
+            word = "largest" if kind == "logsumexp" else _WORDS[kind]
+            place = self.name(f"{word}_so_far")
+            self.writer.line(f"{TYPES[kept]} {place} = {first};", node.source)
+            if node.kind.startswith("arg"):
+                second = self.name("place_so_far")
+                self.writer.line(f"int64_t {second} = 0;", node.source)
+            elif kind == "logsumexp":
+                second = self.name("total_so_far")
+                self.writer.line(f"double {second} = 0.0;", node.source)
+            self.running[node] = place, second
+
+    def scan(self, node: Scan, values: Values) -> Text:
+        """Write how a scan takes a value; return what it has then."""
+        place, second = self.running[node]
+        given, kept = node.args[0].dtype, self.kept_type(node)
+        kind = node.kind.removeprefix("arg")
+        value = values[node.args[0]]
+        if given != torch.float32 or kept != torch.float64:
+            value = conversion(given, kept, value, self.use)
+        if kind in ("sum", "prod"):
+            sign = "+" if kind == "sum" else "*"
+            if kept.is_floating_point or kept.itemsize >= 4:
+                self.writer.line(f"{place} {sign}= {value.text};", node.source)
+            else:
+                both = [Text(place), value]
+                text = operation(_FOLD[kind], [kept, kept], kept, both, self.use)
+                self.writer.line(f"{place} = {text.text};", node.source)
+            result = conversion(kept, node.dtype, Text(place), self.use)
+        elif kind == "logsumexp":
+            value = self.named(value, kept, node)
+            x = value.text
+            with self.writer.block(f"if ({x} > {place})", node.source):
+                self.writer.line(f"{second} = {second} * std::exp({place} - {x}) + 1;", node.source)
+                self.writer.line(f"{place} = {x};", node.source)
+            with self.writer.block("else", node.source):
+                same = f"{x} == {place} ? 1 : std::exp({x} - {place})"
+                self.writer.line(f"{second} += {same};", node.source)
+            log = Text(f"{place} + std::log({second})", SUM)
+            result = conversion(kept, node.dtype, log, self.use)
+        else:  # the last of equal values; NaN comes before all numbers
+            value = self.named(value, kept, node)
+            newer = f"{value.text} {'>=' if kind == 'max' else '<='} {place}"
+            if kept.is_floating_point:
+                newer += f" || {value.text} != {value.text}"
+            with self.writer.block(f"if ({newer})", node.source):
+                self.writer.line(f"{place} = {value.text};", node.source)
+                if second:
+                    where = self.index(Expr.of(node.axis), {})
+                    self.writer.line(f"{second} = {where};", node.source)
+            result = conversion(
+                torch.int64 if second else kept, node.dtype, Text(second or place), self.use
+            )
+        return result
+
+    # -- values -----------------------------------------------------------------------------
+
+    def closure(self, roots: Iterable[Node], known: Collection[Node]) -> list[Node]:
+        """Return the nodes that ``roots`` are computed from, up to those known, in order."""
+        live: set[Node] = set()
+        stack = list(roots)
+        while stack:
+            node = stack.pop()
+            if node not in live and node not in known:
+                live.add(node)
+                if not isinstance(node, Reduce):
+                    stack.extend(node.args)
+        return [node for node in self.nodes if node in live]
+
+    def roots(self, stores: Sequence[Store]) -> list[Node]:
+        """Return what stores write, and the integers that say where."""
+        values = [store.value for store in stores]
+        values += [store.condition for store in stores if store.condition is not None]
+        return values + [n for store in stores for n in indirect_nodes(store.index)]
+
+    def compute(
+        self, roots: Sequence[Node], values: Values, *, named: Collection[Node] = ()
+    ) -> None:
+        """Write what computes some values; they are known afterwards.
+
+        Args:
+            roots: The values.
+            values: What is known; more afterwards.
+            named: Those that get a name in any case.
+        """
+        nodes = self.closure(roots, values)
+        here = set(nodes)
+        uses = Counter(roots)
+        for node in nodes:
+            uses.update(arg for arg in node.args if arg in here)
+        for node in nodes:
+            if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX):
+                values[node] = self.check(node, values)
+                continue
+            text = self.scan(node, values) if isinstance(node, Scan) else self.text(node, values)
+            often = uses[node] > 1 and not isinstance(node, Const)
+            place = node in self.places and text.level != ATOM
+            long = len(text.text) > _LONGEST and node not in roots
+            chosen = text.level == CHOICE and node not in roots
+            if often or place or long or chosen or isinstance(node, Scan) or node in named:
+                text = self.named(text, node.dtype, node)
+            values[node] = text
+
+    def named(self, value: Text, dtype: torch.dtype, node: Node) -> Text:
+        """Return a value by name: one that it has, or a new one."""
+        if value.level == ATOM and value.text in self.taken:
+            return value
+        name = self.name(self.word(node))
+        self.writer.line(f"const {TYPES[dtype]} {name} = {value.text};", node.source)
+        return Text(name)
+
+    def name(self, wanted: str) -> str:
+        """Return a name that is not taken."""
+        return identifier(wanted, self.taken, "value")
+
+    def word(self, node: Node) -> str:
+        """Return what a value could be called."""
+        if isinstance(node, Load):
+            return f"{self.parameters[node.buffer]}_here"
+        if isinstance(node, Reduce | Scan):
+            return "value"
+        source = node.source
+        users = self.users.get(node, [])
+        if source is not None and all(user.source != source for user in users):
+            assigned = _ASSIGNED.match(source.text)
+            if assigned and assigned[1] not in self.parameters.values():
+                return assigned[1]
+        if not isinstance(node, Op):
+            return "value"
+        if node.name == "truediv" and self.is_sum(node.args[0]):
+            return "mean"
+        return _OPERATIONS.get(node.name, f"{node.name}_value")
+
+    def is_sum(self, node: Node) -> bool:
+        """Whether a value is a sum over a row."""
+        return isinstance(node, Reduce) and node.kind == "sum"
+
+    def text(self, node: Node, values: Values) -> Text:
+        """Return the text that computes a node from its arguments' texts."""
+        if node.dtype not in TYPES:
+            raise UnsupportedNode(f"{node.dtype} has no plain C++")
+        if isinstance(node, Const):
+            return Text(literal(node.value, node.dtype), SUM if node.value < 0 else ATOM)
+        if isinstance(node, IndexValue):
+            position = self.index(node.expr, values)
+            level = ATOM if position.isidentifier() or position.isdigit() else SUM
+            return conversion(torch.int64, node.dtype, Text(position, level), self.use)
+        if isinstance(node, Load):
+            return self.load(node, values)
+        if isinstance(node, Cast) and node.bitcast:
+            self.use("bits_as")
+            arg = values[node.args[0]]
+            return Text(f"bits_as<{TYPES[node.dtype]}>({arg.text})", ATOM, arg.reads)
+        if isinstance(node, Cast):
+            return conversion(node.args[0].dtype, node.dtype, values[node.args[0]], self.use)
+        if not isinstance(node, Op):
+            raise UnsupportedNode(f"{type(node).__name__} has no plain C++")
+        kinds = [arg.dtype for arg in node.args]
+        return operation(node.name, kinds, node.dtype, [values[arg] for arg in node.args], self.use)
+
+    def load(self, node: Load, values: Values) -> Text:
+        """Return the text that reads an element."""
+        value = self.element(node.buffer, node.index, values)
+        if node.mask is None:
+            return value
+        other = literal(node.other, node.dtype)
+        return Text(f"{values[node.mask].within(OR)} ? {value.within(OR)} : {other}", CHOICE, True)
+
+    def check(self, node: Op, values: Values) -> Text:
+        """Write a run-time check: the kernel ends where it fails."""
+        condition, value = (values[arg] for arg in node.args)
+        message = check_parts(node.name)[1]
+        value = self.named(value, node.dtype, node.args[1]) if value.level != ATOM else value
+        self.writer.line(
+            f"if (!({condition.text})) return {self.numbers[message]}; // {message}", node.source
+        )
+        return value
+
+    def index(self, expr: Expr, values: Values) -> str:
+        """Return a position as text."""
+
+        def name(symbol: Symbol) -> str:
+            if symbol.kind == "size":
+                return self.sizes[symbol]
+            if symbol.kind == "indirect":
+                assert isinstance(symbol.payload, Node)
+                return values[symbol.payload].text
+            return self.letters[symbol]
+
+        used = {axis: zero for axis, zero in self.axes.items() if axis in expr.symbols()}
+        text = expr.substitute(used).render(name, "/", ("divide_down", "modulo"))
+        for helper in ("divide_down", "modulo"):
+            if f"{helper}(" in text:
+                self.use(helper)
+                text = text.replace(f"{helper}(", f"{helper}<int64_t>(")
+        return text
+
+    def element(self, buffer: str, index: tuple[Expr, ...], values: Values) -> Text:
+        """Return ``x[i * 4 + j]``; a bool as whether it is not 0."""
+        offset = self.buffers[buffer].offset(index)
+        text = f"{self.parameters[buffer]}[{self.index(offset, values)}]"
+        if self.buffers[buffer].dtype == torch.bool:
+            return Text(f"{text} != 0", EQUAL, True)
+        return Text(text, ATOM, True)
+
+    def use(self, helper: str) -> None:
+        """Note that the text calls a helper."""
+        self.helpers.add(helper)
+
+    # -- stores -----------------------------------------------------------------------------
+
+    def stores(self, values: Values, stores: Sequence[Store], sums: Collection[str] = ()) -> None:
+        """Write stores, of which none changes what another one writes."""
+        self.compute(self.roots(stores), values)
+        for store in stores:
+            read = values[store.value].reads and self.updated and len(stores) > 1
+            if read:
+                kept = self.named(values[store.value], store.value.dtype, store.value)
+                values[store.value] = kept
+        for store in stores:
+            self.store(store, values, first=store.buffer in sums and store.mode == "sum")
+
+    def store(self, store: Store, values: Values, *, first: bool) -> None:
+        """Write one store; its value is known."""
+        dtype, source = self.buffers[store.buffer].dtype, store.source
+        offset = self.index(self.buffers[store.buffer].offset(store.index), values)
+        target = f"{self.parameters[store.buffer]}[{offset}]"
+        value = values[store.value]
+        guard = f"if ({values[store.condition].text}) " if store.condition is not None else ""
+        if first:  # the sums of a piece begin with its first row
+            (row,) = self.body.axes
+            count = self.body.rows_of_piece
+            at = self.letters.get(row, "0")
+            zero = literal(0, dtype)
+            self.writer.line(f"if ({at} % {count} == 0) {target} = {zero};", source)
+        if store.mode in ("set", "put", "some"):
+            self.writer.line(f"{guard}{target} = {value.text};", source)
+            return
+        simple = dtype.is_floating_point and dtype.itemsize >= 4
+        if store.mode in ("add", "sum") and simple:
+            self.writer.line(f"{guard}{target} += {value.text};", source)
+            return
+        there = Text(f"{target} != 0", EQUAL, True) if dtype == torch.bool else Text(target)
+        combine = _COMBINE.get(store.mode, "add")
+        text = operation(combine, [dtype, dtype], dtype, [there, value], self.use)
+        self.writer.line(f"{guard}{target} = {text.text};", source)
+
+
+def _sizes(axes: Sequence[Symbol]) -> tuple[Expr, ...]:
+    return tuple(Expr.of(1) if axis.size is None else axis.size for axis in axes)
+
+
+__all__ = ["Loops"]

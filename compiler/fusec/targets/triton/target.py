@@ -1,0 +1,125 @@
+"""Triton as a target."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fusec.abilities import Abilities
+from fusec.target_api.base import ExportWords, Mismatch, PythonTarget
+
+if TYPE_CHECKING:
+    from fusec.ir.body import Buffer, Compute
+    from fusec.kernel import Kernel, KernelSource, Runnable, Signature
+
+
+class Triton(PythonTarget):
+    """Fast kernels for GPUs; on the CPU Triton's interpreter runs them."""
+
+    name = "triton"
+    title = "Triton"
+    about = "Triton; with no GPU its kernels are cross-compiled and run in Triton's interpreter"
+    head = "@triton.jit"
+    devices = frozenset({"cpu", "cuda"})
+    default_for = frozenset({"cuda"})
+    interprets = frozenset({"cpu"})
+    abilities = Abilities(products=True, many_programs=True, atomics=True, float8=True)
+    for_libraries = False
+    artifacts = {  # noqa: RUF012
+        "ttir": "Triton IR",
+        "ttgir": "Triton GPU IR",
+        "llir": "LLVM IR",
+        "ptx": "PTX",
+        "sass": "SASS",
+        "amdgcn": "AMD assembly",
+    }
+    worker = "fusec.targets.triton.toolchain.candidate"
+    # Lazily imported parts included: those fail while the interpreter is active.
+    worker_imports = (
+        "triton.experimental.gluon",
+        "triton.runtime.interpreter",
+        "fusec.targets.triton.toolchain.interpret",
+    )
+    export = ExportWords(
+        "fusec.targets.triton",
+        "export.py.j2",
+        needs="torch and Triton",
+        device='"cuda" if torch.cuda.is_available() else "cpu"',
+    )
+    gpu_model = True
+
+    def emit(self, step: Compute, buffers: Mapping[str, Buffer]) -> KernelSource:
+        """Write the kernel of a step."""
+        from fusec.targets.triton.emit import emit_triton
+
+        return emit_triton(
+            step.name,
+            step.body,
+            buffers,
+            label=step.label,
+            strategy=step.strategy,
+            settings=step.settings,
+        )
+
+    def load(self, text: str, kernel: Kernel) -> Runnable:
+        """Return a text ready to run: compiled by Triton for a GPU, interpreted on the CPU."""
+        from fusec.targets.triton.toolchain.build import build_triton
+        from fusec.targets.triton.toolchain.simulate import Simulated
+
+        runnable = build_triton(text, kernel.signature, kernel.generated.entry)
+        if all(argument.device == "cpu" for argument in kernel.signature.arguments):
+            return Simulated(runnable, kernel)
+        return runnable
+
+    def check(self, text: str, signature: Signature, entry: str) -> None:
+        """Put every kernel of a text through Triton's front end."""
+        from fusec.targets.triton.toolchain.cross_compile import check
+
+        check(text, signature, entry)
+
+    def begin(self, source: KernelSource) -> None:
+        """Have a process compile a kernel, where there is a GPU to compile it for."""
+        from fusec.targets.triton.toolchain import pool
+
+        pool.prepare(source.text, source.signature, source.entry)
+
+    def workers(self) -> int:
+        """Return how many processes compile for a GPU."""
+        from fusec.targets.triton.toolchain import pool
+
+        return pool.worker_count()
+
+    def compile_ahead(self, text: str, signature: Signature, entry: str) -> None:
+        """Have a process compile a text, and wait for it."""
+        from fusec.targets.triton.toolchain import pool
+
+        pool.compile_now(text, signature, entry)
+
+    def prepare(self) -> None:
+        """Start the processes that compile."""
+        from fusec.targets.triton.toolchain import pool
+
+        pool.start()
+
+    def entry_problem(self, text: str, entry: str, generated: str) -> Mismatch | None:
+        """Return how ``launch`` differs from the generated one, or what else is missing."""
+        from fusec.targets.triton.toolchain.entry import check_entry
+
+        return check_entry(text, entry, generated)
+
+    def artifact(self, text: str, signature: Signature, kind: str, gpu: str) -> str:
+        """Return one of Triton's stages, down to a GPU's machine code; it need not be there."""
+        from fusec.targets.triton.toolchain.cross_compile import artifacts
+
+        return artifacts(text, signature, gpu=gpu, kinds=(kind,))[kind]
+
+    def version(self) -> str:
+        """Return Triton's version."""
+        try:
+            return importlib.metadata.version("triton")
+        except importlib.metadata.PackageNotFoundError:
+            return ""
+
+
+TARGET = Triton()

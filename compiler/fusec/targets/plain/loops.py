@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, ExitStack
 
 import torch
 
+from fusec.codegen.common.identities import COMBINES, identity
 from fusec.codegen.common.reduction_passes import Pass, plan_passes
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.body import Body, Buffer, Store
@@ -31,7 +32,8 @@ from fusec.ir.node import (
     free_axes,
     indirect_nodes,
 )
-from fusec.ir.ops import CHECK_PREFIX, EXPENSIVE
+from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.scalars import cost_of, word_of
 from fusec.targets.plain.board import Board
 from fusec.targets.plain.expressions import (
     ATOM,
@@ -43,9 +45,7 @@ from fusec.targets.plain.expressions import (
     Text,
     UnsupportedNode,
     conversion,
-    highest,
     literal,
-    lowest,
     operation,
 )
 
@@ -65,19 +65,14 @@ _WORDS = {
     "argmin": "place",
     "logsumexp": "log_sum",
 }
+# Words of plain kernels alone.
 _OPERATIONS = {
     "add": "total",
-    "sub": "difference",
-    "mul": "product",
-    "truediv": "quotient",
     "neg": "negated",
-    "where": "chosen",
     "rsqrt": "scale",
     "sqrt": "root",
     "maximum": "larger_one",
     "minimum": "smaller_one",
-    "logical_and": "both",
-    "logical_or": "either",
     "logical_not": "negation",
     "lt": "is_less",
     "le": "is_less",
@@ -86,8 +81,6 @@ _OPERATIONS = {
     "eq": "is_equal",
     "ne": "differs",
 }
-_COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
-_FOLD = {"sum": "add", "prod": "mul", "any": "logical_or", "all": "logical_and", "xor": "ne"}
 
 Values = dict[Node, Text]
 
@@ -195,7 +188,7 @@ class Loops:
         """Whether a value is computed no more often than it has to be."""
         if isinstance(node, Op):
             check = node.name.startswith(CHECK_PREFIX)
-            return check or EXPENSIVE.get(node.name, 1) >= _COSTLY
+            return check or cost_of(node.name) >= _COSTLY
         return False
 
     # -- rows -------------------------------------------------------------------------------
@@ -272,11 +265,7 @@ class Loops:
         if kind.startswith("arg"):
             self.writer.line(f"int64_t {place} = 0;", node.source)
             best = self.name("largest" if kind == "argmax" else "smallest")
-        first = literal(1 if kind in ("prod", "all") else 0, dtype)
-        if kind.endswith("max"):
-            first = lowest(dtype)
-        elif kind.endswith("min"):
-            first = highest(dtype)
+        first = literal(identity(kind, dtype), dtype)
         self.writer.line(f"{TYPES[dtype]} {best or place} = {first};", node.source)
         return place, best
 
@@ -306,7 +295,7 @@ class Loops:
             self.writer.line(f"{place} {sign}= {value.text};", node.source)
         else:
             both = [Text(place), value]
-            text = operation(_FOLD[kind], [kept, kept], kept, both, self.use)
+            text = operation(COMBINES[kind], [kept, kept], kept, both, self.use)
             self.writer.line(f"{place} = {text.text};", node.source)
 
     # -- scans ------------------------------------------------------------------------------
@@ -318,9 +307,7 @@ class Loops:
                 continue
             kind = node.kind.removeprefix("arg")
             kept, second = self.kept_type(node), ""
-            first = literal(1 if kind == "prod" else 0, kept)
-            if kind in ("max", "min", "logsumexp"):
-                first = highest(kept) if kind == "min" else lowest(kept)
+            first = literal(identity("max" if kind == "logsumexp" else kind, kept), kept)
             word = "largest" if kind == "logsumexp" else _WORDS[kind]
             place = self.name(f"{word}_so_far")
             self.writer.line(f"{TYPES[kept]} {place} = {first};", node.source)
@@ -346,7 +333,7 @@ class Loops:
                 self.writer.line(f"{place} {sign}= {value.text};", node.source)
             else:
                 both = [Text(place), value]
-                text = operation(_FOLD[kind], [kept, kept], kept, both, self.use)
+                text = operation(COMBINES[kind], [kept, kept], kept, both, self.use)
                 self.writer.line(f"{place} = {text.text};", node.source)
             result = conversion(kept, node.dtype, Text(place), self.use)
         elif kind == "logsumexp":
@@ -416,16 +403,16 @@ class Loops:
                 continue
             text = self.scan(node, values) if isinstance(node, Scan) else self.text(node, values)
             often = uses[node] > 1 and not isinstance(node, Const)
-            place = node in self.places and text.level != ATOM
+            place = node in self.places and text.strength != ATOM
             long = len(text.text) > _LONGEST and node not in roots
-            chosen = text.level == CHOICE and node not in roots
+            chosen = text.strength == CHOICE and node not in roots
             if often or place or long or chosen or isinstance(node, Scan) or node in named:
                 text = self.named(text, node.dtype, node)
             values[node] = text
 
     def named(self, value: Text, dtype: torch.dtype, node: Node) -> Text:
         """Return a value by name: one that it has, or a new one."""
-        if value.level == ATOM and value.text in self.taken:
+        if value.strength == ATOM and value.text in self.taken:
             return value
         name = self.name(self.word(node))
         self.writer.line(f"const {TYPES[dtype]} {name} = {value.text};", node.source)
@@ -451,7 +438,8 @@ class Loops:
             return "value"
         if node.name == "truediv" and self.is_sum(node.args[0]):
             return "mean"
-        return _OPERATIONS.get(node.name, f"{node.name}_value")
+        word = _OPERATIONS.get(node.name) or word_of(node.name)
+        return f"{word}_value" if word == node.name else word
 
     def is_sum(self, node: Node) -> bool:
         """Whether a value is a sum over a row."""
@@ -492,7 +480,7 @@ class Loops:
         """Write a run-time check: the kernel ends where it fails."""
         condition, value = (values[arg] for arg in node.args)
         message = check_parts(node.name)[1]
-        value = self.named(value, node.dtype, node.args[1]) if value.level != ATOM else value
+        value = self.named(value, node.dtype, node.args[1]) if value.strength != ATOM else value
         self.writer.line(
             f"if (!({condition.text})) return {self.numbers[message]}; // {message}", node.source
         )
@@ -563,7 +551,7 @@ class Loops:
             self.writer.line(f"{guard}{target} += {value.text};", source)
             return
         there = Text(f"{target} != 0", EQUAL, True) if dtype == torch.bool else Text(target)
-        combine = _COMBINE.get(store.mode, "add")
+        combine = COMBINES[store.mode]
         text = operation(combine, [dtype, dtype], dtype, [there, value], self.use)
         self.writer.line(f"{guard}{target} = {text.text};", source)
 

@@ -1,4 +1,4 @@
-"""What a reduction over nothing is: the number from which a running one starts, in any language."""
+"""Reductions, scans and updates in any language: what they start from, and how they combine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ from fusec.ir.node import Number
 ONLINE_SUM = "online_sum"
 # A sum of squared distances from the mean that is carried with the sum in one pass.
 SQUARES = "squares"
+
+# By which operation two results of a kind become one; an update's kinds, too.
+COMBINES = {
+    "sum": "add",
+    "add": "add",
+    "prod": "mul",
+    "mul": "mul",
+    "max": "maximum",
+    "min": "minimum",
+    "any": "logical_or",
+    "all": "logical_and",
+    "xor": "logical_xor",
+}
 
 
 def identity(kind: str, dtype: torch.dtype) -> Number:
@@ -32,4 +45,4 @@ def identity(kind: str, dtype: torch.dtype) -> Number:
     return info.min if largest else info.max
 
 
-__all__ = ["ONLINE_SUM", "SQUARES", "identity"]
+__all__ = ["COMBINES", "ONLINE_SUM", "SQUARES", "identity"]

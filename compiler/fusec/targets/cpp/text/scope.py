@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from fusec.codegen.common.identities import COMBINES
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol
@@ -388,7 +389,7 @@ class Scope:
             writer.line(f"{guard}{target} += {value.text};", source)
             return
         total = op_expression(
-            Op(_COMBINE[store.mode], (store.value, store.value), dtype),
+            Op(COMBINES[store.mode], (store.value, store.value), dtype),
             (from_memory(target, dtype), value),
             self.kernel.use,
         )
@@ -404,7 +405,6 @@ class Scope:
         return found
 
 
-_COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 _TYPE_WORDS = {
     torch.float32: "f32",
     torch.float64: "f64",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fusec.codegen.common.identities import ONLINE_SUM, SQUARES, identity
+from fusec.codegen.common.identities import COMBINES, ONLINE_SUM, SQUARES, identity
 from fusec.ir.node import Number, Reduce
+from fusec.ir.scalars import SCALARS
 from fusec.targets.triton.text.expressions import (
     ATOM,
     COMPARE,
@@ -45,8 +46,6 @@ def step(node: Reduce, so_far: str, value: Text, needs: Needs) -> Text:
     kind, dtype, left = node.kind, node.args[0].dtype, Text(so_far)
     if dtype == torch.bool:
         kind = {"max": "any", "min": "all", "sum": "any", "prod": "all"}.get(kind, kind)
-    if kind == "sum":
-        return infix("+", left, value)
     if kind == "prod":
         return call(needs.helper("multiply"), left, value)
     if kind in ("max", "min"):
@@ -54,7 +53,7 @@ def step(node: Reduce, so_far: str, value: Text, needs: Needs) -> Text:
         return call(
             needs.helper(helper) if dtype.is_floating_point else f"tl.{helper}", left, value
         )
-    return infix({"any": "|", "all": "&", "xor": "^"}[kind], left, value)
+    return infix(SCALARS[COMBINES[kind]].infix, left, value)
 
 
 def finish(node: Reduce, tile: Text, axis: int, keep: bool, needs: Needs) -> Text:

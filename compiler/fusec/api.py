@@ -192,10 +192,9 @@ class CompiledFunction:
         from fusec.inspect.reschedule import check_rules, reschedule
 
         kept = self.options.loops if loops is None else tuple(loops)
-        rules = {"apart": tuple(apart), "together": tuple(together), "loops": kept}
-        chosen = replace(self.options, **rules)
+        chosen = replace(self.options, apart=tuple(apart), together=tuple(together), loops=kept)
         if strict:
-            check_rules(self.graphs, [rule for given in rules.values() for rule in given])
+            check_rules(self.graphs, (*chosen.apart, *chosen.together, *chosen.loops))
         found = reschedule(self.graphs, chosen, self.options)
         self.options = self._backend.options = chosen
         self._backend.take(found.kernels)

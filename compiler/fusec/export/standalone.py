@@ -18,9 +18,9 @@ import jinja2
 
 from fusec.errors import BadOption, FusecError
 from fusec.export.operator import operator_words
+from fusec.helper_block import with_helpers
 from fusec.ir.index import Expr
 from fusec.kernel import Kernel, Signature
-from fusec.targets.cpp.text.helper_block import with_helpers
 
 Form = Literal["file", "library"]
 FORMS: tuple[Form, ...] = ("file", "library")

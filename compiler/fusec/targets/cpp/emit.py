@@ -10,6 +10,7 @@ from fusec.codegen.common.operation_count import count_operations
 from fusec.codegen.common.patterns import index_nodes, replace_values, use_one_plus
 from fusec.codegen.common.relaxed_maths import coarse_nodes, relaxed_nodes
 from fusec.codegen.common.signatures import body_sizes, identifier, make_signature
+from fusec.helper_block import HEAD, INCLUDE
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, product
 from fusec.ir.node import Node, Op, Reduce, Scan, op
@@ -26,7 +27,6 @@ from fusec.targets.cpp.plan.loop_plan import LoopPlan
 from fusec.targets.cpp.plan.unit_axes import without_unit_axes
 from fusec.targets.cpp.plan.wanted import Wanted
 from fusec.targets.cpp.text.dtypes import C_TYPES, ELEMENT_TYPES
-from fusec.targets.cpp.text.helper_block import HEAD, INCLUDE
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.support import END, STREAM, helper_texts
 from fusec.targets.cpp.text.writer import Writer

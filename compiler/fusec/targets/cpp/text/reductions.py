@@ -84,7 +84,8 @@ def accumulator(scope: Scope, node: Reduce, prefix: str, *, total: bool = False)
     wide = total and is_real_sum(node)
     dtype = torch.float64 if wide else value
     word = reduction_word(node).removeprefix("arg")
-    word = "total" if wide and word == "sum" else word  # of chunks, each with a sum
+    if wide:  # of chunks, each with a sum
+        word = "total" if word == "sum" else f"{word}_total"
     place = scope.name(f"{prefix}_{word}")
     index = scope.name(f"{prefix}_{node.kind}") if is_position(node) else ""
     return Accumulator(node, place, dtype, index)

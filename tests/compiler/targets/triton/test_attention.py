@@ -223,6 +223,5 @@ def test_no_lists_without_a_mask() -> None:
         "attention",
         "gradients",
         "gradients",
-        "persistent",
     ]
     assert not any(graph.externs for graph in compiled.graphs)

@@ -15,7 +15,7 @@ import jinja2
 from fusec.ir import ops
 from fusec.ir.body import Body
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Dot, Node, const, walk
+from fusec.ir.node import Node, Reduce, const, walk
 from fusec.targets.triton.kernels.attention_tiles import Tiles
 from fusec.targets.triton.kernels.matmul import insert
 from fusec.targets.triton.kernels.score_patterns import quicken, relaxed, without_row_term
@@ -151,7 +151,7 @@ class _Writer(Tiles):
         (score,) = quicken([self.found.modified])
         if self.found.careful:
             return score
-        free = self.free_of(walk((score,), Dot))
+        free = self.free_of(walk((score,), Reduce))
         score, self.row_term = without_row_term(
             score, self.first, lambda node: self.over in free[node]
         )
@@ -185,7 +185,7 @@ class _Writer(Tiles):
         roots = [loop.value for loop in loops]
         if self.gives_back:
             roots.append(self.row_term)
-        pieces["before"], before = self.before(kernel, roots)
+        pieces["before"], before = self.before(kernel, roots, {})
         described = []
         for loop in loops:
             pieces[loop.name], score = self.score(kernel, before, loop.value)

@@ -237,7 +237,7 @@ def _of_queries(
     row = (at(loops.batch), at(loops.head), at(loops.query), at(column))
     buffer = _new_buffer(lowering, lowering.meta(0), "of_query")
     store = Store(buffer.name, row, lowering.round(found, given.query.dtype))
-    reduced = (column, loops.key, loops.depth, loops.width)
+    reduced: tuple[Symbol, ...] = (column, loops.key, loops.depth, loops.width)
     if mask.partial is not None:
         reduced = (*reduced, loops.block)
     meta = dense_meta(given.query.shape[:3], F32, given.query.device)
@@ -270,7 +270,8 @@ def _of_keys(
     heads, shared = given.query.shape[1].constant, given.key.shape[1].constant
     assert heads is not None
     assert shared is not None
-    head, query_head, summed = loops.head, at(loops.head), (loops.query,)
+    head, query_head = loops.head, at(loops.head)
+    summed: tuple[Symbol, ...] = (loops.query,)
     values: tuple[Node, ...] = (weights.weight, weights.of_score)
     if heads != shared:
         # a head of queries is one of those that share a head of keys
@@ -297,7 +298,7 @@ def _of_keys(
         value = lowering.round(node, given.key.dtype)
         stores.append(Store(buffer.name, (*row, at(column)), value))
         results.append(lowering.from_buffer(buffer))
-    reduced = (depth, width, *summed, loops.depth, loops.width)
+    reduced: tuple[Symbol, ...] = (depth, width, *summed, loops.depth, loops.width)
     if turned.partial is not None:
         reduced = (*reduced, loops.block)
     lowering.emit(Body((loops.batch, head, loops.key), reduced, tuple(stores)))

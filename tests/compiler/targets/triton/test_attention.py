@@ -69,7 +69,7 @@ def test_golden_text(name: str) -> None:
     assert max(len(each) for each in text.splitlines()) <= 104
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("gpu", ["sm_90", "sm_80", "gfx942"])
 @pytest.mark.parametrize("name", NAMES)
 def test_compiles_for_gpus(name: str, gpu: str) -> None:
@@ -85,7 +85,7 @@ def test_compiles_for_gpus(name: str, gpu: str) -> None:
 # -- numerics -----------------------------------------------------------------------------
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("sizes", "dtype"), [(ODD, F32), (DEEP, BF16), (FEW, HALF), (Sizes(depth=256), HALF)]
 )
@@ -102,7 +102,7 @@ def test_forward(name: str, sizes: Sizes, dtype: torch.dtype) -> None:
     assert not graph.fallback
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("sizes", "dtype"), [(ODD, F32), (DEEP, BF16), (Sizes(2, 4, 1), HALF)])
 @pytest.mark.parametrize("name", MODS)
 def test_gradients(name: str, sizes: Sizes, dtype: torch.dtype) -> None:
@@ -116,7 +116,7 @@ def test_gradients(name: str, sizes: Sizes, dtype: torch.dtype) -> None:
     assert not any(graph.externs for graph in compiled.graphs)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", MODS)
 def test_the_bodies_themselves(name: str) -> None:
     """The interpreter of the IR computes what the kernels do: there is one meaning."""
@@ -128,6 +128,7 @@ def test_the_bodies_themselves(name: str) -> None:
         assert float((own - wanted).abs().max()) < 1e-4
 
 
+@pytest.mark.slow
 def test_blocks_in_any_order_and_lengths_that_change() -> None:
     def attend(q: Any, k: Any, v: Any, blocks: Any) -> Any:
         return flex_attention(q, k, v, block_mask=blocks)
@@ -155,6 +156,7 @@ def test_blocks_in_any_order_and_lengths_that_change() -> None:
     assert not graph.fallback, "one compilation for all lengths"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("low", [-float("inf"), torch.finfo(F32).min, -1e31])
 def test_rows_of_large_negative_scores(low: float) -> None:
     """Of infinite ones nothing is left; of finite ones the mean of all values."""

@@ -183,7 +183,7 @@ class _Writer(Tiles):
         }
         loops = self.loops()
         roots = [loop.value for loop in loops]
-        if self.gives_back:
+        if self.row_term is not None and self.gives_back:
             roots.append(self.row_term)
         pieces["before"], before = self.before(kernel, roots, {})
         described = []

@@ -151,7 +151,7 @@ class Tiles:
         own.free = {**kernel.free, **self.free_of(nodes)}
         own.relaxed = frozenset()
         still = [n for n in nodes if self.over not in own.free[n]]
-        plain = {n for n in still if isinstance(n, Const | IndexValue)}
+        plain: set[Node] = {n for n in still if isinstance(n, Const | IndexValue)}
         plain |= {n for n in still if isinstance(n, Cast) and n.args[0] in plain}
         still = [n for n in still if n not in plain]
         users = [n for n in nodes if n not in still]

@@ -135,8 +135,7 @@ def take_apart(body: Body) -> Attention:
     lists = {each.entry for each in (partial, full) if each is not None}
     (width,) = (a for a in body.reduce_axes if a not in {key, depth} | lists)
     *outer, row = body.axes
-    outer = [axis if axis.size != 1 else None for axis in outer]
-    batch, head = outer
+    batch, head = (axis if axis.size != 1 else None for axis in outer)
     query, keys = product.args
     values = weighted.args[1]
     assert isinstance(query, Load)

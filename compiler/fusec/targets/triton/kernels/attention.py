@@ -323,6 +323,7 @@ class _Writer(Tiles):
             self.save(own, found.sums, f"sums{spread}")
         if found.mosts is not None:
             writer.line('most = tl.where(total == 0.0, -float("inf"), most)')
+            writer.line("most = tl.where(total == total, most, total)  # NaN wins")
             self.save(own, found.mosts, f"most{spread}")
         return writer
 

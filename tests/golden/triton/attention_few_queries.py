@@ -50,7 +50,7 @@ def op8_parts(
     )
     # line 107: return flex_attention(
     arg3_1 = tl.load(arg3_1_ptr + head * 2 + row, row_inside)
-    most = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    most = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     result = tl.zeros((BLOCK_M, 64), tl.float32)
     split = tl.program_id(1)
@@ -71,10 +71,9 @@ def op8_parts(
         product = arg3_1 * (kv_idx).to(tl.int32).to(tl.float32)
         added = score * 0.125 + product
         score = tl.where(kv_inside, added, -float("inf"))
-        higher = tl.maximum(most, tl.max(score, 1))
-        reference = tl.where(higher == -float("inf"), 0.0, higher)
-        weight = tl.exp2((score - reference[:, None]) * 1.4426950408889634)
-        shrink = tl.exp2((most - reference) * 1.4426950408889634)
+        higher = tl.maximum(most, tl.max(score, 1) * 1.4426950408889634)
+        weight = tl.exp2(score * 1.4426950408889634 - higher[:, None])
+        shrink = tl.exp2(most - higher)
         total = total * shrink + tl.sum(weight, 1)
         value = tl.load(
             value_ptr + batch * 128000 + head * 64000 + kv_row * 64 + width,
@@ -83,7 +82,6 @@ def op8_parts(
         )
         result = tl.dot(weight.to(tl.bfloat16), value, result * shrink[:, None])
         most = higher
-    most *= 1.4426950408889634
     line = split * (4 * 2) + pair * 2 + row
     tl.store(results + line * 64 + width, result, row_inside)
     tl.store(mosts + line, most[:, None], row_inside)
@@ -101,7 +99,6 @@ def op8(flex_attention_ptr, results, mosts, SPLITS: tl.constexpr):
     place = tl.arange(0, SPLITS)[:, None] * (4 * 2) + line
     mosts_of_parts = tl.load(mosts + place)
     most = tl.max(mosts_of_parts, 0)
-    most = tl.where(most == -float("inf"), 0.0, most)
     share = tl.exp2(mosts_of_parts - most[:, None])
     total = tl.sum(tl.load(mosts + SPLITS * (4 * 2) + place) * share, 0)
     result = tl.sum(tl.load(results + place * 64 + width) * share, 0, keep_dims=True)

@@ -110,7 +110,8 @@ class Attention:
         # a bias of its own for each score, or each key, may be a mask of such numbers
         free = free_axes((self.modified,))
         loads = [n for n in nodes if isinstance(n, Load) and n.dtype.is_floating_point]
-        return any(not free[load].isdisjoint((self.row, self.key)) for load in loads)
+        places = {self.key} if self.query.index[2].constant == 0 else {self.key, self.row}
+        return any(not free[load].isdisjoint(places) for load in loads)
 
     @property
     def quick(self) -> bool:

@@ -28,4 +28,14 @@ rows), the first and the third also of the transposed product where there are fe
 Symbolic sizes: ``launch`` decides between positions of 32 and 64 bits; ``tiling.times_reach``
 bounds those that are compared, as the edges of a window are. Where a row's length has a bound,
 ``launch`` makes tiles for rows of each call's length, held in registers (``Choice.sized``).
+
+Attention (``lower/attention.py``, ``attention_backward.py``) is a body with two products, one
+below the other, made of the nodes that everything is made of: whether a key's block is in the
+block mask is an ``any`` over its list, so that the interpreter, the verifier and equality know
+what it means. The user's functions are lowered by the same rules, element by element
+(``Lowering.inline``). ``targets/triton/plan/choices_attention.py`` and ``attention_gradients.py``
+take such bodies apart again; ``kernels/attention.py`` and ``attention_gradients.py`` fill two
+templates, whose loops walk runs of neighboring blocks, those that are kept whole without the
+mask; ``kernels/score_patterns.py`` has cheaper forms for scores. Few queries of heads that share
+keys are put into one tile, and several programs share the keys.
 """

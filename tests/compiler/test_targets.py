@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 import fusec
+import fuselab
 from fusec.errors import BadOption
 from fusec.options import Options
 from fusec.target_api.base import LibraryTarget, PythonTarget
@@ -35,6 +37,21 @@ def test_folders_are_targets() -> None:
     assert [NAMES[0], len(NAMES), *NAMES[1:]] == [AUTO, 1 + len(folders), *NAMES[1:]]
     for target in all_targets():
         assert isinstance(target, LibraryTarget) != isinstance(target, PythonTarget)
+
+
+def test_nobody_else_compares_names() -> None:
+    # what colors a text knows C++ as a language, as editors do; a cell has plain parts
+    pattern = re.compile(r"""target *[=!]= *["']|["']triton["']|(?<!language )[=!]= *["']cpp["']""")
+    sources = [*ROOT.rglob("*.py"), *Path(fuselab.__file__).parent.rglob("*.py")]
+    outside = [path for path in sources if ROOT / "targets" not in path.parents]
+    assert len(outside) > 200
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in outside
+        for line in path.read_text().splitlines()
+        if pattern.search(line)
+    ]
+    assert found == []
 
 
 def test_a_kernel_is_written_for_the_device_that_its_tensors_are_on() -> None:

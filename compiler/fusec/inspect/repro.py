@@ -79,7 +79,7 @@ def repro_text(graph: CompiledGraph) -> str:
     options = ""
     if graph.parts:
         chosen = graph.parts[0].state.options
-        options = f", target={chosen.target!r}" if chosen.target != "auto" else ""
+        options = f", target={chosen.target!r}" if chosen.asked is not None else ""
     return _PROGRAM.format(
         name=graph.name,
         module=text,

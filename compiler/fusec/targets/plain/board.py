@@ -6,11 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fusec.report import SourceLine
-from fusec.targets.cpp.text.writer import Writer
+from fusec.targets.cpp.text.writer import INDENT, WIDTH, Writer
 
 
 class Board(Writer):
     """Collects the lines of a kernel."""
+
+    def remarked(self, text: str, remark: str, source: SourceLine | None) -> None:
+        """Write a line with a remark behind it, or before it where that is too long for one."""
+        whole = f"{text} // {remark}"
+        if len(INDENT) * self.depth + len(whole) <= WIDTH:
+            self.line(whole, source)
+        else:
+            self.line(f"// {remark}", source)
+            self.line(text, source)
 
     @contextmanager
     def block(

@@ -226,8 +226,8 @@ class ValueWriter:
         condition, value = (values[arg] for arg in node.args)
         message = node.name.removeprefix(CHECK_PREFIX)
         value = self.named(value, node.dtype, node.args[1]) if value.level != ATOM else value
-        self.writer.line(
-            f"if (!({condition.text})) return {self.numbers[message]}; // {message}", node.source
+        self.writer.remarked(
+            f"if (!({condition.text})) return {self.numbers[message]};", message, node.source
         )
         return value
 

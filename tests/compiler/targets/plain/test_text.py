@@ -172,6 +172,16 @@ def test_a_product_stays_with_blas() -> None:
     assert [kernel.target for kernel in compiled.kernels.values()] == ["plain"]
 
 
+def test_a_long_check_keeps_its_remark_a_remark() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.min(x, 1).values
+
+    x = torch.randn(5, 5, 5, requires_grad=True)
+    fusec.compile(f, target="plain", dynamic=False)(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.sum() == 25
+
+
 def test_a_failed_check_raises() -> None:
     compiled = fusec.compile(lambda x, at: x[at] * 2, target="plain", dynamic=False)
     x = torch.randn(8)

@@ -16,6 +16,7 @@ from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr
 from fusec.ir.node import Node, Op, Reduce, Scan, op
 from fusec.kernel import KernelSource, Signature
+from fusec.targets.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.loops.columns import write_columns
 from fusec.targets.cpp.loops.pointwise import write_pointwise
 from fusec.targets.cpp.loops.row_and_column import write_crossed
@@ -27,7 +28,6 @@ from fusec.targets.cpp.plan.choose import plan_loops
 from fusec.targets.cpp.plan.loop_plan import LoopPlan
 from fusec.targets.cpp.plan.unit_axes import without_unit_axes
 from fusec.targets.cpp.plan.wanted import Wanted
-from fusec.targets.cpp.text.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.support import END, STREAM, helper_texts
 from fusec.targets.cpp.text.writer import Writer

@@ -17,10 +17,10 @@ from fusec.codegen.common import identities
 from fusec.ir.index import Expr, flatten
 from fusec.ir.node import Reduce
 from fusec.ir.scalars import SCALARS
+from fusec.targets.cpp.dtypes import C_TYPES, SHORT, is_integer, literal
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import is_position
 from fusec.targets.cpp.plan.loop_plan import Size
-from fusec.targets.cpp.text.dtypes import C_TYPES, SHORT, is_integer, literal
 from fusec.targets.cpp.text.expressions import ATOM, PRODUCT, UNARY, Expression
 from fusec.targets.cpp.text.names import reduction_word
 from fusec.targets.cpp.text.scope import Kernel, Scope

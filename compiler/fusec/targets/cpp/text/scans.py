@@ -13,7 +13,7 @@ import torch
 from fusec.codegen.common.identities import COMBINES, identity
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.node import Op, Scan
-from fusec.targets.cpp.text.dtypes import C_TYPES, literal
+from fusec.targets.cpp.dtypes import C_TYPES, literal
 from fusec.targets.cpp.text.expressions import SUM, Expression, Use, op_expression
 
 _WORDS = {"prod": "product", "logsumexp": "greatest"}

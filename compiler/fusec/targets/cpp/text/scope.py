@@ -17,11 +17,11 @@ from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan,
 from fusec.ir.ops import CHECK_PREFIX
 from fusec.ir.scalars import root_of, word_of
 from fusec.kernel import Signature
+from fusec.targets.cpp.dtypes import C_TYPES, HALVES, literal
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, may_be_empty
 from fusec.targets.cpp.plan.loop_plan import Size
 from fusec.targets.cpp.plan.moderate_angles import NEAR_FORMS
-from fusec.targets.cpp.text.dtypes import C_TYPES, HALVES, literal
 from fusec.targets.cpp.text.expressions import (
     ATOM,
     BITS,

@@ -18,10 +18,10 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, Reduce, const, walk
 from fusec.targets.triton.kernels.attention_tiles import Tiles
 from fusec.targets.triton.kernels.matmul import insert
-from fusec.targets.triton.kernels.score_patterns import quicken, relaxed, without_row_term
 from fusec.targets.triton.plan.choice import power_of_two
 from fusec.targets.triton.plan.choices_attention import Attention, Listed, take_apart
 from fusec.targets.triton.plan.tiling import Dim, Tile
+from fusec.targets.triton.rewrite.score_patterns import quicken, relaxed, without_row_term
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text, triton_type
 from fusec.targets.triton.text.file import File, add_function

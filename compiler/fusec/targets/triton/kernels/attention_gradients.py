@@ -15,11 +15,11 @@ import jinja2
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Node, Reduce, walk
 from fusec.targets.triton.kernels.attention_tiles import Tiles
-from fusec.targets.triton.kernels.score_patterns import quicken, relaxed
 from fusec.targets.triton.plan.attention_gradients import Gradients, Total
 from fusec.targets.triton.plan.choice import power_of_two
 from fusec.targets.triton.plan.choices_attention import Listed
 from fusec.targets.triton.plan.tiling import Dim
+from fusec.targets.triton.rewrite.score_patterns import quicken, relaxed
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text, triton_type
 from fusec.targets.triton.text.file import File, add_function

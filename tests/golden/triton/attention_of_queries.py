@@ -63,7 +63,7 @@ def op0(
     out = tl.load(out_ptr + batch * 65536 + head * 16384 + q_idx * 64 + width)
     row_sum = tl.sum(out.to(tl.float32) * gradient.to(tl.float32), 1, keep_dims=True)
     of_query = tl.zeros((BLOCK_M, 64), tl.float32)
-    # line 107: return flex_attention(
+    # line 108: return flex_attention(
     log2_of_sums = tl.load(log2_of_sums_ptr + batch * 1024 + head * 256 + q_idx)
     chosen = tl.where(log2_of_sums == -float("inf"), 0.0, log2_of_sums)
     # blocks that the mask keeps whole
@@ -90,10 +90,10 @@ def op0(
                 value_ptr + batch * 32768 + (head // 2) * 16384 + kv_row * 64 + width
             )
             score = tl.dot(query, key.T)
-            # line 107: return flex_attention(
+            # line 108: return flex_attention(
             exp2 = tl.exp2(score * 0.18033688 - chosen)
             of_weight = tl.dot(gradient, value.T)
-            # line 107: return flex_attention(
+            # line 108: return flex_attention(
             product = exp2 * (of_weight - row_sum)
             of_query = tl.dot(product.to(tl.bfloat16), key, of_query)
         done = until
@@ -117,10 +117,10 @@ def op0(
                 value_ptr + batch * 32768 + (head // 2) * 16384 + kv_row * 64 + width
             )
             score = tl.dot(query, key.T)
-            # line 107: return flex_attention(
+            # line 108: return flex_attention(
             chosen2 = tl.where(q_idx >= kv_idx, tl.exp2(score * 0.18033688 - chosen), 0.0)
             of_weight = tl.dot(gradient, value.T)
-            # line 107: return flex_attention(
+            # line 108: return flex_attention(
             product = chosen2 * (of_weight - row_sum)
             of_query = tl.dot(product.to(tl.bfloat16), key, of_query)
         done = until

@@ -16,7 +16,7 @@ side by side; long rows in parts; scatters. What they share:
   disagrees about the fastest axis.
 - ``vector/moderate_angles.py`` gives a block a quick form where its angles are moderate;
   ``vector/interleave.py`` has costly loops take four vectors side by side;
-  ``vector/running_sums.py`` adds up running sums by vectors.
+  ``loops/running_sums.py`` adds up running sums by vectors.
 
 ``plan/`` decides, with every heuristic in ``plan/choices.py``; ``toolchain/`` builds and loads.
 

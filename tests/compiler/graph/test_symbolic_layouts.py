@@ -65,3 +65,7 @@ def test_results_that_lie_as_their_elements(dynamic: bool) -> None:
     assert (copy.meta["val"] is before) == dynamic
     copy.meta["val"] = before[:0]
     assert not relayout.follow_elements(copy, copy.args[0])
+    copy.meta["val"] = before
+    source = copy.all_input_nodes[0]
+    source.meta["val"] = before  # as a result lies anyway
+    assert not relayout.follow_elements(copy, source)

@@ -26,7 +26,7 @@ from fusec.ir.node import (
 )
 from fusec.ir.ops import CHECK_PREFIX
 from fusec.ir.scalars import word_of
-from fusec.targets.plain.board import Board
+from fusec.targets.cpp.text.writer import Writer
 from fusec.targets.plain.expressions import (
     ATOM,
     CHOICE,
@@ -79,7 +79,7 @@ class ValueWriter:
         sizes: Mapping[Symbol, str],
         checks: Sequence[str],
         taken: set[str],
-        writer: Board,
+        writer: Writer,
     ) -> None:
         self.body = body
         self.buffers = buffers
@@ -224,9 +224,12 @@ class ValueWriter:
         condition, value = (values[arg] for arg in node.args)
         message = check_parts(node.name)[1]
         value = self.named(value, node.dtype, node.args[1]) if value.strength != ATOM else value
-        self.writer.remarked(
-            f"if (!({condition.text})) return {self.numbers[message]};", message, node.source
-        )
+        line = f"if (!({condition.text})) return {self.numbers[message]};"
+        if len(line) + len(message) + 4 <= self.writer.room:
+            self.writer.line(f"{line} // {message}", node.source)
+        else:  # broken into two, the remark would be none
+            self.writer.line(f"// {message}", node.source)
+            self.writer.line(line, node.source)
         return value
 
     def index(self, expr: Expr, values: Values) -> str:

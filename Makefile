@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants bench-cpu bench-gpu bench-models bench-compile bench-calls lint format clean
+.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -60,6 +60,14 @@ bench-compile: $(INSTALLED) ## Compile time beside TorchInductor's (ARGS="--help
 
 bench-calls: $(INSTALLED) ## What a small call costs, beside eager and TorchDynamo (ARGS="--help")
 	@$(BIN)/python tests/bench/calls.py $(ARGS)
+
+pages: $(INSTALLED) ## Write what today's code prints into the pages that show it
+	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m support.pages --write README.md docs/tour.md $(ARGS)
+
+docs: $(INSTALLED) ## Build the site into build/site
+	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo build/site/index.html
 
 lint: $(INSTALLED) ## Check style, types and layers
 	@$(BIN)/ruff check .

@@ -100,6 +100,8 @@ class KernelSource:
         operations: Arithmetic operations an execution; -1 if symbolic.
         summary: A few words: ``pointwise over 4096 x 1024``.
         flags: What its compiler is told beyond what it always is: of the machine that it is for.
+        plan: What was decided of its loops, and why: a line each.
+        alternatives: What could be asked for instead, in the words of rules about loops.
     """
 
     name: str
@@ -113,6 +115,8 @@ class KernelSource:
     operations: int = -1
     summary: str = ""
     flags: tuple[str, ...] = ()
+    plan: str = ""
+    alternatives: tuple[str, ...] = ()
 
 
 class Generated:
@@ -181,7 +185,7 @@ class KernelHost(Protocol):
     ) -> TuningRun:
         """Search the tunables; see ``tune``."""
 
-    def export(self, kernel: Kernel, path: Path, *, form: Literal["file", "library"]) -> Path:
+    def export(self, kernel: Kernel, path: Path, *, form: str) -> Path:
         """Write the text in use as a file that stands alone; see ``Kernel.export``."""
 
 
@@ -351,18 +355,20 @@ class Kernel:
         """
         return self.host.artifact(self, kind)
 
-    def export(self, path: str | Path, *, form: Literal["file", "library"] = "file") -> Path:
+    def export(self, path: str | Path, *, form: str = "file") -> Path:
         """Write the text in use as a file that runs without fuselab.
 
         Args:
             path: Where; ``.cpp`` or ``.py``.
             form: ``file`` for the kernel and a function that calls it; ``library`` for a
-                ``torch.library`` operator, ``fuselab::NAME``, which ``torch.compile`` understands.
+                ``torch.library`` operator, ``fuselab::NAME``, which ``torch.compile`` understands;
+                ``export/forms.py`` has them all.
 
         Returns:
             The path written.
 
         Raises:
+            BadOption: There is no such form.
             FusecError: The suffix does not fit, the kernel cannot be an operator, or the file
                 cannot be written.
         """

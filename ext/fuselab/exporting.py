@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from fusec.target_api.registry import find_target
+from fusec.export.forms import find_form
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
 
-Form = Literal["file", "library"]
 
-
-def export(kernel: Kernel, name: str, form: Form, folder: Path) -> Path:
+def export(kernel: Kernel, name: str, form: str, folder: Path) -> Path:
     """Write a kernel into a folder, under a name that is not taken.
 
     Args:
         kernel: Whose text in use is written.
-        name: What the user calls it; the file is called that, an operator's ``NAME_op.py``.
+        name: What the user calls it; the file is called that, with the form's ending.
         form: As ``Kernel.export``.
         folder: Where.
 
@@ -28,11 +26,9 @@ def export(kernel: Kernel, name: str, form: Form, folder: Path) -> Path:
     Raises:
         FusecError: As ``Kernel.export``.
     """
-    stem = name.rpartition(".")[2]
-    if form == "library":
-        path = free_path(folder, f"{stem}_op", ".py")
-    else:
-        path = free_path(folder, stem, find_target(kernel.target).suffixes[0])
+    chosen = find_form(form)
+    stem = name.rpartition(".")[2] + chosen.ending
+    path = free_path(folder, stem, chosen.suffixes_for(kernel)[0])
     return kernel.export(path, form=form)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fusec.export.standalone import export_kernel
+from fusec.export.forms import export_kernel
 from fusec.ir.index import Expr
 from fusec.kernel import Argument, Kernel, KernelSource, Runnable, Signature
 from fusec.targets.cpp.toolchain.build import build, load

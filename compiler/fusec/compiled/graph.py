@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -510,9 +510,9 @@ class CompiledGraph:
         part = self._part_of(kernel)
         return artifact(kernel, kind, part.state.options.gpu if part is not None else "sm_90")
 
-    def export(self, kernel: Kernel, path: Path, *, form: Literal["file", "library"]) -> Path:
+    def export(self, kernel: Kernel, path: Path, *, form: str) -> Path:
         """Write a kernel's text in use as a file that stands alone; see ``Kernel.export``."""
-        from fusec.export.standalone import export_kernel
+        from fusec.export.forms import export_kernel
 
         return export_kernel(kernel, path, form=form)
 

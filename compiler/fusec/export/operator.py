@@ -1,14 +1,17 @@
-"""What a kernel is as an operator of torch: its schema in words for the template."""
+"""A kernel as an operator of torch: a Python file that registers it, with its schema."""
 
 from __future__ import annotations
 
 import keyword
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fusec.errors import FusecError
-from fusec.kernel import Signature
+from fusec.export.standalone import python_file, shown_sizes
+from fusec.kernel import Kernel, Signature
+from fusec.target_api.registry import find_target
 
 NAMESPACE = "fuselab"
 
@@ -18,6 +21,18 @@ _RESERVED = frozenset(
     "ARGUMENTS SIZES SHOWN DEVICE build call sizes_of make_outputs laid_out example_inputs main "
     "given sizes made waiting empty arguments tensor shape strides role self out".split()
 )
+
+
+def write_operator(kernel: Kernel, path: Path, sizes: Mapping[str, int]) -> str:
+    """Return a file that registers the kernel with ``torch.library``; see ``forms.Form.write``.
+
+    Raises:
+        FusecError: Nothing is given to the kernel: an operator without a tensor has no device.
+    """
+    signature = kernel.signature
+    source = find_target(kernel.target).whole_text(kernel.source)
+    words = operator_words(signature, kernel.name, source, shown_sizes(signature))
+    return python_file(kernel, path, sizes, "library.py.j2", words)
 
 
 def operator_words(

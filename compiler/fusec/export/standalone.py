@@ -1,9 +1,8 @@
 """Write a kernel as a file that runs without fuselab.
 
 A C++ kernel becomes a ``.cpp`` that says how to build it, or a ``.py`` that builds and calls
-it; a Triton kernel becomes a ``.py``.  Either becomes a ``.py`` that registers it as an operator
-of torch (``operator.py`` here says what that takes).  The Python files need torch (and Triton, or
-a C++ compiler), and show themselves when run as programs.
+it; a Triton kernel becomes a ``.py``.  The Python files need torch (and Triton, or a C++ compiler),
+and show themselves when run as programs.
 """
 
 from __future__ import annotations
@@ -12,73 +11,33 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any
 
 import jinja2
 
-from fusec.errors import BadOption, FusecError
-from fusec.export.operator import operator_words
+from fusec.errors import FusecError
 from fusec.ir.index import Expr
 from fusec.kernel import Kernel, Signature
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
 
-Form = Literal["file", "library"]
-FORMS: tuple[Form, ...] = ("file", "library")
-
-_PYTHON = ".py"
+PYTHON = ".py"
 
 # What a symbolic size is in the file's own example, unless the caller says.
 _EXAMPLE_SIZE = 256
 
 
-def export_kernel(
-    kernel: Kernel,
-    path: Path,
-    *,
-    form: Form = "file",
-    sizes: Mapping[str, int] | None = None,
-) -> Path:
-    """Write the text in use as a file of its own.
+def write_file(kernel: Kernel, path: Path, sizes: Mapping[str, int]) -> str:
+    """Return a file with the kernel and how to call it; see ``forms.Form.write``.
 
-    Args:
-        kernel: The kernel.
-        path: Where; the suffix chooses the kind of file.  Without one, it is the first of the
-            target's ``suffixes``; an operator always gets ``.py``.
-        form: ``file`` for the kernel and a function that calls it, ``library`` for an operator of
-            torch, with what ``torch.compile`` has to know of it.
-        sizes: Values of the symbolic sizes for the file's example.
-
-    Returns:
-        The path written.
-
-    Raises:
-        BadOption: There is no such form.
-        FusecError: The suffix does not go with the kernel, or the file cannot be written.
+    The suffix chooses its language: Python, or the kernel's own.
     """
-    if form not in FORMS:
-        raise BadOption("form", form, FORMS)
-    path = Path(path)
     target = find_target(kernel.target)
-    own = target.suffixes if form == "file" else ()
-    allowed = tuple(dict.fromkeys((*own, _PYTHON)))
-    if not path.suffix:
-        path = path.with_name(path.name + allowed[0])
-    if path.suffix not in allowed:
-        what = "an operator" if form == "library" else f"a {kernel.target} kernel"
-        raise FusecError(
-            f"cannot export {what} as {path.name}", f"end the name in {' or '.join(allowed)}"
-        )
-    if path.suffix != _PYTHON:
+    if path.suffix != PYTHON:
         assert isinstance(target, LibraryTarget)
-        content = _library_file(kernel, target, path)
-    else:
-        content = _python_file(kernel, path, form, sizes or {})
-    try:
-        path.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise FusecError(f"cannot write {path}: {error.strerror or error}") from None
-    return path
+        return _library_file(kernel, target, path)
+    return python_file(kernel, path, sizes, "standalone.py.j2")
 
 
 def _library_file(kernel: Kernel, target: LibraryTarget, path: Path) -> str:
@@ -99,7 +58,7 @@ def _library_file(kernel: Kernel, target: LibraryTarget, path: Path) -> str:
         checks = enumerate(kernel.signature.checks, start=1)
         lines += [f"    {number}: {words}" for number, words in checks]
     header = "\n".join(f"// {line}".rstrip() for line in lines)
-    return f"{header}\n\n{kernel.source.rstrip()}\n"
+    return f"{header}\n\n{find_target(kernel.target).whole_text(kernel.source).rstrip()}\n"
 
 
 def _call_arguments(kernel: Kernel) -> list[str]:
@@ -109,12 +68,26 @@ def _call_arguments(kernel: Kernel) -> list[str]:
     return [*pointers, *numbers]
 
 
-def _python_file(kernel: Kernel, path: Path, form: Form, sizes: Mapping[str, int]) -> str:
+def python_file(
+    kernel: Kernel,
+    path: Path,
+    sizes: Mapping[str, int],
+    layout: str,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """Return a Python file that holds a kernel, builds it and calls it.
+
+    Args:
+        kernel: The kernel.
+        path: Where the file will be.
+        sizes: Values of the symbolic sizes for its example.
+        layout: The template of what stands round the kernel.
+        more: What that template writes beside what all of them do.
+    """
     signature = kernel.signature
-    shown = _shown(signature)
-    layout = "standalone.py.j2" if form == "file" else "library.py.j2"
-    more = operator_words(signature, kernel.name, kernel.source, shown) if form == "library" else {}
+    shown = shown_sizes(signature)
     target = find_target(kernel.target)
+    source = target.whole_text(kernel.source)
     library = isinstance(target, LibraryTarget)
     names = {role: [a.name for a in signature.arguments if a.role == role] for role in _ROLES}
     read = [a.name for a in signature.arguments if a.role != "out"]
@@ -157,7 +130,7 @@ def _python_file(kernel: Kernel, path: Path, form: Form, sizes: Mapping[str, int
         checks=list(signature.checks),
         flags=list(target.export_flags) if isinstance(target, LibraryTarget) else [],
         device=target.export.device,
-        source=_literal(kernel.source) if library else _without_future(kernel.source).strip(),
+        source=_literal(source) if library else _without_future(source).strip(),
         repeats=21,
     )
     # A mistake here would only show at the user's.
@@ -181,7 +154,7 @@ def _tuple(values: Sequence[Expr], sizes: Sequence[str]) -> str:
     return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
 
-def _shown(signature: Signature) -> dict[str, tuple[int, int]]:
+def shown_sizes(signature: Signature) -> dict[str, tuple[int, int]]:
     """Return where each symbolic size can be read off the given tensors."""
     found: dict[str, tuple[int, int]] = {}
     given = [a for a in signature.arguments if a.role != "out"]

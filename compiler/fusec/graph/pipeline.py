@@ -28,12 +28,14 @@ from fusec.graph.products.products_of_halves import multiply_halves
 from fusec.graph.products.wide_results import ask_for_wide_results
 from fusec.graph.products.widened_halves import widen_products
 from fusec.graph.refusals.byte_images import keep_interpolations_of_bytes
+from fusec.graph.simplify.attention_blocks import drop_block_lists
 from fusec.graph.simplify.attention_masks import settle_attention_masks
 from fusec.graph.simplify.cse import merge_common
 from fusec.graph.simplify.extremes import compute_compared_once
 from fusec.graph.simplify.inference_regions import record_nothing_instead
 from fusec.graph.simplify.random_seeds import replace_random
 from fusec.graph.simplify.short_rows import bound_rows
+from fusec.graph.simplify.written_attention import attend_at_once
 from fusec.graph.training.embedding_gradients import add_rows_in_place
 from fusec.graph.training.log_softmax import open_log_softmax
 from fusec.graph.training.narrow_saved import widen_again
@@ -127,6 +129,12 @@ def _may_ask_for_wide_results(options: Options) -> bool:
     return not (options.matmul == "auto" or options.emulate_rounding or options.cuda_graphs)
 
 
+def _attend_at_once(subject: Subject) -> int:
+    before = subject.module
+    subject.module = attend_at_once(before, interpreted=subject.interpreted)
+    return int(subject.module is not before)
+
+
 def _replacing(function: Callable[[fx.GraphModule], fx.GraphModule]) -> Callable[[Subject], int]:
     """Return a pass of what returns another graph where there is something to change."""
 
@@ -170,6 +178,13 @@ PASSES: tuple[Pass, ...] = (
         "a mask that says nothing, or only 'causal', costs attention its fast kernels",
     ),
     Pass(
+        "written_attention",
+        _attend_at_once,
+        frozenset({Form.CAPTURED}),
+        "attention as formulas have it keeps all scores in memory; ATen's does not",
+        applies=lambda options: not options.emulate_rounding,
+    ),
+    Pass(
         "kernel_random",
         lambda s: replace_random(s.module),
         _FUNCTIONAL,
@@ -205,6 +220,12 @@ PASSES: tuple[Pass, ...] = (
         "products of what was half precision before it was widened move half the bytes",
         applies=lambda options: _for_libraries(options) and not options.emulate_rounding,
         after=("widen_half_products",),
+    ),
+    Pass(
+        "attention_blocks",
+        lambda s: drop_block_lists(s.module),
+        _FUNCTIONAL,
+        "attention without a block mask makes no lists of blocks, and saves none",
     ),
     Pass(
         "dead_code",

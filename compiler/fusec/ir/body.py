@@ -217,6 +217,11 @@ class Body:
         return tuple(node for node in self._nodes if isinstance(node, Dot))
 
     @property
+    def attends(self) -> bool:
+        """Whether it multiplies what comes of a product: attention."""
+        return len(self.products) > 1
+
+    @property
     def sums(self) -> tuple[Store, ...]:
         """The stores that add up over rows: ``parts[row // count, column] sums value``.
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import fx
 
 from fusec.abilities import Abilities
 from fusec.graph.facts.notes import Note, NoteKind
@@ -141,6 +142,9 @@ class ResultMeta:
         return True
 
 
+Inline = Callable[[fx.GraphModule, Sequence[object], "type[Lowering]"], list[object]]
+
+
 @dataclass
 class Lowering:
     """The state of lowering one graph: what has been emitted so far.
@@ -162,6 +166,9 @@ class Lowering:
         storage_offsets: Buffer to the first element that torch's fake tensor has for it, where
             that is not 0 (inputs that are views).
         relaid: Buffers whose strides differ from torch's fake tensor (it had gaps).
+        wanted: Which results somebody reads; None where that is not known.
+        inline: Lowers a traced function, given its arguments as values and the class of the
+            ``Lowering`` that is to do it; returns its results. The driver puts it there.
     """
 
     recorder: Recorder
@@ -179,6 +186,8 @@ class Lowering:
     rounds: bool = False
     storage_offsets: dict[str, Expr] = field(default_factory=dict)
     relaid: dict[str, bool] = field(default_factory=dict)
+    wanted: frozenset[int] | None = None
+    inline: Inline | None = None
 
     # -- making values ----------------------------------------------------------------------
 

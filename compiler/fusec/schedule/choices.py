@@ -260,6 +260,8 @@ def may_feed_product(
         buffers: By name.
         products: What matrix products write.
     """
+    if any(consumer.body.attends for consumer in consumers):
+        return "attention reads its tensors from memory"
     name = producer.stores[0].buffer
     operands = {
         load.buffer

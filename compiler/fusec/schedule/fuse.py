@@ -166,6 +166,8 @@ def _product_refusal(first: Body, second: Body) -> Refusal | None:
     """Return why a matrix product does not take the other computation in, or None."""
     if not (first.products or second.products):
         return None
+    if first.attends or second.attends:
+        return Refusal("attention has a kernel of its own")
     if first.products and second.products:
         return Refusal("a kernel computes one matrix product")
     if second.products:

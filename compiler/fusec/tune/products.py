@@ -75,7 +75,7 @@ def choose_products(
         found = {
             step.name: judge(step, result.program)
             for step in result.program.steps
-            if isinstance(step, Compute) and step.body.products
+            if isinstance(step, Compute) and step.body.products and not step.body.attends
         }
         # Their operands are not padded: BLAS would take several times as long.
         for name in [name for name in odd & found.keys() if not found[name].strategy]:

@@ -24,6 +24,7 @@ from IPython.display import display
 from traitlets import Bool, Enum, Float, Unicode
 
 from fusec.errors import FusecError
+from fusec.export.forms import FORMS, find_form, form_names
 from fusec.target_api.registry import AUTO, NAMES, described
 from fuselab.cell.tracebacks import shorten_traceback
 from fuselab.display.outcomes import EditRefused, Table
@@ -364,10 +365,9 @@ class FuseMagics(Magics):
     @argument("file", nargs="?", help="Where to; without one, a name that is not taken here.")
     @argument(
         "--form",
-        choices=("file", "library"),
+        choices=form_names(),
         default="file",
-        help="file: the kernel and how to call it; library: a torch.library operator, with what "
-        "torch.compile has to know of it.",
+        help="; ".join(f"{form.name}: {form.about}" for form in FORMS) + ".",
     )
     def fuse_export(self, line: str) -> None:
         """Write a kernel's text in use as a file that runs without Fuselab."""
@@ -381,7 +381,7 @@ class FuseMagics(Magics):
                     path = export(kernel, args.name, args.form, Path.cwd())
         except (UnknownName, FusecError) as error:
             raise UsageError(f"%fuse_export: {error}") from None
-        what = "a torch.library operator" if args.form == "library" else "a file of its own"
+        what = find_form(args.form).what
         display(Table(("kernel", "written to", "as"), ((args.name, str(path), what),)))
 
     @line_magic

@@ -1,7 +1,30 @@
 """The live panel of a fused cell: see, edit, check and tune its kernels.
 
-A file a tab (``kernels``, ``timings``, ``tuning``); what they share is in ``bench``; work runs
-on the thread of ``worker``; ``editor`` is the only part with JavaScript of its own.
+A file a tab in ``tabs/`` (to add one: ``docs/recipes/add-a-tab.md``), what they are made of in
+``widgets/``; what they share, and the rules that keep a panel calm, in ``context.py``; work runs on
+the thread of ``worker.py``.
+
+``%%fuse --panel`` begins its panel before the cell is compiled (``prepare``): the page reads the
+scripts and makes its part of the widgets meanwhile, and what is left after the result are values.
+A tab after the first is a ``LateTab`` (``tabs/lazy.py``): its widgets are made when somebody opens
+it, its texts and figures by the panel's worker; for the panel that was shown last,
+``tabs/prebuild.py`` does that before, tab by tab, while neither a cell nor the worker runs. The
+worker draws with the cell's lock held, so never beside a measurement.
+
+What a tab shows is written by a pure function in ``display/pages``, which ``%fuse_report --show``
+and the saved report use as well. ``Picture`` is for figures, whatever can be picked (a graph, a
+plot with places on it) and linked lines; the editor, it and the Copy button
+(``widgets/copying.py``) are all the JavaScript there is, and a notebook holds it once
+(``widgets/script.py``). Plain widgets come from ``widgets/plain.py``: those that look the same
+share their layout and style, over all panels, which is half of what a saved notebook would hold.
+``display/plots/search.py`` draws a running search on a copy of its axes. A panel below its cell's
+result has no static form but a line; alone it has the result's.
+
+What the tabs ask of the compiler: ``schedule/step_graph.py`` (a program as a graph, and why two
+computations share a kernel or not), ``inspect/whatif.py`` (a part with other fusions, compared and
+timed), ``timing/step_times.py`` (each kernel and call alone), ``inspect/reschedule.py`` (another
+schedule in use, asked for in the words of ``schedule/rules.py``), ``inspect/sweep.py``,
+``timing/limits.py``, ``inspect/numerics.py``, ``inspect/repro.py``.
 """
 
 from __future__ import annotations

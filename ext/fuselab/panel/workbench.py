@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
-from typing import Any
+from typing import Any, cast
 
 import ipywidgets as widgets
 
 from fuselab.display import words
 from fuselab.panel.context import Bench, Facts, PanelCell
-from fuselab.panel.tabs.fusion import FusionTab
-from fuselab.panel.tabs.guards import GuardsTab
+from fuselab.panel.tabs import TABS
 from fuselab.panel.tabs.kernels import KernelsTab
 from fuselab.panel.tabs.lazy import LateTab
-from fuselab.panel.tabs.numerics import NumericsTab
 from fuselab.panel.tabs.prebuild import Early
-from fuselab.panel.tabs.stages import StagesTab
-from fuselab.panel.tabs.timings import TimingsTab
 from fuselab.panel.tabs.tuning import TuningTab
 from fuselab.panel.widgets import markup, plain
 
@@ -42,23 +38,11 @@ class Workbench(widgets.VBox):
         """
         self.bench = Bench(cell)
         self.head = plain.html()
-        self.tuning = TuningTab(self.bench)
+        late = {kind: kind(self.bench) for kind in TABS}
+        self.late = tuple(late.values())
+        self.tuning = cast(TuningTab, late[TuningTab])
         self.kernels = KernelsTab(self.bench, self.tuning)
-        self.timings = TimingsTab(self.bench)
-        self.fusion = FusionTab(self.bench)
-        # A further tab is a LateTab in a file of its own, and an entry here.
-        self.stages = StagesTab(self.bench)
-        self.guards = GuardsTab(self.bench)
-        self.numerics = NumericsTab(self.bench)
-        self.parts: tuple[Any, ...] = (
-            self.kernels,
-            self.timings,
-            self.tuning,
-            self.fusion,
-            self.stages,
-            self.guards,
-            self.numerics,
-        )
+        self.parts: tuple[KernelsTab | LateTab, ...] = (self.kernels, *self.late)
         self.tabs = plain.make(
             widgets.Tab,
             children=[part.widget for part in self.parts],
@@ -68,9 +52,8 @@ class Workbench(widgets.VBox):
         self.tabs.observe(lambda _: self._opened(), "selected_index")
         self.tuning.on_start.append(lambda: self._open(self.tuning))
         self.kernels.on_shown = self._seen
-        late = [part for part in self.parts if isinstance(part, LateTab)]
         self._early = Early(
-            [self._draw_below, *(self._maker(part) for part in late)],
+            [self._draw_below, *(self._maker(part) for part in self.late)],
             self.bench.worker.submit,
             self._is_busy,
             self._forget,
@@ -93,6 +76,14 @@ class Workbench(widgets.VBox):
         """Whether ``close`` was called."""
         return self.comm is None
 
+    def tab(self, title: str) -> Any:
+        """Return the tab of a title.
+
+        Raises:
+            KeyError: There is none.
+        """
+        return {part.title: part for part in self.parts}[title]
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the worker rests (for scripts and tests); False when time ran out."""
         return self.bench.worker.wait(timeout)
@@ -101,9 +92,8 @@ class Workbench(widgets.VBox):
         """Stop what runs and let go of the cell; ipywidgets keeps a widget until it is closed."""
         self._early.end()
         self.bench.worker.clear()
-        self.timings.close()
-        if self.tuning.running:
-            self.tuning.start_or_stop()
+        for part in self.late:
+            part.close()
         for child in self.children:
             for widget in plain.below(child):
                 widget.close()
@@ -144,21 +134,16 @@ class Workbench(widgets.VBox):
         return False
 
     def _forget(self) -> None:
-        """Let go of what was made early for nothing; the first tabs are short, and stay."""
-        for part in (self.fusion, self.stages, self.guards, self.numerics):
-            part.forget()
+        """Let go of what was made early for nothing; what was not drawn is short, and stays."""
+        for part in self.late:
+            if part.drawn_ahead:
+                part.forget()
 
     def _maker(self, part: LateTab) -> Callable[[], None]:
         def make() -> None:
             part.open()
-            # Their figures take longer than all else, and come below what is read first.
-            if part in (self.timings, self.tuning):
-                return
-            if part is self.stages:  # takes the lock itself, where it needs it
-                part.draw()
-            else:
-                with self.bench.cell.lock:
-                    part.draw()
+            if part.drawn_ahead:
+                part.draw_if_made()
 
         return make
 
@@ -185,17 +170,10 @@ class Workbench(widgets.VBox):
     def _draw(self) -> None:
         """Draw the open tab; never beside a measurement, of another panel either."""
         part = self.parts[self.tabs.selected_index or 0]
-        if isinstance(part, StagesTab):  # it may compile, for which nobody should wait
+        if isinstance(part, LateTab):
             part.draw_if_made()
         else:
-            with self.bench.cell.lock:
-                self._draw_part(part)
-
-    def _draw_part(self, part: Any) -> None:
-        if part is self.kernels:
             self._draw_below()
-        else:
-            part.draw_if_made()
 
     def _draw_below(self) -> None:
         """Make and draw what stands below the editor, which a person looks at first."""

@@ -131,11 +131,11 @@ def test_waiting_can_be_ended_and_taken_up_again(fused: Any) -> None:
 
 def settled(panel: Workbench) -> Any:
     deadline = time.monotonic() + 60
-    while panel.timings.comparing:
+    while panel.tab("Timings").comparing:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert panel.wait(60)
-    return panel.timings
+    return panel.tab("Timings")
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_button_times_the_other_compiler(
     panel: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timings, "PEER", "aot_eager")
-    tab = panel.timings
+    tab = panel.tab("Timings")
     assert tab.peer.description == "TorchInductor"
     tab.peer.click()
     assert tab.peer.description == "Stop"
@@ -164,7 +164,7 @@ def test_a_button_times_the_other_compiler(
 
 def test_a_failure_is_shown_as_such(panel: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timings, "PEER", "no_such_backend")
-    panel.timings.peer.click()
+    panel.tab("Timings").peer.click()
     tab = settled(panel)
     assert "no_such_backend failed" in tab.table.value
     assert panel.bench.problem is None
@@ -178,7 +178,7 @@ def test_stop_frees_the_panel_at_once(panel: Workbench, monkeypatch: pytest.Monk
         return module.forward
 
     monkeypatch.setattr(timings, "PEER", stalled_backend)
-    tab = panel.timings
+    tab = panel.tab("Timings")
     tab.peer.click()
     assert "compiles" in tab.method.value
     panel.kernels.check.click()  # everything else goes on meanwhile
@@ -195,7 +195,7 @@ def test_stop_frees_the_panel_at_once(panel: Workbench, monkeypatch: pytest.Monk
 
 
 def test_shares_of_kernels_and_calls(panel: Workbench) -> None:
-    tab = panel.timings
+    tab = panel.tab("Timings")
     assert "aten.mm" not in tab.table.value
     tab.again.click()
     assert panel.wait(60)
@@ -209,4 +209,4 @@ def test_an_edit_has_a_row_and_a_bar_of_its_own(panel: Workbench) -> None:
     panel.kernels.choice.value = name
     panel.kernels.start_keep()
     assert panel.wait(60)
-    assert f"{name}, the edit" in panel.timings.table.value
+    assert f"{name}, the edit" in panel.tab("Timings").table.value

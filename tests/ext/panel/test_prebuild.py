@@ -98,13 +98,13 @@ def test_the_rest_is_made_once_the_page_has_drawn_the_panel(quick: None) -> None
     drawn(panel)
     assert until(lambda: all(part.made for part in late(panel)))
     assert panel.wait(20)
-    assert panel.numerics.outputs.value
-    assert panel.stages.left.options
+    assert panel.tab("Numerics").outputs.value
+    assert panel.tab("Stages").left.options
     assert panel.bench.problem is None
-    children = panel.fusion.widget.children
+    children = panel.tab("Fusion").widget.children
     drawn(panel)  # in another window
     assert panel.wait(20)
-    assert panel.fusion.widget.children is children
+    assert panel.tab("Fusion").widget.children is children
     panel.close()
 
 
@@ -124,13 +124,13 @@ def test_only_the_latest_panel_is_made_early(quick: None, monkeypatch: pytest.Mo
     second.tabs.selected_index = 4
     assert until(lambda: all(part.made for part in late(second)))
     assert second.wait(20)
-    assert second.stages.left.options
-    assert second.stages.picture.text
+    assert second.tab("Stages").left.options
+    assert second.tab("Stages").picture.text
     assert [part.made for part in first.parts[3:]] == [True, False, False, False]
-    drawing = first.fusion.picture
+    drawing = first.tab("Fusion").picture
     first.tabs.selected_index = 0
     first.tabs.selected_index = 3
-    assert first.fusion.picture is drawing, "what was opened stays"
+    assert first.tab("Fusion").picture is drawing, "what was opened stays"
     for panel in (first, second):
         panel.close()
     assert first.wait(20)
@@ -170,7 +170,7 @@ def test_nothing_is_made_while_a_cell_runs(quick: None, monkeypatch: pytest.Monk
     time.sleep(0.2)
     assert not panel.kernels.more.made
     running[0] = False
-    assert until(lambda: panel.numerics.made)
+    assert until(lambda: panel.tab("Numerics").made)
     assert panel.wait(20)
     panel.close()
 
@@ -181,7 +181,7 @@ def test_a_closed_panel_makes_nothing(quick: None) -> None:
     drawn(panel)
     panel.close()
     time.sleep(0.2)
-    assert not panel.fusion.made
+    assert not panel.tab("Fusion").made
 
 
 def test_a_running_cell_is_seen_from_another_thread() -> None:

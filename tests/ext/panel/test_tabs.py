@@ -62,25 +62,25 @@ def open_tab(panel: Workbench, part: object) -> Any:
 def test_tabs_are_made_when_opened() -> None:
     panel = workbench(FakeCell())
     panel._repr_mimebundle_()
-    late = (*panel.parts[3:], panel.timings.sweep)
+    late = (*panel.parts[3:], panel.tab("Timings").sweep)
     assert not any(part.made or part.widget.children for part in late)
     for part in panel.parts:
         open_tab(panel, part)
     assert all(part.made for part in late)
     assert panel.bench.problem is None, "a cell without graphs has tabs, too"
-    children = panel.fusion.widget.children
-    open_tab(panel, panel.fusion)
-    assert panel.fusion.widget.children is children
+    children = panel.tab("Fusion").widget.children
+    open_tab(panel, panel.tab("Fusion"))
+    assert panel.tab("Fusion").widget.children is children
     panel.close()
 
 
 def test_a_problem_stays_in_the_tab_that_it_is_about(fake: Any) -> None:
-    open_tab(fake, fake.stages)
+    open_tab(fake, fake.tab("Stages"))
     fake.bench.do("Saving", lambda: 1 // 0, "save")
     settle(fake)
-    assert "division" in fake.stages.note.value
-    open_tab(fake, fake.numerics)
-    assert "division" not in fake.numerics.found.value
+    assert "division" in fake.tab("Stages").note.value
+    open_tab(fake, fake.tab("Numerics"))
+    assert "division" not in fake.tab("Numerics").found.value
     assert fake.bench.problem is None
 
 
@@ -126,7 +126,7 @@ def test_looks_are_shared_between_panels() -> None:
 
 
 def test_fusion_explains_the_two_that_are_picked(panel: Workbench) -> None:
-    tab = open_tab(panel, panel.fusion)
+    tab = open_tab(panel, panel.tab("Fusion"))
     names = {node.label: node.name for node in tab.view.before.nodes}
     assert "4 computations in 2 kernels" in tab.head.value
     tab.pick(f"op:{names['gelu']}")
@@ -158,7 +158,7 @@ def test_a_schedule_that_was_tried_is_put_in_use_and_taken_back() -> None:
     fused(*given)
     panel = workbench(fused.result)
     panel._repr_mimebundle_()
-    tab = open_tab(panel, panel.fusion)
+    tab = open_tab(panel, panel.tab("Fusion"))
     assert (tab.use.disabled, tab.back.disabled) == (True, True)
     names = {node.label: node.name for node in tab.view.before.nodes}
     tab.pick(f"op:{names['gelu']}")
@@ -197,7 +197,7 @@ def test_a_schedule_that_is_wrong_is_not_used(
     from fusec.compiled.graph import CompiledGraph
     from fusec.report import Verdict
 
-    tab = open_tab(panel, panel.fusion)
+    tab = open_tab(panel, panel.tab("Fusion"))
     names = {node.label: node.name for node in tab.view.before.nodes}
     tab.picked = [names["gelu"], names["layer_norm"]]
     tab._show()
@@ -221,7 +221,7 @@ def test_what_a_pass_is_worth() -> None:
     fused(torch.randn(16, 32))
     panel = workbench(fused.result)
     panel._repr_mimebundle_()
-    tab = open_tab(panel, panel.fusion)
+    tab = open_tab(panel, panel.tab("Fusion"))
     assert tab.passes.options == ("cse",)
     assert not tab.leave_out.disabled
     tab.leave_out.click()
@@ -246,7 +246,7 @@ def test_a_large_graph_is_drawn_around_a_kernel() -> None:
     fused(torch.randn(4, 8), torch.randn(8, 8))
     panel = workbench(fused.result)
     panel._repr_mimebundle_()
-    tab = open_tab(panel, panel.fusion)
+    tab = open_tab(panel, panel.tab("Fusion"))
     assert tab.around.layout.display is None
     assert len(tab.around.options) == 70
     assert re.findall(r"\((\d+ of \d+) steps\)", tab.picture.text) == ["24 of 108", "24 of 73"]
@@ -267,7 +267,7 @@ def test_a_large_graph_is_drawn_around_a_kernel() -> None:
 
 
 def test_stages_beside_each_other_and_alone(panel: Workbench, tmp_path: Path) -> None:
-    tab = open_tab(panel, panel.stages)
+    tab = open_tab(panel, panel.tab("Stages"))
     assert "fuselab-beside" in tab.picture.text
     assert "data-link" in tab.picture.text
     tab.changes.value = True
@@ -293,7 +293,7 @@ def test_a_stage_that_cannot_be_made_says_so(
 ) -> None:
     from fusec.errors import CompilerNotFound
 
-    tab = open_tab(panel, panel.stages)
+    tab = open_tab(panel, panel.tab("Stages"))
 
     def refuse(*_: object) -> str:
         raise CompilerNotFound("there is no compiler here")
@@ -307,7 +307,7 @@ def test_a_stage_that_cannot_be_made_says_so(
 
 
 def test_saving_where_nothing_can_be_written(panel: Workbench) -> None:
-    tab = open_tab(panel, panel.stages)
+    tab = open_tab(panel, panel.tab("Stages"))
     tab.folder.value = "/proc/nope"
     tab.save.click()
     settle(panel)
@@ -318,14 +318,14 @@ def test_saving_where_nothing_can_be_written(panel: Workbench) -> None:
 
 
 def test_guards_are_shown_with_their_lines(panel: Workbench) -> None:
-    tab = open_tab(panel, panel.guards)
+    tab = open_tab(panel, panel.tab("Guards and breaks"))
     assert "x is a float32 tensor of 16 x 32 on cpu" in tab.text.value
     assert "y = F.gelu(x)" in tab.text.value
     assert "first call" in tab.text.value
 
 
 def test_numerics_compares_and_traces(panel: Workbench) -> None:
-    tab = open_tab(panel, panel.numerics)
+    tab = open_tab(panel, panel.tab("Numerics"))
     tab.compare.click()
     settle(panel)
     assert "Every output is right" in tab.outputs.value
@@ -339,7 +339,7 @@ def test_numerics_compares_and_traces(panel: Workbench) -> None:
 
 
 def test_roofline_and_limit(panel: Workbench) -> None:
-    tab = open_tab(panel, panel.timings)
+    tab = open_tab(panel, panel.tab("Timings"))
     tab.roofline.start_button.click()
     settle(panel)
     assert bytes(tab.roofline.plot.png[:4]) == b"\x89PNG"
@@ -349,7 +349,7 @@ def test_roofline_and_limit(panel: Workbench) -> None:
 
 
 def test_sweep_draws_every_size(panel: Workbench) -> None:
-    tab = open_tab(panel, panel.timings).sweep
+    tab = open_tab(panel, panel.tab("Timings")).sweep
     labels = [label for label, _ in tab.size.options]
     assert any("16" in label for label in labels)
     tab.size.value = next(n for n, label in enumerate(labels) if label.endswith("= 16"))
@@ -525,7 +525,7 @@ def test_who_picks_while_something_runs_is_answered(fake: Workbench) -> None:
 
 
 def test_what_did_not_work_is_shown_above_an_earlier_trace(fake: Any) -> None:
-    tab = open_tab(fake, fake.numerics)
+    tab = open_tab(fake, fake.tab("Numerics"))
     tab.traces = [("cell_3", "an earlier trace")]
     fake.bench.do("Comparing", lambda: 1 // 0)
     settle(fake)

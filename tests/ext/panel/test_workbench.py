@@ -50,7 +50,7 @@ def opened(cell: FakeCell) -> Workbench:
     """Return a panel whose tabs with figures have been opened before."""
     panel = workbench(cell)
     panel.tuning.open()
-    panel.timings.open()
+    panel.tab("Timings").open()
     return panel
 
 
@@ -295,12 +295,12 @@ def test_export_says_where(bench, cell, tmp_path, monkeypatch):
 
     kernel = cell.kernels["gelu_norm"]
     monkeypatch.setattr(kernel, "export", export)
-    bench.kernels.export.click()
+    bench.kernels.exports["file"].click()
     settle(bench)
     assert (tmp_path / "gelu_norm.cpp").read_text() == f"file: {kernel.source}"
     assert "Written to gelu_norm.cpp" in verdict(bench)
     for name in ("gelu_norm_op", "gelu_norm_op_2"):  # a module's name has no dash in it
-        bench.kernels.library.click()
+        bench.kernels.exports["library"].click()
         settle(bench)
         assert (tmp_path / f"{name}.py").read_text() == f"library: {kernel.source}"
         assert f"Written to {name}.py: import {name} registers" in verdict(bench)
@@ -441,17 +441,17 @@ def test_failing_search_is_shown(bench, cell, monkeypatch):
 
 
 def test_timings_tab_draws_when_opened(bench):
-    assert not bench.timings.plot.png
+    assert not bench.tab("Timings").plot.png
     bench.tabs.selected_index = 1
     settle(bench)
-    assert bytes(bench.timings.plot.png[:4]) == b"\x89PNG"
-    assert "eager, whole cell" in bench.timings.table.value
-    assert "interleaved" in bench.timings.method.value
+    assert bytes(bench.tab("Timings").plot.png[:4]) == b"\x89PNG"
+    assert "eager, whole cell" in bench.tab("Timings").table.value
+    assert "interleaved" in bench.tab("Timings").method.value
 
 
 def test_measure_again(bench, cell):
     bench.tabs.selected_index = 1
-    bench.timings.again.click()
+    bench.tab("Timings").again.click()
     settle(bench)
     assert cell.refreshed == 1
 
@@ -491,7 +491,7 @@ def test_callbacks_do_not_wait_for_the_cells_lock(bench, cell):
     bench.tuning.button.click()
     bench.tuning.button.click()
     bench.tabs.selected_index = 1
-    bench.timings.again.click()
+    bench.tab("Timings").again.click()
     took = time.monotonic() - started
     release.set()
     thread.join()

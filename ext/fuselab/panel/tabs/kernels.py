@@ -7,12 +7,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from fusec.export.forms import FORMS, find_form
 from fusec.kernel import Kernel
 from fusec.report import Timing
 from fusec.target_api.registry import find_target
 from fusec.tunables import set_tunables
 from fuselab.display import words
-from fuselab.exporting import Form, export
+from fuselab.exporting import export
 from fuselab.panel.context import Bench, Checked
 from fuselab.panel.tabs.kernels_more import More
 from fuselab.panel.tabs.tuning import TuningTab
@@ -52,24 +53,20 @@ class KernelsTab:
             "Revert", "Drop what was typed; then, back to the generated text", "undo"
         )
         self.tune = plain.button("Tune", "Search the tunables", "sliders")
-        self.export = plain.button("Export", "Write a file that runs without Fuselab", "download")
-        self.library = plain.button(
-            "Export as op",
-            "Write a file that registers it with torch.library, for any torch.compile",
-            "cube",
-        )
+        self.exports = {
+            form.name: plain.button(form.label, f"Write {form.about}", "download") for form in FORMS
+        }
         self.copy = CopyButton("Copy", "Copy the text in the editor to the clipboard")
         self.check.button_style = "primary"
         self.check.on_click(lambda _: self.start_check())
         self.keep.on_click(lambda _: self.start_keep())
         self.revert.on_click(lambda _: self.start_revert())
         self.tune.on_click(lambda _: self._tuning.start_or_stop())
-        self.export.on_click(lambda _: self.start_export())
-        self.library.on_click(lambda _: self.start_export("library"))
+        for name, button in self.exports.items():
+            button.on_click(lambda _, form=name: self.start_export(form))
         self.verdict = plain.html(width="100%", min_height="1.6em")
         self.more = More(bench)
-        actions = [self.check, self.keep, self.revert, self.tune, self.export, self.library]
-        actions.append(self.copy)
+        actions = [self.check, self.keep, self.revert, self.tune, *self.exports.values(), self.copy]
         self.widget = plain.column(
             [
                 plain.row([self.choice, self.summary]),
@@ -117,7 +114,7 @@ class KernelsTab:
         """Go back to the text in use; from there, to the generated one."""
         self._start("Reverting", self._revert)
 
-    def start_export(self, form: Form = "file") -> None:
+    def start_export(self, form: str = "file") -> None:
         """Write the text in use to a file."""
 
         def work(name: str, kernel: Kernel, text: str) -> None:
@@ -210,13 +207,13 @@ class KernelsTab:
                 which = "generated text"
             self._bench.say(f"{name}: back to the {which}")
 
-    def _export(self, name: str, kernel: Kernel, text: str, form: Form) -> None:
+    def _export(self, name: str, kernel: Kernel, text: str, form: str) -> None:
         with self._bench.cell.lock:
             path = export(kernel, name, form, Path.cwd())
         with self._bench.state:
             note = f"Written to {path.name}"
-            if form == "library":
-                note += f": import {path.stem} registers the operator"
+            if then := find_form(form).then:
+                note += f": {then.format(stem=path.stem)}"
             if text != kernel.source:
                 note += " (the text in use; what you typed since is not kept yet)"
             self._bench.say(note)
@@ -257,7 +254,7 @@ class KernelsTab:
     def _show_source(self) -> None:
         kernel = self._bench.kernel
         tuning = self._tuning.running
-        for control in (self.check, self.keep, self.revert, self.export, self.library):
+        for control in (self.check, self.keep, self.revert, *self.exports.values()):
             control.disabled = kernel is None or tuning
         self._tuning.label(self.tune)
         self.tunables.disabled = tuning

@@ -17,9 +17,19 @@ class LateTab:
 
     A tab says its ``title`` and writes ``make`` (its widgets, on the caller's thread), ``draw``
     (fills them; on the worker, without the bench's state held) and, where it has to, ``refresh``.
+    Its class stands in ``TABS``, in ``tabs/__init__.py``.
+
+    Attributes:
+        title: What the panel writes on it.
+        drawn_ahead: Whether it is filled before anybody opens it, while nobody needs the worker;
+            otherwise it is only made, because what it shows takes long and comes second.
+        drawn_locked: Whether the cell's lock is held while it is drawn; one that may compile
+            takes it itself, for as long as it needs it.
     """
 
     title = ""
+    drawn_ahead = True
+    drawn_locked = True
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -56,9 +66,17 @@ class LateTab:
         """Show what is now the case, where that is not shown yet; on the worker."""
 
     def draw_if_made(self) -> None:
-        """Draw, if there is anything to draw on."""
-        if self.made:
+        """Draw, if there is anything to draw on; never beside a measurement."""
+        if not self.made:
+            return
+        if not self.drawn_locked:
             self.draw()
+            return
+        with self._bench.cell.lock:
+            self.draw()
+
+    def close(self) -> None:
+        """Stop what it started, when the panel is closed."""
 
     def refresh(self) -> None:
         """Show what changed in the panel; with the state held."""

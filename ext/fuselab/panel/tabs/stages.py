@@ -22,6 +22,7 @@ class StagesTab(LateTab):
     """One stage, or two side by side."""
 
     title = "Stages"
+    drawn_locked = False
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)

@@ -36,6 +36,7 @@ class TuningTab(LateTab):
     """The search over one kernel's tunables."""
 
     title = "Tuning"
+    drawn_ahead = False  # its figures
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)
@@ -82,6 +83,11 @@ class TuningTab(LateTab):
             else "Search the tunables of the text in use"
         )
         control.disabled = not self.running and (kernel is None or not kernel.tunables)
+
+    def close(self) -> None:
+        """Stop the search."""
+        if self.running:
+            self.start_or_stop()
 
     def start_or_stop(self) -> None:
         """Begin a search for the shown kernel, or end the one that runs; returns at once."""

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from importlib.resources import files
 
 from fusec.ir.scalars import SCALARS
-from fusec.targets.cpp.mathlib import HelperText, available, helper_sources
+from fusec.targets.cpp.mathlib import available, helper_sources
 
+# What writes past the caches, and what a thread does after it.
+STREAM, END = "stream", "end_stream"
 _WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
 
 _OWN = {
@@ -172,20 +174,10 @@ def helper_name(operation: str, kind: str) -> str | None:
     return None
 
 
-def helper_texts(names: Iterable[str]) -> HelperText:
-    """Return declarations and definitions of all helpers that a kernel uses."""
+def helper_texts(names: Iterable[str]) -> str:
+    """Return the text of all helpers that a kernel uses, each behind those that it needs."""
     wanted = sorted(set(names))
     known = available()
     library = helper_sources(name for name in wanted if name in known)
     own = [_own_text(name) for name in wanted if name not in known]
-    heads = [declaration(text) for text in own]
-    return HelperText(
-        library.declarations + "".join(heads),
-        "\n".join(text for text in [library.definitions, *own] if text),
-    )
-
-
-def declaration(text: str) -> str:
-    """Return the declaration of the function that ``text`` defines."""
-    lines = [line for line in text.splitlines() if not line.startswith("//")]
-    return "\n".join(lines[: lines.index("{")]) + ";\n"
+    return "\n".join(text for text in [library, *own] if text)

@@ -9,6 +9,22 @@ from fusec.codegen.common.writer import INDENT, LineWriter
 from fusec.report import SourceLine
 
 WIDTH = 100
+_OPERATORS = (
+    "+ ",
+    "- ",
+    "* ",
+    "/ ",
+    "? ",
+    ": ",
+    "| ",
+    "& ",
+    "== ",
+    "!= ",
+    "< ",
+    "> ",
+    "<= ",
+    ">= ",
+)
 
 
 class Writer(LineWriter):
@@ -18,7 +34,7 @@ class Writer(LineWriter):
         super().__init__(WIDTH, depth)
 
     def line(self, text: str = "", source: SourceLine | None = None) -> None:
-        """Write a line; above the first of those that compute one line of the user's, name it.
+        """Write a line; where it computes another line of the user's than those before, name that.
 
         Args:
             text: Without indentation.
@@ -40,10 +56,8 @@ class Writer(LineWriter):
     ) -> Iterator[None]:
         """Write ``head {``, what the block writes, and ``end``."""
         self.line(f"{head} {{".lstrip(), source)
-        outer, self._source = self._source, None
         with self.indented():
             yield
-        self._source = outer
         self.add(end)
 
     def directive(self, text: str) -> None:
@@ -53,13 +67,38 @@ class Writer(LineWriter):
 
 
 def wrap(text: str, width: int, mark: str = "") -> list[str]:
-    """Break a long line at spaces; what follows is indented, what is broken ends in ``mark``."""
+    """Break a long line; what follows is indented, what is broken ends in ``mark``."""
     indent = "// " if text.startswith("//") else INDENT  # a comment goes on as one
     parts = []
     while len(text) > width:
-        cut = text.rfind(" ", len(INDENT) * 2, width - len(mark))
+        cut = _break(text, len(INDENT) * 2, width - len(mark))
         if cut < 0:
             break
         parts.append(text[:cut] + mark)
         text = indent + text[cut + 1 :]
     return [*parts, text]
+
+
+def _break(text: str, first: int, width: int) -> int:
+    """Return the space to break a line at; -1 if there is none.
+
+    Code is broken where the fewest brackets are open, behind a comma or a semicolon or before an
+    operator; all else at the last space.
+    """
+    last = text.rfind(" ", first, width + 1)
+    if text.startswith(("//", "#")):
+        return last
+    depth, best, found = 0, -1, (0, False)
+    assigned = text.find(" = ", first, width - 1)
+    for place, character in enumerate(text[: width + 1]):
+        depth += (character in "([{") - (character in ")]}")
+        if character != " " or place < first:
+            continue
+        after_comma = text[place - 1] in ",;"
+        if after_comma or text.startswith(_OPERATORS, place + 1):
+            rank = (depth, not after_comma)
+            if best < 0 or rank <= found:
+                best, found = place, rank
+    if best < assigned + 2 and assigned > 0:
+        return assigned + 2  # rather than within what is written to
+    return best if best >= 0 else last

@@ -25,6 +25,7 @@ from fusec.ir.index import (
 from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, check_parts
 from fusec.report import SourceLine
 from fusec.targets.triton.kernels.packed_operands import HELPED, INTERLEAVE
+from fusec.targets.triton.kernels.score_patterns import TANH
 from fusec.targets.triton.plan.tiling import LIMIT, Dim, index_guards, payloads
 from fusec.targets.triton.text import expressions as ex
 from fusec.targets.triton.text.expressions import ATOM, Text
@@ -210,7 +211,7 @@ class Block:
         known = node.name in ("lshift", "rshift") and _within_width(node.args[1], node.dtype)
         if known and not args[0].literal:
             return ex.infix("<<" if node.name == "lshift" else ">>", *args)
-        if node.name in HELPED:
+        if node.name in HELPED or node.name == TANH:
             return ex.call(self.kernel.needs.helper(node.name), *args)
         if node.name == INTERLEAVE:
             return self._interleave(node, args)

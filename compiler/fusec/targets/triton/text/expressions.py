@@ -186,7 +186,13 @@ _TL = {"abs": "tl.abs", "floor": "tl.floor", "ceil": "tl.ceil", "rsqrt": "tl.rsq
 }
 
 # Instructions of the GPU that err by a few units in float32's last place.
-_RELAXED = {"truediv": "/", "exp": "tl.exp", "sigmoid": "tl.sigmoid", "sqrt": "tl.sqrt"}
+_RELAXED = {
+    "truediv": "/",
+    "exp": "tl.exp",
+    "exp2": "tl.exp2",
+    "sigmoid": "tl.sigmoid",
+    "sqrt": "tl.sqrt",
+}
 
 
 def infix(sign: str, left: Text, right: Text) -> Text:

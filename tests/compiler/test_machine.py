@@ -76,7 +76,7 @@ def test_multiprocessors_decide_how_triton_cuts_up() -> None:
 
 
 def test_half_precision_is_as_fast_as_the_machine_says() -> None:
-    from fusec.graph.products.half_speed import half_speed
+    from fusec.graph.facts.half_speed import half_speed
 
     said = HalfSpeed(3.0, 1.0, 0.5)
     with using(replace(X86, half_speed=(("bfloat16", said),))):

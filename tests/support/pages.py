@@ -41,6 +41,8 @@ FIGURES = (
     (re.compile(r"\b\d+\.\d+(?:e[-+]?\d+)?\b"), "NUMBER"),
 )
 
+TRY = "try it"  # what a recipe may write over code that is no file
+
 Run = Callable[[str], str]
 
 
@@ -67,7 +69,7 @@ class Block:
     @property
     def is_code(self) -> bool:
         """Whether it is a cell of the page's notebook."""
-        python = self.language == "python" and not self.title
+        python = self.language == "python" and self.title in ("", TRY)
         return python and not self.note.startswith(("prints", "not run"))
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from support.pages import Block, blocks
+from support.pages import TRY, Block, blocks
 
 COPIED = ("compiler/fusec", "ext/fuselab")
 
@@ -21,7 +21,7 @@ class NotToTheLetter(Exception):
 
 def edits(text: str) -> list[Block]:
     """Return the blocks of a recipe that change files, in order."""
-    return [block for block in blocks(text) if block.title]
+    return [block for block in blocks(text) if block.title not in ("", TRY)]
 
 
 def copy_tree(root: Path, folder: Path) -> None:

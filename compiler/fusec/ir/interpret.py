@@ -14,6 +14,7 @@ import torch
 
 from fusec.ir.body import Body, Compute, Extern, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
+from fusec.ir.library_calls import call_exactly
 from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, Op, Reduce, Scan, check_parts
 from fusec.ir.ops import CHECK_PREFIX
 from fusec.ir.scalars import SCALARS
@@ -307,9 +308,10 @@ def extern_results(
             return type(value)(materialize(item) for item in value)
         return value
 
-    result = step.target(
-        *[materialize(a) for a in step.args],
-        **{k: materialize(v) for k, v in step.kwargs.items()},
+    result = call_exactly(
+        step.target,
+        [materialize(a) for a in step.args],
+        {k: materialize(v) for k, v in step.kwargs.items()},
     )
     if isinstance(result, (tuple, list)):
         return tuple(result)

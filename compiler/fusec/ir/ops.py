@@ -11,6 +11,7 @@ is why ``x * 0`` and ``x + 0`` stay (``-0.0 + 0`` is ``0.0``) while ``x * 1`` go
 from __future__ import annotations
 
 import math
+from typing import TypeGuard
 
 import torch
 
@@ -297,6 +298,11 @@ def checked_place(index: Node, size: Expr, *, wrap: bool = True, what: str = "in
     return check(inside, index, f"{what} out of range")
 
 
+def is_check(node: Node) -> TypeGuard[Op]:
+    """Whether a node is a check at run time."""
+    return isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
+
+
 __all__ = [
     "CHECK_PREFIX",
     "COMPARISONS",
@@ -319,6 +325,7 @@ __all__ = [
     "guard_loads",
     "index_value",
     "indirect",
+    "is_check",
     "load",
     "logical_and",
     "logical_not",

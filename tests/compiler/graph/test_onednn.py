@@ -12,6 +12,10 @@ from torch import nn
 import fusec
 from fusec.graph import choices
 from fusec.graph.choices import onednn_multiplies_faster
+from fusec.inspect.numerics import trace_part
+from fusec.inspect.whatif import what_if
+from fusec.ir.library_calls import call_exactly
+from fusec.schedule.overrides import Wishes
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
@@ -172,3 +176,30 @@ def test_only_where_mkl_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not onednn_multiplies_faster(16384, 768, 8, 16384 * 768)
     monkeypatch.setattr(choices, "is_amd", lambda: False)
     assert not onednn_multiplies_faster(128, 768, 3072, 0)
+
+
+def test_a_product_by_onednn_has_a_reference_in_float64() -> None:
+    # What the Fusion and Numerics tabs compare with; oneDNN itself refuses float64.
+    compiled = fusec.compile(lambda a, b: torch.relu(a @ b) + 1, keep_inputs=True)
+    with torch.no_grad():
+        compiled(matrix(160, 200), matrix(200, 144))
+    assert calls(compiled) == ["_linear_pointwise"]
+    (graph,) = compiled.graphs
+    (part,) = graph.parts
+    found = what_if(graph, part, Wishes(), seconds=0.01)
+    assert [error.ok for error in found.errors] == [True]
+    assert found.errors[0].against_float64 is not None
+    trace = trace_part(part)
+    assert trace.tensors
+
+
+@pytest.mark.parametrize("name", ["mm", "bmm"])
+def test_a_wider_product_is_exact_in_float64(name: str) -> None:
+    operator = getattr(torch.ops.aten, name)
+    left, right = torch.randn(2, 3, 3, dtype=torch.float64)
+    if name == "bmm":
+        left, right = left[None], right[None]
+    with pytest.raises(RuntimeError):
+        operator.dtype(left, right, torch.float32)
+    result = call_exactly(operator.dtype, [left, right, torch.float32], {})
+    torch.testing.assert_close(result, left @ right, rtol=0, atol=0)

@@ -9,7 +9,7 @@ from typing import Self
 from fusec.ir.body import Body, Buffer, axis_sizes
 from fusec.ir.index import Symbol, lower_bound, product
 from fusec.ir.node import Node, Op, free_axes
-from fusec.ir.ops import CHECK_PREFIX, EXPENSIVE
+from fusec.ir.ops import EXPENSIVE, is_check
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.wanted import Wanted
 
@@ -113,11 +113,6 @@ def cost(nodes: Iterable[Node]) -> int:
     return sum(EXPENSIVE.get(node.name, 1) for node in nodes if isinstance(node, Op))
 
 
-def is_check(node: Node) -> bool:
-    """Whether a node is a check at run time."""
-    return isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
-
-
 def extent(axis: Symbol) -> int | None:
     """Return how long an axis is; None where that is not known when the kernel is written."""
     return axis.size.constant if axis.size is not None else 1
@@ -140,4 +135,4 @@ def may_be_empty(symbol: Symbol) -> bool:
     return low is None or low < 1
 
 
-__all__ = ["Decision", "Facts", "cost", "extent", "is_check", "is_even", "may_be_empty", "points"]
+__all__ = ["Decision", "Facts", "cost", "extent", "is_even", "may_be_empty", "points"]

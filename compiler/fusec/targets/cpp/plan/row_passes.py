@@ -10,9 +10,9 @@ from fusec.ir.body import Store, axis_sizes
 from fusec.ir.index import product
 from fusec.ir.node import Load, Node, Op, Scan, walk
 from fusec.ir.ops import EXPENSIVE
+from fusec.targets.cpp.dtypes import C_TYPES
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts
-from fusec.targets.cpp.text.dtypes import C_TYPES
 
 
 @dataclass(frozen=True)

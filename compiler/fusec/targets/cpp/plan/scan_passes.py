@@ -17,10 +17,10 @@ from fusec.ir.body import Store
 from fusec.ir.index import Symbol
 from fusec.ir.node import Cast, Load, Node, Op, Reduce, Scan
 from fusec.ir.ops import EXPENSIVE
+from fusec.targets.cpp.dtypes import HALVES
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import in_blocks, is_position
 from fusec.targets.cpp.plan.facts import Facts
-from fusec.targets.cpp.text.dtypes import HALVES
 
 REALS = (torch.float32, torch.float64)
 

@@ -43,9 +43,6 @@ from fusec.ir.node import (
 )
 from fusec.ir.scalars import COMPARISONS, RANDOM_BITS, RANDOM_WORD, SCALARS, Scalar
 
-# What an operation costs beside an addition, where that is more.
-EXPENSIVE = {name: scalar.cost for name, scalar in SCALARS.items() if scalar.cost > 1}
-
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the register type that values of ``dtype`` are computed in."""
@@ -306,7 +303,6 @@ def is_check(node: Node) -> TypeGuard[Op]:
 __all__ = [
     "CHECK_PREFIX",
     "COMPARISONS",
-    "EXPENSIVE",
     "RANDOM_BITS",
     "RANDOM_WORD",
     "Cast",

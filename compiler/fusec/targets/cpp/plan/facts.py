@@ -9,7 +9,8 @@ from typing import Self
 from fusec.ir.body import Body, Buffer, axis_sizes
 from fusec.ir.index import Symbol, lower_bound, product
 from fusec.ir.node import Node, Op, free_axes
-from fusec.ir.ops import EXPENSIVE, is_check
+from fusec.ir.ops import is_check
+from fusec.ir.scalars import cost_of
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.wanted import Wanted
 
@@ -110,7 +111,7 @@ class Facts:
 
 def cost(nodes: Iterable[Node]) -> int:
     """Return what one evaluation of ``nodes`` costs, in additions."""
-    return sum(EXPENSIVE.get(node.name, 1) for node in nodes if isinstance(node, Op))
+    return sum(cost_of(node.name) for node in nodes if isinstance(node, Op))
 
 
 def extent(axis: Symbol) -> int | None:

@@ -15,12 +15,14 @@ class Abilities:
             wait for each other, and reading the same elements again costs next to nothing.
         atomics: Whether updates are atomic operations of the hardware, of which there is no
             product, and no extreme of floats that heeds NaN.
+        attention: Whether a kernel may compute attention, scores and all.
         float8: Whether kernels convert from and to ``float8_e4m3fn``.
     """
 
     products: bool = False
     many_programs: bool = False
     atomics: bool = False
+    attention: bool = False
     float8: bool = False
 
 

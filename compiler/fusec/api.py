@@ -161,9 +161,14 @@ class CompiledFunction:
         return tuple(f"{g.name}: {g.fallback}" for g in self.graphs if g.fallback)
 
     def reschedule(
-        self, *, apart: Sequence[str] = (), together: Sequence[str] = (), strict: bool = True
+        self,
+        *,
+        apart: Sequence[str] = (),
+        together: Sequence[str] = (),
+        loops: Sequence[str] = (),
+        strict: bool = True,
     ) -> Rescheduled:
-        """Use other fusions from now on; without rules, the compiler's own again.
+        """Use other fusions or loops from now on; without rules, the compiler's own again.
 
         What is compiled already is compiled beside what is in use, checked against eager and
         float64, and takes its place; what is compiled later (for other sizes) follows the rules.
@@ -171,6 +176,7 @@ class CompiledFunction:
         Args:
             apart: Pairs of computations that must not share a kernel: ``"gelu:layer_norm"``.
             together: Pairs that share one wherever it is legal.
+            loops: How the loops of kernels are to run: ``"softmax: rows prefetch=0"``.
             strict: Whether a pair that no graph computes is an error, or may come later.
 
         Returns:
@@ -184,9 +190,11 @@ class CompiledFunction:
         """
         from fusec.inspect.reschedule import check_rules, reschedule
 
-        chosen = replace(self.options, apart=tuple(apart), together=tuple(together))
+        chosen = replace(
+            self.options, apart=tuple(apart), together=tuple(together), loops=tuple(loops)
+        )
         if strict:
-            check_rules(self.graphs, (*chosen.apart, *chosen.together))
+            check_rules(self.graphs, (*chosen.apart, *chosen.together, *chosen.loops))
         found = reschedule(self.graphs, chosen, self.options)
         self.options = self._backend.options = chosen
         self._backend.take(found.kernels)

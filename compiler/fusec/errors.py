@@ -70,6 +70,7 @@ class CompileError(FusecError):
         if first is not None:
             message = f"the kernel does not compile: line {first.line}: {first.message}"
         else:
+            # What the linker and other compilers say has no form but its words.
             lines = [line.strip() for line in output.splitlines() if line.strip()]
             marks = ("undefined reference", "error", "")
             telling = next((line for mark in marks for line in lines if mark in line), "")

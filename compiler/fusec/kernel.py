@@ -63,11 +63,13 @@ class Signature:
         sizes: Names of the symbolic sizes, in order.
         checks: What each run-time check means for the user, such as
             ``"index out of range"``; a failing check raises ``IndexError`` or so in the host.
+        divisions: The numbers of those checks, from 1, that fail where eager divides by zero.
     """
 
     arguments: tuple[Argument, ...]
     sizes: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
+    divisions: frozenset[int] = frozenset()
 
     def digest(self) -> str:
         """Return a hash: two kernels with the same digest can stand in for each other."""
@@ -76,7 +78,9 @@ class Signature:
             + [a.role, a.device]
             for a in self.arguments
         ]
-        data = json.dumps([description, list(self.sizes), list(self.checks)])
+        data = json.dumps(
+            [description, list(self.sizes), list(self.checks), sorted(self.divisions)]
+        )
         return hashlib.sha256(data.encode()).hexdigest()
 
 
@@ -96,6 +100,8 @@ class KernelSource:
         operations: Arithmetic operations an execution; -1 if symbolic.
         summary: A few words: ``pointwise over 4096 x 1024``.
         flags: What its compiler is told beyond what it always is: of the machine that it is for.
+        plan: What was decided of its loops, and why: a line each.
+        alternatives: What could be asked for instead, in the words of rules about loops.
     """
 
     name: str
@@ -109,6 +115,8 @@ class KernelSource:
     operations: int = -1
     summary: str = ""
     flags: tuple[str, ...] = ()
+    plan: str = ""
+    alternatives: tuple[str, ...] = ()
 
 
 class Generated:

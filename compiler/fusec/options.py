@@ -8,7 +8,7 @@ from typing import Any
 from fusec.abilities import Abilities
 from fusec.errors import BadOption
 from fusec.machine import MachineFacts, this_machine
-from fusec.rule_text import read_rules
+from fusec.rule_text import read_loop_rules, read_rules
 from fusec.target_api.base import Target
 from fusec.target_api.registry import AUTO, NAMES, chosen_target, find_target
 
@@ -47,6 +47,9 @@ class Options:
         apart: Pairs of computations that must not share a kernel, by the names that the fusion
             graph shows: ``("gelu:layer_norm",)``; see ``schedule.rules``.
         together: Pairs that share one wherever it is legal, however little that saves.
+        loops: How the loops of kernels are to run, whatever the heuristics say, each by a
+            computation that the kernel makes: ``("softmax: rows prefetch=0",)``; see
+            ``rule_text.loop_rule``.
         without: Passes over the graph to leave out, by the names that the *stages* show
             (``("channels_last",)``): to see what each one is good for. Those that results would be
             wrong without are refused.
@@ -67,6 +70,7 @@ class Options:
     cuda_graphs: bool = False
     apart: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
+    loops: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     tuned: bool = True
     keep_inputs: bool = False
@@ -84,6 +88,8 @@ class Options:
             if given:
                 given = read_rules(name, given)
             object.__setattr__(self, name, tuple(given))  # a list from a mapping will do
+        if self.loops:
+            object.__setattr__(self, "loops", read_loop_rules(self.loops))
         passes: object = self.without  # a name alone, and a list from a mapping, will do
         names = (passes,) if isinstance(passes, str) else tuple(self.without)
         object.__setattr__(self, "without", names)

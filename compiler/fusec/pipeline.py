@@ -28,6 +28,7 @@ from fusec.machine import MachineFacts, using
 from fusec.options import Options
 from fusec.report import Stage
 from fusec.schedule import Schedule, products_of, schedule_program, small_products
+from fusec.schedule.loop_wishes import with_loop_wishes
 from fusec.schedule.overrides import Wishes
 from fusec.schedule.rules import wishes_of
 from fusec.target_api.base import LibraryTarget, Target
@@ -110,8 +111,8 @@ def schedule(state: Compilation) -> Callable[[], str]:
     assert state.program is not None
     products = products_of(state.program)
     options = state.options
-    if options.apart or options.together:
-        rules = wishes_of(state.program, options.apart, options.together)
+    if options.apart or options.together or options.loops:
+        rules = wishes_of(state.program, options.apart, options.together, options.loops)
         state.wishes = state.wishes.over(rules)
     if state.options.matmul == "auto":
         assert state.choose_products is not None
@@ -120,6 +121,8 @@ def schedule(state: Compilation) -> Callable[[], str]:
         if state.options.matmul == "small":
             products = small_products(state.program, products)
         result = schedule_program(state.program, state.wishes, products, state.updated)
+    if state.wishes.loops:
+        result = with_loop_wishes(state.program, result, state.wishes.loops)
     state.schedule = result
     return lambda: str(result)
 
@@ -145,8 +148,14 @@ def emit(state: Compilation) -> Callable[[], str]:
         state.written(state.kernels[name].source)
     state.schedule = replace(state.schedule, program=program)  # type: ignore[type-var]
     host = state.host = emit_host(program, state.by_pointers)
-    kernels = state.kernels.values()
-    return lambda: "\n\n".join([host.text, *(kernel.source.text for kernel in kernels)])
+    sources = list(state.kernels.values())
+    return lambda: "\n\n".join([host.text, *(_with_plan(kernel.source) for kernel in sources)])
+
+
+def _with_plan(source: KernelSource) -> str:
+    """Return a kernel's text below what was decided of it."""
+    lines = [f"  {line}" for line in source.plan.splitlines()]
+    return "\n".join([f"{source.name} was decided so:", *lines, "", source.text])
 
 
 def _generated(step: Compute, program: Program, state: Compilation) -> Generated:

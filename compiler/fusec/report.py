@@ -123,6 +123,7 @@ class FusionDecision:
         fused: Whether they share a kernel because of this decision.
         reason: In plain words.
         bytes_saved: Memory traffic that fusing saves or would save; -1 where unknown.
+        by_traffic: Whether that is all there is to the reason.
     """
 
     producer: str
@@ -130,6 +131,7 @@ class FusionDecision:
     fused: bool
     reason: str
     bytes_saved: int = -1
+    by_traffic: bool = False
 
 
 @dataclass(frozen=True)
@@ -254,6 +256,7 @@ class Verdict:
         eager: Of the whole graph in eager, interleaved with ``graph``.
         seconds: How long the whole check took.
         details: The compiler's full output, a traceback, ...
+        bare: The reason less what ``stage`` and ``line`` say, where it says that as well.
     """
 
     ok: bool
@@ -267,6 +270,7 @@ class Verdict:
     eager: Timing | None = None
     seconds: float = 0.0
     details: str = field(default="", repr=False)
+    bare: str = field(default="", repr=False)
 
     @property
     def max_error(self) -> float:

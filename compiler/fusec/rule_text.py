@@ -1,4 +1,5 @@
-"""Rules about fusion as a user writes them: ``gelu:layer_norm``, pairs of what is to be one kernel.
+"""Rules as a user writes them: ``gelu:layer_norm``, a pair of what is to be one kernel or not;
+``softmax: rows prefetch=0``, how the loops of a kernel are to run.
 
 What they mean for the steps of a program, ``schedule.rules`` says.
 """
@@ -10,6 +11,7 @@ import re
 from fusec.errors import BadOption
 
 ALLOWED = ("pairs of computations as the fusion graph calls them: gelu:layer_norm, add#2:sum",)
+LOOPS_ALLOWED = ("a computation and what is wanted of its loops: softmax: rows prefetch=0 ROWS=4",)
 _NAME = re.compile(r"^(.*?)\s*(?:#\s*(\d+))?$")
 
 
@@ -47,4 +49,49 @@ def name_parts(name: str) -> tuple[str, int]:
     return match[1], int(match[2] or 0)
 
 
-__all__ = ["ALLOWED", "name_parts", "read_rules"]
+def read_loop_rules(given: object) -> tuple[str, ...]:
+    """Return rules as they are kept: a tuple of ``name: kind setting=value``.
+
+    Args:
+        given: A text with semicolons between the rules, or a sequence of texts.
+
+    Raises:
+        BadOption: Something that is no rule.
+    """
+    texts = given.split(";") if isinstance(given, str) else given
+    if not isinstance(texts, (list, tuple)):
+        raise BadOption("loops", given, LOOPS_ALLOWED)
+    found = []
+    for text in texts:
+        name, strategy, settings = loop_rule(str(text))
+        words = [strategy] if strategy else []
+        words += [f"{key}={value}" for key, value in settings]
+        found.append(f"{name}: {' '.join(words)}")
+    return tuple(dict.fromkeys(found))
+
+
+def loop_rule(text: str) -> tuple[str, str, tuple[tuple[str, int], ...]]:
+    """Return the computation that a rule is about, the kind of loops, and the settings.
+
+    After the colon stand, in any order, a kind of loops, techniques to leave out (with 0) and
+    sizes; which there are is for the kernel's target to say (``targets/cpp/plan/wanted.py``).
+
+    Raises:
+        BadOption: It is no rule.
+    """
+    name, colon, rest = (part.strip() for part in text.partition(":"))
+    strategy, settings = "", []
+    for word in rest.replace(",", " ").split():
+        key, sign, value = word.partition("=")
+        if sign and value.lstrip("-").isdigit():
+            settings.append((key, int(value)))
+        elif sign or strategy:
+            raise BadOption("loops", text, LOOPS_ALLOWED)
+        else:
+            strategy = word
+    if not (name and colon and rest):
+        raise BadOption("loops", text, LOOPS_ALLOWED)
+    return name, strategy, tuple(settings)
+
+
+__all__ = ["ALLOWED", "loop_rule", "name_parts", "read_loop_rules", "read_rules"]

@@ -31,7 +31,7 @@ UNARY = (
 CHUNK = 1 << 16
 KERNEL = """\
 #include <stdint.h>
-{declarations}
+{helpers}
 struct Result {{
     double largest;
     uint32_t where;
@@ -108,7 +108,7 @@ extern "C" int speed(int64_t repeats)
     return 0;
 }}
 
-{definitions}"""
+"""
 
 
 class Result(ctypes.Structure):
@@ -151,8 +151,7 @@ def kernel_text(name: str) -> str:
         chunk=CHUNK,
         low=low,
         width=width,
-        declarations=helpers.declarations,
-        definitions=helpers.definitions,
+        helpers=helpers,
     )
 
 

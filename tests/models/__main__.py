@@ -122,7 +122,7 @@ def _gpus(device: str) -> list[str]:
 
 def _settle(folder: str) -> None:
     """Have a cache with what fusec builds once a machine: the native part of calls."""
-    wait = "from fusec.runtime import native; native.types(wait=True)"
+    wait = "from fusec.call import native; native.types(wait=True)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     environment["FUSEC_CACHE_DIR"] = folder
     subprocess.run([sys.executable, "-c", wait], env=environment, check=False)

@@ -17,7 +17,7 @@ import fusec
 from programs.contexts import write
 from programs.nodes import Node, StateProgram
 from programs.shrink import repro, shrunk
-from programs.state import compared, problems, run
+from programs.state import _is_right_without_recomputation, compared, problems, run
 from support.calls import strict_calls
 
 __all__ = ["strict_calls"]  # a fixture of every test here
@@ -169,3 +169,26 @@ def test_a_program_is_made_again() -> None:
     assert write(7).source == write(7).source
     changed = replace(write(7), seed=8)
     assert changed.source == write(7).source
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
+def test_what_a_checkpoint_does_again_is_not_held_against_us(times: int) -> None:
+    """But for that, gradients must be right."""
+    body = ("backward(a, keep=True)", "y = torch.autograd.grad(total(a * a), a)[0]")
+    wanted = program(*body)
+    (made, _, *rest) = wanted.calls[0]
+    call = Node("out = checkpoint(f, a, use_reentrant=False)")
+    wanted = replace(wanted, calls=((made, call, Node('note("a.grad", a.grad)'), *rest),))
+
+    def mine(f: Callable[..., Any]) -> Callable[..., Any]:
+        def call(a: torch.Tensor) -> Any:
+            y = torch.autograd.grad((a * a).sum(), a)[0]  # nothing is saved for a checkpoint
+            del y
+            weights = torch.linspace(0.5, 1.5, 8).reshape(2, 4)
+            a.grad = weights * times
+            return (2 * a.detach() * weights,)
+
+        return call
+
+    found = run(wanted, mine)
+    assert _is_right_without_recomputation(wanted, found, "cpu") == (times == 1)

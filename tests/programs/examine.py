@@ -57,7 +57,7 @@ def prepare(options: argparse.Namespace) -> None:
     os.environ["FUSEC_STRICT"] = "1"
     torch.set_num_threads(min(2, torch.get_num_threads()))
     if options.state:
-        from fusec.runtime import native
+        from fusec.call import native
 
         torch._dynamo.config.recompile_limit = 64  # each call is in a state of its own
         native.types(wait=True)

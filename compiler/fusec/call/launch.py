@@ -48,14 +48,13 @@ class KernelCheckFailed(FusecError, IndexError, RuntimeError):
     """
 
 
-def raise_check(name: str, status: int, checks: Sequence[str]) -> None:
+def raise_check(name: str, status: int, signature: Signature) -> None:
     """Raise what a kernel's non-zero status stands for."""
-    if not 1 <= status <= len(checks):
+    if not 1 <= status <= len(signature.checks):
         raise FusecError(f"kernel {name} failed with status {status}")
-    message = checks[status - 1]
-    if "ZeroDivision" in message:
+    if status in signature.divisions:
         raise RuntimeError("ZeroDivisionError")  # as ATen words it
-    raise KernelCheckFailed(message, f"in kernel {name}")
+    raise KernelCheckFailed(signature.checks[status - 1], f"in kernel {name}")
 
 
 class CppRunnable:
@@ -72,10 +71,10 @@ class CppRunnable:
         self.function: Callable[..., Any] = load(path, entry, argtypes=argtypes)
         self.address: int = ctypes.cast(self.function, ctypes.c_void_p).value or 0
         self.name = name
-        self.checks = signature.checks
+        self.signature = signature
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         """Run once on torch's own number of threads."""
         status = self.function(*[address(t) for t in tensors], *sizes, torch.get_num_threads())
         if status:
-            raise_check(self.name, status, self.checks)
+            raise_check(self.name, status, self.signature)

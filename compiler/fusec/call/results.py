@@ -16,7 +16,7 @@ def expect(
     tensor: torch.Tensor,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
     what: str = "an operator",
 ) -> torch.Tensor:
     """Return an extern call's result laid out as the kernels after it were told.
@@ -28,12 +28,13 @@ def expect(
         tensor: The result.
         shape: What its sizes must be: what was predicted, or promised by ``torch._check``.
         strides: What its strides are to be, in elements.
-        dtype: What its type must be.
+        dtype: What its type must be; None where no kernel reads it.
         what: The operator and its line, for the message.
 
     Raises:
         BrokenPromise: It has other sizes, or another type. No kernel may start on it.
     """
+    dtype = dtype or tensor.dtype
     if tensor.shape != shape or tensor.dtype != dtype:
         returned = f"{list(tensor.shape)}" if tensor.dtype == dtype else f"{tensor.dtype}"
         wanted = f"{list(shape)}" if tensor.dtype == dtype else f"{dtype}"

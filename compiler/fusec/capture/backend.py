@@ -36,6 +36,7 @@ from fusec.capture.graph_inputs import (
     needs_eager,
     updated_inputs,
 )
+from fusec.capture.result_modes import mixes_modes, result_modes
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.devices import GPU, is_gpu
@@ -110,7 +111,8 @@ class Backend:
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
             self.graphs.append(graph)
-            reason = needs_eager(module, example_inputs)
+            records = torch.is_grad_enabled()
+            reason = needs_eager(module, example_inputs) or mixes_modes(module, records)
             if reason:
                 graph.run_in_eager(f"it runs in eager: {reason}")
                 return graph
@@ -126,7 +128,12 @@ class Backend:
                 if any(has_gaps(example_inputs[i]) for i in compiler.views_of_updated):
                     graph.run_in_eager(f"it runs in eager: {_MISPLACED}")
                     return graph
-                if compiler.direct is not None and not graph.fallback:
+                modes = result_modes(module, records)
+                if modes:
+                    if compiler.direct is not None:
+                        compiler.direct.forget_epilogue()
+                    graph.compiled = modes.around(graph.compiled, module)
+                elif compiler.direct is not None and not graph.fallback:
                     if wraps_no_more(graph.compiled, compiler.direct):
                         converts = compiler.autocast and compiler.direct.calls_operators
                         graph.bypass(compiler.direct, converts=converts)

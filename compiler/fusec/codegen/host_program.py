@@ -81,10 +81,12 @@ class _Writer:
         self.names: dict[str, str] = {}
         self.sizes: dict[Symbol, str] = {}
         self.needed = set(program.output_buffers())
+        self.kernels_read: set[str] = set()
         for step in program.steps:
             self.needed |= set(step.reads())
             if isinstance(step, Compute):
                 self.needed |= set(step.writes())
+                self.kernels_read |= set(step.reads())
             elif step.has_unknown_size:
                 self.needed |= set(step.outputs) - {""}
 
@@ -232,7 +234,9 @@ class _Writer:
             if name:
                 target, buffer = self.names[name], self.program.buffers[name]
                 predicted = f"{self.tuple(buffer.shape)}, {self.tuple(buffer.strides)}"
-                predicted += f", {self.dtype(buffer.dtype)}, {_named(step)!r}"
+                # What operators alone read may be of another type than torch's fake one was.
+                dtype = self.dtype(buffer.dtype) if name in self.kernels_read else "None"
+                predicted += f", {dtype}, {_named(step)!r}"
                 self.lines.append(f"{target} = expect({target}, {predicted})")
 
     def is_large_product(self, step: Step) -> bool:

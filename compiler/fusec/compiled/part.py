@@ -26,10 +26,10 @@ from fusec.codegen.host_program import (
     emit_host,
 )
 from fusec.device.plan import DeviceProgram, device_program, wanted
-from fusec.ir.body import RANDOM_SEED, Compute, Extern
+from fusec.ir.body import Compute, Extern, ExternKind
 from fusec.kernel import Kernel, KernelHost, Runnable, simulation
 from fusec.memory.poison import poisoned
-from fusec.memory.readable import Unreadable
+from fusec.memory.readable import Unreadable, require_plain
 from fusec.memory.strided import clone_strided
 from fusec.pipeline import Compilation
 from fusec.report import ExternCall
@@ -80,7 +80,7 @@ class CompiledPart:
             if isinstance(s, Extern) and not s.is_plumbing
         )
         self.draws_seed = any(
-            isinstance(s, Extern) and s.reason == RANDOM_SEED for s in program.steps
+            isinstance(s, Extern) and s.kind is ExternKind.RANDOM_SEED for s in program.steps
         )
         self.calls_operators = any(isinstance(step, Extern) for step in program.steps)
         self._namespace: dict[str, Any] = {}
@@ -264,7 +264,7 @@ class CompiledPart:
             self._namespace[name] = lambda *args: runnable(args[:count], args[count:])
 
     def _failed(self, name: str, status: int) -> None:
-        raise_check(name, status, self.kernels[name].signature.checks)
+        raise_check(name, status, self.kernels[name].signature)
 
     # -- running ----------------------------------------------------------------------------
 
@@ -314,11 +314,15 @@ class CompiledPart:
         self, run: Callable[[list[Any]], list[Any]]
     ) -> Callable[[list[Any]], list[Any]]:
         def call(inputs: list[Any]) -> list[Any]:
+            begun = False
             try:
+                if not inputs:  # no input tells that operators go to somebody else first
+                    require_plain(torch.empty(0), "a new tensor")
+                begun = True
                 return run(inputs)
             except self._surprises:
-                if not inputs:
-                    raise  # it has begun
+                if begun and not inputs:
+                    raise
             return self._by_operators(inputs)
 
         return call

@@ -18,7 +18,7 @@ from fusec.device.start_rows import in_rows
 from fusec.device.step_memory import share_memory, with_frees
 from fusec.device.steps import Call, Join, Memory, Output, Place, Start, Step, Steps
 from fusec.ir.aliases import may_view
-from fusec.ir.body import RANDOM_SEED, Compute, Extern, Program, TensorRef, tensor_refs
+from fusec.ir.body import Compute, Extern, ExternKind, Program, TensorRef, tensor_refs
 from fusec.ir.index import Expr, Symbol
 from fusec.targets.triton.toolchain.launch_records import LaunchRecord
 
@@ -224,7 +224,7 @@ def has_refs(value: object) -> bool:
 def is_random(step: Extern) -> bool:
     """Whether an operator draws from torch's generators."""
     tags = getattr(step.target, "tags", ())
-    return step.reason == RANDOM_SEED or torch.Tag.nondeterministic_seeded in tags
+    return step.kind is ExternKind.RANDOM_SEED or torch.Tag.nondeterministic_seeded in tags
 
 
 __all__ = ["device_steps"]

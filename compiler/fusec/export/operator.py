@@ -11,6 +11,7 @@ from typing import Any
 from fusec.errors import FusecError
 from fusec.export.standalone import python_file, shown_sizes
 from fusec.kernel import Kernel, Signature
+from fusec.target_api.registry import find_target
 
 NAMESPACE = "fuselab"
 
@@ -29,7 +30,8 @@ def write_operator(kernel: Kernel, path: Path, sizes: Mapping[str, int]) -> str:
         FusecError: Nothing is given to the kernel: an operator without a tensor has no device.
     """
     signature = kernel.signature
-    words = operator_words(signature, kernel.name, kernel.source, shown_sizes(signature))
+    source = find_target(kernel.target).whole_text(kernel.source)
+    words = operator_words(signature, kernel.name, source, shown_sizes(signature))
     return python_file(kernel, path, sizes, "library.py.j2", words)
 
 

@@ -58,7 +58,7 @@ def _library_file(kernel: Kernel, target: LibraryTarget, path: Path) -> str:
         checks = enumerate(kernel.signature.checks, start=1)
         lines += [f"    {number}: {words}" for number, words in checks]
     header = "\n".join(f"// {line}".rstrip() for line in lines)
-    return f"{header}\n\n{kernel.source.rstrip()}\n"
+    return f"{header}\n\n{find_target(kernel.target).whole_text(kernel.source).rstrip()}\n"
 
 
 def _call_arguments(kernel: Kernel) -> list[str]:
@@ -87,6 +87,7 @@ def python_file(
     signature = kernel.signature
     shown = shown_sizes(signature)
     target = find_target(kernel.target)
+    source = target.whole_text(kernel.source)
     library = isinstance(target, LibraryTarget)
     names = {role: [a.name for a in signature.arguments if a.role == role] for role in _ROLES}
     read = [a.name for a in signature.arguments if a.role != "out"]
@@ -129,7 +130,7 @@ def python_file(
         checks=list(signature.checks),
         flags=list(target.export_flags) if isinstance(target, LibraryTarget) else [],
         device=target.export.device,
-        source=_literal(kernel.source) if library else _without_future(kernel.source).strip(),
+        source=_literal(source) if library else _without_future(source).strip(),
         repeats=21,
     )
     # A mistake here would only show at the user's.

@@ -140,6 +140,33 @@ def _view_copy(x: torch.Tensor, shape: list[int]) -> torch.Tensor:
     return x.reshape(shape).clone(memory_format=torch.contiguous_format)
 
 
+def _with_exact_statistics(operator: torch._ops.OpOverload) -> Callable[..., object]:
+    """Return torch's own of a batch norm, less a rounding of the statistics that backward reads.
+
+    Eager keeps these in the type of weights or running statistics, if that is wider than the
+    input's (under autocast, say); torch's own rounds them to the input's on the CPU.
+    """
+    rule = get_decompositions([operator])[operator]
+
+    def amended(x: torch.Tensor, weight: torch.Tensor | None, *rest: object) -> object:
+        given = [weight, *rest]
+        wide = any(isinstance(each, torch.Tensor) and each.dtype != x.dtype for each in given)
+        if x.dtype not in (torch.float16, torch.bfloat16) or x.device.type != "cpu" or not wide:
+            return rule(x, weight, *rest)
+        output, *statistics = rule(x.to(torch.float32), weight, *rest)
+        return (output.to(x.dtype), *statistics)
+
+    return amended
+
+
+_BATCH_NORMS = (
+    aten.native_batch_norm.default,
+    aten._native_batch_norm_legit.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_functional.default,
+    aten._batch_norm_with_update_functional.default,
+)
+
 _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.bucketize.Tensor: _bucketize,
     aten.embedding_dense_backward.default: _embedding_dense_backward,
@@ -149,6 +176,7 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.roll.default: _roll,
     aten.silu_backward.default: _silu_backward,
     aten.view_copy.default: _view_copy,
+    **{operator: _with_exact_statistics(operator) for operator in _BATCH_NORMS},
 }
 
 

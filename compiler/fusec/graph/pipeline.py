@@ -28,14 +28,18 @@ from fusec.graph.products.products_of_halves import multiply_halves
 from fusec.graph.products.wide_results import ask_for_wide_results
 from fusec.graph.products.widened_halves import widen_products
 from fusec.graph.refusals.byte_images import keep_interpolations_of_bytes
+from fusec.graph.simplify.attention_blocks import drop_block_lists
 from fusec.graph.simplify.attention_masks import settle_attention_masks
 from fusec.graph.simplify.cse import merge_common
 from fusec.graph.simplify.extremes import compute_compared_once
+from fusec.graph.simplify.inference_regions import record_nothing_instead
 from fusec.graph.simplify.random_seeds import replace_random
 from fusec.graph.simplify.short_rows import bound_rows
+from fusec.graph.simplify.written_attention import attend_at_once
 from fusec.graph.training.embedding_gradients import add_rows_in_place
 from fusec.graph.training.log_softmax import open_log_softmax
 from fusec.graph.training.narrow_saved import widen_again
+from fusec.graph.training.norm_inputs import round_norm_inputs, round_what_they_follow_from
 from fusec.graph.training.rematerialize import activate_again
 from fusec.graph.training.rematerialize_inputless import compute_inputless_again
 from fusec.graph.training.returned_inputs import drop_returned_inputs
@@ -125,6 +129,12 @@ def _may_ask_for_wide_results(options: Options) -> bool:
     return not (options.matmul == "auto" or options.emulate_rounding or options.cuda_graphs)
 
 
+def _attend_at_once(subject: Subject) -> int:
+    before = subject.module
+    subject.module = attend_at_once(before, interpreted=subject.interpreted)
+    return int(subject.module is not before)
+
+
 def _replacing(function: Callable[[fx.GraphModule], fx.GraphModule]) -> Callable[[Subject], int]:
     """Return a pass of what returns another graph where there is something to change."""
 
@@ -155,10 +165,24 @@ PASSES: tuple[Pass, ...] = (
         required="the decomposition rounds otherwise than eager",
     ),
     Pass(
+        "inference_regions",
+        _replacing(record_nothing_instead),
+        frozenset({Form.CAPTURED}),
+        "blocks of inference mode only switch autograd off",
+        required="AOTAutograd fails on views in inference mode, and leaves torch broken",
+    ),
+    Pass(
         "attention_masks",
         _replacing(settle_attention_masks),
         frozenset({Form.CAPTURED}),
         "a mask that says nothing, or only 'causal', costs attention its fast kernels",
+    ),
+    Pass(
+        "written_attention",
+        _attend_at_once,
+        frozenset({Form.CAPTURED}),
+        "attention as formulas have it keeps all scores in memory; ATen's does not",
+        applies=lambda options: not options.emulate_rounding,
     ),
     Pass(
         "kernel_random",
@@ -168,11 +192,19 @@ PASSES: tuple[Pass, ...] = (
         applies=lambda options: not options.eager_random,
     ),
     Pass(
+        "norm_inputs",
+        lambda s: round_norm_inputs(s.module),
+        frozenset({Form.JOINT}),
+        "a norm's input is the same number for its statistics and for backward",
+        required="of equal elements in half precision, gradients would be their rounding",
+    ),
+    Pass(
         "widen_half_products",
         lambda s: widen_products(s.module, rounds_as_eager=s.options.emulate_rounding),
         _FUNCTIONAL,
         "half-precision products run in float32 where this processor is faster at that",
         applies=_for_libraries,
+        after=("norm_inputs",),
     ),
     Pass(
         "bias_epilogue",
@@ -188,6 +220,12 @@ PASSES: tuple[Pass, ...] = (
         "products of what was half precision before it was widened move half the bytes",
         applies=lambda options: _for_libraries(options) and not options.emulate_rounding,
         after=("widen_half_products",),
+    ),
+    Pass(
+        "attention_blocks",
+        lambda s: drop_block_lists(s.module),
+        _FUNCTIONAL,
+        "attention without a block mask makes no lists of blocks, and saves none",
     ),
     Pass(
         "dead_code",
@@ -278,6 +316,14 @@ PASSES: tuple[Pass, ...] = (
         frozenset({Form.JOINT}),
         "backward computes activations again from what is saved anyway",
         after=("cse", "rematerialize_upcasts"),
+    ),
+    Pass(
+        "kept_for_norm_inputs",
+        lambda s: round_what_they_follow_from(s.module),
+        frozenset({Form.SPLIT}),
+        "a norm's input that backward computes again follows from the same numbers",
+        after=("norm_inputs",),
+        required="of equal elements in half precision, gradients would be their rounding",
     ),
     Pass(
         "rematerialize_constants",

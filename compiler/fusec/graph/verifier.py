@@ -102,7 +102,7 @@ def _has_tensors(value: Any) -> bool:
 
 
 def _is_shape_error(error: Exception) -> bool:
-    text = str(error)
+    text = str(error)  # torch raises RuntimeError for these as for all else
     return any(word in text for word in ("shape", "size of tensor", "dimension", "must match"))
 
 

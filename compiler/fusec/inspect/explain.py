@@ -95,6 +95,7 @@ def _graph_lines(graph: CompiledGraph) -> Iterator[str]:
         yield f"passes that changed the graph: {', '.join(changed)}"
     for kernel in graph.kernels:
         yield f"kernel {kernel.name}: {kernel.generated.summary}"
+        yield from (f"  {line}" for line in kernel.generated.plan.splitlines())
     for call in graph.externs:
         yield _located(f"calls {call.name}: {call.reason}", call.where)
     for part in graph.parts:

@@ -11,6 +11,7 @@ from fusec.build.queue import BuildQueue
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.errors import FusecError
+from fusec.ir.body import Program
 from fusec.options import Options
 from fusec.pipeline import Compilation, run_stages
 from fusec.report import Stage, Verdict
@@ -152,13 +153,11 @@ def _reschedule_graph(
             program = part.state.program
             if program is None:
                 continue
-            wanted = wishes_of(program, options.apart, options.together)
-            if wanted == wishes_of(program, before.apart, before.together):
+            wanted = _wishes(program, options)
+            if wanted == _wishes(program, before):
                 continue
             first = graph.first_of(part)
-            if wanted == wishes_of(
-                program, first.state.options.apart, first.state.options.together
-            ):
+            if wanted == _wishes(program, first.state.options):
                 new, stages = first, None
             else:
                 taken = [k.name for g in graphs for k in g.kernels if k.name not in part.kernels]
@@ -176,9 +175,15 @@ def _reschedule_graph(
     return found
 
 
+def _wishes(program: Program, options: Options) -> Wishes:
+    return wishes_of(program, options.apart, options.together, options.loops)
+
+
 def _own(part: CompiledPart, options: Options) -> Options:
     """Return a part's options with other rules: its name and target stay as they were."""
-    return replace(part.state.options, apart=options.apart, together=options.together)
+    return replace(
+        part.state.options, apart=options.apart, together=options.together, loops=options.loops
+    )
 
 
 def _carry_edits(old: CompiledPart, new: CompiledPart) -> None:

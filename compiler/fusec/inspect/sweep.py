@@ -30,12 +30,17 @@ class Size:
     Attributes:
         value: What it was in the latest call.
         places: Input number and dimension of each size of that value: they vary together.
-        label: For people: ``x.size(0)``.
+        name: For people: ``x.size(0)``.
     """
 
     value: int
     places: tuple[tuple[int, int], ...]
-    label: str
+    name: str
+
+    @property
+    def label(self) -> str:
+        """The name with the value: ``x.size(0) = 64``."""
+        return f"{self.name} = {self.value}"
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ def sizes_of(graph: CompiledGraph) -> list[Size]:
         name = names[number] if number < len(names) else f"input {number}"
         # The first place is the one that it is called by.
         where = [first, *(place for place in where if place != first)]
-        found.append(Size(value, tuple(where), f"{name}.size({dim}) = {value}"))
+        found.append(Size(value, tuple(where), f"{name}.size({dim})"))
     tensors = [
         (n not in fixed, t.numel(), -n) for n, t in enumerate(inputs) if isinstance(t, torch.Tensor)
     ]

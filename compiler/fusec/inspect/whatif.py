@@ -32,6 +32,7 @@ class WhatIf:
     Attributes:
         wishes: What was asked for.
         kernels: The kernels that came of it, by name.
+        texts: Their texts, in the same order.
         now: Time of the part as it is in use.
         then: Time of the part as it would be, interleaved with ``now``.
         errors: How far its outputs are from those in use; empty where it draws random numbers.
@@ -41,6 +42,7 @@ class WhatIf:
 
     wishes: Wishes
     kernels: tuple[str, ...]
+    texts: tuple[str, ...]
     now: Timing
     then: Timing
     errors: tuple[OutputError, ...]
@@ -113,7 +115,8 @@ def what_if(
         why(view, a, b) for a, b in pairs if not set(known[a].kernels) & set(known[b].kernels)
     )
     kernels = tuple(other.kernels)
-    return WhatIf(wishes, kernels, times["now"], times["then"], errors, view, refused)
+    texts = tuple(kernel.source for kernel in other.kernels.values())
+    return WhatIf(wishes, kernels, texts, times["now"], times["then"], errors, view, refused)
 
 
 def _exact(part: CompiledPart, inputs: list[Any]) -> list[torch.Tensor | None] | None:

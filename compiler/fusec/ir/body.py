@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 
 import torch
 
@@ -216,6 +217,11 @@ class Body:
         return tuple(node for node in self._nodes if isinstance(node, Dot))
 
     @property
+    def attends(self) -> bool:
+        """Whether it multiplies what comes of a product: attention."""
+        return len(self.products) > 1
+
+    @property
     def sums(self) -> tuple[Store, ...]:
         """The stores that add up over rows: ``parts[row // count, column] sums value``.
 
@@ -350,14 +356,27 @@ class Compute:
         return self.body.writes()
 
 
-# Why a step that the user did not ask for calls something.
-OWNED_TENSOR = "a tensor that the graph owns"
-RANDOM_SEED = "the seed of the graph's random numbers"
-UNINITIALIZED = "memory that nothing has written yet"
-PROMISE = "a promise of the program's, which is looked at before anything relies on it"
-GAPS = "a result lies in memory as in eager, with gaps"
-# What is added to the reason of a matrix product's call where a kernel is to take its place.
-ODD_ROWS = "but for one whose rows are no multiples of 16 bytes"
+class ExternKind(Enum):
+    """What a call is there for: an operator of the user's, or something that the program needs."""
+
+    OPERATOR = auto()
+    OWNED_TENSOR = auto()
+    RANDOM_SEED = auto()
+    UNINITIALIZED = auto()
+    PROMISE = auto()
+    GAPS = auto()
+
+
+# What is said of a call that the user did not ask for.
+PLUMBING = {
+    ExternKind.OWNED_TENSOR: "a tensor that the graph owns",
+    ExternKind.RANDOM_SEED: "the seed of the graph's random numbers",
+    ExternKind.UNINITIALIZED: "memory that nothing has written yet",
+    ExternKind.PROMISE: (
+        "a promise of the program's, which is looked at before anything relies on it"
+    ),
+    ExternKind.GAPS: "a result lies in memory as in eager, with gaps",
+}
 
 
 @dataclass(frozen=True)
@@ -372,11 +391,14 @@ class Extern:
         kwargs: Likewise by name.
         outputs: Names of the buffers that the result binds to, in order; an empty name where a
             part of the result is used by nobody.
-        reason: Why no kernel is generated, in words.
+        reason: Why no kernel is generated, in words; nothing is decided on them.
         mutates: Buffers that it writes to in place.
         where: The user's line.
         body: The same as a loop nest, where a kernel could do it as well; or None.
         label: The operator's name.
+        kind: What it is there for.
+        odd_rows: Whether it is a product that writes rows which are no multiples of 16 bytes, and
+            of which a kernel is to take the place.
     """
 
     name: str
@@ -389,6 +411,8 @@ class Extern:
     where: SourceLine | None = None
     body: Body | None = None
     label: str = ""
+    kind: ExternKind = ExternKind.OPERATOR
+    odd_rows: bool = False
 
     def reads(self) -> tuple[str, ...]:
         """Return the buffers that it reads."""
@@ -407,7 +431,7 @@ class Extern:
     @property
     def is_plumbing(self) -> bool:
         """Whether it is no operator of the user's, but something that the program needs."""
-        return self.reason in (OWNED_TENSOR, RANDOM_SEED, UNINITIALIZED, PROMISE, GAPS)
+        return self.kind is not ExternKind.OPERATOR
 
 
 Step = Compute | Extern

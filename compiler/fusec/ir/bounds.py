@@ -17,6 +17,7 @@ from collections.abc import Callable
 import torch
 
 from fusec.ir.index import lower_bound, upper_bound
+from fusec.ir.intervals import Interval, either
 from fusec.ir.node import (
     CHECK_PREFIX,
     Cast,
@@ -28,13 +29,13 @@ from fusec.ir.node import (
     current_recorder,
     known_value,
 )
-
-Interval = tuple[float, float]
+from fusec.ir.scalars import SCALARS
 
 _DEPTH = 40  # operations that are looked through
 _EXACT = 1 << 53  # integers beyond this are not exact here
 _SLACK = {torch.float64: 2.0**-50, torch.float32: 2.0**-21}  # four units in the last place
 _TINY = 1e-30
+_OTHERS = {"interleave": either}  # of two tensors, for which there is no scalar operation
 
 
 def bounds(node: Node, depth: int = _DEPTH) -> Interval | None:
@@ -132,7 +133,8 @@ def _of_operation(node: Op, depth: int) -> Interval | None:
         return bounds(node.args[1], depth)
     if node.name == "where":
         return _of_where(node, depth)
-    rule = _RULES.get(node.name)
+    scalar = SCALARS.get(node.name)
+    rule = _OTHERS.get(node.name) if scalar is None else scalar.interval
     if rule is None:
         return None
     given = []
@@ -188,69 +190,6 @@ def _refined(found: Interval, condition: Node, value: Node, *, holds: bool) -> I
         low = max(low, limit + 1 if whole and name == "gt" else limit)
     # a half that is never taken has no values: any will do
     return (low, high) if low <= high else found
-
-
-def _product(a: Interval, b: Interval) -> Interval:
-    corners = [x * y for x in a for y in b]
-    return min(corners), max(corners)
-
-
-def _quotient(a: Interval, b: Interval) -> Interval | None:
-    if b[0] != b[1] or b[0] == 0:
-        return None
-    corners = (a[0] / b[0], a[1] / b[0])
-    return min(corners), max(corners)
-
-
-def _floor_quotient(a: Interval, b: Interval) -> Interval | None:
-    if b[0] != b[1] or b[0] <= 0:
-        return None
-    return a[0] // b[0], a[1] // b[0]
-
-
-def _cut_quotient(a: Interval, b: Interval) -> Interval | None:
-    if b[0] != b[1] or b[0] <= 0:
-        return None
-    return math.trunc(a[0] / b[0]), math.trunc(a[1] / b[0])
-
-
-def _remainder(a: Interval, b: Interval) -> Interval | None:
-    if b[0] != b[1] or b[0] <= 0:
-        return None
-    return 0, min(b[0], a[1]) if a[0] >= 0 else b[0]
-
-
-def _common_bits(a: Interval, b: Interval) -> Interval | None:
-    least = [x for x in (a, b) if x[0] >= 0]
-    return (0, min(x[1] for x in least)) if least else None
-
-
-def _shifted_right(a: Interval, b: Interval) -> Interval | None:
-    if b[0] != b[1] or not 0 <= b[0] < 64:
-        return None
-    return int(a[0]) >> int(b[0]), int(a[1]) >> int(b[0])
-
-
-_RULES: dict[str, Callable[..., Interval | None]] = {
-    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
-    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
-    "mul": _product,
-    "neg": lambda a: (-a[1], -a[0]),
-    "abs": lambda a: (max(a[0], -a[1], 0), max(abs(a[0]), abs(a[1]))),
-    "maximum": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
-    "minimum": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
-    "floor": lambda a: (math.floor(a[0]), math.floor(a[1])),
-    "ceil": lambda a: (math.ceil(a[0]), math.ceil(a[1])),
-    "trunc": lambda a: (math.trunc(a[0]), math.trunc(a[1])),
-    "round": lambda a: (round(a[0]), round(a[1])),
-    "truediv": _quotient,
-    "floordiv": _floor_quotient,
-    "truncdiv": _cut_quotient,
-    "remainder": _remainder,
-    "bitwise_and": _common_bits,
-    "rshift": _shifted_right,
-    "interleave": lambda a, b: (min(a[0], b[0]), max(a[1], b[1])),
-}
 
 
 __all__ = ["Interval", "bounds", "decide"]

@@ -15,25 +15,9 @@ import torch
 from fusec.ir.body import Body, Compute, Extern, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.library_calls import call_exactly
-from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, Op, Reduce, Scan
-from fusec.ir.ops import CHECK_PREFIX, RANDOM_BITS, RANDOM_WORD
-from fusec.random import random_bits, random_word
-
-_UNARY = {
-    "neg": torch.neg,
-    "bitwise_not": torch.bitwise_not,
-    "logical_not": torch.logical_not,
-    "lgamma": torch.lgamma,
-    "digamma": torch.digamma,
-    "sign": torch.sign,
-}
-_BINARY = {
-    "truediv": torch.true_divide,
-    "lshift": torch.bitwise_left_shift,
-    "rshift": torch.bitwise_right_shift,
-    "floordiv": lambda x, y: torch.div(x, y, rounding_mode="floor"),
-    "truncdiv": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
-}
+from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, Op, Reduce, Scan, check_parts
+from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.scalars import SCALARS
 
 
 class CheckFailed(IndexError):
@@ -109,19 +93,9 @@ class _Evaluator:
         assert isinstance(node, Op)
         if node.name.startswith(CHECK_PREFIX):
             if not bool(args[0].all()):
-                raise CheckFailed(node.name.removeprefix(CHECK_PREFIX))
+                raise CheckFailed(check_parts(node.name)[1])
             return args[1]
-        if node.name == "where":
-            return torch.where(args[0], args[1], args[2])
-        if node.name == RANDOM_BITS:
-            return random_bits(args[0], args[1], args[2], int(args[3].reshape(-1)[0]))
-        if node.name == RANDOM_WORD:
-            return random_word(*args)
-        if len(args) == 1:
-            function = _UNARY.get(node.name) or getattr(torch, node.name)
-        else:
-            function = _BINARY.get(node.name) or getattr(torch, node.name)
-        result = function(*args)
+        result = SCALARS[node.name].reference(*args)
         assert isinstance(result, torch.Tensor)
         return result if result.dtype == dtype else result.to(dtype)
 

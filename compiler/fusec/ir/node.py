@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy
@@ -31,8 +32,26 @@ if TYPE_CHECKING:
 Number = int | float | bool
 
 # An ``Op`` whose name begins so yields its second argument where the first one, a bool, holds; the
-# kernel fails with the rest of the name elsewhere.
+# kernel fails elsewhere. What fails and the message are the rest of the name.
 CHECK_PREFIX = "check:"
+
+
+class CheckKind(Enum):
+    """What a run-time check is of, which decides what eager raises where it fails."""
+
+    INDEX = "index"
+    DIVISION = "division"
+
+
+def check_name(kind: CheckKind, message: str) -> str:
+    """Return the name of the operation that checks."""
+    return f"{CHECK_PREFIX}{kind.value}:{message}"
+
+
+def check_parts(name: str) -> tuple[CheckKind, str]:
+    """Return what an operation checks, and the message where that fails."""
+    kind, _, message = name.removeprefix(CHECK_PREFIX).partition(":")
+    return CheckKind(kind), message
 
 
 class Node:
@@ -133,7 +152,7 @@ class Load(Node):
 
 
 class Op(Node):
-    """Scalar maths: a name of ``ops.SCALAR_OPS`` over argument values.
+    """Scalar maths: a name of ``scalars.SCALARS`` over argument values.
 
     A ``where`` has the arguments (condition, then, else).
     """

@@ -10,8 +10,7 @@ is why ``x * 0`` and ``x + 0`` stay (``-0.0 + 0`` is ``0.0``) while ``x * 1`` go
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
+import math
 
 import torch
 
@@ -20,6 +19,7 @@ from fusec.ir.index import Expr
 from fusec.ir.node import (
     CHECK_PREFIX,
     Cast,
+    CheckKind,
     Const,
     IndexValue,
     Load,
@@ -27,6 +27,8 @@ from fusec.ir.node import (
     Number,
     Op,
     cast,
+    check_name,
+    check_parts,
     const,
     float32_value,
     index_value,
@@ -38,44 +40,10 @@ from fusec.ir.node import (
     scan,
     source_line,
 )
+from fusec.ir.scalars import COMPARISONS, RANDOM_BITS, RANDOM_WORD, SCALARS, Scalar
 
-# name -> number of arguments, by what they take and give
-FLOAT_UNARY = frozenset(
-    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt tanh sigmoid erf erfc sin cos tan sinh cosh "
-    "asin acos atan asinh acosh atanh lgamma digamma erfinv floor ceil trunc round".split()
-)
-ANY_UNARY = frozenset("neg abs sign".split())
-BOOL_FROM_FLOAT = frozenset("isnan isinf signbit".split())
-INT_UNARY = frozenset({"bitwise_not"})
-ARITHMETIC = frozenset("add sub mul maximum minimum remainder fmod pow".split())
-FLOAT_BINARY = frozenset("truediv atan2 fmax fmin copysign hypot nextafter".split())
-INT_BINARY = frozenset("floordiv truncdiv bitwise_and bitwise_or bitwise_xor lshift rshift".split())
-COMPARISONS = frozenset("eq ne lt le gt ge".split())
-RANDOM_BITS = "random_bits"
-RANDOM_WORD = "random_word"
-BOOL_BINARY = frozenset("logical_and logical_or logical_xor".split())
-
-SCALAR_OPS = (
-    FLOAT_UNARY
-    | ANY_UNARY
-    | BOOL_FROM_FLOAT
-    | INT_UNARY
-    | ARITHMETIC
-    | FLOAT_BINARY
-    | INT_BINARY
-    | COMPARISONS
-    | BOOL_BINARY
-    | {"logical_not", "where", RANDOM_BITS, RANDOM_WORD}
-)
-
-# What an operation costs beside an addition; used to decide what may be computed twice.
-EXPENSIVE = dict.fromkeys(
-    "exp exp2 expm1 log log2 log10 log1p tanh sigmoid erf erfc sin cos tan sinh cosh asin "
-    "acos atan asinh acosh atanh lgamma digamma erfinv pow atan2 hypot remainder fmod "
-    "floordiv truncdiv one_plus_erf one_plus_erf_for_half one_plus_erf_for_bfloat16 "
-    "one_plus_tanh exp_for_half sigmoid_for_half".split(),
-    10,
-) | {"truediv": 4, "sqrt": 4, "rsqrt": 5, RANDOM_BITS: 40, RANDOM_WORD: 40}
+# What an operation costs beside an addition, where that is more.
+EXPENSIVE = {name: scalar.cost for name, scalar in SCALARS.items() if scalar.cost > 1}
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -83,28 +51,13 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-_FOLD: dict[str, Callable[[Number, Number], Number]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-}
-
-
 def unary(name: str, x: Node) -> Node:
-    """Return ``name(x)``; see the tables above for the names."""
-    if name in BOOL_FROM_FLOAT:
-        return op(name, (x,), torch.bool)
+    """Return ``name(x)``; ``scalars`` has the names."""
     if name == "bitwise_not" and x.dtype == torch.bool:
         return logical_not(x)
     if name == "neg" and isinstance(x, Const) and x.dtype != torch.bool:
         return const(-x.value, x.dtype)
-    return op(name, (x,), x.dtype)
+    return op(name, (x,), SCALARS[name].gives or x.dtype)
 
 
 def binary(name: str, x: Node, y: Node) -> Node:
@@ -115,34 +68,26 @@ def binary(name: str, x: Node, y: Node) -> Node:
     """
     if x.dtype != y.dtype:
         raise TypeError(f"{name} of {x.dtype} and {y.dtype}")
-    result = torch.bool if name in COMPARISONS or name in BOOL_BINARY else x.dtype
+    result = SCALARS[name].gives or x.dtype
     folded = _fold(name, x, y, result)
     return folded if folded is not None else op(name, (x, y), result)
 
 
 def _fold(name: str, x: Node, y: Node, result: torch.dtype) -> Node | None:
-    if isinstance(x, Const) and isinstance(y, Const) and name in _FOLD:
-        if x.dtype == torch.bool and name in ("add", "sub", "mul"):
+    scalar = SCALARS[name]
+    if isinstance(x, Const) and isinstance(y, Const) and scalar.fold is not None:
+        if x.dtype == torch.bool and scalar.gives is None:
             return None
-        value = _FOLD[name](known_value(x), known_value(y))
+        value = scalar.fold(known_value(x), known_value(y))
         if result in (torch.float32, torch.bool, torch.float64):
             # one operation on float32 values, computed in float64 and rounded, is exact enough:
             # +, -, * round correctly twice over (53 >= 2 * 24 + 2 bits)
             return _rounded(value, result)
         return None if result.is_floating_point else const(value, result)  # which wraps round
-    if name == "mul" and isinstance(y, Const) and y.value == 1:
+    if _changes_nothing(scalar, y):
         return x
-    if name == "mul" and isinstance(x, Const) and x.value == 1:
+    if scalar.commutes and _changes_nothing(scalar, x):
         return y
-    if name == "truediv" and isinstance(y, Const) and y.value == 1:
-        return x
-    if name == "sub" and isinstance(y, Const) and repr(y.value) in ("0", "0.0"):
-        return x
-    if not result.is_floating_point and name == "add":
-        if isinstance(y, Const) and y.value == 0:
-            return x
-        if isinstance(x, Const) and x.value == 0:
-            return y
     if name == "logical_and":
         return _absorb(x, y, neutral=True)
     if name == "logical_or":
@@ -155,6 +100,17 @@ def _fold(name: str, x: Node, y: Node, result: torch.dtype) -> Node | None:
         outcome = decide(name, x, y)
         return None if outcome is None else const(outcome, torch.bool)
     return None
+
+
+def _changes_nothing(scalar: Scalar, node: Node) -> bool:
+    """Whether an operation with this argument yields the other one."""
+    if not isinstance(node, Const):
+        return False
+    identity = scalar.identity
+    if identity is None and not node.dtype.is_floating_point:
+        identity = scalar.integer_identity
+    # the identity of subtraction is 0.0, not -0.0
+    return node.value == identity and math.copysign(1, node.value) > 0
 
 
 def _rounded(value: Number, dtype: torch.dtype) -> Node:
@@ -279,11 +235,11 @@ def guard_loads(value: Node, condition: Node) -> Node:
     return rewrite((value,), {}, guard, leaf=(Reduce, Scan))[0]
 
 
-def check(condition: Node, value: Node, message: str) -> Node:
+def check(condition: Node, value: Node, message: str, kind: CheckKind = CheckKind.INDEX) -> Node:
     """Return ``value``; the kernel fails with ``message`` where ``condition`` does not hold."""
     if isinstance(condition, Const) and condition.value:
         return value
-    return op(CHECK_PREFIX + message, (condition, value), value.dtype)
+    return op(check_name(kind, message), (condition, value), value.dtype)
 
 
 def decided(node: Node) -> Node | None:
@@ -301,7 +257,8 @@ def decided(node: Node) -> Node | None:
         return binary(node.name, *node.args)
     if node.name.startswith(CHECK_PREFIX):
         condition, value = node.args
-        return check(condition, value, node.name.removeprefix(CHECK_PREFIX))
+        kind, message = check_parts(node.name)
+        return check(condition, value, message, kind)
     return None
 
 
@@ -342,6 +299,10 @@ def checked_place(index: Node, size: Expr, *, wrap: bool = True, what: str = "in
 
 __all__ = [
     "CHECK_PREFIX",
+    "COMPARISONS",
+    "EXPENSIVE",
+    "RANDOM_BITS",
+    "RANDOM_WORD",
     "Cast",
     "Const",
     "IndexValue",

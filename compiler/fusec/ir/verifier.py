@@ -30,25 +30,12 @@ from fusec.ir.node import (
     Scan,
     free_axes,
 )
-from fusec.ir.ops import (
-    BOOL_BINARY,
-    BOOL_FROM_FLOAT,
-    COMPARISONS,
-    RANDOM_BITS,
-    RANDOM_WORD,
-    SCALAR_OPS,
-)
+from fusec.ir.scalars import SCALARS
 
 MODES = frozenset("set sum put some add mul max min".split())
 REDUCTIONS = frozenset("sum prod max min any all xor argmax argmin dot".split())
 SCANS = frozenset("sum prod logsumexp max min argmax argmin".split())
 _HALVES = (torch.float16, torch.bfloat16)
-_EXTRA_OPS = frozenset(
-    "one_plus_erf one_plus_erf_for_half one_plus_erf_for_bfloat16 one_plus_tanh exp_for_half "
-    "sigmoid_for_half".split()
-)
-
-
 _VERIFY = "FUSEC_VERIFY"
 
 
@@ -402,21 +389,24 @@ def _operation(node: Op) -> Iterator[Problem]:
         if len(kinds) != 2 or kinds[0] != torch.bool or kinds[1] != node.dtype:
             yield Problem("check_types", "", f"{name} takes a bool and a value")
         return
-    if name not in SCALAR_OPS and name not in _EXTRA_OPS:
+    scalar = SCALARS.get(name)
+    if scalar is None:
         yield Problem("unknown_operation", "", f"there is no operation {name}")
         return
-    if name in (RANDOM_BITS, RANDOM_WORD):
+    if len(kinds) != scalar.arity:
+        yield Problem("operation_arity", "", f"{name} takes {scalar.arity} values")
         return
     if name != "where" and any(kind in _HALVES for kind in (node.dtype, *kinds)):
         yield Problem("half_arithmetic", "", f"{name} computes in half precision")
     if name == "where":
-        if len(kinds) != 3 or kinds[0] != torch.bool:
+        if kinds[0] != torch.bool:
             yield Problem("condition_type", "", "a condition is no bool")
         kinds = kinds[1:]
+    elif kinds[0] not in {*scalar.takes, *_HALVES}:
+        yield Problem("operation_type", "", f"{name} of {kinds[0]}")
     if len(set(kinds)) > 1:
         yield Problem("mixed_types", "", f"{name} of {', '.join(map(str, kinds))}")
-    gives_bool = name in COMPARISONS | BOOL_BINARY | BOOL_FROM_FLOAT | {"logical_not"}
-    wanted = torch.bool if gives_bool else kinds[0] if kinds else None
+    wanted = scalar.gives or kinds[0]
     if node.dtype != wanted:
         yield Problem("result_type", "", f"{name} of {wanted} gives {node.dtype}")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import UNINITIALIZED
+from fusec.ir.body import ExternKind
 from fusec.ir.index import Expr
 from fusec.ir.node import Node
 from fusec.lower.numbers import require_fitting
@@ -102,13 +102,13 @@ def _number(value: object) -> Node:
 
 
 @register(aten.tril.default, aten.triu.default)
-def triangle(lowering: Lowering, x: TensorValue, diagonal: int = 0) -> TensorValue:
+def triangle(lowering: Lowering, x: TensorValue, diagonal: int | Expr = 0) -> TensorValue:
     """Return the lower or upper triangle of matrices, zero elsewhere."""
     lower = lowering.label == "tril"
+    limit = ops.index_value(Expr.of(diagonal), torch.int64)
 
     def value(index: Index) -> Node:
         distance = ops.index_value(index[-1] - index[-2], torch.int64)
-        limit = ops.const(diagonal, torch.int64)
         keep = ops.binary("le" if lower else "ge", distance, limit)
         element = x.compute(index)
         return ops.where(keep, element, ops.const(0, element.dtype))
@@ -123,5 +123,5 @@ def empty(lowering: Lowering, *_: object, **__: object) -> TensorValue:
     One with gaps, or whose elements overlap, is eager's own.
     """
     if not lowering.meta().is_dense:
-        raise NotLowered(UNINITIALIZED)
+        raise NotLowered(ExternKind.UNINITIALIZED)
     return _filled(lowering, 0)

@@ -51,11 +51,11 @@ class HigherOrderCall:
         return str(self.target.name())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return its results: a tuple, or the only one."""
+        """Return its results: a tuple without tuples in it, or the only one."""
         args, kwargs = tree_map(_module, (args, kwargs))
         with torch.no_grad():
             results = self.target(*args, **kwargs)
-        flat = tuple(results) if isinstance(results, (tuple, list)) else (results,)
+        flat = tree_leaves(results)
         given = {_memory(v) for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)}
         made = []
         for result, strides in zip(flat, self.strides, strict=True):
@@ -87,8 +87,16 @@ def call_whole(
     target: torch._ops.HigherOrderOperator,
     args: Sequence[object],
     kwargs: dict[str, object],
+    because: str = "",
 ) -> tuple[TensorValue | None, ...]:
     """Emit a call of an operator that takes functions; return its results.
+
+    Args:
+        lowering: Where to.
+        target: The operator.
+        args: Its arguments, as values.
+        kwargs: The named ones.
+        because: Why the operator has no kernel, where it could have one.
 
     Raises:
         GraphNotLowered: It is one that nobody knows here, or the sizes of its results are symbolic.
@@ -97,7 +105,8 @@ def call_whole(
         raise GraphNotLowered(f"{target} has no lowering")
     strides = tuple(_constant_strides(target, meta) for meta in lowering.results)
     whole = HigherOrderCall(target, strides)
-    return lowering.extern(whole, args, kwargs, f"{target.name()} runs as torch's own")
+    reason = f"{target.name()} runs as torch's own"
+    return lowering.extern(whole, args, kwargs, f"{reason}: {because}" if because else reason)
 
 
 def _constant_strides(

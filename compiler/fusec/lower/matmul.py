@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import UNINITIALIZED, Body, Extern, Store, new_axes
+from fusec.ir.body import Body, Extern, ExternKind, Store, new_axes
 from fusec.ir.index import Expr
 from fusec.ir.node import Node, const, dot
 from fusec.lower.registry import Lowering, aten, register
@@ -23,11 +23,11 @@ BLAS = "a matrix product runs best in BLAS"
 # What tensor cores multiply and add up in float32; float32 itself by the user's choice.
 PRODUCT_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
 
-_REASONS: dict[str, tuple[object, ...]] = {
+_REASONS: dict[str | ExternKind, tuple[object, ...]] = {
     BLAS: (aten.mm, aten.bmm, aten.addmm, aten.baddbmm, aten.addbmm, aten.addmv, aten._trilinear),
     # by its name, for builds without it; in place of BLAS by graph/products/onednn.py
     "a matrix product runs best in oneDNN": ("mkldnn::_linear_pointwise",),
-    UNINITIALIZED: (aten.empty_permuted, aten.new_empty_strided),
+    ExternKind.UNINITIALIZED: (aten.empty_permuted, aten.new_empty_strided),
     "attention runs as ATen's fused kernel": (
         aten._scaled_dot_product_flash_attention_for_cpu,
         aten._scaled_dot_product_flash_attention,
@@ -48,14 +48,14 @@ _REASONS: dict[str, tuple[object, ...]] = {
 }
 
 
-def _register(reason: str, targets: tuple[object, ...]) -> None:
+def _register(why: str | ExternKind, targets: tuple[object, ...]) -> None:
     @register(*targets)
     def rule(lowering: Lowering, *_: object, **__: object) -> None:
-        raise NotLowered(reason)
+        raise NotLowered(why)
 
 
-for _reason, _targets in _REASONS.items():
-    _register(_reason, _targets)
+for _why, _targets in _REASONS.items():
+    _register(_why, _targets)
 
 
 @register(aten.mm.default)

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.ir import ops
 from fusec.ir.index import Expr
-from fusec.ir.node import Const, Node
+from fusec.ir.node import CheckKind, Const, Node
 from fusec.lower.numbers import require_fitting
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import (
@@ -302,7 +302,7 @@ def floor_divide(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
 
 def _nonzero(y: Node) -> Node:
     holds = ops.binary("ne", y, ops.const(0, y.dtype))
-    return ops.check(holds, y, "ZeroDivisionError")
+    return ops.check(holds, y, "ZeroDivisionError", CheckKind.DIVISION)
 
 
 def _truncated_quotient(x: Node, y: Node) -> Node:

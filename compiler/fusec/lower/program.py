@@ -11,19 +11,24 @@ from functools import cache
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from fusec.abilities import Abilities
 from fusec.devices import CPU, GPU, has_float8, is_gpu
 from fusec.errors import DeviceNotThere
+from fusec.graph.facts.notes import notes
 from fusec.graph.facts.storages import makers_of_shared_results
 from fusec.graph.facts.user_lines import user_line
-from fusec.graph.products.widened_halves import REASON, STORED
+from fusec.graph.products.widened_halves import STORED
 from fusec.graph.refusals.kernels import refused
 from fusec.graph.simplify.extremes import COMPARED
-from fusec.ir.body import GAPS, OWNED_TENSOR, PROMISE, Buffer, Program, TensorRef
+from fusec.graph.training.norm_inputs import ROUNDED
+from fusec.ir.body import Buffer, ExternKind, Program, TensorRef
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line
 from fusec.lower import (  # noqa: F401  (importing a family registers it)
+    attention,
+    attention_backward,
     convolution,
     embedding,
     factories,
@@ -73,6 +78,7 @@ class _Driver:
         self.module = module
         self.sizes = SizeTable()
         self.lowering = Lowering(recorder, emulate_rounding, abilities)
+        self.lowering.inline = self.inline
         self.values: dict[fx.Node, object] = {}
         self.inputs: list[str] = []
         self.bindings: dict[str, tuple[str, int | None]] = {}
@@ -80,6 +86,7 @@ class _Driver:
         self.shared = makers_of_shared_results(module.graph)
         self.notes: list[str] = []
         self.once: set[str] = set()
+        self.form: TreeSpec | None = None  # of the results of the call being lowered
 
     # -- metadata ---------------------------------------------------------------------------
 
@@ -163,14 +170,17 @@ class _Driver:
             raise GraphNotLowered(f"{target} computes on Python values")
         lowering = self.lowering
         several = isinstance(value, (tuple, list))
-        metas = value if several else (value,)
-        lowering.results = tuple(self.tensor_meta(v) for v in metas)  # type: ignore[union-attr]
+        # a tuple may have tuples in it: the gradients of what a function has captured
+        metas, self.form = tree_flatten(value if several else (value,))
+        lowering.results = tuple(self.tensor_meta(v) for v in metas)
         lowering.result = lowering.results[0] if lowering.results else None
+        lowering.wanted = _read_results(node)
         lowering.label = _label(target)
         lowering.hint = _readable(node)
         lowering.where = user_line(node.meta.get("stack_trace"))
         lowering.stored = bool(node.meta.get(STORED))
-        lowering.because = str(node.meta.get(REASON, ""))
+        lowering.rounds = bool(node.meta.get(ROUNDED))
+        lowering.notes = notes(node)
         for meta in lowering.results:
             if meta is not None:
                 _require_device(meta.device, lowering.where)
@@ -182,7 +192,7 @@ class _Driver:
             self.values[node] = found
         if COMPARED in node.meta and isinstance(found, TensorValue) and found.ref is not None:
             self.once.add(found.ref.buffer)
-        lowering.because = ""
+        lowering.notes = ()
 
     def promised(self, node: fx.Node) -> None:
         """Have a number that is read from a tensor compared with what the program says of it.
@@ -192,10 +202,12 @@ class _Driver:
         lowering = self.lowering
         where = user_line(node.meta.get("stack_trace"))
         lowering.results, lowering.result = (), None
-        lowering.label, lowering.where, lowering.because = "promise", where, ""
+        lowering.label, lowering.where, lowering.notes = "promise", where, ()
         number = self.argument(node.args[0])
         with source_line(where):
-            lowering.extern(PromisedNumber(where), (number, self.values[node]), {}, PROMISE)
+            lowering.extern(
+                PromisedNumber(where), (number, self.values[node]), {}, ExternKind.PROMISE
+            )
 
     def lower_call(
         self,
@@ -231,10 +243,12 @@ class _Driver:
             if not callable(target):
                 raise GraphNotLowered(f"{target} cannot be called") from None
             if isinstance(target, torch._ops.HigherOrderOperator):
-                found = call_whole(lowering, target, args, kwargs)
-                return found if several else found[0]
+                because = "" if rule is None else str(reason)
+                found = call_whole(lowering, target, args, kwargs, because)
+                assert self.form is not None
+                return tree_unflatten(list(found), self.form) if several else found[0]
             mutated = self.mutated(target, args, kwargs)
-            results = lowering.extern(target, args, kwargs, str(reason), mutated)
+            results = lowering.extern(target, args, kwargs, reason.why, mutated)
             return results if several else results[0]
 
     def converted(self, target: object) -> frozenset[torch.dtype]:
@@ -286,10 +300,44 @@ class _Driver:
     def laid_out(self, ref: TensorRef, meta: ResultMeta) -> TensorRef | None:
         """Return a copy that lies as eager's result does: with gaps, where kernels leave none."""
         self.lowering.results = (meta,)
-        (value,) = self.lowering.extern(laid_out, (ref, meta.shape, meta.strides), {}, GAPS)
+        (value,) = self.lowering.extern(
+            laid_out, (ref, meta.shape, meta.strides), {}, ExternKind.GAPS
+        )
         return value.ref if value is not None else None
 
+    def inline(
+        self, module: fx.GraphModule, values: Sequence[object], kind: type[Lowering]
+    ) -> list[object]:
+        """Lower a function that a call was given, as a part of that call; return its results.
+
+        Args:
+            module: The traced function.
+            values: Its arguments.
+            kind: What lowers it: it says what becomes of a computation.
+        """
+        outer = self.lowering
+        inner = _Driver(module, outer.emulate_rounding, outer.abilities, outer.recorder)
+        inner.sizes = self.sizes
+        inner.lowering = kind(
+            outer.recorder, outer.emulate_rounding, outer.abilities, outer.buffers
+        )
+        given = iter(values)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                inner.values[node] = next(given)
+            elif node.op == "call_function":
+                inner.call(node)
+            elif node.op == "get_attr":
+                inner.constant(node)
+            elif node.op == "output":
+                found = inner.argument(node.args[0])
+                return list(found) if isinstance(found, (list, tuple)) else [found]
+            else:
+                raise GraphNotLowered(f"{node.op} {node.target}")
+        return []
+
     def run(self) -> Program:
+        attention.settle_heads(self.module.graph)
         with recording(self.lowering.recorder):
             for node in self.module.graph.nodes:
                 if node.op == "placeholder":
@@ -340,7 +388,9 @@ class _Driver:
             self.values[node] = self.lowering.lazy(lambda index: number)
             return
         self.lowering.label, self.lowering.hint = "constant", _readable(node)
-        (self.values[node],) = self.lowering.extern(_Constant(tensor), (), {}, OWNED_TENSOR)
+        (self.values[node],) = self.lowering.extern(
+            _Constant(tensor), (), {}, ExternKind.OWNED_TENSOR
+        )
 
 
 class _Constant:
@@ -444,6 +494,19 @@ def _require_supported(
     for meta in results:
         if meta is not None and meta.dtype not in supported:
             raise NotLowered(f"{meta.dtype} has no kernels")
+
+
+def _read_results(node: fx.Node) -> frozenset[int] | None:
+    """Return which results of a call somebody reads; None where it is read as a whole."""
+    found = set()
+    for user in node.users:
+        position = user.args[1] if user.target is operator.getitem else None
+        if not isinstance(position, int) or not user.users:
+            if user.target is operator.getitem and not user.users:
+                continue
+            return None
+        found.add(position)
+    return frozenset(found)
 
 
 def _label(target: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fusec.errors import BrokenPromise
-from fusec.ir.body import PROMISE
+from fusec.ir.body import ExternKind
 from fusec.lower.registry import aten, register
 from fusec.lower.values import Lowering, TensorValue
 
@@ -46,7 +46,7 @@ def assert_scalar(lowering: Lowering, condition: object, message: str) -> None:
     A condition on data is none that can be lowered: such a graph runs in eager.
     """
     if condition is not True:
-        lowering.extern(aten._assert_scalar.default, (condition, message), {}, PROMISE)
+        lowering.extern(aten._assert_scalar.default, (condition, message), {}, ExternKind.PROMISE)
 
 
 @register(aten._assert_tensor_metadata.default)
@@ -60,7 +60,7 @@ def assert_tensor_metadata(
 def assert_async(lowering: Lowering, condition: TensorValue, *message: str) -> None:
     """Raise unless an element is true, as ATen does it on each device."""
     target = aten._assert_async.msg if message else aten._assert_async.default
-    lowering.extern(target, (condition, *message), {}, PROMISE)
+    lowering.extern(target, (condition, *message), {}, ExternKind.PROMISE)
 
 
 __all__ = ["PromisedNumber"]

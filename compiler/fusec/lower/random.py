@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import RANDOM_SEED
+from fusec.ir.body import ExternKind
 from fusec.ir.index import flatten
 from fusec.ir.node import Node
 from fusec.lower.pointwise import convert
@@ -20,7 +20,7 @@ from fusec.random import MANTISSA, random_seed
 @register(random_seed)
 def seed(lowering: Lowering, device: torch.device) -> None:
     """Leave the seed to torch's generator."""
-    raise NotLowered(RANDOM_SEED)
+    raise NotLowered(ExternKind.RANDOM_SEED)
 
 
 _WORD = (1 << 32) - 1

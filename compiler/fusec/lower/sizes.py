@@ -170,6 +170,15 @@ def fixed(value: torch.SymFloat | torch.SymBool) -> float | bool:
     return bool(value) if isinstance(value, torch.SymBool) else float(value)
 
 
+def settle(size: int | torch.SymInt) -> None:
+    """Guard a size to be what it is now, where it is not too late for guards."""
+    if isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None:
+        try:
+            _as_it_is(size.node.expr, size.node.shape_env)
+        except NotLowered:
+            return
+
+
 def _as_it_is(expr: sympy.Expr, shape_env: ShapeEnv | None) -> int:
     """Return a size of a form that expressions do not have, guarded to be what it is now."""
     _require_guards(expr, shape_env)

@@ -7,10 +7,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import fx
 
 from fusec.abilities import Abilities
+from fusec.graph.facts.notes import Note, NoteKind
 from fusec.ir import ops
-from fusec.ir.body import Body, Buffer, Compute, Extern, Step, Store, TensorRef, new_axes
+from fusec.ir.body import (
+    PLUMBING,
+    Body,
+    Buffer,
+    Compute,
+    Extern,
+    ExternKind,
+    Step,
+    Store,
+    TensorRef,
+    new_axes,
+)
 from fusec.ir.index import Expr, IntLike, Symbol, contiguous_strides, product
 from fusec.ir.node import Const, Node, Recorder
 from fusec.report import SourceLine
@@ -43,8 +56,13 @@ class GraphNotLowered(Exception):
 class NotLowered(Exception):
     """An operator (or this use of it) has no loop-level form; it becomes an extern call.
 
-    The message is the reason that the user is shown.
+    Args:
+        why: The reason that the user is shown; or what the call is there for.
     """
+
+    def __init__(self, why: str | ExternKind) -> None:
+        super().__init__(why if isinstance(why, str) else PLUMBING[why])
+        self.why = why
 
 
 @dataclass(frozen=True)
@@ -124,6 +142,9 @@ class ResultMeta:
         return True
 
 
+Inline = Callable[[fx.GraphModule, Sequence[object], "type[Lowering]"], list[object]]
+
+
 @dataclass
 class Lowering:
     """The state of lowering one graph: what has been emitted so far.
@@ -138,12 +159,16 @@ class Lowering:
         results: The same for all results of an operator that has several.
         label: The operator's name.
         hint: The user's name for the result, where known.
-        because: What a pass over the graph says of the operator, for the reason of a call.
+        notes: What passes over the graph say of the operator.
         where: The user's line.
         stored: Whether a cast is a rounding that eager does for memory's sake.
+        rounds: Whether results are rounded as eager rounds them, stored or not.
         storage_offsets: Buffer to the first element that torch's fake tensor has for it, where
             that is not 0 (inputs that are views).
         relaid: Buffers whose strides differ from torch's fake tensor (it had gaps).
+        wanted: Which results somebody reads; None where that is not known.
+        inline: Lowers a traced function, given its arguments as values and the class of the
+            ``Lowering`` that is to do it; returns its results. The driver puts it there.
     """
 
     recorder: Recorder
@@ -155,11 +180,14 @@ class Lowering:
     results: tuple[ResultMeta | None, ...] = ()
     label: str = ""
     hint: str = ""
-    because: str = ""
+    notes: tuple[Note, ...] = ()
     where: SourceLine | None = None
     stored: bool = False
+    rounds: bool = False
     storage_offsets: dict[str, Expr] = field(default_factory=dict)
     relaid: dict[str, bool] = field(default_factory=dict)
+    wanted: frozenset[int] | None = None
+    inline: Inline | None = None
 
     # -- making values ----------------------------------------------------------------------
 
@@ -194,7 +222,8 @@ class Lowering:
 
     def round(self, node: Node, dtype: torch.dtype) -> Node:
         """Return a computed value in the type of its result, as eager stores it."""
-        implicit = not self.emulate_rounding and ops.compute_dtype(dtype) == node.dtype
+        kept = self.emulate_rounding or self.rounds
+        implicit = not kept and ops.compute_dtype(dtype) == node.dtype
         return ops.cast(node, dtype, implicit=implicit)
 
     def pointwise(self, element: Element, number: int = 0) -> TensorValue:
@@ -280,12 +309,22 @@ class Lowering:
         target: Callable[..., object],
         args: Sequence[object],
         kwargs: dict[str, object],
-        reason: str,
+        why: str | ExternKind,
         mutates: tuple[str, ...] = (),
     ) -> tuple[TensorValue | None, ...]:
-        """Emit a call of an ATen operator; return its tensor results in order."""
-        if self.because:
-            reason = f"{reason}, {self.because}"
+        """Emit a call of an ATen operator; return its tensor results in order.
+
+        Args:
+            target: The operator.
+            args: Its arguments.
+            kwargs: The named ones.
+            why: Why no kernel is generated, in words; or what the call is there for.
+            mutates: Buffers that it writes to in place.
+        """
+        kind = ExternKind.OPERATOR if isinstance(why, str) else why
+        reason = why if isinstance(why, str) else PLUMBING[why]
+        if self.notes:
+            reason = ", ".join([reason, *(note.words for note in self.notes)])
         outputs: list[str] = []
         values: list[TensorValue | None] = []
         metas = self.results or (self.result,)
@@ -315,6 +354,8 @@ class Lowering:
                 reason,
                 mutates,
                 self.where,
+                kind=kind,
+                odd_rows=any(note.kind is NoteKind.ODD_ROWS for note in self.notes),
             )
         )
         return tuple(values)

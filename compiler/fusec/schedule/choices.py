@@ -13,7 +13,7 @@ from fusec.devices import CPU, GPU, is_gpu
 from fusec.ir.body import Body, Buffer, Compute
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Node, Op, Reduce, Scan, free_axes, walk
-from fusec.ir.ops import EXPENSIVE
+from fusec.ir.scalars import cost_of
 
 # A symbolic size counts as this many elements in an estimate.
 SYMBOLIC_SIZE = 1024
@@ -47,7 +47,7 @@ def buffer_bytes(buffer: Buffer) -> int:
 
 def node_cost(nodes: list[Node]) -> int:
     """Return the arithmetic of one element, an addition being 1."""
-    return sum(EXPENSIVE.get(node.name, 1) for node in nodes if isinstance(node, Op))
+    return sum(cost_of(node.name) for node in nodes if isinstance(node, Op))
 
 
 def points(axes: tuple[Symbol, ...]) -> int:
@@ -260,6 +260,8 @@ def may_feed_product(
         buffers: By name.
         products: What matrix products write.
     """
+    if any(consumer.body.attends for consumer in consumers):
+        return "attention reads its tensors from memory"
     name = producer.stores[0].buffer
     operands = {
         load.buffer

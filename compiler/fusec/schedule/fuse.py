@@ -85,7 +85,9 @@ def fuse(
             )
             continue
         decisions.append(
-            FusionDecision(first.name, second.name, True, f"saves {saved:,} bytes", saved)
+            FusionDecision(
+                first.name, second.name, True, f"saves {saved:,} bytes", saved, by_traffic=True
+            )
         )
         keep = groups.replace(a, b, outcome)
         push(groups.pairs_of(keep) | groups.wanted(keep, wishes))
@@ -164,6 +166,8 @@ def _product_refusal(first: Body, second: Body) -> Refusal | None:
     """Return why a matrix product does not take the other computation in, or None."""
     if not (first.products or second.products):
         return None
+    if first.attends or second.attends:
+        return Refusal("attention has a kernel of its own")
     if first.products and second.products:
         return Refusal("a kernel computes one matrix product")
     if second.products:

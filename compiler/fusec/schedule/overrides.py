@@ -10,8 +10,23 @@ FORBIDDEN = "you asked for them apart"
 
 
 @dataclass(frozen=True)
+class LoopWish:
+    """How the loops of a kernel are to run, whatever the heuristics of its target say.
+
+    Attributes:
+        step: A computation that the kernel is made of, by the name that lowering gave it.
+        strategy: The kind of loops, as the target calls it; empty for the heuristics' own.
+        settings: Techniques to leave out, with 0, and sizes with their values.
+    """
+
+    step: str
+    strategy: str = ""
+    settings: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
 class Wishes:
-    """Pairs of computations, by the names that lowering gave them.
+    """Pairs of computations, by the names that lowering gave them, and how loops are to run.
 
     A wish never makes a fusion legal: what the dependencies or the loops forbid stays apart, and
     the decision says why.
@@ -19,16 +34,19 @@ class Wishes:
     Attributes:
         apart: Pairs that must not share a kernel.
         together: Pairs that share one wherever it is legal, however little it saves.
+        loops: How the loops of kernels are to run.
     """
 
     apart: frozenset[frozenset[str]] = frozenset()
     together: frozenset[frozenset[str]] = frozenset()
+    loops: tuple[LoopWish, ...] = ()
 
     def over(self, others: Wishes) -> Wishes:
         """Return both: these, and the others as far as these do not want the opposite."""
         return Wishes(
             self.apart | (others.apart - self.together),
             self.together | (others.together - self.apart),
+            self.loops + tuple(wish for wish in others.loops if wish not in self.loops),
         )
 
     def forbids(self, first: Iterable[str], second: Iterable[str]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from fusec.devices import is_gpu
-from fusec.ir.body import ODD_ROWS, Compute, Extern, Program, Step
+from fusec.ir.body import Compute, Extern, Program, Step
 from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
 from fusec.schedule import choices
@@ -85,7 +85,7 @@ def small_products(program: Program, names: Collection[str]) -> tuple[str, ...]:
         and step.body is not None
         and is_gpu(program.buffers[step.outputs[0]].device)
         and (
-            ODD_ROWS in step.reason
+            step.odd_rows
             or step.name in packed
             or choices.is_small_product(step.body)
             or choices.is_vector_product(step.body, program.buffers)

@@ -13,8 +13,8 @@ from itertools import product
 
 from fusec.errors import FusecError
 from fusec.ir.body import Compute, Extern, Program, Step
-from fusec.rule_text import name_parts
-from fusec.schedule.overrides import Wishes, pair
+from fusec.rule_text import loop_rule, name_parts
+from fusec.schedule.overrides import LoopWish, Wishes, pair
 
 
 class UnknownComputation(FusecError):
@@ -63,26 +63,36 @@ def known_names(program: Program) -> dict[str, tuple[str, ...]]:
     return {label: tuple(names) for label, names in found.items()}
 
 
-def wishes_of(program: Program, apart: Iterable[str], together: Iterable[str]) -> Wishes:
+def wishes_of(
+    program: Program, apart: Iterable[str], together: Iterable[str], loops: Iterable[str] = ()
+) -> Wishes:
     """Return the rules as wishes about the steps of a program; those about others say nothing."""
     names = known_names(program)
-    return Wishes(_pairs(names, apart), _pairs(names, together))
+    wanted = []
+    for rule in loops:
+        name, strategy, settings = loop_rule(rule)
+        wanted += [LoopWish(step, strategy, settings) for step in steps_named(names, name)]
+    return Wishes(_pairs(names, apart), _pairs(names, together), tuple(wanted))
 
 
 def applies(program: Program, rule: str) -> bool:
     """Whether a program has the computations that a rule is about."""
-    return bool(_pairs(known_names(program), [rule]))
+    names = known_names(program)
+    if " " in rule:  # about the loops of one
+        return bool(steps_named(names, loop_rule(rule)[0]))
+    return bool(_pairs(names, [rule]))
 
 
 def _pairs(names: Mapping[str, tuple[str, ...]], rules: Iterable[str]) -> frozenset[frozenset[str]]:
     found = set()
     for rule in rules:
-        firsts, seconds = (_steps(names, name) for name in rule.split(":"))
+        firsts, seconds = (steps_named(names, name) for name in rule.split(":"))
         found |= {pair(a, b) for a, b in product(firsts, seconds) if a != b}
     return frozenset(found)
 
 
-def _steps(names: Mapping[str, tuple[str, ...]], name: str) -> tuple[str, ...]:
+def steps_named(names: Mapping[str, tuple[str, ...]], name: str) -> tuple[str, ...]:
+    """Return the steps of ``known_names`` that a name of a rule is about."""
     label, number = name_parts(name)
     steps = names.get(label, ())
     return steps[number - 1 : number] if number else steps

@@ -125,6 +125,10 @@ class Target(ABC):
         """
         raise NotImplementedError(kind)
 
+    def whole_text(self, text: str) -> str:
+        """Return a text that compiles by itself: what it includes of its own stands in it."""
+        return text
+
     def version(self) -> str:
         """Return the version of what compiles it, where records must tell it; else nothing."""
         return ""

@@ -20,7 +20,7 @@ import torch
 
 from fusec.codegen.common.signatures import argument_buffers
 from fusec.devices import is_gpu
-from fusec.ir.body import ODD_ROWS, Compute, Extern, Program
+from fusec.ir.body import Compute, Extern, Program
 from fusec.ir.equality import body_key
 from fusec.report import FusionDecision
 from fusec.schedule import Schedule, schedule_program
@@ -67,7 +67,7 @@ def choose_products(
         return schedule_program(program, wishes)
     judge = judge or Measuring(GRAPH_SECONDS)
     wanted = set(products)
-    odd = {s.name for s in program.steps if isinstance(s, Extern) and ODD_ROWS in s.reason}
+    odd = {s.name for s in program.steps if isinstance(s, Extern) and s.odd_rows}
     refused: dict[str, str] = {}
     # Without a product that BLAS keeps, its neighbors may fuse in another way: look again.
     while True:
@@ -75,7 +75,7 @@ def choose_products(
         found = {
             step.name: judge(step, result.program)
             for step in result.program.steps
-            if isinstance(step, Compute) and step.body.products
+            if isinstance(step, Compute) and step.body.products and not step.body.attends
         }
         # Their operands are not padded: BLAS would take several times as long.
         for name in [name for name in odd & found.keys() if not found[name].strategy]:

@@ -219,8 +219,11 @@ def _not_built(error: FusecError) -> Verdict:
     if not isinstance(error, CompileError):
         return Verdict(False, "compile", str(error))
     first = next((d for d in error.diagnostics if d.severity == "error"), None)
-    line = first.line if first else None
-    return Verdict(False, "compile", error.message, line, details=error.output)
+    if first is None:
+        return Verdict(False, "compile", error.message, details=error.output)
+    return Verdict(
+        False, "compile", error.message, first.line, details=error.output, bare=first.message
+    )
 
 
 class _Checker:

@@ -166,11 +166,13 @@ def _problem(result: Message, signature: Signature, shapes: Sequence[tuple[int, 
         return Finding(stage, reason, result["line"], result["traceback"])
     if problem == "device":
         reason = "reads or writes device memory out of bounds"
+        # torch hands on CUDA's errors in words alone
+        illegal = "illegal memory access" in result["message"]
         if "misaligned" in result["message"]:
             reason = "needs an argument aligned beyond its element size; arguments may be views"
-        elif "illegal memory access" not in result["message"]:
+        elif not illegal:
             reason = f"failed on the device: {result['message'].partition(chr(10))[0]}"
-        stage = "bounds" if "illegal memory access" in result["message"] else "crash"
+        stage = "bounds" if illegal else "crash"
         return Finding(stage, reason, details=result["traceback"])
     name = result["name"]
     index = next(i for i, a in enumerate(signature.arguments) if a.name == name)

@@ -332,6 +332,7 @@ class Failures:
             first = " ".join(text.split("\n")[:2])
             self.mistakes[f"{type(error).__name__}: {first}"] = None
             return
+        # TorchDynamo has one type for all of these, and says in words which it is
         looped = "graph break in loop" in text
         place = "in a loop" if looped else "in a place that cannot be resumed"
         reason = f"{breaks.summarize(text)}; {place}, so all of the function runs in eager"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import difflib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -74,14 +73,10 @@ class EditOutcome:
 
     def reason(self) -> str:
         """The verdict's reason, with the cell's own line in front of it."""
-        line = self.verdict.line
-        if line is None:
+        if self.verdict.line is None:
             return self.verdict.reason
         # The compiler counts the kernel's lines; the user sees the cell's.
-        bare = re.sub(
-            rf"^(the kernel does not compile: )?(line {line}: )?", "", self.verdict.reason
-        )
-        return f"line {self.cell_line}: {bare}"
+        return f"line {self.cell_line}: {self.verdict.bare or self.verdict.reason}"
 
     def lines(self, *, quoted: bool = True) -> list[str]:
         """The verdict as lines of text, the outcome first.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from enum import Enum, auto
 
 from fusec.report import OutputError, SourceLine, Timing, Verdict
 
@@ -62,20 +63,42 @@ def share(value: float) -> str:
     return "<1%" if value > 0 and text == "0%" else text
 
 
-def against(time: float, reference: float) -> str:
-    """Say how ``time`` compares with ``reference``: ``3.0× faster``."""
+class Pace(Enum):
+    """How a time compares with another."""
+
+    UNKNOWN = auto()
+    SAME = auto()
+    FASTER = auto()
+    SLOWER = auto()
+
+
+def pace(time: float, reference: float) -> Pace:
+    """Return how ``time`` compares with ``reference``; what is within 2 % is the same."""
     if time <= 0 or reference <= 0:
-        return ""
+        return Pace.UNKNOWN
     speedup = reference / time
     if 0.98 < speedup < 1.02:
-        return "the same"
-    return f"{ratio(speedup)}× faster" if speedup > 1 else f"{ratio(1 / speedup)}× slower"
+        return Pace.SAME
+    return Pace.FASTER if speedup > 1 else Pace.SLOWER
+
+
+def against(time: float, reference: float) -> str:
+    """Say how ``time`` compares with ``reference``: ``3.0× faster``."""
+    found = pace(time, reference)
+    if found in (Pace.UNKNOWN, Pace.SAME):
+        return "the same" if found is Pace.SAME else ""
+    speedup = reference / time
+    if found is Pace.FASTER:
+        return f"{ratio(speedup)}× faster"
+    return f"{ratio(1 / speedup)}× slower"
 
 
 def compared(time: float, reference: float, name: str) -> str:
     """Say how ``time`` compares with what has a name: ``3.0× faster than eager``."""
-    ratio = against(time, reference)
-    return ratio and f"{ratio} {'than' if '×' in ratio else 'as'} {name}"
+    found = pace(time, reference)
+    if found is Pace.UNKNOWN:
+        return ""
+    return f"{against(time, reference)} {'as' if found is Pace.SAME else 'than'} {name}"
 
 
 def size(count: int) -> str:

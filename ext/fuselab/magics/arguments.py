@@ -61,7 +61,10 @@ def is_number(text: str) -> bool:
 
 
 def explained(message: str, magic: Any, name: str) -> str:
-    """Say in one line what is wrong and what is allowed."""
+    """Say in one line what is wrong and what is allowed.
+
+    What is wrong is read off argparse's own words: its errors have nothing else.
+    """
     known = [a.option_strings[-1] for a in magic.parser._actions if a.option_strings]
     if match := re.match(r"unrecognized arguments: (\S+)", message):
         wrong = match[1]

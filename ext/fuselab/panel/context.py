@@ -120,7 +120,9 @@ class Bench:
         activity: What the worker does now, in words; empty when it rests.
         problem: Message and traceback of the latest job that failed in a way that it should
             not have.
+        job: What the worker does now, by the key that it was asked for with.
         note: A line about the latest action, where that is no verdict.
+        noted_by: The key of the job that the note is about; empty where nobody asks.
         after_each: Called by the worker after each job that did not fail.
     """
 
@@ -135,7 +137,8 @@ class Bench:
         self.attempts: dict[str, list[Attempt]] = {}
         self.activity = ""
         self.problem: tuple[str, str] | None = None
-        self.note = ""
+        self.job = ""
+        self.note, self.noted_by = "", ""
         self.after_each: Callable[[], None] = lambda: None
         self._listeners: list[Callable[[], None]] = []
         self._waiting: dict[str, str] = {}  # activities of the jobs that have not begun
@@ -215,6 +218,19 @@ class Bench:
             return ""
         return f"{self.activity} …" + (f" ({self.waiting})" if self.waiting else "")
 
+    def has(self, job: str) -> bool:
+        """Whether a job is being done, or has been asked for."""
+        return job == self.job or job in self._waiting
+
+    def say(self, note: str, by: str = "") -> None:
+        """Leave a line about the latest action.
+
+        Args:
+            note: The line.
+            by: The key of the job that it is about, for who shows only those of one.
+        """
+        self.note, self.noted_by = note, by
+
     def do(self, activity: str, job: Callable[[], None], replaces: str = "") -> None:
         """Queue a job for the worker and return at once.
 
@@ -228,7 +244,8 @@ class Bench:
         def run() -> None:
             with self.state:
                 self._waiting.pop(ticket, None)
-                self.activity, self.problem, self.note = activity, None, ""
+                self.activity, self.job, self.problem = activity, ticket, None
+                self.say("")
                 self.changed()
             try:
                 job()
@@ -246,7 +263,7 @@ class Bench:
     def _busy(self, busy: bool) -> None:
         if not busy:
             with self.state:
-                self.activity = ""
+                self.activity = self.job = ""
                 self.changed()
 
     def _failed(self, error: BaseException) -> None:

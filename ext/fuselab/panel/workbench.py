@@ -218,7 +218,8 @@ def head_line(name: str, facts: Facts) -> str:
     texts = [escape(part) for part in parts]
     if eager and fused:
         ratio = words.against(fused.median, eager.median)
-        color = markup.BAD if "slower" in ratio else markup.GOOD
+        slower = words.pace(fused.median, eager.median) is words.Pace.SLOWER
+        color = markup.BAD if slower else markup.GOOD
         texts.append(f"<b style='color:{color}'>{escape(ratio)}</b>")
     if facts.limit and fused:
         share = f"{words.ratio(fused.median / facts.limit)}× the limit"

@@ -325,3 +325,14 @@ def test_a_number_that_a_kernel_is_written_with_is_symbolic() -> None:
     x = torch.linspace(-1, 1, 12).reshape(3, 4)
     for order in (3, 2, 5):
         torch.testing.assert_close(compiled(x, order), function(x, order))
+
+
+@pytest.mark.parametrize("triangle", [torch.tril, torch.triu])
+def test_a_diagonal_that_is_a_size(triangle: Callable[..., torch.Tensor]) -> None:
+    compiled = fusec.compile(lambda x, diagonal: triangle(x, diagonal) * 2, dynamic=True)
+    for diagonal in (-7, -3, -1, 0, 1, 2, 9):
+        x = torch.randn(6, 5)
+        assert torch.equal(compiled(x, diagonal), triangle(x, diagonal) * 2)
+    (graph,) = compiled.graphs
+    assert not graph.fallback
+    assert len(graph.kernels) == 1

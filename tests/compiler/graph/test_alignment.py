@@ -12,10 +12,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fusec.graph.choices import aligned, alignment_pays
-from fusec.graph.products.alignment import PADDED, align_products
+from fusec.graph.facts.notes import NoteKind, add_note, has_note
+from fusec.graph.products.alignment import ODD_ROWS, PADDED, align_products
 from fusec.graph.products.bias import add_biases_later
-from fusec.graph.products.widened_halves import REASON
-from fusec.ir.body import ODD_ROWS, Compute, Extern
+from fusec.ir.body import Compute, Extern
 from fusec.ir.node import Recorder, recording
 from fusec.lower import lower_graph
 from fusec.lower.matmul import BLAS
@@ -45,7 +45,7 @@ def same(module: fx.GraphModule, f: Callable[..., Made], given: Sequence[torch.T
 
 
 def padded(module: fx.GraphModule) -> list[fx.Node]:
-    return [n for n in module.graph.nodes if PADDED in n.meta.get(REASON, "")]
+    return [n for n in module.graph.nodes if has_note(n, NoteKind.PADDED)]
 
 
 def head(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> Made:
@@ -128,6 +128,7 @@ def test_results_for_the_caller_are_written_by_a_kernel(monkeypatch: pytest.Monk
     assert small_products(program, [product]) == (product,)
     (call,) = (step for step in program.steps if step.name == product)
     assert isinstance(call, Extern)
+    assert call.odd_rows
     assert ODD_ROWS in call.reason
 
 
@@ -165,7 +166,7 @@ def test_what_no_kernel_writes(change: str, monkeypatch: pytest.MonkeyPatch) -> 
     shapes = ((24, inner), (columns, inner), (columns,))
     module = traced(f, tuple(torch.randn(s, dtype=torch.bfloat16) for s in shapes))
     align_products(module, kernels=change != "no kernels")
-    assert not any(ODD_ROWS in n.meta.get(REASON, "") for n in module.graph.nodes)
+    assert not any(has_note(n, NoteKind.ODD_ROWS) for n in module.graph.nodes)
 
 
 def test_when_it_pays() -> None:
@@ -198,7 +199,7 @@ def test_the_reason_is_shown(products: bool) -> None:
         given = [torch.empty(64, 512).half(), torch.empty(512, 5003).half()]
         module = make_fx(lambda a, b: (a @ b,))(*given)
     (product,) = [n for n in module.graph.nodes if n.target is aten.mm.default]
-    product.meta[REASON] = PADDED
+    add_note(product, NoteKind.PADDED, PADDED)
     options = Options(target="triton", matmul="small" if products else "extern")
     program = lower_graph(module, recorder=Recorder(), abilities=options.abilities)
     (step,) = program.steps

@@ -67,6 +67,19 @@ REFUSED: dict[str, Case] = {
         lambda x: torch.complex(x, x, out=torch.empty(3, dtype=torch.complex64)),
         torch.ones(3, dtype=torch.float64),
     ),
+    "softmax": (lambda x: x.softmax(0), torch.ones(3, dtype=I64)),
+    "max_pool1d": (lambda x: F.max_pool1d(x, 2), torch.ones(3, 4, dtype=I64)),
+    "take": (lambda x: x.take(torch.tensor([0])), torch.ones(3, dtype=torch.uint16)),
+    "nearest of bytes of floats": (
+        lambda x: F.interpolate(x, scale_factor=2),
+        torch.ones(1, 1, 3, 3).to(torch.float8_e5m2),
+    ),
+    "padding": (
+        lambda x: F.pad(x, (1, 1), mode="reflect"),
+        torch.ones(1, 4).to(torch.float8_e4m3fn),
+    ),
+    "product of complex halves": (lambda x: x @ x, torch.ones(3, dtype=torch.complex32)),
+    "identity": (lambda x: torch.eye(3, dtype=torch.uint32), torch.ones(3)),
     "gather": (lambda x: torch.gather(x, 0, (x + 9).long()), torch.ones(3)),
 }
 COMPUTED: dict[str, Case] = {
@@ -75,6 +88,12 @@ COMPUTED: dict[str, Case] = {
     "isclose": (lambda x: torch.isclose(x, x), torch.ones(3, dtype=BOOL)),
     "nearest": (lambda x: F.interpolate(x, scale_factor=2), torch.ones(1, 1, 3, 3, dtype=U8)),
     "mul_": (lambda x: x.mul_(3), torch.ones(3, dtype=I64)),
+    "rows of uint16": (lambda x: torch.stack((x, x.flip(0))), torch.ones(3, 2, dtype=torch.uint16)),
+    "rows of bytes": (
+        lambda x: torch.cat((x, x)).to(torch.float32) * 2,
+        torch.ones(3, 2).to(torch.float8_e5m2),
+    ),
+    "a trace of halves": (lambda x: x.float().trace(), torch.ones(3, 3, dtype=HALF)),
     "floor of integers": (lambda x: x.floor() + x.round(), torch.arange(3)),
     "average of int64": (lambda x: F.avg_pool2d(x, 2), torch.arange(16).reshape(1, 4, 4)),
     "index_add": (lambda x: x.index_add(0, torch.tensor([0]), x[:1]), torch.arange(3)),

@@ -11,8 +11,8 @@ from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fusec.graph.facts.notes import NoteKind, add_note, notes
 from fusec.graph.products.wide_results import ask_for_wide_results
-from fusec.graph.products.widened_halves import REASON
 
 aten = torch.ops.aten
 WIDE = torch.float32
@@ -80,7 +80,7 @@ def test_everything_else_stays_as_it_is(name: str) -> None:
 def test_what_was_said_of_a_product_stays_said() -> None:
     module = traced(RETURNED["a gradient"])
     (product,) = module.graph.find_nodes(op="call_function", target=aten.mm.default)
-    product.meta[REASON] = "because"
+    add_note(product, NoteKind.PADDED, "because")
     assert ask_for_wide_results(module) == 1
     (product,) = module.graph.find_nodes(op="call_function", target=aten.mm.dtype)
-    assert product.meta[REASON] == "because"
+    assert [note.words for note in notes(product)] == ["because"]

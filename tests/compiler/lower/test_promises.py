@@ -158,6 +158,27 @@ def test_a_custom_operator_whose_fake_kernel_is_wrong(kind: str) -> None:
                 compiled(x)
 
 
+def test_a_type_that_only_operators_meet_may_be_another_one() -> None:
+    """As the log-sum-exp of attention in float64 is, which torch 2.11 predicts in float32."""
+    with torch.library._scoped_library("promises", "FRAGMENT") as library:
+        library.define("totals(Tensor x) -> (Tensor, Tensor)")
+        library.impl("totals", lambda x: (x.sum(1), x.double().exp().sum(1)), "CPU")
+        library.impl("totals", lambda x: (x.new_empty(len(x)), x.new_empty(len(x))), "Meta")
+        library.define("logarithm(Tensor x) -> Tensor")
+        library.impl("logarithm", lambda x: x.log().float(), "CPU")
+        library.impl("logarithm", lambda x: x.new_empty(len(x), dtype=torch.float32), "Meta")
+
+        def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            total, weights = torch.ops.promises.totals(x)
+            return total * 2 + torch.ops.promises.logarithm(weights), weights
+
+        compiled = fusec.compile(function)
+        for _ in range(3):
+            x = torch.randn(6, 5)
+            for got, expected in zip(compiled(x), function(x), strict=True):
+                torch.testing.assert_close(got, expected)
+
+
 # -- calls past the guards --------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusec
 from fusec.call import native
@@ -246,3 +247,30 @@ def test_the_two_forms_of_the_check_agree(monkeypatch: pytest.MonkeyPatch) -> No
     for made in (resized(0), resized(100), offset_and_freed()):
         with pytest.raises(NoMemory):
             compiled(made)
+
+
+@pytest.mark.parametrize("way", ["fusec", "torch"])
+def test_graphs_without_inputs_where_operators_go_elsewhere(way: str) -> None:
+    """Kernels alone, and operators beside them, under a mode and within a transform."""
+
+    class Operators(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kw: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kw or {}))
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        return torch.arange(8) / 4
+
+    def multiplied(x: torch.Tensor) -> torch.Tensor:
+        y = torch.arange(16.0).reshape(4, 4)
+        return torch.tanh(y @ y.t() / 100)
+
+    for function in (counted, multiplied):
+        made = warm(function, way)
+        expected, seen = function(plain()), list[Any]()
+        with Operators():
+            torch.testing.assert_close(made(plain()), expected)
+        assert seen
+        value, tangent = torch.func.jvp(made, (plain(),), (plain(),))
+        torch.testing.assert_close(value, expected)
+        assert not tangent.any()

@@ -76,7 +76,7 @@ def test_tabs_are_made_when_opened() -> None:
 
 def test_a_problem_stays_in_the_tab_that_it_is_about(fake: Any) -> None:
     open_tab(fake, fake.tab("Stages"))
-    fake.bench.do("Saving", lambda: 1 // 0)
+    fake.bench.do("Saving", lambda: 1 // 0, "save")
     settle(fake)
     assert "division" in fake.tab("Stages").note.value
     open_tab(fake, fake.tab("Numerics"))

@@ -3,8 +3,7 @@
 //   writes out: 9 int64
 // line 1: y = x.argmax(-1)
 #include <stdint.h>
-#define INFINITY __builtin_inff()
-#define NAN __builtin_nanf("")
+#include "helpers.h" // at the end of this file
 
 extern "C" int row_argmax(const float* __restrict__ x, int64_t* __restrict__ out, int64_t threads)
 {
@@ -16,18 +15,16 @@ extern "C" int row_argmax(const float* __restrict__ x, int64_t* __restrict__ out
         int chunk_max_nan = chunk_max != chunk_max;
         #pragma omp simd reduction(max : chunk_max) reduction(| : chunk_max_nan)
         for (int64_t r0 = 0; r0 < 100; ++r0) {
-            // line 1: y = x.argmax(-1)
             const float value = x[i0 * 100 + r0];
             chunk_max_nan |= value != value;
             chunk_max = chunk_max > value ? chunk_max : value;
         }
         if (chunk_max_nan) chunk_max = NAN;
-        if (row_argmax2 < 0 || chunk_max > row_max || (chunk_max != chunk_max && row_max ==
-            row_max)) {
+        if (row_argmax2 < 0 || chunk_max
+            > row_max || (chunk_max != chunk_max && row_max == row_max)) {
             int64_t found = 100;
             #pragma omp simd reduction(min : found)
             for (int64_t r0 = 0; r0 < 100; ++r0) {
-                // line 1: y = x.argmax(-1)
                 const float x_val = x[i0 * 100 + r0];
                 const int64_t place = (x_val == chunk_max) | (x_val != x_val) ? r0 : 100;
                 found = place < found ? place : found;
@@ -39,3 +36,8 @@ extern "C" int row_argmax(const float* __restrict__ x, int64_t* __restrict__ out
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
+
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")

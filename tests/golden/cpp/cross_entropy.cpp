@@ -4,24 +4,7 @@
 //   writes loss: 5 float32
 // line 5: loss = cross_entropy(logits, target, reduction="none")
 #include <stdint.h>
-#define INFINITY __builtin_inff()
-#define NAN __builtin_nanf("")
-
-// Defined below the kernel.
-#define FX_INLINE static inline __attribute__((always_inline))
-FX_INLINE uint32_t fx_bits(float x);
-FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_scale(float x, float shifted);
-FX_INLINE float fx_exp_poly(float r);
-FX_INLINE float fx_exp(float x);
-FX_INLINE float fx_log_split(float x, float& e);
-FX_INLINE float fx_log_poly(float f);
-FX_INLINE float fx_log_special(float x, float result);
-FX_INLINE float fx_log(float x);
-static inline int64_t at_most(int64_t x, int64_t limit);
-template <typename T>
-static inline void together(const T& marks);
-static inline int64_t wrap_add(int64_t x, int64_t y);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t LINE = 64; // elements asked for at a time
 
@@ -48,7 +31,6 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
                 #pragma GCC ivdep
                 for (int64_t lane = 0; lane < count; ++lane) {
                     const int64_t r0 = r0_line + lane;
-                    // line 5: loss = cross_entropy(logits, target, reduction="none")
                     const float value = logits[i0 * 5000 + r0];
                     row_max_nan_lanes[lane] |= value != value;
                     row_max_lanes[lane] = row_max_lanes[lane] > value ? row_max_lanes[lane] : value;
@@ -60,7 +42,6 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
         }
         #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
         for (int64_t lane = 0; lane < LINE; ++lane) {
-            // line 5: loss = cross_entropy(logits, target, reduction="none")
             const float value = row_max_lanes[lane];
             row_max_nan |= value != value;
             row_max = row_max > value ? row_max : value;
@@ -71,18 +52,16 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
         double row_total = 0.0;
         for (int64_t r0_chunk = 0; r0_chunk < 5000; r0_chunk += 4096) {
             const int64_t r0_end = at_most(r0_chunk + 4096, 5000);
-            // line 5: loss = cross_entropy(logits, target, reduction="none")
             float chunk_sum = 0.0f;
             alignas(64) float chunk_sum_lanes[LINE] = {};
             {
-                const auto block = [&](int64_t r0_line, int64_t count, auto mark)
-                    __attribute__((always_inline)) {
+                const auto block = [&](int64_t r0_line, int64_t count,
+                    auto mark) __attribute__((always_inline)) {
                     alignas(64) decltype(mark) marks[LINE];
                     #pragma GCC ivdep
                     for (int64_t lane = 0; lane < count; ++lane) {
                         marks[lane] = 0;
                         const int64_t r0 = r0_line + lane;
-                        // line 5: loss = cross_entropy(logits, target, reduction="none")
                         chunk_sum_lanes[lane] += fx_exp(logits[i0 * 5000 + r0] - row_max);
                     }
                     together(marks);
@@ -93,7 +72,6 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
             }
             #pragma omp simd reduction(+ : chunk_sum)
             for (int64_t lane = 0; lane < LINE; ++lane) {
-                // line 5: loss = cross_entropy(logits, target, reduction="none")
                 chunk_sum += chunk_sum_lanes[lane];
             }
             row_total += chunk_sum;
@@ -103,6 +81,12 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
     }
     return failed;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
+
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
+#define FX_INLINE static inline __attribute__((always_inline))
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }

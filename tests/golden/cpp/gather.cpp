@@ -4,12 +4,10 @@
 //   writes out: 33 x 20 float32
 // line 1: y = table[which] * 2
 #include <stdint.h>
+#include "helpers.h" // at the end of this file
 
-// Defined below the kernel.
-static inline int64_t wrap_add(int64_t x, int64_t y);
-
-extern "C" int gather(const int64_t* __restrict__ which, const float* __restrict__ table, float*
-    __restrict__ out, int64_t threads)
+extern "C" int gather(const int64_t* __restrict__ which, const float* __restrict__ table,
+    float* __restrict__ out, int64_t threads)
 {
     int failed = 0; // the number of a check that failed
     for (int64_t i0 = 0; i0 < 33; ++i0) {
@@ -21,12 +19,13 @@ extern "C" int gather(const int64_t* __restrict__ which, const float* __restrict
         const int64_t checked = valid ? chosen : 0;
         #pragma omp simd reduction(max : failed)
         for (int64_t i1 = 0; i1 < 20; ++i1) {
-            // line 1: y = table[which] * 2
             out[i0 * 20 + i1] = table[i1 + checked * 20] * 2.0f;
         }
     }
     return failed;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
 
 // Wraps around where it overflows, as eager does.
 static inline int64_t wrap_add(int64_t x, int64_t y)

@@ -8,20 +8,14 @@
 // line 2: h = gelu(x * w + b)
 // line 3: y = layer_norm(h, (n,), gamma, beta)
 #include <stdint.h>
-
-// Defined below the kernel.
-#define FX_INLINE static inline __attribute__((always_inline))
-FX_INLINE uint32_t fx_bits(float x);
-FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_one_plus_erf(float x);
-FX_INLINE float fx_rsqrt(float x);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t ROWS = 8; // tunable: 1 4 8 32 128 (rows a thread takes)
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
 
-extern "C" int gelu_layer_norm(const float* __restrict__ x, const float* __restrict__ w, const
-    float* __restrict__ b, const float* __restrict__ gamma, const float* __restrict__ beta, float*
-    __restrict__ out, int64_t threads)
+extern "C" int gelu_layer_norm(const float* __restrict__ x, const float* __restrict__ w,
+    const float* __restrict__ b, const float* __restrict__ gamma, const float* __restrict__ beta,
+    float* __restrict__ out, int64_t threads)
 {
     #pragma omp parallel for num_threads(threads) schedule(static, ROWS)
     for (int64_t i0 = 0; i0 < 600; ++i0) {
@@ -38,25 +32,26 @@ extern "C" int gelu_layer_norm(const float* __restrict__ x, const float* __restr
             // line 3: y = layer_norm(h, (n,), gamma, beta)
             row_sum += h_val;
         }
-        const float quotient = row_sum / 200.0f;
-        float row_sum2 = 0.0f;
-        #pragma omp simd reduction(+ : row_sum2)
+        const float mean = row_sum / 200.0f;
+        float row_squares = 0.0f;
+        #pragma omp simd reduction(+ : row_squares)
         for (int64_t r0 = 0; r0 < 200; ++r0) {
-            // line 3: y = layer_norm(h, (n,), gamma, beta)
-            const float difference = h_row[r0] - quotient;
-            row_sum2 += difference * difference;
+            const float difference = h_row[r0] - mean;
+            row_squares += difference * difference;
         }
-        const float rsqrt_val = fx_rsqrt(row_sum2 / 200.0f + 1e-05f);
+        const float rstd = fx_rsqrt(row_squares / 200.0f + 1e-05f);
         #pragma GCC unroll UNROLL
         #pragma GCC ivdep
         for (int64_t r0 = 0; r0 < 200; ++r0) {
-            // line 3: y = layer_norm(h, (n,), gamma, beta)
-            const float product = (h_row[r0] - quotient) * rsqrt_val * gamma[r0];
-            out[i0 * 200 + r0] = product + beta[r0];
+            out[i0 * 200 + r0] = (h_row[r0] - mean) * rstd * gamma[r0] + beta[r0];
         }
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
+
+#define FX_INLINE static inline __attribute__((always_inline))
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }

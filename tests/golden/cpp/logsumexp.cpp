@@ -5,35 +5,12 @@
 // line 2: scores = x.masked_fill(~keep, -float("inf"))
 // line 3: y = scores.logsumexp(-1)
 #include <stdint.h>
-#define INFINITY __builtin_inff()
-#define NAN __builtin_nanf("")
-
-// Defined below the kernel.
-#define FX_INLINE static inline __attribute__((always_inline))
-FX_INLINE uint32_t fx_bits(float x);
-FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_exp2_for_half(float x);
-FX_INLINE float fx_exp_for_half(float x);
-FX_INLINE bool fx_isinf(float x);
-FX_INLINE float fx_log_split(float x, float& e);
-FX_INLINE float fx_log_poly(float f);
-FX_INLINE float fx_log_special(float x, float result);
-FX_INLINE float fx_log(float x);
-struct fx_f16 {
-    uint16_t bits;
-    // g++ 12 leaves a loop that copies the whole of a struct as it is: no vectors.
-    fx_f16& operator=(const fx_f16& x) { bits = x.bits; return *this; }
-};
-FX_INLINE fx_f16 fx_to_f16(float x);
-FX_INLINE float fx_to_float(fx_f16 x);
-FX_INLINE void fx_to_floats(float* to, const fx_f16* from, int64_t count);
-template <typename T>
-static inline void together(const T& marks);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t LINE = 64; // elements asked for at a time
 
-extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restrict__ x, fx_f16*
-    __restrict__ out, int64_t threads)
+extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restrict__ x,
+    fx_f16* __restrict__ out, int64_t threads)
 {
     for (int64_t i0 = 0; i0 < 9; ++i0) {
         // line 3: y = scores.logsumexp(-1)
@@ -53,8 +30,8 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
                     const float scores_val = keep[i0 * 300 + r0] != 0 ? x_f32[lane] : -INFINITY;
                     // line 3: y = scores.logsumexp(-1)
                     row_max_nan_lanes[lane] |= scores_val != scores_val;
-                    row_max_lanes[lane] = row_max_lanes[lane] > scores_val ? row_max_lanes[lane] :
-                        scores_val;
+                    row_max_lanes[lane] = row_max_lanes[lane] > scores_val ? row_max_lanes[lane]
+                        : scores_val;
                 }
             };
             int64_t r0_at = 0;
@@ -63,7 +40,6 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
         }
         #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
         for (int64_t lane = 0; lane < LINE; ++lane) {
-            // line 3: y = scores.logsumexp(-1)
             const float value = row_max_lanes[lane];
             row_max_nan |= value != value;
             row_max = row_max > value ? row_max : value;
@@ -74,8 +50,8 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
         float row_sum = 0.0f;
         alignas(64) float row_sum_lanes[LINE] = {};
         {
-            const auto block = [&](int64_t r0_line, int64_t count, auto mark)
-                __attribute__((always_inline)) {
+            const auto block = [&](int64_t r0_line, int64_t count,
+                auto mark) __attribute__((always_inline)) {
                 alignas(64) float x_f32[LINE];
                 fx_to_floats(x_f32, &x[i0 * 300 + r0_line], count);
                 alignas(64) decltype(mark) marks[LINE];
@@ -96,7 +72,6 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
         }
         #pragma omp simd reduction(+ : row_sum)
         for (int64_t lane = 0; lane < LINE; ++lane) {
-            // line 3: y = scores.logsumexp(-1)
             row_sum += row_sum_lanes[lane];
         }
         const float y_val = fx_log(row_sum) + chosen;
@@ -104,6 +79,12 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
+
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
+#define FX_INLINE static inline __attribute__((always_inline))
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
@@ -174,6 +155,12 @@ FX_INLINE float fx_log(float x)
     float low = __builtin_fmaf(f * f, fx_log_poly(f), e * -0x1.05c610p-29f);
     return fx_log_special(x, __builtin_fmaf(e, 0x1.62e430p-1f, f + low));
 }
+
+struct fx_f16 {
+    uint16_t bits;
+    // g++ 12 leaves a loop that copies the whole of a struct as it is: no vectors.
+    fx_f16& operator=(const fx_f16& x) { bits = x.bits; return *this; }
+};
 
 // to_f16.f32: to nearest, ties to even; exact rounding
 FX_INLINE fx_f16 fx_to_f16(float x)

@@ -11,25 +11,13 @@
 // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
 // line 4: dw, db = (dy * n).sum(0), dy.sum(0)
 #include <stdint.h>
-
-// Defined below the kernel.
-#define FX_INLINE static inline __attribute__((always_inline))
-struct fx_bf16 {
-    uint16_t bits;
-    // g++ 12 leaves a loop that copies the whole of a struct as it is: no vectors.
-    fx_bf16& operator=(const fx_bf16& x) { bits = x.bits; return *this; }
-};
-FX_INLINE uint32_t fx_bits(float x);
-FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_to_float(fx_bf16 x);
-FX_INLINE fx_bf16 fx_to_bf16(float x);
-FX_INLINE void fx_to_halves(fx_bf16* to, const float* from, int64_t count);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t LINE = 64; // elements asked for at a time
 
-extern "C" int norm_gradient(const fx_bf16* __restrict__ dy, const fx_bf16* __restrict__ w, const
-    fx_bf16* __restrict__ x, const float* __restrict__ scale, fx_bf16* __restrict__ dx, float*
-    __restrict__ dw_parts, float* __restrict__ db_parts, int64_t threads)
+extern "C" int norm_gradient(const fx_bf16* __restrict__ dy, const fx_bf16* __restrict__ w,
+    const fx_bf16* __restrict__ x, const float* __restrict__ scale, fx_bf16* __restrict__ dx,
+    float* __restrict__ dw_parts, float* __restrict__ db_parts, int64_t threads)
 {
     #pragma omp parallel for num_threads(threads)
     for (int64_t piece = 0; piece < 8; ++piece) {
@@ -68,9 +56,8 @@ extern "C" int norm_gradient(const fx_bf16* __restrict__ dy, const fx_bf16* __re
                 // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
                 row_sum += row_sum_lanes[lane];
             }
-            const float quotient = row_sum / 320.0f;
+            const float mean = row_sum / 320.0f;
             for (int64_t r0_line = 0; r0_line < 320; r0_line += LINE) {
-                // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
                 alignas(64) float dx_f32[LINE];
                 #pragma GCC ivdep
                 for (int64_t lane = 0; lane < LINE; ++lane) {
@@ -80,7 +67,7 @@ extern "C" int norm_gradient(const fx_bf16* __restrict__ dy, const fx_bf16* __re
                     // line 1: n = x * scale
                     const float n_val = fx_to_float(x[i0 * 320 + r0]) * scale_val;
                     // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
-                    dx_f32[lane] = (dn_val - n_val * quotient) * scale_val;
+                    dx_f32[lane] = (dn_val - n_val * mean) * scale_val;
                 }
                 fx_to_halves(&dx[i0 * 320 + r0_line], dx_f32, LINE);
             }
@@ -88,6 +75,16 @@ extern "C" int norm_gradient(const fx_bf16* __restrict__ dy, const fx_bf16* __re
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
+
+#define FX_INLINE static inline __attribute__((always_inline))
+
+struct fx_bf16 {
+    uint16_t bits;
+    // g++ 12 leaves a loop that copies the whole of a struct as it is: no vectors.
+    fx_bf16& operator=(const fx_bf16& x) { bits = x.bits; return *this; }
+};
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }

@@ -11,20 +11,14 @@
 // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
 // line 4: dw, db = (dy * n).sum(0), dy.sum(0)
 #include <stdint.h>
-
-// Defined below the kernel.
-template <int64_t count, typename T>
-static inline void ahead(const T* x);
-template <int64_t count, typename T>
-static inline void ahead_to_write(T* x);
-static inline int64_t at_most(int64_t x, int64_t limit);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t GRAIN = 32768; // tunable: 4096 8192 16384 32768 65536 (elements worth threads)
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
 
-extern "C" int norm_gradient(const float* __restrict__ dy, const float* __restrict__ w, const
-    float* __restrict__ x, const float* __restrict__ scale, float* __restrict__ dx, float*
-    __restrict__ dw_parts, float* __restrict__ db_parts, int64_t s0, int64_t threads)
+extern "C" int norm_gradient(const float* __restrict__ dy, const float* __restrict__ w,
+    const float* __restrict__ x, const float* __restrict__ scale, float* __restrict__ dx,
+    float* __restrict__ dw_parts, float* __restrict__ db_parts, int64_t s0, int64_t threads)
 {
     #pragma omp parallel for num_threads(threads) if (s0 * 200 >= GRAIN)
     for (int64_t piece = 0; piece < ((s0 + 63) / 64); ++piece) {
@@ -54,7 +48,8 @@ extern "C" int norm_gradient(const float* __restrict__ dy, const float* __restri
                 dw_parts[r0 + piece * 200] += dy_val * n_val;
                 db_parts[r0 + piece * 200] += dy_val;
             }
-            const float quotient = row_sum / 200.0f;
+            // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
+            const float mean = row_sum / 200.0f;
             ahead<200>(&dy[i0 * 200 + 600]);
             ahead<200>(&x[i0 * 200 + 600]);
             ahead_to_write<200>(&dx[i0 * 200 + 600]);
@@ -66,12 +61,14 @@ extern "C" int norm_gradient(const float* __restrict__ dy, const float* __restri
                 // line 1: n = x * scale
                 const float n_val = x[i0 * 200 + r0] * scale_val;
                 // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
-                dx[i0 * 200 + r0] = (dn_val - n_val * quotient) * scale_val;
+                dx[i0 * 200 + r0] = (dn_val - n_val * mean) * scale_val;
             }
         }
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
 
 // Asks the memory for `count` elements from x on, so that they are there when their turn comes.
 template <int64_t count, typename T>

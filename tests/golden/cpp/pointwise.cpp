@@ -5,18 +5,12 @@
 // line 2: h = torch.relu(a + b)
 // line 3: y = torch.tanh(h) * h + 2
 #include <stdint.h>
-
-// Defined below the kernel.
-#define FX_INLINE static inline __attribute__((always_inline))
-FX_INLINE uint32_t fx_bits(float x);
-FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_tanh(float x);
-static inline float nan_max(float a, float b);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
 
-extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restrict__ b, float*
-    __restrict__ out, int64_t threads)
+extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restrict__ b,
+    float* __restrict__ out, int64_t threads)
 {
     for (int64_t i0 = 0; i0 < 20; ++i0) {
         #pragma GCC unroll UNROLL
@@ -30,6 +24,10 @@ extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restr
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
+
+#define FX_INLINE static inline __attribute__((always_inline))
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }

@@ -5,21 +5,7 @@
 // line 2: h = torch.relu(a + b)
 // line 3: y = torch.tanh(h) * h + 2
 #include <stdint.h>
-
-// Defined below the kernel.
-#define FX_INLINE static inline __attribute__((always_inline))
-FX_INLINE uint32_t fx_bits(float x);
-FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_tanh(float x);
-struct fx_bf16 {
-    uint16_t bits;
-    // g++ 12 leaves a loop that copies the whole of a struct as it is: no vectors.
-    fx_bf16& operator=(const fx_bf16& x) { bits = x.bits; return *this; }
-};
-FX_INLINE float fx_to_float(fx_bf16 x);
-FX_INLINE fx_bf16 fx_to_bf16(float x);
-FX_INLINE void fx_to_halves(fx_bf16* to, const float* from, int64_t count);
-static inline float nan_max(float a, float b);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
 
@@ -38,11 +24,15 @@ extern "C" int pointwise_chain(const fx_bf16* __restrict__ a, const fx_bf16* __r
                 const float h_val = nan_max(total, 0.0f);
                 out_f32[i1] = fx_tanh(h_val) * h_val + 2.0f;
             }
-            fx_to_halves(&out[i0 * 128 + 0], out_f32, 128);
+            fx_to_halves(&out[i0 * 128], out_f32, 128);
         }
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
+
+#define FX_INLINE static inline __attribute__((always_inline))
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
@@ -74,6 +64,12 @@ FX_INLINE float fx_tanh(float x)
     // Asked this way round, NaN takes the near side, which keeps it. A zero keeps its sign.
     return __builtin_copysignf(a >= 0.6f ? far : near, x);
 }
+
+struct fx_bf16 {
+    uint16_t bits;
+    // g++ 12 leaves a loop that copies the whole of a struct as it is: no vectors.
+    fx_bf16& operator=(const fx_bf16& x) { bits = x.bits; return *this; }
+};
 
 // to_float.bf16: exact
 FX_INLINE float fx_to_float(fx_bf16 x) { return fx_from_bits((uint32_t)x.bits << 16); }

@@ -5,31 +5,19 @@
 // line 2: h = torch.relu(a + b)
 // line 3: y = torch.tanh(h) * h + 2
 #include <stdint.h>
-
-// Defined below the kernel.
-#define FX_INLINE static inline __attribute__((always_inline))
-FX_INLINE uint32_t fx_bits(float x);
-FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_tanh(float x);
-template <int64_t count, typename T>
-static inline void ahead(const T* x);
-template <int64_t count, typename T>
-static inline void ahead_to_write(T* x);
-static inline float nan_max(float a, float b);
-template <typename T>
-static inline void together(const T& marks);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t LINE = 64; // elements asked for at a time
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
 
-extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restrict__ b, float*
-    __restrict__ out, int64_t threads)
+extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restrict__ b,
+    float* __restrict__ out, int64_t threads)
 {
     #pragma omp parallel for num_threads(threads)
     for (int64_t i0 = 0; i0 < 300; ++i0) {
         {
-            const auto block = [&](int64_t i1_line, int64_t count, auto mark)
-                __attribute__((always_inline)) {
+            const auto block = [&](int64_t i1_line, int64_t count,
+                auto mark) __attribute__((always_inline)) {
                 ahead<LINE>(&a[i0 * 333 + i1_line + 666]);
                 ahead<LINE>(&b[i0 * 333 + i1_line + 666]);
                 ahead_to_write<LINE>(&out[i0 * 333 + i1_line + 666]);
@@ -52,6 +40,10 @@ extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restr
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
+
+#define FX_INLINE static inline __attribute__((always_inline))
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }

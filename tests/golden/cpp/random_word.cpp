@@ -4,15 +4,12 @@
 //   writes out: 300 x 33 float32
 // line 1: y = F.dropout(x, 0.25)
 #include <stdint.h>
-
-// Defined below the kernel.
-static inline int32_t random_bits(int64_t seed, int64_t position, int64_t stream, int64_t word);
-static inline int32_t random_word(int64_t seed, int64_t position, int64_t stream);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
 
-extern "C" int random_kept(const int64_t* __restrict__ seed, const float* __restrict__ x, float*
-    __restrict__ out, int64_t threads)
+extern "C" int random_kept(const int64_t* __restrict__ seed, const float* __restrict__ x,
+    float* __restrict__ out, int64_t threads)
 {
     // line 1: y = F.dropout(x, 0.25)
     const int64_t seed_val = seed[0];
@@ -21,7 +18,6 @@ extern "C" int random_kept(const int64_t* __restrict__ seed, const float* __rest
         #pragma GCC unroll UNROLL
         #pragma GCC ivdep
         for (int64_t i1 = 0; i1 < 33; ++i1) {
-            // line 1: y = F.dropout(x, 0.25)
             const int32_t bitwise_and_val = random_word(seed_val, i0 * 33 + i1, 3) & 16777215;
             const bool is_less = (float)bitwise_and_val * 5.9604645e-08f < 0.75f;
             const float product = x[i0 * 33 + i1] * 1.3333334f;
@@ -30,6 +26,8 @@ extern "C" int random_kept(const int64_t* __restrict__ seed, const float* __rest
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
 
 // Returns 32 random bits: a word of Philox 4x32-7 (Salmon et al. 2011) of a position in a stream.
 static inline int32_t random_bits(int64_t seed, int64_t position, int64_t stream, int64_t word)

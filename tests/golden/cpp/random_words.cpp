@@ -4,18 +4,13 @@
 //   writes out: 300 x 333 float32
 // line 1: y = F.dropout(x, 0.25)
 #include <stdint.h>
-
-// Defined below the kernel.
-static inline int64_t at_most(int64_t x, int64_t limit);
-static inline void random_group(int32_t* to, int64_t seed, int64_t group, int64_t stream);
-static inline void random_words(
-    int32_t* to, int64_t seed, int64_t first, int64_t stream, int64_t count);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t LINE = 64; // elements asked for at a time
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
 
-extern "C" int random_kept(const int64_t* __restrict__ seed, const float* __restrict__ x, float*
-    __restrict__ out, int64_t threads)
+extern "C" int random_kept(const int64_t* __restrict__ seed, const float* __restrict__ x,
+    float* __restrict__ out, int64_t threads)
 {
     // line 1: y = F.dropout(x, 0.25)
     const int64_t seed_val = seed[0];
@@ -23,13 +18,11 @@ extern "C" int random_kept(const int64_t* __restrict__ seed, const float* __rest
     for (int64_t i0 = 0; i0 < 300; ++i0) {
         for (int64_t i1_line = 0; i1_line < 333; i1_line += LINE) {
             const int64_t i1_stop = at_most(i1_line + LINE, 333);
-            // line 1: y = F.dropout(x, 0.25)
             alignas(64) int32_t words[LINE];
             random_words(words, seed_val, i0 * 333 + i1_line, 3, i1_stop - i1_line);
             #pragma GCC unroll UNROLL
             #pragma GCC ivdep
             for (int64_t i1 = i1_line; i1 < i1_stop; ++i1) {
-                // line 1: y = F.dropout(x, 0.25)
                 const float product = (float)(words[i1 - i1_line] & 16777215) * 5.9604645e-08f;
                 const float product2 = x[i0 * 333 + i1] * 1.3333334f;
                 out[i0 * 333 + i1] = product < 0.75f ? product2 : 0.0f;
@@ -38,6 +31,8 @@ extern "C" int random_kept(const int64_t* __restrict__ seed, const float* __rest
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
 
 static inline int64_t at_most(int64_t x, int64_t limit)
 {

@@ -6,10 +6,10 @@
 //   writes argmax_out: 9 x 100 int64
 // line 2: y = running(x)
 #include <stdint.h>
-#define INFINITY __builtin_inff()
+#include "helpers.h" // at the end of this file
 
-extern "C" int scans(const float* __restrict__ x, float* __restrict__ sum_out, float* __restrict__
-    max_out, int64_t* __restrict__ argmax_out, int64_t threads)
+extern "C" int scans(const float* __restrict__ x, float* __restrict__ sum_out,
+    float* __restrict__ max_out, int64_t* __restrict__ argmax_out, int64_t threads)
 {
     for (int64_t i0 = 0; i0 < 9; ++i0) {
         // line 2: y = running(x)
@@ -17,7 +17,6 @@ extern "C" int scans(const float* __restrict__ x, float* __restrict__ sum_out, f
         float running_max = -INFINITY;
         int64_t running_argmax = 0;
         for (int64_t r0 = 0; r0 < 100; ++r0) {
-            // line 2: y = running(x)
             const float product = x[i0 * 100 + r0] * 0.5f;
             running_sum += (double)product;
             const float sum_so_far = (float)running_sum;
@@ -31,3 +30,7 @@ extern "C" int scans(const float* __restrict__ x, float* __restrict__ sum_out, f
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
+
+#define INFINITY __builtin_inff()

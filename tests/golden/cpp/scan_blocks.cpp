@@ -3,22 +3,7 @@
 //   writes sum_out: 9 x 3000 bfloat16
 // line 2: y = running(x)
 #include <stdint.h>
-
-// Defined below the kernel.
-#define FX_INLINE static inline __attribute__((always_inline))
-struct fx_bf16 {
-    uint16_t bits;
-    // g++ 12 leaves a loop that copies the whole of a struct as it is: no vectors.
-    fx_bf16& operator=(const fx_bf16& x) { bits = x.bits; return *this; }
-};
-FX_INLINE uint32_t fx_bits(float x);
-FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_to_float(fx_bf16 x);
-FX_INLINE fx_bf16 fx_to_bf16(float x);
-FX_INLINE void fx_to_halves(fx_bf16* to, const float* from, int64_t count);
-static inline int64_t at_most(int64_t x, int64_t limit);
-template <typename T>
-static inline double running_sums(double* to, const T* from, int64_t count, double before);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t LINE = 64; // elements asked for at a time
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
@@ -30,14 +15,12 @@ extern "C" int scans(const fx_bf16* __restrict__ x, fx_bf16* __restrict__ sum_ou
         double running_sum = 0.0;
         for (int64_t r0_line = 0; r0_line < 3000; r0_line += LINE) {
             const int64_t r0_stop = at_most(r0_line + LINE, 3000);
-            // line 2: y = running(x)
             alignas(64) float sum_out_f32[LINE];
             alignas(64) float product_block[LINE];
             alignas(64) double sum_so_far_block[LINE];
             #pragma GCC unroll UNROLL
             #pragma GCC ivdep
             for (int64_t r0 = r0_line; r0 < r0_stop; ++r0) {
-                // line 2: y = running(x)
                 const float product = fx_to_float(x[i0 * 3000 + r0]) * 0.5f;
                 product_block[r0 - r0_line] = product;
             }
@@ -46,16 +29,24 @@ extern "C" int scans(const fx_bf16* __restrict__ x, fx_bf16* __restrict__ sum_ou
             #pragma GCC unroll UNROLL
             #pragma GCC ivdep
             for (int64_t r0 = r0_line; r0 < r0_stop; ++r0) {
-                // line 2: y = running(x)
-                const float total = (float)sum_so_far_block[r0 - r0_line] + product_block[r0 -
-                    r0_line];
-                sum_out_f32[r0 - r0_line] = total;
+                sum_out_f32[r0 - r0_line] = (float)sum_so_far_block[r0 - r0_line]
+                    + product_block[r0 - r0_line];
             }
             fx_to_halves(&sum_out[i0 * 3000 + r0_line], sum_out_f32, r0_stop - r0_line);
         }
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
+
+#define FX_INLINE static inline __attribute__((always_inline))
+
+struct fx_bf16 {
+    uint16_t bits;
+    // g++ 12 leaves a loop that copies the whole of a struct as it is: no vectors.
+    fx_bf16& operator=(const fx_bf16& x) { bits = x.bits; return *this; }
+};
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }

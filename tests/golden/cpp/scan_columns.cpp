@@ -4,53 +4,42 @@
 //   writes logsumexp_out: 100 x 40 float32
 // line 2: y = running(x)
 #include <stdint.h>
-#define INFINITY __builtin_inff()
+#include "helpers.h" // at the end of this file
 
-// Defined below the kernel.
-#define FX_INLINE static inline __attribute__((always_inline))
-FX_INLINE uint64_t fx_bits(double x);
-FX_INLINE double fx_from_bits(uint64_t x);
-FX_INLINE double fx_scale(double x, uint64_t n);
-FX_INLINE double fx_exp_poly(double r);
-FX_INLINE double fx_exp(double x);
-FX_INLINE double fx_log_split(double x, double& e);
-FX_INLINE double fx_log_poly(double f);
-FX_INLINE double fx_log_special(double x, double result);
-FX_INLINE double fx_log(double x);
-static inline void log_add_exp(double x, double& greatest, double& total);
-
-extern "C" int scans(const float* __restrict__ x, float* __restrict__ sum_out, float* __restrict__
-    logsumexp_out, int64_t threads)
+extern "C" int scans(const float* __restrict__ x, float* __restrict__ sum_out,
+    float* __restrict__ logsumexp_out, int64_t threads)
 {
     // line 2: y = running(x)
     double running_sum[40];
     for (int64_t c = 0; c < 40; ++c) {
-        // line 2: y = running(x)
         running_sum[c] = 0.0;
     }
     double running_greatest[40];
     double running_total[40];
     for (int64_t c = 0; c < 40; ++c) {
-        // line 2: y = running(x)
         running_greatest[c] = -INFINITY;
         running_total[c] = 0.0;
     }
     for (int64_t r0 = 0; r0 < 100; ++r0) {
         #pragma omp simd
         for (int64_t i0 = 0; i0 < 40; ++i0) {
-            // line 2: y = running(x)
             const float product = x[i0 + r0 * 40] * 0.5f;
             running_sum[i0] += (double)product;
             const float sum_so_far = (float)running_sum[i0];
             log_add_exp((double)product, running_greatest[i0], running_total[i0]);
-            const float logsumexp_so_far = (float)(running_greatest[i0] +
-                fx_log(running_total[i0]));
+            const float logsumexp_so_far = (float)(running_greatest[i0]
+                + fx_log(running_total[i0]));
             sum_out[i0 + r0 * 40] = sum_so_far + product;
             logsumexp_out[i0 + r0 * 40] = logsumexp_so_far + product;
         }
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
+
+#define INFINITY __builtin_inff()
+#define FX_INLINE static inline __attribute__((always_inline))
 
 FX_INLINE uint64_t fx_bits(double x) { return __builtin_bit_cast(uint64_t, x); }
 FX_INLINE double fx_from_bits(uint64_t x) { return __builtin_bit_cast(double, x); }

@@ -3,11 +3,7 @@
 //   writes sum_out: 40 x 1000 float32
 // line 2: y = running(x)
 #include <stdint.h>
-
-// Defined below the kernel.
-static inline int64_t at_most(int64_t x, int64_t limit);
-template <typename T>
-static inline double running_sums(double* to, const T* from, int64_t count, double before);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t LINE = 64; // elements asked for at a time
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
@@ -20,13 +16,11 @@ extern "C" int scans(const float* __restrict__ x, float* __restrict__ sum_out, i
         double running_sum = 0.0;
         for (int64_t r0_line = 0; r0_line < 1000; r0_line += LINE) {
             const int64_t r0_stop = at_most(r0_line + LINE, 1000);
-            // line 2: y = running(x)
             alignas(64) float product_block[LINE];
             alignas(64) double sum_so_far_block[LINE];
             #pragma GCC unroll UNROLL
             #pragma GCC ivdep
             for (int64_t r0 = r0_line; r0 < r0_stop; ++r0) {
-                // line 2: y = running(x)
                 const float product = x[i0 * 1000 + r0] * 0.5f;
                 product_block[r0 - r0_line] = product;
             }
@@ -35,15 +29,15 @@ extern "C" int scans(const float* __restrict__ x, float* __restrict__ sum_out, i
             #pragma GCC unroll UNROLL
             #pragma GCC ivdep
             for (int64_t r0 = r0_line; r0 < r0_stop; ++r0) {
-                // line 2: y = running(x)
-                const float y_val = (float)sum_so_far_block[r0 - r0_line] + product_block[r0 -
-                    r0_line];
-                sum_out[i0 * 1000 + r0] = y_val;
+                sum_out[i0 * 1000 + r0] = (float)sum_so_far_block[r0 - r0_line]
+                    + product_block[r0 - r0_line];
             }
         }
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
 
 static inline int64_t at_most(int64_t x, int64_t limit)
 {

@@ -4,10 +4,7 @@
 //   updates table_grad: 50 x 700 float32
 // line 1: table_grad[which] += grad
 #include <stdint.h>
-
-// Defined below the kernel.
-static inline int64_t at_most(int64_t x, int64_t limit);
-static inline int64_t wrap_add(int64_t x, int64_t y);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t BLOCK = 128; // tunable: 32 64 128 256 512 1024 (elements of a row, at least)
 
@@ -29,13 +26,14 @@ extern "C" int scatter_add(const float* __restrict__ grad, const int64_t* __rest
             const int64_t checked = valid ? chosen : 0;
             #pragma omp simd
             for (int64_t i1 = i1_block; i1 < i1_end; ++i1) {
-                // line 1: table_grad[which] += grad
                 table_grad[i1 + checked * 700] += grad[i0 * 700 + i1];
             }
         }
     }
     return failed;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
 
 static inline int64_t at_most(int64_t x, int64_t limit)
 {

@@ -3,16 +3,7 @@
 //   writes out: 24 x 200 float32
 // line 4: y = torch.softmax(x, -1)
 #include <stdint.h>
-#define INFINITY __builtin_inff()
-#define NAN __builtin_nanf("")
-
-// Defined below the kernel.
-#define FX_INLINE static inline __attribute__((always_inline))
-FX_INLINE uint32_t fx_bits(float x);
-FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_scale(float x, float shifted);
-FX_INLINE float fx_exp_poly(float r);
-FX_INLINE float fx_exp(float x);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
 
@@ -25,7 +16,6 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         int row_max_nan = row_max != row_max;
         #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
         for (int64_t r0 = 0; r0 < 200; ++r0) {
-            // line 4: y = torch.softmax(x, -1)
             const float value = x[i0 * 200 + r0];
             row_max_nan |= value != value;
             row_max = row_max > value ? row_max : value;
@@ -34,7 +24,6 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         float row_sum = 0.0f;
         #pragma omp simd reduction(+ : row_sum)
         for (int64_t r0 = 0; r0 < 200; ++r0) {
-            // line 4: y = torch.softmax(x, -1)
             const float exponential = fx_exp(x[i0 * 200 + r0] - row_max);
             exponential_row[r0] = exponential;
             row_sum += exponential;
@@ -42,12 +31,17 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         #pragma GCC unroll UNROLL
         #pragma GCC ivdep
         for (int64_t r0 = 0; r0 < 200; ++r0) {
-            // line 4: y = torch.softmax(x, -1)
             out[i0 * 200 + r0] = exponential_row[r0] / row_sum;
         }
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
+
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
+#define FX_INLINE static inline __attribute__((always_inline))
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }

@@ -3,26 +3,9 @@
 //   writes out: 601 x 24 float32
 // line 4: y = torch.softmax(x, -1)
 #include <stdint.h>
-#define INFINITY __builtin_inff()
+#include "helpers.h" // at the end of this file
 
-// Defined below the kernel.
-#define FX_INLINE static inline __attribute__((always_inline))
-FX_INLINE uint32_t fx_bits(float x);
-FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_scale(float x, float shifted);
-FX_INLINE float fx_exp_poly(float r);
-FX_INLINE float fx_exp(float x);
-template <int64_t count, typename T>
-static inline void ahead(const T* x);
-template <int64_t count, typename T>
-static inline void ahead_to_write(T* x);
-static inline int64_t at_most(int64_t x, int64_t limit);
-static inline float nan_max(float a, float b);
-template <typename T>
-static inline void turn_over_32(
-    T* to, int64_t to_step, const T* from, int64_t from_step, int64_t rows, int64_t columns);
-
-constexpr int64_t COLUMNS = 64; // tunable: 16 32 64 128 256 (columns reduced side by side)
+constexpr int64_t COLUMNS = 64; // tunable: 16 32 64 128 256 (columns side by side)
 
 extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int64_t threads)
 {
@@ -33,25 +16,21 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         turn_over_32(&x_turned[0][0], COLUMNS, &x[i0_tile * 24], 24, 24, i0_end - i0_tile);
         float column_max[COLUMNS];
         for (int64_t c = 0; c < COLUMNS; ++c) {
-            // line 4: y = torch.softmax(x, -1)
             column_max[c] = -INFINITY;
         }
         for (int64_t r0 = 0; r0 < 24; ++r0) {
             #pragma omp simd
             for (int64_t i0 = i0_tile; i0 < i0_end; ++i0) {
-                // line 4: y = torch.softmax(x, -1)
-                column_max[i0 - i0_tile] = nan_max(x_turned[r0][i0 - i0_tile], column_max[i0 -
-                    i0_tile]);
+                column_max[i0 - i0_tile] = nan_max(x_turned[r0][i0 - i0_tile],
+                    column_max[i0 - i0_tile]);
             }
         }
         float column_sum[COLUMNS] = {};
         for (int64_t r0 = 0; r0 < 24; ++r0) {
-            // line 4: y = torch.softmax(x, -1)
             ahead<COLUMNS>(&x[i0_tile * 24] + (24 + r0) * COLUMNS);
             ahead_to_write<COLUMNS>(&out[i0_tile * 24] + r0 * COLUMNS);
             #pragma omp simd
             for (int64_t i0 = i0_tile; i0 < i0_end; ++i0) {
-                // line 4: y = torch.softmax(x, -1)
                 const float x_val = x_turned[r0][i0 - i0_tile];
                 const float exponential = fx_exp(x_val - column_max[i0 - i0_tile]);
                 column_sum[i0 - i0_tile] += exponential;
@@ -61,7 +40,6 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         for (int64_t r0 = 0; r0 < 24; ++r0) {
             #pragma omp simd
             for (int64_t i0 = i0_tile; i0 < i0_end; ++i0) {
-                // line 4: y = torch.softmax(x, -1)
                 const float exponential = x_turned[r0][i0 - i0_tile];
                 x_turned[r0][i0 - i0_tile] = exponential / column_sum[i0 - i0_tile];
             }
@@ -70,6 +48,11 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
+
+#define INFINITY __builtin_inff()
+#define FX_INLINE static inline __attribute__((always_inline))
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }

@@ -3,29 +3,13 @@
 //   writes out: s0 x s1 float32
 // line 4: y = torch.softmax(x, -1)
 #include <stdint.h>
-#define INFINITY __builtin_inff()
-#define NAN __builtin_nanf("")
-
-// Defined below the kernel.
-#define FX_INLINE static inline __attribute__((always_inline))
-FX_INLINE uint32_t fx_bits(float x);
-FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_scale(float x, float shifted);
-FX_INLINE float fx_exp_poly(float r);
-FX_INLINE float fx_exp(float x);
-template <int64_t count, typename T>
-static inline void ahead(const T* x);
-template <int64_t count, typename T>
-static inline void ahead_to_write(T* x);
-static inline int64_t at_most(int64_t x, int64_t limit);
-template <typename T>
-static inline void together(const T& marks);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t GRAIN = 32768; // tunable: 4096 8192 16384 32768 65536 (elements worth threads)
 constexpr int64_t LINE = 64; // elements asked for at a time
 
-extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int64_t s0, int64_t
-    s1, int64_t threads)
+extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int64_t s0, int64_t s1,
+    int64_t threads)
 {
     #pragma omp parallel for num_threads(threads) if (s0 * s1 >= GRAIN)
     for (int64_t i0 = 0; i0 < s0; ++i0) {
@@ -41,7 +25,6 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
                 #pragma GCC ivdep
                 for (int64_t lane = 0; lane < count; ++lane) {
                     const int64_t r0 = r0_line + lane;
-                    // line 4: y = torch.softmax(x, -1)
                     const float value = x[s1 * i0 + r0];
                     row_max_nan_lanes[lane] |= value != value;
                     row_max_lanes[lane] = row_max_lanes[lane] > value ? row_max_lanes[lane] : value;
@@ -53,7 +36,6 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         }
         #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
         for (int64_t lane = 0; lane < LINE; ++lane) {
-            // line 4: y = torch.softmax(x, -1)
             const float value = row_max_lanes[lane];
             row_max_nan |= value != value;
             row_max = row_max > value ? row_max : value;
@@ -63,19 +45,17 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         double row_total = 0.0;
         for (int64_t r0_chunk = 0; r0_chunk < s1; r0_chunk += 4096) {
             const int64_t r0_end = at_most(r0_chunk + 4096, s1);
-            // line 4: y = torch.softmax(x, -1)
             float chunk_sum = 0.0f;
             alignas(64) float chunk_sum_lanes[LINE] = {};
             {
-                const auto block = [&](int64_t r0_line, int64_t count, auto mark)
-                    __attribute__((always_inline)) {
+                const auto block = [&](int64_t r0_line, int64_t count,
+                    auto mark) __attribute__((always_inline)) {
                     ahead<LINE>(&x[s1 * i0 + r0_line + 512]);
                     alignas(64) decltype(mark) marks[LINE];
                     #pragma GCC ivdep
                     for (int64_t lane = 0; lane < count; ++lane) {
                         marks[lane] = 0;
                         const int64_t r0 = r0_line + lane;
-                        // line 4: y = torch.softmax(x, -1)
                         chunk_sum_lanes[lane] += fx_exp(x[s1 * i0 + r0] - row_max);
                     }
                     together(marks);
@@ -86,15 +66,14 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
             }
             #pragma omp simd reduction(+ : chunk_sum)
             for (int64_t lane = 0; lane < LINE; ++lane) {
-                // line 4: y = torch.softmax(x, -1)
                 chunk_sum += chunk_sum_lanes[lane];
             }
             row_total += chunk_sum;
         }
         const float row_sum = (float)row_total;
         {
-            const auto block = [&](int64_t r0_line, int64_t count, auto mark)
-                __attribute__((always_inline)) {
+            const auto block = [&](int64_t r0_line, int64_t count,
+                auto mark) __attribute__((always_inline)) {
                 ahead<LINE>(&x[s1 * i0 + r0_line + 512]);
                 ahead_to_write<LINE>(&out[s1 * i0 + r0_line + 512]);
                 alignas(64) decltype(mark) marks[LINE];
@@ -102,9 +81,7 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
                 for (int64_t lane = 0; lane < count; ++lane) {
                     marks[lane] = 0;
                     const int64_t r0 = r0_line + lane;
-                    // line 4: y = torch.softmax(x, -1)
-                    const float y_val = fx_exp(x[s1 * i0 + r0] - row_max) / row_sum;
-                    out[s1 * i0 + r0] = y_val;
+                    out[s1 * i0 + r0] = fx_exp(x[s1 * i0 + r0] - row_max) / row_sum;
                 }
                 together(marks);
             };
@@ -115,6 +92,12 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
+
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
+#define FX_INLINE static inline __attribute__((always_inline))
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }

@@ -3,9 +3,7 @@
 //   writes out: scalar float32
 // line 1: total = x.sum()
 #include <stdint.h>
-
-// Defined below the kernel.
-static inline int64_t at_most(int64_t x, int64_t limit);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t PIECES = 32; // tunable: 8 16 32 64 128 (parts of a row for threads to share)
 constexpr int64_t LINE = 64; // elements asked for at a time
@@ -19,19 +17,16 @@ extern "C" int sum_all(const float* __restrict__ x, float* __restrict__ out, int
         const int64_t length = (300 + PIECES - 1) / PIECES;
         const int64_t r0_begin = piece * length;
         const int64_t r0_stop = at_most(r0_begin + length, 300);
-        // line 1: total = x.sum()
         double row_total = 0.0;
         for (int64_t r0 = r0_begin; r0 < r0_stop; ++r0) {
-            // line 1: total = x.sum()
             float chunk_sum = 0.0f;
             alignas(64) float chunk_sum_lanes[LINE] = {};
             {
-                const auto block = [&](int64_t r1_line, int64_t count)
-                    __attribute__((always_inline)) {
+                const auto block = [&](int64_t r1_line,
+                    int64_t count) __attribute__((always_inline)) {
                     #pragma GCC ivdep
                     for (int64_t lane = 0; lane < count; ++lane) {
                         const int64_t r1 = r1_line + lane;
-                        // line 1: total = x.sum()
                         chunk_sum_lanes[lane] += x[r0 * 400 + r1];
                     }
                 };
@@ -41,7 +36,6 @@ extern "C" int sum_all(const float* __restrict__ x, float* __restrict__ out, int
             }
             #pragma omp simd reduction(+ : chunk_sum)
             for (int64_t lane = 0; lane < LINE; ++lane) {
-                // line 1: total = x.sum()
                 chunk_sum += chunk_sum_lanes[lane];
             }
             row_total += chunk_sum;
@@ -50,13 +44,14 @@ extern "C" int sum_all(const float* __restrict__ x, float* __restrict__ out, int
     }
     double row_total = 0.0;
     for (int64_t piece = 0; piece < PIECES; ++piece) {
-        // line 1: total = x.sum()
         row_total += piece_total[piece];
     }
     const float row_sum = (float)row_total;
     out[0] = row_sum;
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
 
 static inline int64_t at_most(int64_t x, int64_t limit)
 {

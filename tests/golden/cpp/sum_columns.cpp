@@ -3,9 +3,7 @@
 //   writes out: 40 float32
 // line 1: total = x.sum(0)
 #include <stdint.h>
-
-// Defined below the kernel.
-static inline int64_t at_most(int64_t x, int64_t limit);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t PIECES = 32; // tunable: 8 16 32 64 128 (parts of the rows for threads to share)
 
@@ -20,13 +18,11 @@ extern "C" int sum_columns(const float* __restrict__ x, float* __restrict__ out,
         const int64_t r0_begin = piece * rows;
         const int64_t r0_end = at_most(r0_begin + rows, 3000);
         for (int64_t c = 0; c < 40; ++c) {
-            // line 1: total = x.sum(0)
             piece_sum[piece][c] = 0.0f;
         }
         for (int64_t r0 = r0_begin; r0 < r0_end; ++r0) {
             #pragma omp simd
             for (int64_t i0 = 0; i0 < 40; ++i0) {
-                // line 1: total = x.sum(0)
                 piece_sum[piece][i0] += x[i0 + r0 * 40];
             }
         }
@@ -34,17 +30,17 @@ extern "C" int sum_columns(const float* __restrict__ x, float* __restrict__ out,
     for (int64_t piece = 0; piece < PIECES; ++piece) {
         #pragma omp simd
         for (int64_t i0 = 0; i0 < 40; ++i0) {
-            // line 1: total = x.sum(0)
             column_total[i0] += piece_sum[piece][i0];
         }
     }
     #pragma omp simd
     for (int64_t i0 = 0; i0 < 40; ++i0) {
-        // line 1: total = x.sum(0)
         out[i0] = (float)column_total[i0];
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
 
 static inline int64_t at_most(int64_t x, int64_t limit)
 {

@@ -4,19 +4,14 @@
 //   writes out: 300 x 200 float32
 // line 1: y = a + b.T
 #include <stdint.h>
-
-// Defined below the kernel.
-static inline int64_t at_most(int64_t x, int64_t limit);
-template <typename T>
-static inline void turn_over_32(
-    T* to, int64_t to_step, const T* from, int64_t from_step, int64_t rows, int64_t columns);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t TILE_ROWS = 64; // tunable: 8 16 32 64 128 256 512 (rows of a turned tile)
 constexpr int64_t TILE_COLUMNS = 64; // tunable: 8 16 32 64 128 256 512 (elements of a row)
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
 
-extern "C" int transpose_add(const float* __restrict__ a, const float* __restrict__ b, float*
-    __restrict__ out, int64_t threads)
+extern "C" int transpose_add(const float* __restrict__ a, const float* __restrict__ b,
+    float* __restrict__ out, int64_t threads)
 {
     #pragma omp parallel for collapse(2) num_threads(threads)
     for (int64_t i0_tile = 0; i0_tile < 300; i0_tile += TILE_ROWS) {
@@ -25,21 +20,21 @@ extern "C" int transpose_add(const float* __restrict__ a, const float* __restric
             const int64_t i1_end = at_most(i1_tile + TILE_COLUMNS, 200);
             // line 1: y = a + b.T
             float b_tile[TILE_ROWS][TILE_COLUMNS];
-            turn_over_32(&b_tile[0][0], TILE_COLUMNS, &b[i0_tile + i1_tile * 300], 300, i0_end -
-                i0_tile, i1_end - i1_tile);
+            turn_over_32(&b_tile[0][0], TILE_COLUMNS, &b[i0_tile + i1_tile * 300], 300,
+                i0_end - i0_tile, i1_end - i1_tile);
             for (int64_t i0 = i0_tile; i0 < i0_end; ++i0) {
                 #pragma GCC unroll UNROLL
                 #pragma GCC ivdep
                 for (int64_t i1 = i1_tile; i1 < i1_end; ++i1) {
-                    // line 1: y = a + b.T
-                    const float y_val = a[i0 * 200 + i1] + b_tile[i0 - i0_tile][i1 - i1_tile];
-                    out[i0 * 200 + i1] = y_val;
+                    out[i0 * 200 + i1] = a[i0 * 200 + i1] + b_tile[i0 - i0_tile][i1 - i1_tile];
                 }
             }
         }
     }
     return 0;
 }
+
+// ---- helpers.h: the functions that the kernel calls ----
 
 static inline int64_t at_most(int64_t x, int64_t limit)
 {

@@ -3,28 +3,7 @@
 //   writes out: 30 x 333 float32
 // line 1: y = torch.sin(x) + torch.cos(x * 3)
 #include <stdint.h>
-
-// Defined below the kernel.
-#define FX_INLINE static inline __attribute__((always_inline))
-FX_INLINE bool fx_is_far(float x);
-template <bool is>
-struct fx_flag
-{
-    static constexpr bool value = is;
-};
-FX_INLINE uint32_t fx_bits(float x);
-FX_INLINE float fx_from_bits(uint32_t x);
-FX_INLINE float fx_trig_reduce_near(float x, uint32_t& n);
-FX_INLINE float fx_sin_quadrant(float r, uint32_t n);
-FX_INLINE uint64_t fx_bits(double x);
-FX_INLINE double fx_from_bits(uint64_t x);
-FX_INLINE double fx_trig_reduce(float x, uint32_t& n);
-FX_INLINE float fx_cos(float x);
-template <typename Near> FX_INLINE float fx_near_cos(float x, Near near);
-FX_INLINE float fx_sin(float x);
-template <typename Near> FX_INLINE float fx_near_sin(float x, Near near);
-template <typename T>
-static inline void together(const T& marks);
+#include "helpers.h" // at the end of this file
 
 constexpr int64_t LINE = 64; // elements asked for at a time
 constexpr int64_t UNROLL = 1; // tunable: 1 2 4 8 (vectors a turn of the loop takes)
@@ -34,8 +13,8 @@ extern "C" int wave(const float* __restrict__ x, float* __restrict__ out, int64_
     #pragma omp parallel for num_threads(threads)
     for (int64_t i0 = 0; i0 < 30; ++i0) {
         {
-            const auto block = [&](int64_t i1_line, int64_t count, auto mark)
-                __attribute__((always_inline)) {
+            const auto block = [&](int64_t i1_line, int64_t count,
+                auto mark) __attribute__((always_inline)) {
                 int far = 0;
                 #pragma omp simd reduction(| : far)
                 for (int64_t i1 = i1_line; i1 < i1_line + count; ++i1) {
@@ -50,11 +29,9 @@ extern "C" int wave(const float* __restrict__ x, float* __restrict__ out, int64_
                     #pragma GCC ivdep
                     for (int64_t i1 = i1_line; i1 < i1_line + count; ++i1) {
                         marks[i1 - i1_line] = 0;
-                        // line 1: y = torch.sin(x) + torch.cos(x * 3)
                         const float x_val = x[i0 * 333 + i1];
-                        const float y_val = fx_near_sin(x_val, near) + fx_near_cos(x_val * 3.0f,
-                            near);
-                        out[i0 * 333 + i1] = y_val;
+                        out[i0 * 333 + i1] = fx_near_sin(x_val, near)
+                            + fx_near_cos(x_val * 3.0f, near);
                     }
                     together(marks);
                 };
@@ -69,8 +46,18 @@ extern "C" int wave(const float* __restrict__ x, float* __restrict__ out, int64_
     return 0;
 }
 
+// ---- helpers.h: the functions that the kernel calls ----
+
+#define FX_INLINE static inline __attribute__((always_inline))
+
 // is_far.f32: whether the quick forms of sin and cos do not hold
 FX_INLINE bool fx_is_far(float x) { return !(__builtin_fabsf(x) < 32768.0f); }
+
+template <bool is>
+struct fx_flag
+{
+    static constexpr bool value = is;
+};
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }

@@ -20,8 +20,8 @@ extern "C" int row_windows(const float* x, float* out, int64_t threads)
             const bool is_greater = j >= 1;
             const float x_here = is_greater ? x[i * 112 + j * 2 + 111] : 0.0f;
             const float chosen = is_greater ? x_here : -INFINITY;
-            out[i * 56 + j] = larger(x[i * 112 + j * 2 + 113], larger(x[i * 112 + j * 2 + 112],
-                chosen));
+            out[i * 56 + j] = larger(x[i * 112 + j * 2 + 113],
+                larger(x[i * 112 + j * 2 + 112], chosen));
         }
     }
     return 0;

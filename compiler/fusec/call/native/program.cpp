@@ -332,7 +332,8 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
     DLTensor view;
     bool viewed;
     if (!find_address(self->data_ptr, self->view, tensor, &view, &viewed, &addresses[count + i])) {
-      return fail();
+      fail();
+      return run_refused(self, given, count);  // no kernel has run
     }
   }
   PyObject* number = PyObject_CallNoArgs(self->threads);

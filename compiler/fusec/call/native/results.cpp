@@ -26,7 +26,7 @@ bool numbers_match(PyObject* tuple, const int64_t* found, int32_t count, const i
   return true;
 }
 
-// check(tensor, shape, strides, dtype, what): the tensor, laid out as it should be.
+// check(tensor, shape, strides, dtype or None, what): the tensor, laid out as it should be.
 PyObject* result_check_call(PyObject* object, PyObject* const* given, size_t flags,
                             PyObject* names) {
   auto* self = reinterpret_cast<ResultCheck*>(object);
@@ -34,6 +34,7 @@ PyObject* result_check_call(PyObject* object, PyObject* const* given, size_t fla
   if (PyVectorcall_NARGS(flags) >= 4 && self->view && self->view(given[0], &view) == 0 &&
       numbers_match(given[1], view.shape, view.ndim, nullptr) &&
       numbers_match(given[2], view.strides, view.ndim, view.shape)) {
+    if (given[3] == Py_None) return Py_NewRef(given[0]);
     for (const NamedType& type : *self->types) {
       if (type.dtype != given[3]) continue;
       bool same = type.code == kAnyCode || type.code == view.dtype.code;

@@ -5,13 +5,14 @@ from __future__ import annotations
 from fusec.ir.body import Body
 from fusec.ir.index import Expr, Symbol, product
 from fusec.ir.node import Dot, Node, Op, Reduce, Scan, free_axes
-from fusec.ir.ops import CHECK_PREFIX, EXPENSIVE
+from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.scalars import cost_of
 
 
 def count_operations(body: Body) -> int:
     """Return the arithmetic operations of an execution; -1 if symbolic.
 
-    An expensive function counts as several, as in ``ops.EXPENSIVE``.
+    An expensive function counts as several, as in ``ir.scalars``.
     """
     free = free_axes(body.computed)
     total = 0
@@ -38,5 +39,5 @@ def _cost(node: Node) -> int:
     if isinstance(node, Reduce | Scan):
         return 1
     if isinstance(node, Op) and not node.name.startswith(CHECK_PREFIX):
-        return EXPENSIVE.get(node.name, 1)
+        return cost_of(node.name)
     return 0

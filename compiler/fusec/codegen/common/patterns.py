@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from fusec.ir.body import Body
 from fusec.ir.node import Const, IndexValue, Load, Node, Op, op, walk
+from fusec.ir.scalars import SCALARS
 
 Replacement = Callable[[Node, Mapping[Node, Node]], Node | None]
 
@@ -36,6 +37,19 @@ def use_one_plus(body: Body, functions: Collection[str], may: Callable[[Node], b
         return op(ONE_PLUS[function.name], (done[function.args[0]],), node.dtype)
 
     return replace_values(body, replaced)
+
+
+def half_form(name: str, *, coarse: bool = False) -> str:
+    """Return the form of an operation that half precision does not tell from it; or nothing.
+
+    Args:
+        name: The operation, in float32.
+        coarse: Whether it need be no more exact than eight bits are.
+    """
+    for form in (f"{name}_for_bfloat16", f"{name}_for_half")[not coarse :]:
+        if form in SCALARS:
+            return form
+    return ""
 
 
 def replace_values(body: Body, replaced: Replacement) -> Body:
@@ -82,4 +96,4 @@ def index_nodes(body: Body) -> set[Node]:
     return set(walk(tuple(p for p in payloads if isinstance(p, Node))))
 
 
-__all__ = ["ONE_PLUS", "index_nodes", "one_plus", "replace_values", "use_one_plus"]
+__all__ = ["ONE_PLUS", "half_form", "index_nodes", "one_plus", "replace_values", "use_one_plus"]

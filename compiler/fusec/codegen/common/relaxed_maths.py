@@ -18,13 +18,10 @@ import torch
 from fusec.codegen.common.row_quantization import Quantized, find_quantized
 from fusec.ir.body import Body
 from fusec.ir.node import Cast, Const, Node, Op, Reduce
+from fusec.ir.scalars import SCALARS
 
-_SMOOTH = frozenset(
-    "add sub mul truediv neg abs maximum minimum sqrt rsqrt exp tanh sigmoid erf log log1p "
-    "one_plus_erf one_plus_erf_for_half one_plus_erf_for_bfloat16 one_plus_tanh exp_for_half "
-    "sigmoid_for_half".split()
-)
-_SCALING = frozenset("mul truediv neg abs".split())
+_SMOOTH = frozenset(name for name, scalar in SCALARS.items() if scalar.smooth)
+_SCALING = frozenset(name for name, scalar in SCALARS.items() if scalar.scaling)
 _SMOOTH_REDUCTIONS = frozenset({"sum", "max", "min", "prod", "online_sum", "squares"})
 _HALF = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
 _EIGHT_BITS = (torch.bfloat16, torch.float8_e4m3fn)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Symbol
-from fusec.ir.node import Op
+from fusec.ir.node import CheckKind, Op, check_parts
 from fusec.ir.ops import CHECK_PREFIX
 from fusec.kernel import Argument, Role, Signature
 
@@ -87,14 +87,16 @@ def make_signature(
             )
         )
     sizes = tuple(symbol.name for symbol in body_sizes(body, buffers))
-    return Signature(tuple(arguments), sizes, checks(body)), names
+    found = checks(body)
+    divisions = (n for n, kind in enumerate(found.values(), 1) if kind is CheckKind.DIVISION)
+    return Signature(tuple(arguments), sizes, tuple(found), frozenset(divisions)), names
 
 
-def checks(body: Body) -> tuple[str, ...]:
-    """Return the messages of the run-time checks of ``body``, in order."""
-    found = (
-        node.name.removeprefix(CHECK_PREFIX)
+def checks(body: Body) -> dict[str, CheckKind]:
+    """Return the messages of the run-time checks of ``body``, in order, with what they check."""
+    return {
+        message: kind
         for node in body.nodes()
         if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
-    )
-    return tuple(dict.fromkeys(found))
+        for kind, message in [check_parts(node.name)]
+    }

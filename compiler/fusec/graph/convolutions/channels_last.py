@@ -14,7 +14,7 @@ from torch import fx
 
 from fusec.graph.choices import TURNED_SHARE, innermost_channels_pay
 from fusec.graph.convolutions.relayout import Relayout
-from fusec.graph.products.widened_halves import REASON
+from fusec.graph.facts.notes import NoteKind, add_note
 
 aten = torch.ops.aten
 _FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
@@ -74,8 +74,7 @@ class _Turning(Relayout):
         if node.target == _FORWARD:
             self.multiplied += node.meta["val"].numel()
         node.args = tuple(args)
-        known = node.meta.get(REASON)
-        node.meta[REASON] = f"{known}, {CHANNELS_LAST}" if known else CHANNELS_LAST
+        add_note(node, NoteKind.CHANNELS_LAST, CHANNELS_LAST)
         self.update(node)
         return True
 

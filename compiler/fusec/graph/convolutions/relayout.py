@@ -16,7 +16,7 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fusec.devices import is_gpu
-from fusec.graph.products.widened_halves import REASON
+from fusec.graph.facts.notes import NOTES
 
 aten = torch.ops.aten
 # Whatever the layout, they yield the same and no copy is made on their account.
@@ -214,7 +214,7 @@ class Relayout:
     def add(self, like: fx.Node, target: Any, args: Any, **kwargs: Any) -> fx.Node:
         """Add a node, for the sake of ``like``, where the graph is being added to."""
         made = self.graph.call_function(target, args, kwargs)
-        made.meta = {k: v for k, v in like.meta.items() if k not in ("val", "tensor_meta", REASON)}
+        made.meta = {k: v for k, v in like.meta.items() if k not in ("val", "tensor_meta", NOTES)}
         made.meta["val"] = self.value(made)
         return made
 

@@ -19,11 +19,11 @@ from torch import fx
 from fusec.devices import is_gpu
 from fusec.graph.choices import aligned, alignment_pays, own_rows_pay
 from fusec.graph.convolutions.relayout import Relayout, lies_alike
-from fusec.graph.products.widened_halves import REASON
-from fusec.ir.body import ODD_ROWS
+from fusec.graph.facts.notes import NOTES, NoteKind, add_note, has_note, notes
 
 aten = torch.ops.aten
 PADDED = "padded to rows of 16 bytes"
+ODD_ROWS = "but for one whose rows are no multiples of 16 bytes"
 # Positions of the two matrices.
 _PRODUCTS: dict[Any, tuple[int, int]] = {
     aten.mm.default: (0, 1),
@@ -46,7 +46,7 @@ def align_products(module: fx.GraphModule, *, kernels: bool = True) -> int:
     if kernels:
         for node in module.graph.nodes:
             if node.target in _PRODUCTS and _may_gain(node) and _is_best_ours(node):
-                node.meta[REASON] = ODD_ROWS
+                add_note(node, NoteKind.ODD_ROWS, ODD_ROWS)
     padding = _Padding(module.graph)
     padding.run()
     if padding.count:
@@ -67,7 +67,7 @@ class _Padding(Relayout):
         operands = [node.args[position] for position in _PRODUCTS[node.target]]
         if not all(isinstance(o, fx.Node) and _has_rows(o.meta["val"]) for o in operands):
             return False  # laid out as traced before it is read
-        if _may_gain(node) and node.meta.get(REASON) != ODD_ROWS and self.pad(node):
+        if _may_gain(node) and not has_note(node, NoteKind.ODD_ROWS) and self.pad(node):
             return True
         self.update(node)  # BLAS takes any distance of rows
         return True
@@ -100,8 +100,8 @@ class _Padding(Relayout):
             if node.target == aten.addmm.default:
                 args[0] = self.larger(node, args[0], more_rows, more_columns)
             whole = self.add(node, node.target, tuple(args), **node.kwargs)
-            known = node.meta.get(REASON)
-            whole.meta[REASON] = f"{known}, {PADDED}" if known else PADDED
+            whole.meta[NOTES] = notes(node)
+            add_note(whole, NoteKind.PADDED, PADDED)
             part = whole
             for axis, size, more in ((-2, rows, more_rows), (-1, columns, more_columns)):
                 if size != more:
@@ -163,7 +163,7 @@ def _is_best_ours(node: fx.Node) -> bool:
     left, right = (node.args[position].meta["val"] for position in _PRODUCTS[node.target])  # type: ignore[union-attr]
     result = node.meta["val"]
     return (
-        REASON not in node.meta
+        not notes(node)
         and result.dim() == 2
         and result.is_contiguous()
         and all(aligned(_distance(value)) == _distance(value) for value in (left, right))

@@ -13,7 +13,8 @@ from torch._guards import detect_fake_mode
 
 from fusec.devices import is_gpu
 from fusec.graph.facts.insertion import caller
-from fusec.graph.products.widened_halves import REASON, VIEWS
+from fusec.graph.facts.notes import NOTES
+from fusec.graph.products.widened_halves import VIEWS
 
 aten = torch.ops.aten
 # They run as ATen's own: a kernel between them and the product would be one of its own.
@@ -56,7 +57,7 @@ def add_biases_later(module: fx.GraphModule) -> int:
             whole = module.graph.call_function(aten.add.Tensor, (product, bias))
         for made in (product, whole):
             made.meta = {**node.meta, "val": torch.empty_like(value)}
-        whole.meta.pop(REASON, None)
+        whole.meta.pop(NOTES, None)
         node.replace_all_uses_with(whole)
         module.graph.erase_node(node)
         changed += 1
@@ -89,7 +90,7 @@ def _of_convolutions(module: fx.GraphModule) -> int:
                 spread = wider
             whole = module.graph.call_function(aten.add.Tensor, (bare, spread))
             whole.meta = dict(node.meta)
-            whole.meta.pop(REASON, None)
+            whole.meta.pop(NOTES, None)
         node.replace_all_uses_with(whole)
         module.graph.erase_node(node)
         changed += 1

@@ -13,7 +13,7 @@ from fusec.devices import is_gpu
 from fusec.graph.choices import stays_a_product
 from fusec.graph.facts.insertion import caller
 from fusec.graph.facts.joint_graph import moves_elements
-from fusec.graph.products.widened_halves import REASON
+from fusec.graph.facts.notes import NOTES
 
 aten = torch.ops.aten
 
@@ -41,8 +41,8 @@ def ask_for_wide_results(module: fx.GraphModule) -> int:
         tried = True
         with module.graph.inserting_before(source):
             made = caller(module.graph, source)(aten.mm.dtype, *source.args, torch.float32)
-        if REASON in source.meta:
-            made.meta[REASON] = source.meta[REASON]
+        if NOTES in source.meta:
+            made.meta[NOTES] = source.meta[NOTES]
         for view in reversed(views):
             with module.graph.inserting_before(view):
                 made = caller(module.graph, view)(view.target, made, *view.args[1:], **view.kwargs)

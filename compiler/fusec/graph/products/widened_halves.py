@@ -3,7 +3,7 @@
 A product takes its operands in float32, and what it yields is rounded when it is stored, as any
 half-precision value that a kernel computes.  Where an operand was rounded only to be multiplied
 (by autocast, or between two products), the product takes the unrounded value: nothing is converted.
-What the user himself casts stays rounded.
+What the user himself casts stays rounded, and so does what a norm's statistics are of.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from torch import fx
 from torch._guards import detect_fake_mode
 
 from fusec.graph.choices import multiplies_slowly, pays_to_widen
+from fusec.graph.facts.notes import NoteKind, add_note
+from fusec.graph.training.norm_inputs import ROUNDED
 
 aten = torch.ops.aten
 _CONVERT = torch.ops.prims.convert_element_type.default
-# In a node's ``meta``: that the cast is a rounding for memory's sake; why an operator runs so.
-STORED, REASON = "fusec_stored", "fusec_reason"
+# In a node's ``meta``: that the cast is a rounding for memory's sake.
+STORED = "fusec_stored"
 
 _HALVES = (torch.bfloat16, torch.float16)
 _PRODUCTS = (
@@ -104,7 +106,8 @@ class _Widening:
             return
         before, after = source.meta["val"].dtype, node.meta["val"].dtype
         if before == torch.float32 and _is_slow(node.meta["val"]) and _is_autocast(node):
-            self.wide[node] = source
+            if ROUNDED not in node.meta:
+                self.wide[node] = source
         elif after == torch.float32 and _is_slow(source.meta["val"]):
             found = self.find(source, make=False)
             if found is None or not self.may_stand_for(found, node):
@@ -173,7 +176,8 @@ class _Widening:
             args = fx.node.map_arg(node.args, lambda n: operands[n])
             kwargs = fx.node.map_arg(node.kwargs, lambda n: operands[n])
             made = self.add(node, node.target, args, kwargs)
-            made.meta[REASON] = f"in float32: this processor multiplies {_word(dtype)} slowly"
+            words = f"in float32: this processor multiplies {_word(dtype)} slowly"
+            add_note(made, NoteKind.WIDENED, words)
             if isinstance(node.meta["val"], torch.Tensor):
                 self.replace(node, self.stored(node, made))
             else:
@@ -197,7 +201,7 @@ class _Widening:
         """Return the rounding of a float32 result to what ``node`` was."""
         narrow = self.add(node, _CONVERT, (made, node.meta["val"].dtype), {})
         narrow.meta[STORED] = True
-        if not self.exact:
+        if not self.exact and ROUNDED not in node.meta:
             self.wide[narrow] = made
         return narrow
 
@@ -302,4 +306,4 @@ def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-__all__ = ["REASON", "STORED", "VIEWS", "widen_products"]
+__all__ = ["STORED", "VIEWS", "widen_products"]

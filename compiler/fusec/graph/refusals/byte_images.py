@@ -2,7 +2,7 @@
 
 ATen interpolates uint8 images in fixed point; torch's decomposition, which tracing cannot avoid,
 computes in float and rounds otherwise.  So such calls become operators that tracing leaves whole.
-Of other integers ATen has no interpolation, and says so when it is called.
+Of other integers, and of float8, ATen has no interpolation, and says so when it is called.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def _is_of_bytes(node: fx.Node) -> bool:
     image = given["input"]
     value = image.meta.get("example_value") if isinstance(image, fx.Node) else None
     mode = given.get("mode", "nearest")
-    if not isinstance(value, torch.Tensor) or value.dtype.is_floating_point:
+    if not isinstance(value, torch.Tensor):
+        return False
+    if value.dtype.is_floating_point and value.dtype.itemsize > 1:
         return False
     if value.dtype == torch.uint8:
         return mode not in _NEAREST

@@ -29,6 +29,9 @@ _TYPES: dict[object, tuple[torch.dtype, ...]] = {
     F.hardshrink: _FLOATS + _HALVES,
     torch.hardshrink: _FLOATS + _HALVES,
     "hardshrink": _FLOATS + _HALVES,
+    # Traced as pooling in two dimensions, which has more types.
+    F.max_pool1d: _FLOATS + _HALVES,
+    torch.max_pool1d: _FLOATS + _HALVES,
 }
 _INDEX_ADD = frozenset(("index_add", "index_add_", torch.index_add))
 

@@ -23,7 +23,11 @@ _KINDS = {
     "halves": (torch.float16, torch.bfloat16),
     "floats": (torch.float32, torch.float64),
     "complex": (torch.complex64, torch.complex128),
+    "bytes of floats": (torch.float8_e4m3fn, torch.float8_e5m2),
 }
+# Few operators have kernels for these, and none of ours computes in them.  What is taken apart into
+# copies would pass.
+_RARE = frozenset((torch.complex32, torch.uint16, torch.uint32, torch.uint64))
 # Overloads, ``default`` left out.
 _TABLE: dict[tuple[str, ...], str] = {
     ("bools", "integers", "complex"): """
@@ -52,6 +56,7 @@ _TABLE: dict[tuple[str, ...], str] = {
         reflection_pad1d replication_pad1d replication_pad2d rsub.Scalar rsub.Tensor sub.Tensor
         trace vdot
     """,
+    ("halves",): "trace",
     ("integers",): "im2col max_pool2d_with_indices_backward",
     ("complex",): """
         _safe_softmax amax amin aminmax atan2 clamp.Tensor clamp_max.Tensor clamp_min.Tensor
@@ -73,24 +78,36 @@ _TABLE: dict[tuple[str, ...], str] = {
     ("floats", "halves", "bools", "complex"): """
         bitwise_left_shift.Tensor bitwise_right_shift.Tensor gcd lcm
     """,
+    ("bools", "integers", "bytes of floats"): "_softmax _log_softmax",
+    ("bytes of floats",): """
+        channel_shuffle count_nonzero count_nonzero.dim_IntList dot im2col index_copy
+        index_fill.int_Scalar index_fill.int_Tensor isin.Tensor_Tensor isneginf isposinf
+        max_unpool2d max_unpool3d nan_to_num pixel_shuffle pixel_unshuffle
+        reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+        replication_pad3d take
+    """,
     ("bools", "short integers", "complex"): "avg_pool2d",
     ("halves", "bools", "short integers", "complex"): "avg_pool3d",
 }
-_REFUSED = {
-    name: frozenset(dtype for kind in kinds for dtype in _KINDS[kind])
-    for kinds, names in _TABLE.items()
-    for name in names.split()
-}
+_REFUSED: dict[str, frozenset[torch.dtype]] = {}
+for _kinds, _names in _TABLE.items():
+    for _each in _names.split():
+        _types = frozenset(dtype for kind in _kinds for dtype in _KINDS[kind])
+        _REFUSED[_each] = _REFUSED.get(_each, frozenset()) | _types
 # Their first tensor decides, whatever is beside it; other operators promote what differs.
 _BY_FIRST = frozenset(
     "max_unpool2d max_unpool3d nll_loss_forward native_batch_norm "
-    "max_pool2d_with_indices_backward "
+    "max_pool2d_with_indices_backward take index_copy index_fill.int_Scalar index_fill.int_Tensor "
     "_native_batch_norm_legit _native_batch_norm_legit.no_stats "
     "_native_batch_norm_legit_functional _batch_norm_with_update_functional index_reduce "
     "_native_batch_norm_legit_no_training native_layer_norm native_group_norm".split()
 )
 # Any of their tensors decides.
 _BY_ANY = frozenset(("sub.Tensor", "rsub.Tensor", "rsub.Scalar"))
+
+_MOVES = frozenset(
+    (torch.ops.aten._to_copy, torch.ops.aten.clone, torch.ops.aten.copy, torch.ops.aten.view_copy)
+)
 
 Kind = tuple[torch.dtype, str]
 Rule = Callable[..., Any]
@@ -119,18 +136,29 @@ def refused(target: object, tensors: Sequence[Kind], dtype: object = None) -> to
 
 def refusing(operator: object, rule: Rule) -> Rule:
     """Return a decomposition that leaves whole what eager refuses."""
-    if _name(operator) not in _REFUSED:
+    if _moves_only(operator):
         return rule
 
     def decompose(*args: Any, **kwargs: Any) -> Any:
-        outermost = torch.fx.traceback.current_meta.get("original_aten") is operator
+        if torch.fx.traceback.current_meta.get("original_aten") is not operator:
+            return rule(*args, **kwargs)  # part of another's
         given = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
         kinds = [(tensor.dtype, tensor.device.type) for tensor in given]
-        if outermost and refused(operator, kinds, kwargs.get("dtype")) is not None:
+        dtype = kwargs.get("dtype")
+        if refused(operator, kinds, dtype) is not None:
+            return NotImplemented
+        if dtype in _RARE or (kinds and kinds[0][0] in _RARE and kinds[0][1] == "cpu"):
             return NotImplemented
         return rule(*args, **kwargs)
 
     return decompose
+
+
+def _moves_only(operator: object) -> bool:
+    """Whether an operator is a view, a copy or a conversion: eager has those for every type."""
+    if not isinstance(operator, torch._ops.OpOverload):
+        return True  # a higher-order operator
+    return operator.is_view or operator.overloadpacket in _MOVES
 
 
 def _name(target: object) -> str:

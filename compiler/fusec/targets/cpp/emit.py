@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
 from fusec.codegen.common.operation_count import count_operations
-from fusec.codegen.common.patterns import index_nodes, replace_values, use_one_plus
+from fusec.codegen.common.patterns import half_form, index_nodes, replace_values, use_one_plus
 from fusec.codegen.common.relaxed_maths import coarse_nodes, relaxed_nodes
 from fusec.codegen.common.signatures import body_sizes, identifier, make_signature
 from fusec.codegen.common.traffic import read_bytes, written_bytes
@@ -15,17 +15,20 @@ from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr
 from fusec.ir.node import Node, Op, Reduce, Scan, op
 from fusec.kernel import KernelSource
-from fusec.targets.cpp.loops.columns import column_axis, write_columns
+from fusec.targets.cpp.loops.columns import write_columns
 from fusec.targets.cpp.loops.pointwise import write_pointwise
 from fusec.targets.cpp.loops.row_and_column import write_crossed
 from fusec.targets.cpp.loops.rows import write_rows
 from fusec.targets.cpp.loops.scatter import write_updates
-from fusec.targets.cpp.loops.short_rows import narrow_axis, write_narrow
-from fusec.targets.cpp.loops.split_reductions import should_split, write_pieces
-from fusec.targets.cpp.memory.nontemporal import END, STREAM, streamed_buffers
+from fusec.targets.cpp.loops.short_rows import write_narrow
+from fusec.targets.cpp.loops.split_reductions import write_pieces
+from fusec.targets.cpp.plan.choose import plan_loops
+from fusec.targets.cpp.plan.unit_axes import without_unit_axes
+from fusec.targets.cpp.plan.wanted import Wanted
 from fusec.targets.cpp.text.dtypes import C_TYPES, ELEMENT_TYPES
+from fusec.targets.cpp.text.helper_block import HEAD, INCLUDE
 from fusec.targets.cpp.text.scope import Kernel, Scope
-from fusec.targets.cpp.text.support import helper_texts
+from fusec.targets.cpp.text.support import END, STREAM, helper_texts
 from fusec.targets.cpp.text.writer import Writer
 
 _RESERVED = {"threads", "failed", "lane", "count", "LINE", "INFINITY", "NAN", "at_most"}
@@ -37,13 +40,30 @@ _RESERVED |= {f"wrap_{name}{bits}" for name in ("add", "sub", "mul") for bits in
 _RESERVED |= {f"turn_over_{bits}" for bits in (8, 16, 32, 64)}
 
 
-# What has a shorter form in float32 that half precision does not tell apart.
-_FOR_HALF = frozenset({"exp", "sigmoid", "one_plus_erf"})
-_FOR_BFLOAT16 = frozenset({"one_plus_erf"})
+_WRITERS: dict[str, Callable[..., None]] = {
+    "pointwise": write_pointwise,
+    "rows": write_rows,
+    "columns": write_columns,
+    "short_rows": write_narrow,
+    "split_reduction": write_pieces,
+    "row_and_column": write_crossed,
+    "scatter": write_updates,
+}
+
+_DEFINES = {
+    "INFINITY": "#define INFINITY __builtin_inff()",
+    "NAN": '#define NAN __builtin_nanf("")',
+}
 
 
 def emit_cpp(
-    name: str, body: Body, buffers: Mapping[str, Buffer], *, label: str = ""
+    name: str,
+    body: Body,
+    buffers: Mapping[str, Buffer],
+    *,
+    label: str = "",
+    strategy: str = "",
+    settings: tuple[tuple[str, int], ...] = (),
 ) -> KernelSource:
     """Write a kernel for ``body``.
 
@@ -52,41 +72,32 @@ def emit_cpp(
         body: What it computes.
         buffers: Every buffer that the body names.
         label: A few words on what it is, for its head.
+        strategy: The kind of loops, in place of the heuristics' choice: see ``plan.wanted``.
+        settings: Techniques to leave out, with 0, and sizes: likewise.
 
     Raises:
+        BadOption: There is no such kind of loops, or no such setting.
         UnsupportedNode: A value has a type or an operation that has no C++.
     """
     body = _use_patterns(body)
     signature, names = make_signature(body, buffers, _RESERVED)
+    body = without_unit_axes(body)
     taken = {argument.name for argument in signature.arguments} | _RESERVED
     size_names = {}
     for symbol in body_sizes(body, buffers):
         size_names[symbol] = identifier(symbol.name, taken, "n")
     entry = identifier(name, set(), "kernel")
-    streamed = streamed_buffers(body, buffers)
-    kernel = Kernel(body, buffers, names, signature, size_names, streamed=streamed)
+    plan = plan_loops(body, buffers, Wanted(strategy, settings))
+    kernel = Kernel(
+        body, buffers, names, signature, size_names, streamed=plan.streamed, wanted=plan.wanted
+    )
     scope = Scope(kernel)
     scope.taken = taken | {entry}
 
     code = Writer(1)
     if kernel.checked:
         code.line("int failed = 0; // the number of a check that failed")
-    if body.sums:
-        write_crossed(kernel, scope, code)
-    elif body.has_reduction or body.reduce_axes:
-        column, narrow = column_axis(kernel), narrow_axis(kernel)
-        if column is not None:
-            write_columns(kernel, scope, code, column)
-        elif narrow is not None:
-            write_narrow(kernel, scope, code, narrow)
-        elif should_split(kernel):
-            write_pieces(kernel, scope, code)
-        else:
-            write_rows(kernel, scope, code)
-    elif body.updated():
-        write_updates(kernel, scope, code)
-    else:
-        write_pointwise(kernel, scope, code)
+    _WRITERS[plan.kind](kernel, plan.loops, scope, code)
     if END in kernel.helpers:
         code.line(f"{END}();")
     code.line("return failed;" if kernel.checked else "return 0;")
@@ -94,18 +105,33 @@ def emit_cpp(
     for argument in signature.arguments:
         if C_TYPES[argument.dtype].startswith("fx_"):
             kernel.use(f"to_float.{C_TYPES[argument.dtype].removeprefix('fx_')}")
-    file = Writer()
     summary = summarize(body)
-    _write_head(file, kernel, label or name, summary)
+    file = _assemble(kernel, code, entry, label or name, summary)
+    return KernelSource(
+        name=name,
+        target="cpp",
+        entry=entry,
+        text=file.text,
+        signature=signature,
+        origins=file.origins,
+        read_bytes=read_bytes(body, buffers),
+        written_bytes=written_bytes(body, buffers),
+        operations=count_operations(body),
+        summary=summary,
+        plan=str(plan),
+        alternatives=tuple(plan.alternatives()),
+    )
+
+
+def _assemble(kernel: Kernel, code: Writer, entry: str, label: str, summary: str) -> Writer:
+    """Return the file: what it computes, the kernel, and at the end what that calls."""
+    file = Writer()
+    _write_head(file, kernel, label, summary)
     helpers = helper_texts(kernel.helpers)
-    if any("INFINITY" in line.text for line in code.lines):
-        file.line("#define INFINITY __builtin_inff()")
-    if any("NAN" in line.text for line in code.lines):
-        file.line('#define NAN __builtin_nanf("")')
-    if helpers.declarations:
-        file.line()
-        file.line("// Defined below the kernel.")
-        file.lines_of(helpers.declarations.rstrip("\n").splitlines())
+    texts = [line.text for line in code.lines]
+    defines = [line for word, line in _DEFINES.items() if any(word in text for text in texts)]
+    if helpers or defines:
+        file.line(INCLUDE)
     file.line()
     file.lines_of([*kernel.tunables.values(), *kernel.asserts])
     if kernel.tunables:
@@ -114,36 +140,27 @@ def emit_cpp(
     file.line("{")
     file.lines.extend(code.lines)
     file.line("}")
-    if helpers.definitions:
+    if helpers or defines:
         file.line()
-        file.lines_of(helpers.definitions.rstrip("\n").splitlines())
-    return KernelSource(
-        name=name,
-        target="cpp",
-        entry=entry,
-        text=file.text,
-        signature=signature,
-        origins=file.origins(),
-        read_bytes=read_bytes(body, buffers),
-        written_bytes=written_bytes(body, buffers),
-        operations=count_operations(body),
-        summary=summary,
-    )
+        file.line(HEAD)
+        file.line()
+        file.lines_of(defines)
+        file.lines_of(helpers.rstrip("\n").splitlines())
+    return file
 
 
 def _use_patterns(body: Body) -> Body:
     fixed = index_nodes(body)
     body = use_one_plus(body, ("erf",), lambda n: n.dtype == torch.float32 and n not in fixed)
-    if not any(isinstance(n, Op) and n.name in _FOR_HALF for n in body.nodes()):
+    if not any(isinstance(n, Op) and half_form(n.name) for n in body.nodes()):
         return body
     relaxed, coarse = relaxed_nodes(body), coarse_nodes(body)
 
     def for_half(node: Node, done: Mapping[Node, Node]) -> Node | None:
-        if isinstance(node, Op) and node.name in _FOR_HALF and node in relaxed:
-            bfloat16 = node.name in _FOR_BFLOAT16 and node in coarse
-            name = f"{node.name}_for_{'bfloat16' if bfloat16 else 'half'}"
-            return op(name, (done[node.args[0]],), node.dtype)
-        return None
+        if not isinstance(node, Op) or node not in relaxed:
+            return None
+        name = half_form(node.name, coarse=node in coarse)
+        return op(name, (done[node.args[0]],), node.dtype) if name else None
 
     return replace_values(body, for_half)
 

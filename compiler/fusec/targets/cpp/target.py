@@ -42,7 +42,14 @@ class Cpp(LibraryTarget):
         """Write the kernel of a step."""
         from fusec.targets.cpp.emit import emit_cpp
 
-        source = emit_cpp(step.name, step.body, buffers, label=step.label)
+        source = emit_cpp(
+            step.name,
+            step.body,
+            buffers,
+            label=step.label,
+            strategy=step.strategy,
+            settings=step.settings,
+        )
         return replace(source, flags=current_machine().flags)
 
     def compile(
@@ -59,6 +66,12 @@ class Cpp(LibraryTarget):
 
         kind = f"edits-{self.name}" if edited else self.name
         return build.build(text, extra_flags=flags, kind=kind, store=store, children=children)
+
+    def whole_text(self, text: str) -> str:
+        """Return a text with its helpers where it includes them."""
+        from fusec.targets.cpp.text.helper_block import with_helpers
+
+        return with_helpers(text)
 
     def artifact(self, text: str, signature: Signature, kind: str, gpu: str) -> str:
         """Return the assembly of a text."""

@@ -11,7 +11,7 @@ from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Reduce, Scan
 from fusec.kernel import KernelSource, Signature
-from fusec.targets.plain.board import Board
+from fusec.targets.cpp.text.writer import Writer
 from fusec.targets.plain.expressions import TYPES
 from fusec.targets.plain.helpers import helper_texts, names
 from fusec.targets.plain.loops import Loops
@@ -49,13 +49,13 @@ def emit_plain(
     entry = identifier(name, set(names()), "kernel")
     taken.add(entry)
 
-    code = Board(1)
+    code = Writer(1)
     loops = Loops(body, buffers, parameters, sizes, signature.checks, taken, code)
     loops.write()
     code.line("return 0;")
 
     summary = summarize(body)
-    file = Board()
+    file = Writer()
     _write_head(file, body, signature, label or name, summary)
     helpers = helper_texts(loops.helpers)
     for header in ("cmath", "cstdint", "cstring", "limits"):
@@ -75,7 +75,7 @@ def emit_plain(
         entry=entry,
         text=file.text,
         signature=signature,
-        origins=file.origins(),
+        origins=file.origins,
         read_bytes=read_bytes(body, buffers),
         written_bytes=written_bytes(body, buffers),
         operations=count_operations(body),
@@ -110,7 +110,7 @@ def summarize(body: Body) -> str:
     return f"{what} over {words(inner)}{where}{columns}"
 
 
-def _write_head(file: Board, body: Body, signature: Signature, label: str, summary: str) -> None:
+def _write_head(file: Writer, body: Body, signature: Signature, label: str, summary: str) -> None:
     file.line(f"// {label}: {summary}.")
     for argument in signature.arguments:
         shape = " x ".join(str(size) for size in argument.shape) or "a number"
@@ -122,7 +122,7 @@ def _write_head(file: Board, body: Body, signature: Signature, label: str, summa
 
 
 def _write_parameters(
-    file: Board, signature: Signature, sizes: Mapping[Symbol, str], entry: str
+    file: Writer, signature: Signature, sizes: Mapping[Symbol, str], entry: str
 ) -> None:
     """Write the function's head: a parameter a line where they do not fit into one."""
     parameters = []

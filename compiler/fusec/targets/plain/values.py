@@ -20,11 +20,12 @@ from fusec.ir.node import (
     Op,
     Reduce,
     Scan,
+    check_parts,
     free_axes,
     indirect_nodes,
 )
 from fusec.ir.ops import CHECK_PREFIX
-from fusec.targets.plain.board import Board
+from fusec.targets.cpp.text.writer import Writer
 from fusec.targets.plain.expressions import (
     ATOM,
     CHOICE,
@@ -82,7 +83,7 @@ class ValueWriter:
         sizes: Mapping[Symbol, str],
         checks: Sequence[str],
         taken: set[str],
-        writer: Board,
+        writer: Writer,
     ) -> None:
         self.body = body
         self.buffers = buffers
@@ -224,7 +225,7 @@ class ValueWriter:
     def check(self, node: Op, values: Values) -> Text:
         """Write a run-time check: the kernel ends where it fails."""
         condition, value = (values[arg] for arg in node.args)
-        message = node.name.removeprefix(CHECK_PREFIX)
+        message = check_parts(node.name)[1]
         value = self.named(value, node.dtype, node.args[1]) if value.level != ATOM else value
         self.writer.remarked(
             f"if (!({condition.text})) return {self.numbers[message]};", message, node.source

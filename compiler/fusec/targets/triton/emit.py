@@ -13,12 +13,19 @@ from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, lower_bound, upper_bound
 from fusec.ir.node import Reduce, recording
 from fusec.kernel import KernelSource, Signature
-from fusec.targets.triton.kernels import matmul
+from fusec.targets.triton.kernels import attention, attention_gradients, matmul
 from fusec.targets.triton.kernels import row_and_column as crossed
 from fusec.targets.triton.kernels import split_reductions as split
 from fusec.targets.triton.kernels.online_softmax import carry_online
 from fusec.targets.triton.kernels.pointwise import write_pointwise, write_rows
 from fusec.targets.triton.kernels.reductions import LOOP, write_looped, write_persistent
+from fusec.targets.triton.plan import choices_attention
+from fusec.targets.triton.plan.attention_gradients import (
+    choose_gradients,
+    is_gradient,
+    take_gradients_apart,
+)
+from fusec.targets.triton.plan.choice import Choice
 from fusec.targets.triton.plan.choices import choose
 from fusec.targets.triton.plan.choices_matmul import choose_product, take_apart
 from fusec.targets.triton.plan.eviction import for_one_reading
@@ -66,8 +73,11 @@ def emit_triton(
     with recording():
         if not body.products:
             check_reductions(body)
-        product = take_apart(body, buffers) if body.products else None
-        if product is not None:
+        product = take_apart(body, buffers) if body.products and not body.attends else None
+        if body.attends:
+            filled, choice = choose_attention(body, buffers, settings)
+            moved = filled
+        elif product is not None:
             filled = moved = body
             choice = choose_product(product, buffers, strategy, settings)
         else:
@@ -75,7 +85,7 @@ def emit_triton(
             cut = filled if strategy else cut_into_phases(filled, buffers)
             choice = choose(cut, buffers, strategy)
             moved = move(cut, choice.groups, choice.reduced, choice.walked)
-        if product is None and choice.kind in ("looped", "split"):
+        if not body.products and choice.kind in ("looped", "split"):
             moved = carry_online(moved)
         moved = use_patterns(moved)
         taken = {*parameters.values(), *RESERVED}
@@ -91,7 +101,11 @@ def emit_triton(
             index=index_type(moved, buffers),
             taken=taken,
         )
-        if product is not None:
+        if body.attends and is_gradient(moved):
+            attention_gradients.write(file, take_gradients_apart(moved))
+        elif body.attends:
+            attention.write(file, choices_attention.take_apart(moved))
+        elif product is not None:
             matmul.write(file, take_apart(moved, buffers))
         elif choice.kind == "crossed":
             crossed.write(file)
@@ -112,7 +126,19 @@ def emit_triton(
             written_bytes=written_bytes(body, buffers),
             operations=count_operations(body),
             summary=summary,
+            plan=str(choice),
         )
+
+
+def choose_attention(
+    body: Body, buffers: Mapping[str, Buffer], settings: tuple[tuple[str, int], ...]
+) -> tuple[Body, Choice]:
+    """Return the body that a kernel of attention computes, and its tunables."""
+    if is_gradient(body):
+        return body, choose_gradients(take_gradients_apart(body), buffers, settings)
+    together = choices_attention.heads_together(body)
+    found = choices_attention.take_apart(together)
+    return together, choices_attention.choose_attention(found, buffers, settings)
 
 
 def free_of(

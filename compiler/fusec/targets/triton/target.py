@@ -24,7 +24,9 @@ class Triton(PythonTarget):
     devices = frozenset({"cpu", "cuda"})
     default_for = frozenset({"cuda"})
     interprets = frozenset({"cpu"})
-    abilities = Abilities(products=True, many_programs=True, atomics=True, float8=True)
+    abilities = Abilities(
+        products=True, many_programs=True, atomics=True, attention=True, float8=True
+    )
     for_libraries = False
     artifacts = {  # noqa: RUF012
         "ttir": "Triton IR",

@@ -56,7 +56,7 @@ def decision_rows(view: FusionView, *, fused: bool) -> list[tuple[str, str, str]
 
 
 def _plain(decision: FusionDecision) -> str:
-    return "they share memory traffic" if decision.reason.startswith("saves ") else decision.reason
+    return "they share memory traffic" if decision.by_traffic else decision.reason
 
 
 def rounded(text: str) -> str:

@@ -42,6 +42,7 @@ class StageView:
         language: How to color it.
         read: Writes its text; may compile.
         origins: Line of the text to the user's lines, where that is known.
+        stage: The name of the compiler's stage; empty where it is none of those.
     """
 
     key: str
@@ -50,6 +51,7 @@ class StageView:
     language: Language
     read: Callable[[], str] = field(repr=False, compare=False)
     origins: dict[int, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
+    stage: str = ""
 
 
 def stage_views(cell: Any) -> list[StageView]:
@@ -101,7 +103,9 @@ def stage_views(cell: Any) -> list[StageView]:
 
 def _of(stage: Stage, key: str, before: str) -> StageView:
     title, language = TITLES.get(stage.name, (stage.name, "text"))
-    return StageView(key, before + title, stage.seconds, language, lambda: stage.text)
+    return StageView(
+        key, before + title, stage.seconds, language, lambda: stage.text, stage=stage.name
+    )
 
 
 def _dis(code: Any) -> Callable[[], str]:

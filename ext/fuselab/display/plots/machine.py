@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fusec.report import Timing
 from fuselab.display.plots.figures import EAGER, FUSED, KERNELS, SMALL, TEXT, blank, plain, unit_of
-from fuselab.display.words import against, digits
+from fuselab.display.words import Pace, against, digits, pace, ratio
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -119,9 +119,10 @@ def sweep_figure(points: Sequence[SweepPoint], label: str) -> Figure:
         )  # fmt: skip
     for point in ordered:
         # Between the two curves at the end of the range there is room for the ratio.
-        text = against(point.fused.median, point.eager.median).replace(" faster", "")
+        fused, eager = point.fused.median, point.eager.median
+        faster = pace(fused, eager) is Pace.FASTER
         axes.annotate(
-            text.replace(" slower", " slower"),
+            f"{ratio(eager / fused)}×" if faster else against(fused, eager),
             (point.size, max(point.eager.high, point.fused.high) * scale),
             xytext=(0, 4), textcoords="offset points", ha="center",
             fontsize=SMALL - 1, color=TEXT,

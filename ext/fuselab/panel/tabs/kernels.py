@@ -144,7 +144,7 @@ class KernelsTab:
         with self._bench.state:
             if not self._filling and change["new"]:
                 self._bench.selected = change["new"]
-                self._bench.note = ""
+                self._bench.say("")
                 self._bench.changed()
 
     def _typed(self, document: str, text: str) -> None:
@@ -191,7 +191,7 @@ class KernelsTab:
             if verdict.ok:
                 # The user may have typed on meanwhile: only what is in use is no draft.
                 self._bench.set_draft(name, self._bench.draft(name))
-                self._bench.note = f"{name}: the edit is in use"
+                self._bench.say(f"{name}: the edit is in use")
 
     def _revert(self, name: str, kernel: Kernel, text: str) -> None:
         # What was typed goes first: the text in use may be a better one than the generated.
@@ -205,17 +205,18 @@ class KernelsTab:
             which = f"{kernel.state} text, which is in use"
             if not kernel.edited:
                 which = "generated text"
-            self._bench.note = f"{name}: back to the {which}"
+            self._bench.say(f"{name}: back to the {which}")
 
     def _export(self, name: str, kernel: Kernel, text: str, form: str) -> None:
         with self._bench.cell.lock:
             path = export(kernel, name, form, Path.cwd())
         with self._bench.state:
-            self._bench.note = f"Written to {path.name}"
+            note = f"Written to {path.name}"
             if then := find_form(form).then:
-                self._bench.note += f": {then.format(stem=path.stem)}"
+                note += f": {then.format(stem=path.stem)}"
             if text != kernel.source:
-                self._bench.note += " (the text in use; what you typed since is not kept yet)"
+                note += " (the text in use; what you typed since is not kept yet)"
+            self._bench.say(note)
 
     # --- what is shown; with the state held -------------------------------------------------
 

@@ -51,7 +51,7 @@ class More(LateTab):
                 return
             bench.set_draft(bench.selected, found.text)
             bench.checked[bench.selected] = Checked(found.text, found.verdict)
-            bench.note = f"{found.label} is in the editor"
+            bench.say(f"{found.label} is in the editor")
             bench.changed()
 
     def _switched(self) -> None:

@@ -14,6 +14,8 @@ from fuselab.panel.tabs.lazy import LateTab, problem_or
 from fuselab.panel.widgets import markup, plain
 from fuselab.panel.widgets.drawing import Plot
 
+JOB = "roofline"
+
 
 class Roofline(LateTab):
     """A plot on request: it measures the machine, which takes a quarter of a second."""
@@ -51,12 +53,12 @@ class Roofline(LateTab):
                 self.plot.show(png)
                 self._html = table(points, found)
 
-        self._bench.do("Measuring the machine", job, "roofline")
+        self._bench.do("Measuring the machine", job, JOB)
 
     def refresh(self) -> None:
         """Show what it does now."""
         self.start_button.disabled = bool(self._bench.activity)
-        busy = self._bench.activity == "Measuring the machine"
+        busy = self._bench.job == JOB
         self.table.value = problem_or(self._bench, "") if busy else self._html
 
 

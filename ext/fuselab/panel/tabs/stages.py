@@ -15,6 +15,7 @@ from fuselab.panel.widgets.code import cell_lines, diff_listing, listing
 from fuselab.panel.widgets.picture import Picture
 
 NONE = ""
+SAVE = "save"
 
 
 class StagesTab(LateTab):
@@ -61,9 +62,9 @@ class StagesTab(LateTab):
             cell: Any = self._bench.cell
             place = Path(cell.save(folder))
             with self._bench.state:
-                self._bench.note = f"Saved to {place}"
+                self._bench.say(f"Saved to {place}", SAVE)
 
-        self._bench.do("Saving", job, "save")
+        self._bench.do("Saving", job, SAVE)
 
     def _choose(self, _change: dict[str, Any]) -> None:
         with self._bench.state:
@@ -132,21 +133,21 @@ class StagesTab(LateTab):
         self._filling = True
         options = [(_label(view), view.key) for view in views]
         for control, empty, wanted in (
-            (self.left, [], "loop IR, before fusion"),
-            (self.right, [("nothing", NONE)], "loop IR, after fusion"),
+            (self.left, [], "lower"),
+            (self.right, [("nothing", NONE)], "schedule"),
         ):
             before = control.value
             control.options = [*empty, *options]
             keys = [key for _, key in control.options]
-            start = next((v.key for v in views if wanted in v.title), keys[0] if keys else None)
+            start = next((v.key for v in views if v.stage == wanted), keys[0] if keys else None)
             control.value = before if before in keys else start
         self._filling = False
 
     def refresh(self) -> None:
         """Show what became of saving."""
-        note = self._bench.note
-        value = markup.notice([note], markup.GOOD) if note.startswith("Saved to") else ""
-        if self._bench.problem or self._bench.activity == "Saving":
+        bench = self._bench
+        value = markup.notice([bench.note], markup.GOOD) if bench.noted_by == SAVE else ""
+        if bench.problem or bench.job == SAVE:
             value = problem_or(self._bench, value)
         self.note.value = value
 

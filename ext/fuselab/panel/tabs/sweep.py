@@ -20,6 +20,7 @@ from fuselab.panel.widgets import markup, plain
 from fuselab.panel.widgets.drawing import Plot
 
 ACTIVITY = "Sweeping"
+JOB = "sweep"
 STEPS = 6  # powers of two below the present size, and one above
 
 
@@ -63,7 +64,7 @@ class Sweep(LateTab):
         """Begin a sweep, or end the one that runs."""
         bench = self._bench
         with bench.state:
-            if bench.activity == ACTIVITY:
+            if bench.job == JOB:
                 self._stop.set()
                 return
             if not self._sizes:
@@ -80,9 +81,8 @@ class Sweep(LateTab):
                 with bench.cell.lock:
                     for point in sweep(graph, size, values, compile=fusec.compile, stop=stop):
                         points.append(point)
-                        label = size.label.split(" =")[0]
                         several = len(points) > 1  # one alone is no picture
-                        figure = plots_machine.sweep_figure(points, label) if several else None
+                        figure = plots_machine.sweep_figure(points, size.name) if several else None
                         png = plots.figure_png(figure) if figure is not None else b""
                         with bench.state:
                             self.points = list(points)
@@ -93,7 +93,7 @@ class Sweep(LateTab):
             except FixedSize as error:
                 self._failed = str(error)
 
-        bench.do(ACTIVITY, job, "sweep")
+        bench.do(ACTIVITY, job, JOB)
 
     def draw(self) -> None:
         """Read which sizes there are."""
@@ -133,10 +133,10 @@ class Sweep(LateTab):
 
     def refresh(self) -> None:
         """Show how far it is."""
-        busy = self._bench.activity
-        self.button.description = "Stop" if busy == ACTIVITY else "Sweep"
-        self.button.icon = "stop" if busy == ACTIVITY else "line-chart"
-        self.button.disabled = (bool(busy) and busy != ACTIVITY) or not self._sizes
+        busy, sweeping = bool(self._bench.activity), self._bench.job == JOB
+        self.button.description = "Stop" if sweeping else "Sweep"
+        self.button.icon = "stop" if sweeping else "line-chart"
+        self.button.disabled = (busy and not sweeping) or not self._sizes
         rows = [
             [
                 str(point.size),
@@ -150,7 +150,7 @@ class Sweep(LateTab):
         value = markup.table(head, rows) if rows else ""
         if rows:
             value += f"<div><i>{escape(self.points[0].fused.method)}</i></div>"
-        if busy == ACTIVITY or (self._bench.problem and not busy):
+        if sweeping or (self._bench.problem and not busy):
             value = problem_or(self._bench, "") + value
         elif self._failed:
             value = markup.notice(["That did not work", self._failed], markup.BAD) + value

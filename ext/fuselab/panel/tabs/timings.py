@@ -24,6 +24,7 @@ from fuselab.panel.widgets.drawing import Plot, speed_png
 
 MEASURING = "Measuring"
 COMPARING = "Timing TorchInductor"
+JOB = "compare"
 PEER = "inductor"
 
 
@@ -70,7 +71,7 @@ class TimingsTab(LateTab):
                 return
             self._stop = stop = threading.Event()
             self._compiling = True
-            bench.note = ""
+            bench.say("")
             bench.changed()
         # Not on the worker, which draws and checks meanwhile; it only waits for the compiler.
         name = f"fuselab-{bench.cell.name}-{PEER}"
@@ -79,7 +80,7 @@ class TimingsTab(LateTab):
     @property
     def comparing(self) -> bool:
         """Whether TorchInductor compiles, or is timed."""
-        return self._compiling or self._bench.activity == COMPARING
+        return self._compiling or self._bench.job == JOB
 
     def _compile(self, stop: threading.Event) -> None:
         bench, cell = self._bench, self._cell
@@ -89,7 +90,7 @@ class TimingsTab(LateTab):
         finally:
             with bench.state:
                 if ready:
-                    bench.do(COMPARING, lambda: self._compare(stop), "compare")
+                    bench.do(COMPARING, lambda: self._compare(stop), JOB)
                 self._compiling = False
             bench.look()
             with bench.state:
@@ -103,7 +104,9 @@ class TimingsTab(LateTab):
 
     def _say_stopped(self, stop: threading.Event) -> None:
         if stop.is_set():
-            self._bench.note = "TorchInductor was stopped; what it compiles is ready the next time"
+            self._bench.say(
+                "TorchInductor was stopped; what it compiles is ready the next time", JOB
+            )
 
     @property
     def _cell(self) -> Any:
@@ -140,7 +143,7 @@ class TimingsTab(LateTab):
             self.method.value = markup.notice([f"{doing} \N{HORIZONTAL ELLIPSIS}"], markup.QUIET)
         elif bench.problem:
             self.method.value = markup.notice(list(bench.problem[:1]), markup.BAD)
-        elif bench.note.startswith("TorchInductor"):
+        elif bench.noted_by == JOB:
             self.method.value = markup.notice([bench.note], markup.QUIET)
         self.again.disabled = bool(busy)
         self.peer.description = "Stop" if self.comparing else "TorchInductor"

@@ -20,6 +20,7 @@ from fuselab.panel.tabs.lazy import LateTab
 from fuselab.panel.widgets import markup, plain
 from fuselab.panel.widgets.drawing import Plot, heat_png, outcome_png, preload, tuning_png
 
+USE = "use"
 BUDGETS = (5, 10, 30, 60, 120)
 REDRAW = 0.25  # seconds from one redraw to the next, at the least
 SHARE = 0.2  # the most that drawing may take of the time while a search runs
@@ -124,7 +125,7 @@ class TuningTab(LateTab):
                 return
         values = dict(run.trials[index].values)
         shown = config_text(run.trials[index].values)
-        self._bench.do(f"Using {shown}", lambda: self._use(name, kernel, values), "use")
+        self._bench.do(f"Using {shown}", lambda: self._use(name, kernel, values), USE)
 
     def _use(self, name: str, kernel: Kernel, values: dict[str, int]) -> None:
         text = kernel.with_tunables(values)
@@ -139,9 +140,9 @@ class TuningTab(LateTab):
             if verdict.ok:
                 if self._bench.drafts.get(name) == text:
                     self._bench.drafts.pop(name)
-                self._bench.note = f"{name}: {config} is in use"
+                self._bench.say(f"{name}: {config} is in use")
             else:
-                self._bench.note = f"{name}: {config} was refused: {verdict.reason}"
+                self._bench.say(f"{name}: {config} was refused: {verdict.reason}")
 
     # --- the job ----------------------------------------------------------------------------
 
@@ -168,9 +169,8 @@ class TuningTab(LateTab):
                     if self._bench.drafts.get(name) == kernel.source:
                         self._bench.drafts.pop(name)
                     typed = name in self._bench.drafts
-                    self._bench.note = f"{name}: the tuned values are in use" + (
-                        " (above is what you typed; Revert shows them)" if typed else ""
-                    )
+                    remark = " (above is what you typed; Revert shows them)" if typed else ""
+                    self._bench.say(f"{name}: the tuned values are in use{remark}")
 
     def _progress(self, run: TuningRun, turns: Turns) -> None:
         """Show the run so far: between two measurements, and not often."""
@@ -212,7 +212,7 @@ class TuningTab(LateTab):
             return
         if kernel.tuning is not None:
             self._show(kernel.tuning)
-            if "Using" in self._bench.doing:  # perhaps after what somebody else asked for
+            if self._bench.has(USE):  # perhaps after what somebody else asked for
                 self.line.value = escape(self._bench.doing)
             elif self._picked and self._bench.note:
                 self.line.value = escape(self._bench.note)

@@ -15,10 +15,10 @@ QUIET = "var(--jp-border-color1, #bdbdbd)"
 
 def verdict_lines(verdict: Verdict) -> list[str]:
     """Return the verdict as lines of plain text, the outcome first."""
-    where = f"line {verdict.line}: " if verdict.line and "line" not in verdict.reason else ""
     head = "Passed" if verdict.ok else words.REFUSALS.get(verdict.stage, "Refused")
-    if head.partition(": ")[2] in verdict.reason:
-        head = head.partition(":")[0]  # the reason says it already
+    where = f"line {verdict.line}: " if verdict.line and not verdict.bare else ""
+    if verdict.bare:
+        head = "Refused"  # the reason says how
     rest = (words.error_line(verdict), words.time_line(verdict))
     return [f"{head} – {where}{verdict.reason}", *(_sentence(line) for line in rest if line)]
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fusec
+from fusec.targets.cpp.text.helper_block import with_helpers
 from fusec.targets.cpp.toolchain.compiler import find_compiler
 
 
@@ -40,7 +41,7 @@ def test_loops_are_vector_code(dtype: torch.dtype, tmp_path: Path) -> None:
     if "clang" in compiler.version:
         pytest.skip("reads the messages of g++")
     (kernel,) = compiled.graphs[0].kernels
-    (tmp_path / "kernel.cpp").write_text(kernel.source)
+    (tmp_path / "kernel.cpp").write_text(with_helpers(kernel.source, "kernel.cpp"))
     command = compiler.command("kernel.cpp", "kernel.so", "-fopt-info-vec")
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -21,14 +21,18 @@ import numpy as np
 import pytest
 import torch
 
+from fusec.ir.scalars import COMPARISONS
 from fusec.machine import features
 from fusec.targets.cpp import mathlib
-from fusec.targets.cpp.mathlib import HEAD, Helper, available, expand, helper_sources
+from fusec.targets.cpp.mathlib import Helper, available, expand, helper_sources
 from fusec.targets.cpp.toolchain.build import load
 from fusec.targets.cpp.toolchain.compiler import Compiler, find_compiler
+from support.operations import operations
 
 Array = np.ndarray[Any, Any]
 LONG = np.longdouble
+# The head of a function, up to its body; one may have several lines.
+HEAD = re.compile(r"^(?:template <[^\n]*>\n)?FX_INLINE [^{;]*?(?=\n?\s*\{)", re.MULTILINE)
 C_TYPES = {
     "f32": "float",
     "f64": "double",
@@ -103,7 +107,7 @@ def loop_text(name: str) -> str:
 def file_text(names: list[str]) -> str:
     helpers = helper_sources({LOOPS[name][0] for name in names})
     body = "".join(loop_text(name) for name in names)
-    return "#include <stdint.h>\n" + helpers.declarations + body + helpers.definitions
+    return "#include <stdint.h>\n" + helpers + body
 
 
 @dataclass
@@ -168,16 +172,14 @@ def test_order_depends_on_the_set_only() -> None:
     assert helper_sources(["tanh.f32", "exp.f32"]) == helper_sources(
         iter(["exp.f32", "tanh.f32", "exp.f32"])
     )
-    assert helper_sources([]) == mathlib.HelperText("", "")
+    assert helper_sources([]) == ""
 
 
 def test_what_is_needed_comes_along() -> None:
     text = helper_sources(["sigmoid.f32"])
-    assert "FX_INLINE float fx_sigmoid(float x);" in text.declarations
-    assert text.definitions.index("fx_exp_poly(float r)\n{") < text.definitions.index(
-        "fx_sigmoid(float x)\n{"
-    )
-    assert "double" not in text.definitions
+    assert text.startswith("#define FX_INLINE")
+    assert text.index("fx_exp_poly(float r)\n{") < text.index("fx_sigmoid(float x)\n{")
+    assert "double" not in text
 
 
 def test_a_name_without_a_type_is_every_overload() -> None:
@@ -185,11 +187,9 @@ def test_a_name_without_a_type_is_every_overload() -> None:
     assert helper_sources(["exp"]) == helper_sources(["exp.f32", "exp.f64"])
 
 
-def test_types_precede_the_kernel() -> None:
+def test_types_precede_what_they_are_used_in() -> None:
     text = helper_sources(["to_bf16.f32"])
-    assert text.declarations.startswith("#define FX_INLINE")
-    assert "struct fx_bf16" in text.declarations
-    assert "struct" not in text.definitions
+    assert text.index("struct fx_bf16") < text.index("fx_to_bf16(")
 
 
 @pytest.mark.parametrize("name", ["_bits.f32", "exp.f16", "nothing", ""])
@@ -201,24 +201,27 @@ def test_unknown_names(name: str) -> None:
 
 
 def test_every_need_exists_and_every_operation_is_there() -> None:
-    from fusec.ir import ops
-
     for helper in mathlib.library().values():
         for need in helper.needs:
             assert need in mathlib.library(), (helper.name, need)
-    by_hand = {"truediv", "add", "sub", "mul", "neg", "where"} | ops.COMPARISONS
-    for name in ops.FLOAT_UNARY | ops.FLOAT_BINARY | ops.BOOL_FROM_FLOAT | ops.ARITHMETIC:
+    by_hand = {"truediv", "add", "sub", "mul", "neg", "where"} | COMPARISONS
+    for name in operations(torch.float32):
         if name not in by_hand:
             assert {f"{name}.f32", f"{name}.f64"} <= available(), name
 
 
 @pytest.mark.parametrize("name", sorted(n for n in available() if "." in n))
 def test_each_helper_stands_alone(name: str) -> None:
-    """Every function that a helper's text calls is declared by it or by what it needs."""
+    """Every function that a helper's text calls is there before it: nothing is declared ahead."""
     text = helper_sources([name])
-    called = set(re.findall(r"\bfx_\w+(?=\()", text.definitions))
-    declared = set(re.findall(r"\bfx_\w+(?=\()", text.declarations))
-    assert called <= declared
+    assert not re.search(r"^FX_INLINE [^{]*\);", text, re.MULTILINE)
+    begins: dict[str, int] = {}
+    for head in HEAD.finditer(text):
+        name = head[0].partition("(")[0].rpartition(" ")[2]
+        begins.setdefault(name, head.start())
+    code = re.sub(r"//.*", lambda comment: " " * len(comment[0]), text)
+    for call in re.finditer(r"\b(fx_\w+)\(", code):
+        assert begins[call[1]] <= call.start(), call[1]
 
 
 # --- vector code -----------------------------------------------------------------------------

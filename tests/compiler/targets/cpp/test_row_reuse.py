@@ -14,7 +14,7 @@ from fusec.codegen.common.signatures import make_signature
 from fusec.ir import ops
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import index_value, recording
-from fusec.targets.cpp.memory.loop_tables import short_indices
+from fusec.targets.cpp.plan.loop_tables import short_indices
 from fusec.targets.cpp.text.scope import Kernel
 from support.cpp_bodies import Bench
 

@@ -17,6 +17,7 @@ from fusec.ir.node import const, index_value, recording
 from fusec.targets.triton.toolchain.build import build_triton
 from fusec.targets.triton.toolchain.cross_compile import artifacts
 from fusec.tunables import set_tunables
+from support.operations import operation_case, operations
 from support.paths import GOLDEN
 from support.triton_bodies import (
     F32,
@@ -82,83 +83,6 @@ def test_all_golden_cases_compile_for_gpus(gpu: str) -> None:
 
 
 # -- operations ---------------------------------------------------------------------------
-
-SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 10.0, -10.0, 1e-10, -1e-10, 1e-40]
-SPECIAL += [1e30, -1e30, math.inf, -math.inf, math.nan, 0.1, 88.5, -87.0, -104.0, 20.0, 1e-5, 170.5]
-WHOLE = [0, 1, -1, 2, -2, 3, -3, 7, 100, -100, 127, -128, 31, 63, 64, 70]
-
-
-def operations(dtype: torch.dtype) -> list[str]:
-    """Return the names of the operations on ``dtype``."""
-    if dtype.is_floating_point:
-        found = ops.FLOAT_UNARY | ops.ANY_UNARY | ops.BOOL_FROM_FLOAT | ops.ARITHMETIC
-        return sorted(found | ops.FLOAT_BINARY | ops.COMPARISONS)
-    if dtype == torch.bool:
-        found = ops.COMPARISONS | ops.BOOL_BINARY | {"logical_not", "bitwise_not"}
-        return sorted(found | {"bitwise_and", "bitwise_or", "bitwise_xor", "maximum", "minimum"})
-    found = ops.ANY_UNARY | ops.INT_UNARY | ops.ARITHMETIC | ops.INT_BINARY | ops.COMPARISONS
-    return sorted(found)
-
-
-def operation_case(dtype: torch.dtype, names: list[str]) -> Case:
-    """Return one body that stores the result of every operation, on pairs of special values."""
-    values = SPECIAL if dtype.is_floating_point else WHOLE
-    if dtype == torch.bool:
-        values = [0, 1]
-    given = torch.tensor(values, dtype=F64 if dtype.is_floating_point else torch.int64)
-    given = (given.abs() if not dtype.is_signed else given).to(dtype)
-    count = len(given)
-    buffers = {n: buffer(n, (count * count,), dtype) for n in ("a", "b")}
-    stores = []
-    with recording():
-        (i,) = axes(count * count)
-        a, b = (ops.load(n, at(i), dtype) for n in ("a", "b"))
-        for name in names:
-            divides = name in ("floordiv", "truncdiv", "remainder", "fmod")
-            divisor = b
-            if divides and not dtype.is_floating_point:  # eager refuses a zero
-                zero = ops.binary("eq", b, const(0, dtype))
-                divisor = ops.where(zero, const(3, dtype), b)
-            unary = (
-                name in (ops.FLOAT_UNARY | ops.ANY_UNARY | ops.BOOL_FROM_FLOAT | ops.INT_UNARY)
-                or name == "logical_not"
-            )
-            value = ops.unary(name, a) if unary else ops.binary(name, a, divisor)
-            out = f"{name}_out"
-            buffers[out] = buffer(out, (count * count,), value.dtype)
-            stores.append(Store(out, at(i), value))
-        body = Body((i,), (), tuple(stores))
-    case = Case("operations", body, buffers)
-    case.fill = {"a": lambda t: given.repeat_interleave(count), "b": lambda t: given.repeat(count)}
-    return case
-
-
-@pytest.mark.parametrize(
-    "dtype", [F32, F64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool], ids=str
-)
-def test_every_operation_on_special_values(dtype: torch.dtype) -> None:
-    names = operations(dtype)
-    case = operation_case(dtype, names)
-    source = emit(case)
-    kernel = build_triton(source.text, source.signature)
-    tensors = case.inputs()
-    expected = case.expected(tensors)
-    order = [*case.body.reads(), *case.body.writes()]
-    kernel([tensors[n] for n in order], [])
-    a, b = tensors["a"], tensors["b"]
-    for name in names:
-        got, wanted = tensors[f"{name}_out"], expected[f"{name}_out"]
-        if got.is_floating_point():
-            rtol, atol = (3e-7, 5e-7) if dtype == F32 else (2e-15, 1e-14)
-            atol = atol if name in ("digamma", "lgamma") else 0  # they cross zero
-            same = torch.isclose(got, wanted, rtol=rtol, atol=atol, equal_nan=True)
-            if name not in ("fmax", "fmin"):  # either zero will do, as in C
-                same &= (torch.signbit(got) == torch.signbit(wanted)) | wanted.isnan()
-        else:
-            same = got == wanted
-        wrong = (~same).nonzero().flatten()[:4]
-        shown = [(a[w].item(), b[w].item(), got[w].item(), wanted[w].item()) for w in wrong]
-        assert bool(same.all()), f"{name} of {dtype}: (a, b, got, wanted) {shown}"
 
 
 @pytest.mark.parametrize(

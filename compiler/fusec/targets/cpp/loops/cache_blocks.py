@@ -7,16 +7,14 @@ done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from fusec.ir.body import Store
 from fusec.ir.index import Symbol
-from fusec.ir.node import Load, Node, Op
-from fusec.ir.ops import CHECK_PREFIX
-from fusec.targets.cpp.memory.prefetch import LINE, Request, declare_line, write_requests
-from fusec.targets.cpp.memory.staging import Staging
-from fusec.targets.cpp.plan import choices
+from fusec.targets.cpp.memory.prefetch import LINE, declare_line, write_requests
+from fusec.targets.cpp.memory.staging import bind_staged, name_arrays, write_after, write_before
+from fusec.targets.cpp.plan.loop_plan import InnerLoop
 from fusec.targets.cpp.text.dtypes import C_TYPES
 from fusec.targets.cpp.text.expressions import Expression
 from fusec.targets.cpp.text.reductions import (
@@ -35,89 +33,70 @@ from fusec.targets.cpp.vector.interleave import Marks
 
 # Writes what one element does to the accumulators of its lane; with them their flags for NaN.
 Element = Callable[[Scope, Sequence[Accumulator], dict[str, str]], None]
-_KINDS = {"sum", "prod", "max", "min", "argmax", "argmin"}
 
 
-def in_blocks(axis: Symbol, nodes: Iterable[Node] = (), items: Sequence[Accumulator] = ()) -> bool:
-    """Whether a loop can be cut into blocks, and is long enough.
+@dataclass(frozen=True)
+class Block:
+    """A block of a loop, open to be written into.
 
-    Args:
-        axis: What it runs along.
-        nodes: What is computed in it.
-        items: What it adds to.
+    Attributes:
+        first: Its first position.
+        end: Its last + 1 position.
+        bind: Makes what was converted for it known in the scope of the loop over its elements.
+        marks: The type of its marks.
     """
-    size = axis.size.constant if axis.size is not None else 1
-    if size is not None and size < choices.MIN_BLOCKED:
-        return False
-    if any(isinstance(n, Op) and n.name.startswith(CHECK_PREFIX) for n in nodes):
-        return False  # a check that fails is a result that the lanes would have to carry
-    return all(i.dtype.is_floating_point and i.node.kind in _KINDS for i in items)
 
-
-def is_even(axis: Symbol) -> bool:
-    """Whether the blocks of a whole loop along ``axis`` are all full."""
-    size = axis.size.constant if axis.size is not None else 1
-    return size is not None and size % choices.LINE == 0
+    first: str
+    end: str
+    bind: Callable[[Scope], None]
+    marks: str
 
 
 @contextmanager
-def blocks(
-    scope: Scope,
-    writer: Writer,
-    axis: Symbol,
-    span: tuple[str, str],
-    requests: Sequence[Request],
-    staging: Staging,
-    *,
-    even: bool,
-    marks: str = "",
-) -> Iterator[tuple[str, str, Callable[[Scope], None], str]]:
-    """Open a loop over blocks; yields the first and the last + 1 position of a block.
-
-    Third comes a function that makes what was converted for the block known in the scope of the
-    loop over its elements; fourth the type of the block's marks.
+def blocks(scope: Scope, writer: Writer, plan: InnerLoop, span: tuple[str, str]) -> Iterator[Block]:
+    """Open a loop over blocks.
 
     Args:
         scope: Where it goes.
         writer: Likewise.
-        axis: What it runs along.
+        plan: How the innermost loop runs.
         span: The positions that it runs over.
-        requests: What each block asks for.
-        staging: What goes through arrays.
-        even: Whether all blocks are full.
-        marks: The type of the marks of a full block; empty if it has none.
     """
-    kernel = scope.kernel
+    kernel, axis = scope.kernel, plan.axis
     (begin, end), line = span, declare_line(kernel)
     first = scope.name(f"{axis.name}_line")
-
-    def staged_of(count: str) -> tuple[Scope, dict[Load | Store | Op, str]]:
-        inner = Scope(kernel, scope)
-        arrays = staging.named(inner)
-        staging.before(inner, writer, arrays, {axis: first}, count)
-        return inner, arrays
-
-    if marks and not even:
-        with _twice(scope, writer, axis, first, span, marks):
-            write_requests(scope, writer, requests, {axis: first}, line, staging.streamed)
-            inner, arrays = staged_of("count")
-            bound = lambda at: staging.bind(at, arrays, f"{at.axes[axis]} - {first}")  # noqa: E731
-            scope.taken |= inner.taken
-            yield first, f"{first} + count", bound, "decltype(mark)"
-            staging.after(inner, writer, arrays, {axis: first}, "count")
+    if plan.marks and not plan.even:
+        with (
+            _twice(scope, writer, axis, first, span, plan.marks),
+            _staged(scope, writer, plan, first, "count") as bind,
+        ):
+            yield Block(first, f"{first} + count", bind, "decltype(mark)")
         return
     with writer.block(f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {line})"):
-        write_requests(scope, writer, requests, {axis: first}, line, staging.streamed)
-        last = f"{first} + {line}"
-        if not even:
+        write_requests(scope, writer, plan.requests, {axis: first}, line, plan.staging.streamed)
+        last, count = f"{first} + {line}", line
+        if not plan.even:
             stop = scope.name(f"{axis.name}_stop")
             writer.line(f"const int64_t {stop} = {kernel.at_most(last, end)};")
-            last = stop
-        count = line if even else f"{last} - {first}"
-        inner, arrays = staged_of(count)
-        scope.taken |= inner.taken
-        yield first, last, lambda at: staging.bind(at, arrays, f"{at.axes[axis]} - {first}"), marks
-        staging.after(inner, writer, arrays, {axis: first}, count)
+            last, count = stop, f"{stop} - {first}"
+        with _staged(scope, writer, plan, first, count, asked=True) as bind:
+            yield Block(first, last, bind, plan.marks)
+
+
+@contextmanager
+def _staged(
+    scope: Scope, writer: Writer, plan: InnerLoop, first: str, count: str, *, asked: bool = False
+) -> Iterator[Callable[[Scope], None]]:
+    """Write what comes before and after the loop over a block."""
+    staging, places = plan.staging, {plan.axis: first}
+    if not asked:
+        write_requests(scope, writer, plan.requests, places, LINE, staging.streamed)
+    inner = Scope(scope.kernel, scope)
+    arrays = name_arrays(staging, inner)
+    write_before(staging, inner, writer, arrays, places, count)
+    scope.taken |= inner.taken
+    yield lambda at: bind_staged(staging, at, arrays, at.offset(plan.axis, first))
+    write_after(staging, inner, writer, arrays, places, count)
 
 
 @contextmanager
@@ -146,31 +125,22 @@ def _twice(
 def write_lanes(
     scope: Scope,
     writer: Writer,
-    axis: Symbol,
+    plan: InnerLoop,
     span: tuple[str, str],
     items: Sequence[Accumulator],
-    requests: Sequence[Request],
-    staging: Staging,
     element: Element,
-    *,
-    even: bool,
-    marks: str = "",
 ) -> None:
     """Write a loop in blocks that feeds ``items``, which are declared.
 
     Args:
         scope: Where it goes.
         writer: Likewise.
-        axis: What it runs along.
+        plan: How it runs.
         span: The positions that it runs over.
         items: What it adds to.
-        requests: What each block asks for.
-        staging: What goes through arrays.
         element: Writes the body for one element.
-        even: Whether all blocks are full.
-        marks: The type of the marks of a full block; empty if it has none.
     """
-    kernel = scope.kernel
+    kernel, axis = scope.kernel, plan.axis
     begin, end = span
     line = declare_line(kernel)
     nans = start_nans(scope, items, writer)
@@ -178,18 +148,16 @@ def write_lanes(
     for each in lanes:
         each.declare(writer)
     first = scope.name(f"{axis.name}_line")
-    if even:
+    if plan.even:
         loop = f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {line})"
         with writer.block(loop):
-            own = Marks(scope, marks, line)
-            _write_block(scope, writer, axis, first, line, lanes, requests, staging, element, own)
+            own = Marks(scope, plan.marks, line)
+            _write_block(scope, writer, plan, (first, line), lanes, element, own)
     else:
         # A known number of lanes stays in registers.
-        own = Marks(scope, "decltype(mark)" if marks else "", line)
-        with _twice(scope, writer, axis, first, span, marks):
-            _write_block(
-                scope, writer, axis, first, "count", lanes, requests, staging, element, own
-            )
+        own = Marks(scope, "decltype(mark)" if plan.marks else "", line)
+        with _twice(scope, writer, axis, first, span, plan.marks):
+            _write_block(scope, writer, plan, (first, "count"), lanes, element, own)
     if not lanes:
         return
     clauses = " ".join(clause(each.item, each.nan) for each in lanes)
@@ -204,30 +172,30 @@ def write_lanes(
 def _write_block(
     scope: Scope,
     writer: Writer,
-    axis: Symbol,
-    first: str,
-    count: str,
+    plan: InnerLoop,
+    span: tuple[str, str],
     lanes: Sequence[_Lanes],
-    requests: Sequence[Request],
-    staging: Staging,
     element: Element,
     marks: Marks,
 ) -> None:
-    write_requests(scope, writer, requests, {axis: first}, LINE, staging.streamed)
+    """Write what is done for the block that begins at ``span[0]`` and has ``span[1]`` lanes."""
+    (first, count), staging = span, plan.staging
+    write_requests(scope, writer, plan.requests, {plan.axis: first}, LINE, staging.streamed)
     inner = Scope(scope.kernel, scope)
-    arrays = staging.named(inner)
-    staging.before(inner, writer, arrays, {axis: first}, count)
+    arrays = name_arrays(staging, inner)
+    write_before(staging, inner, writer, arrays, {plan.axis: first}, count)
     marks.declare(writer)
     writer.directive("GCC ivdep")
     with writer.block(f"for (int64_t lane = 0; lane < {count}; ++lane)"):
         marks.set(writer, "lane")
-        position = inner.bind(axis)
+        position = inner.bind(plan.axis)
         writer.line(f"const int64_t {position} = {first} + lane;")
-        staging.bind(inner, arrays, "lane")
+        bind_staged(staging, inner, arrays, "lane")
         parts = [each.part for each in lanes]
         element(inner, parts, {each.part.place: each.part_nan for each in lanes if each.nan})
     marks.end(writer)
-    staging.after(Scope(scope.kernel, scope), writer, arrays, {axis: first}, count)
+    after = Scope(scope.kernel, scope)
+    write_after(staging, after, writer, arrays, {plan.axis: first}, count)
 
 
 class _Lanes:
@@ -262,4 +230,4 @@ class _Lanes:
             take(scope.kernel, self.item, value, writer)
 
 
-__all__ = ["blocks", "in_blocks", "is_even", "write_lanes"]
+__all__ = ["Block", "blocks", "write_lanes"]

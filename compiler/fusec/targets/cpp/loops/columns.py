@@ -11,24 +11,23 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from fusec.ir.body import Store, axis_sizes
-from fusec.ir.index import Symbol, product
-from fusec.ir.node import Cast, Load, Node, Op, Reduce, Scan
-from fusec.ir.ops import CHECK_PREFIX
-from fusec.targets.cpp.loops.cache_blocks import blocks, in_blocks, is_even
-from fusec.targets.cpp.loops.loop_heads import head, may_thread, shared_loops
+from fusec.ir.body import Store
+from fusec.ir.index import Symbol
+from fusec.ir.node import Node, Scan
+from fusec.targets.cpp.loops.cache_blocks import blocks
+from fusec.targets.cpp.loops.loop_heads import head, shared_loops
 from fusec.targets.cpp.loops.rows import Span
-from fusec.targets.cpp.memory.prefetch import LINE, Request, column_requests, write_requests
-from fusec.targets.cpp.memory.staging import Staging
+from fusec.targets.cpp.memory.prefetch import LINE, write_requests
 from fusec.targets.cpp.plan import choices
-from fusec.targets.cpp.plan.row_passes import plan_steps
+from fusec.targets.cpp.plan.columns import held_columns
+from fusec.targets.cpp.plan.facts import extent
+from fusec.targets.cpp.plan.loop_plan import Columns, InnerLoop, Sharing
 from fusec.targets.cpp.text.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.text.expressions import Expression, from_memory
 from fusec.targets.cpp.text.reductions import (
     Accumulator,
     accumulator,
     identity,
-    is_real_sum,
     merge,
     position,
     take,
@@ -37,15 +36,15 @@ from fusec.targets.cpp.text.reductions import (
 from fusec.targets.cpp.text.scans import Running, declarations, running_values
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.writer import Writer
-from fusec.targets.cpp.vector.interleave import Marks, mark_type
+from fusec.targets.cpp.vector.interleave import Marks
 
 
-def write_columns(kernel: Kernel, scope: Scope, writer: Writer, column: Symbol) -> None:
-    """Write a body whose reductions run beside each other along ``column``."""
-    Columns(kernel, scope, writer, column).write()
+def write_columns(kernel: Kernel, plan: Columns, scope: Scope, writer: Writer) -> None:
+    """Write a body whose reductions run beside each other."""
+    ColumnWriter(kernel, plan, scope, writer).write()
 
 
-class Columns:
+class ColumnWriter:
     """Writes the passes over a tile of columns.
 
     Attributes:
@@ -53,65 +52,45 @@ class Columns:
         running: Scan of the current pass to the array of what it has so far.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        scope: Scope,
-        writer: Writer,
-        column: Symbol,
-        width: int = 0,
-        among: Sequence[int] = choices.COLUMN_CHOICES,
-    ) -> None:
+    def __init__(self, kernel: Kernel, plan: Columns, scope: Scope, writer: Writer) -> None:
         self.kernel = kernel
+        self.plan = plan
         self.scope = scope
         self.writer = writer
-        self.column = column
-        self.steps = plan_steps(kernel, keep=False)
+        self.column = plan.column
+        self.steps = plan.steps
         self.held: dict[Node, Expression] = {}
         self.running: dict[Scan, Running] = {}
         self.rows_name = ""
-        self.others = [axis for axis in kernel.body.axes if axis is not column]
-        extent = column.size.constant if column.size is not None else 1
-        rows = product(axis_sizes(kernel.body.reduce_axes)).constant
-        if not width:
-            scans = kernel.body.scans()
-            width = choices.SCAN_COLUMNS if scans else choices.tile_columns(extent, rows)
-        self.whole = extent is not None and extent <= width
-        self.even = extent is not None and extent % width == 0
-        if self.whole:
-            self.width = str(max(extent or 1, 1))
+        self.others = [axis for axis in kernel.body.axes if axis is not plan.column]
+        count = extent(plan.column)
+        if plan.whole:
+            self.width = str(max(count or 1, 1))
         else:
-            among = [n for n in among if not self.even or (extent or 0) % n == 0]
-            self.width = kernel.tunable("COLUMNS", width, among, "columns reduced side by side")
-        if self.even and not self.whole:
+            self.width = kernel.tunable(plan.width)
+        if plan.even and not plan.whole:
             # Then every tile is full, and the compiler knows how long the vector loops are.
             kernel.asserts.append(
-                f'static_assert({extent} % COLUMNS == 0, "COLUMNS must divide {extent}");'
+                f'static_assert({count} % COLUMNS == 0, "COLUMNS must divide {count}");'
             )
-        tiles = 1 if self.whole else None if extent is None else -(-extent // width)
-        points = product(axis_sizes(tuple(self.others))).constant
-        units = None if tiles is None or points is None else tiles * points
-        work = product(axis_sizes(kernel.body.axes + kernel.body.reduce_axes)).constant
-        ordered = all(not n.kind.startswith("arg") for s in self.steps.passes for n in s.reductions)
-        ordered = ordered and not kernel.body.scans()
-        self.split = may_thread(kernel) and ordered and choices.split_rows(units, work, rows)
 
     def write(self) -> None:
         """Write the loops over the tiles and all that is in them."""
-        kernel, writer = self.kernel, self.writer
+        kernel, writer, plan = self.kernel, self.writer, self.plan
         tile = Scope(kernel, self.scope)
         heads = [head(tile, axis) for axis in self.others]
         extent = kernel.extent(self.column)
         self.begin, self.end = "0", extent
-        if not self.whole:
+        if not plan.whole:
             self.begin = tile.name(f"{self.column.name}_tile")
             loop = f"for (int64_t {self.begin} = 0; {self.begin} < {extent};"
             heads.append(f"{loop} {self.begin} += {self.width})")
-        with shared_loops(kernel, writer, heads, alone=self.split):
+        sharing = plan.sharing if plan.pieces is None else Sharing(False)
+        with shared_loops(kernel, writer, heads, sharing):
             last = f"{self.begin} + {self.width}"
-            if self.even and not self.whole:
+            if plan.even and not plan.whole:
                 self.end = last
-            elif not self.whole:
+            elif not plan.whole:
                 self.end = tile.name(f"{self.column.name}_end")
                 writer.line(f"const int64_t {self.end} = {kernel.at_most(last, extent)};")
             self.begin_tile(tile)
@@ -157,19 +136,11 @@ class Columns:
         kernel, writer = self.kernel, self.writer
         single = [node for node in before if self.column not in kernel.free[node]]
         tile.compute(single, writer, later=set(kernel.nodes) - set(single))
-        # What a later loop needs of every column is held in an array; loads are done again.
-        group = set(before)
         arrays = {}
-        for node in before:
-            users = kernel.users.get(node, [])
-            if node in single or all(user in group for user in users):
-                continue
-            again = isinstance(node, Load) and node.buffer not in kernel.updated
-            check = isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
-            if isinstance(node, Load | Op | Cast) and not again and not check:
-                name = tile.name(f"{tile.word(node).removesuffix('_val')}_column")
-                writer.line(f"{ELEMENT_TYPES[node.dtype]} {name}[{self.width}];", node.source)
-                arrays[node] = name
+        for node in held_columns(kernel, before, self.column):
+            name = tile.name(f"{tile.word(node).removesuffix('_val')}_column")
+            writer.line(f"{ELEMENT_TYPES[node.dtype]} {name}[{self.width}];", node.source)
+            arrays[node] = name
         if not stores and not arrays:
             return
         columns = any(self.column in kernel.free[s.value] for s in stores) or any(
@@ -199,42 +170,35 @@ class Columns:
 
     @contextmanager
     def vector_loop(
-        self, outer: Scope, requests: Sequence[Request] = (), nodes: Sequence[Node] = ()
+        self, outer: Scope, plan: InnerLoop | None = None
     ) -> Iterator[tuple[Scope, str]]:
         """Open a vector loop over the tile's columns; yields its scope and the column's place.
 
         Args:
             outer: Around the loop.
-            requests: What it asks the memory for.
-            nodes: What it computes.
+            plan: How it runs; plainly if there is none.
         """
         kernel, writer, column = self.kernel, self.writer, self.column
-        span = (self.begin, self.end)
-        full = self.whole or self.even
-        kind = mark_type(nodes) if full and not kernel.checked and may_thread(kernel) else ""
-        marks, count = kind, self.width
+        span, whole = (self.begin, self.end), self.plan.whole
+        plan = plan or InnerLoop(column)
+        marks, count = plan.marks, self.width
         with ExitStack() as stack:
-            inside = [node for node in kernel.nodes if column in kernel.free[node]]
-            if requests and in_blocks(column, inside):
-                even = (self.whole or self.even) and is_even(column)
-                loop = blocks(
-                    outer, writer, column, span, requests, Staging(), even=even, marks=kind
-                )
-                first, last, _, marks = stack.enter_context(loop)
-                span, count = (first, last), LINE
-            elif requests and self.whole:
-                write_requests(outer, writer, requests, {column: self.begin}, self.width)
+            if plan.blocks:
+                block = stack.enter_context(blocks(outer, writer, plan, span))
+                span, count, marks = (block.first, block.end), LINE, block.marks
+            elif plan.requests and whole:
+                write_requests(outer, writer, plan.requests, {column: self.begin}, self.width)
             own = Marks(outer, marks, count)
             scope = Scope(kernel, outer)
             text = head(scope, column, *span)
             name = scope.axes[column]
             own.declare(writer)
-            if may_thread(kernel):
+            if kernel.may_thread:
                 clause = " reduction(max : failed)" if kernel.checked else ""
                 writer.directive(f"omp simd{clause}")
             with writer.block(text):
-                own.set(writer, f"{name} - {span[0]}")
-                yield scope, name if self.whole else f"{name} - {self.begin}"
+                own.set(writer, scope.offset(column, span[0]))
+                yield scope, name if whole else f"{name} - {self.begin}"
             own.end(writer)
 
     # -- a pass -------------------------------------------------------------------------------
@@ -242,13 +206,13 @@ class Columns:
     def write_pass(self, tile: Scope, number: int) -> None:
         """Write one pass, and hold the results of its reductions."""
         step = self.steps.passes[number]
-        chunk = self.row_chunk(number)
+        chunk, split = self.plan.passes[number].chunk, self.plan.pieces is not None
         items = []
         for node in step.reductions:
-            items.append(accumulator(tile, node, "column", total=chunk is not None or self.split))
+            items.append(accumulator(tile, node, "column", total=chunk is not None or split))
         self.declare(items)
         self.start_scans(tile, number)
-        if self.split:
+        if split:
             self.split_pass(tile, number, items)
         else:
             self.chunks(tile, number, items, {}, chunk)
@@ -309,16 +273,6 @@ class Columns:
                 for text in texts:
                     self.writer.line(text, item.node.source)
 
-    def row_chunk(self, number: int) -> int | None:
-        """Return how many steps of the outermost reduced axis one float sum runs over."""
-        if not any(is_real_sum(node) for node in self.steps.passes[number].reductions):
-            return None
-        outer, *rest = self.kernel.body.reduce_axes
-        inner = product(axis_sizes(tuple(rest))).constant or choices.ROW_CHUNK // 16
-        chunk = max(1, choices.ROW_CHUNK // inner)
-        size = outer.size.constant if outer.size is not None else 1
-        return None if size is not None and size <= chunk else chunk
-
     def chunks(
         self,
         scope: Scope,
@@ -367,7 +321,7 @@ class Columns:
         wanted = [n.args[0] for n in step.reductions] + [s.value for s in step.stores]
         nodes = kernel.closure(wanted, known)
         if not axes:
-            with self.vector_loop(scope, self.requests(number), nodes) as (inner, place):
+            with self.vector_loop(scope, self.plan.passes[number].loop) as (inner, place):
                 self.bind(inner, place)
                 self.bind_elements(inner, place, number)
                 self.elements(inner, place, number, items)
@@ -381,13 +335,6 @@ class Columns:
             below = [n for n in nodes if not kernel.free[n] & {*rest, self.column}]
             inner.compute(below, writer, later=set(kernel.nodes) - set(below))
             self.rows(inner, number, items, rest, spans)
-
-    def requests(self, number: int) -> tuple[Request, ...]:
-        """Return what a pass asks the memory for."""
-        if not may_thread(self.kernel):
-            return ()
-        width = int(self.width) if self.whole else None
-        return column_requests(self.kernel, self.steps, number, self.column, width)
 
     def elements(self, scope: Scope, place: str, number: int, items: Sequence[Accumulator]) -> None:
         """Write what is done for one element."""
@@ -415,15 +362,11 @@ class Columns:
     def split_pass(self, tile: Scope, number: int, items: Sequence[Accumulator]) -> None:
         """Write a pass whose rows are shared among threads in pieces, combined in order."""
         kernel, writer = self.kernel, self.writer
-        pieces = kernel.tunable(
-            "PIECES",
-            choices.PIECES,
-            choices.PIECE_CHOICES,
-            "parts of the rows for threads to share",
-        )
+        assert self.plan.pieces is not None
+        pieces = kernel.tunable(self.plan.pieces)
         axis = kernel.body.reduce_axes[0]
         extent = kernel.extent(axis)
-        long = self.row_chunk(number)
+        long = self.plan.passes[number].chunk
         if axis.size is not None and axis.size.constant is not None and long is not None:
             long = None if -(-axis.size.constant // choices.PIECES) <= long else long
         parts = [accumulator(tile, item.node, "piece", total=long is not None) for item in items]
@@ -434,9 +377,8 @@ class Columns:
             writer.line(f"const int64_t {self.rows_name} = {each};")
         inner = Scope(kernel, tile)
         step, piece = self.rows_name, inner.name("piece")
-        with shared_loops(
-            kernel, writer, [f"for (int64_t {piece} = 0; {piece} < {pieces}; ++{piece})"]
-        ):
+        loop = f"for (int64_t {piece} = 0; {piece} < {pieces}; ++{piece})"
+        with shared_loops(kernel, writer, [loop], self.plan.sharing):
             first, last = inner.name(f"{axis.name}_begin"), inner.name(f"{axis.name}_end")
             writer.line(f"const int64_t {first} = {piece} * {step};")
             stop = kernel.at_most(f"{first} + {step}", extent)
@@ -452,26 +394,4 @@ class Columns:
                 merge(kernel, item.at(place), part.at(piece).at(place), writer)
 
 
-def column_axis(kernel: Kernel) -> Symbol | None:
-    """Return the outer axis along which to vectorize, where that beats the reduced axes."""
-    reads = [
-        load for load in kernel.body.loads() if kernel.free[load] & set(kernel.body.reduce_axes)
-    ]
-    votes: dict[Symbol, int] = {}
-    last = kernel.body.reduce_axes[-1]
-    for load in reads:
-        buffer = kernel.buffers[load.buffer]
-        offset = buffer.offset(load.index)
-        for axis in (*kernel.body.axes, last):
-            if offset.is_affine_in(axis) and offset.coefficient(axis) == 1:
-                count = len(kernel.free[load])
-                votes[axis] = votes.get(axis, 0) + count * buffer.dtype.itemsize
-    own = votes.pop(last, 0)
-    if not votes:
-        return None
-    best = max(votes, key=lambda axis: votes[axis])
-    beside = all(best in kernel.free[n] for n in kernel.nodes if isinstance(n, Reduce | Scan))
-    return best if beside and votes[best] > own else None
-
-
-__all__ = ["column_axis", "write_columns"]
+__all__ = ["ColumnWriter", "write_columns"]

@@ -6,30 +6,22 @@ up the pieces. Their number does not depend on the threads.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fusec.ir.index import Expr, Symbol
 from fusec.targets.cpp.loops.loop_heads import head, shared_loops
 from fusec.targets.cpp.loops.rows import write_row
+from fusec.targets.cpp.plan.loop_plan import RowAndColumn
 from fusec.targets.cpp.text.dtypes import literal
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.writer import Writer
 
 
-def write_crossed(kernel: Kernel, scope: Scope, writer: Writer) -> None:
+def write_crossed(kernel: Kernel, plan: RowAndColumn, scope: Scope, writer: Writer) -> None:
     """Write a body that reduces rows and has sums of columns."""
-    body = kernel.body
-    (axis,) = body.axes
-    count = body.rows_of_piece
-    pieces = kernel.buffers[body.sums[0].buffer].shape[0]
-    piece = Symbol("piece", "axis", pieces)
-    stores = tuple(
-        replace(store, index=(Expr.of(piece), *store.index[1:])) if store.mode == "sum" else store
-        for store in body.stores
-    )
-    kernel = kernel.part(replace(body, stores=stores))
+    (axis,) = plan.body.axes
+    piece, count = plan.piece, plan.count
+    kernel = kernel.part(plan.body)
     outer = Scope(kernel, scope)
-    with shared_loops(kernel, writer, [head(outer, piece)]):
+    with shared_loops(kernel, writer, [head(outer, piece)], plan.rows.sharing):
         name = outer.axes[piece]
         _write_zeros(kernel, outer, writer, piece)
         begin, end = outer.name(f"{axis.name}_begin"), outer.name(f"{axis.name}_end")
@@ -40,7 +32,7 @@ def write_crossed(kernel: Kernel, scope: Scope, writer: Writer) -> None:
         writer.line(f"const int64_t {end} = {last};")
         row = Scope(kernel, outer)
         with writer.block(head(row, axis, begin, end)):
-            write_row(kernel, row, writer)
+            write_row(kernel, plan.rows, row, writer)
 
 
 def _write_zeros(kernel: Kernel, outer: Scope, writer: Writer, piece: Symbol) -> None:

@@ -6,20 +6,21 @@ chunks as double, so that rounding errors do not grow with the length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
-from fusec.codegen.common.reduction_passes import Pass
 from fusec.ir.body import Store, axis_sizes
 from fusec.ir.index import Expr, Symbol, flatten, product
-from fusec.ir.node import Node, Scan, walk
-from fusec.targets.cpp.loops.cache_blocks import in_blocks, is_even, write_lanes
-from fusec.targets.cpp.loops.loop_heads import head, may_thread, outer_loops
-from fusec.targets.cpp.loops.scan_passes import Stretch, plan_stretches
-from fusec.targets.cpp.memory.prefetch import gathered_requests, row_requests, write_requests
-from fusec.targets.cpp.memory.staging import staged, staged_row
+from fusec.ir.node import Node, Scan
+from fusec.targets.cpp.loops.cache_blocks import write_lanes
+from fusec.targets.cpp.loops.loop_heads import head, outer_loops
+from fusec.targets.cpp.memory.prefetch import find_next_row, write_requests
+from fusec.targets.cpp.memory.staging import through_arrays
 from fusec.targets.cpp.plan import choices
-from fusec.targets.cpp.plan.row_passes import Steps, plan_steps
+from fusec.targets.cpp.plan.facts import extent
+from fusec.targets.cpp.plan.loop_plan import Rows
+from fusec.targets.cpp.plan.scan_passes import Stretch
 from fusec.targets.cpp.text.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.text.expressions import from_memory
 from fusec.targets.cpp.text.reductions import (
@@ -28,7 +29,6 @@ from fusec.targets.cpp.text.reductions import (
     beats,
     end_nans,
     identity,
-    is_real_sum,
     merge,
     position,
     simd,
@@ -41,51 +41,50 @@ from fusec.targets.cpp.text.reductions import (
 from fusec.targets.cpp.text.scans import declarations, running_values
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.writer import Writer
-from fusec.targets.cpp.vector.interleave import mark_type
-from fusec.targets.cpp.vector.running_sums import running_stretches, write_running
+from fusec.targets.cpp.vector.running_sums import write_running
 
 Span = tuple[str, str]
 
 
-def write_rows(kernel: Kernel, scope: Scope, writer: Writer) -> None:
+def write_rows(kernel: Kernel, plan: Rows, scope: Scope, writer: Writer) -> None:
     """Write a body with reductions, a row at a time; threads share the rows."""
-    with outer_loops(kernel, scope, writer, kernel.body.axes) as row:
-        write_row(kernel, row, writer, scope)
+    with outer_loops(kernel, scope, writer, kernel.body.axes, plan.sharing) as row:
+        write_row(kernel, plan, row, writer, scope)
 
 
-def write_row(kernel: Kernel, row: Scope, writer: Writer, around: Scope | None = None) -> None:
+def write_row(
+    kernel: Kernel, plan: Rows, row: Scope, writer: Writer, around: Scope | None = None
+) -> None:
     """Write all that is done for one row; ``around`` is the scope of the loop over the rows."""
-    steps = plan_steps(kernel)
     everything = set(kernel.body.nodes())
-    rows = Rows(kernel, writer, steps)
+    rows = RowWriter(kernel, writer, plan)
     rows.declare_scratch(row)
-    for number, step in enumerate(steps.passes):
+    for number, step in enumerate(plan.steps.passes):
         later = everything - set(step.before)
         row.compute(step.before, writer, stores=step.row_stores, later=later)
         for store in step.row_stores:
             row.store(store, writer)
-        if number == 0 and around is not None and kernel.body.axes and may_thread(kernel):
+        if number == 0 and around is not None and plan.next_row:
             rows.ask_for_next(row, around)
         if step.loops:
             rows.write_pass(row, number)
 
 
-class Rows:
+class RowWriter:
     """Writes the passes over a row.
 
     Attributes:
         scratch: Kept node to the array that holds its row.
-        requests: What each pass asks the memory for.
-        cut: Whether a pass runs over a part of the row, of any length.
+        loops: How the innermost loop of each pass runs.
     """
 
-    def __init__(self, kernel: Kernel, writer: Writer, steps: Steps, *, cut: bool = False) -> None:
+    def __init__(self, kernel: Kernel, writer: Writer, plan: Rows) -> None:
         self.kernel = kernel
         self.writer = writer
-        self.steps = steps
+        self.plan = plan
+        self.steps = plan.steps
         self.scratch: dict[Node, str] = {}
-        self.requests = row_requests(kernel, steps) if may_thread(kernel) else {}
-        self.cut = cut
+        self.loops = [each.loop for each in plan.passes]
 
     def declare_scratch(self, row: Scope) -> None:
         """Declare an array for every value that is kept for later passes."""
@@ -98,19 +97,17 @@ class Rows:
             self.scratch[node] = name
 
     def ask_for_next(self, row: Scope, around: Scope) -> None:
-        """Have the passes ask for the next row where its place is computed."""
-        found = gathered_requests(self.kernel, around, row, self.writer, self.steps)
-        for number, requests in found.items():
-            self.requests[number] = (*self.requests.get(number, ()), *requests)
+        """Have a pass ask for the next row, whose place is computed."""
+        found = find_next_row(self.kernel, around, row, self.writer, self.plan.next_row)
+        loop = self.loops[self.plan.busiest]
+        self.loops[self.plan.busiest] = replace(loop, requests=(*loop.requests, *found))
 
     def write_pass(self, row: Scope, number: int) -> None:
         """Write one pass, and bind the results of its reductions."""
-        step = self.steps.passes[number]
-        axes = self.kernel.body.reduce_axes
-        split = len(axes) > 1 or self.chunk(step, axes[-1]) is not None
+        plan = self.plan.passes[number]
         scans = self.scans(number)
-        split = split or bool(scans)
-        items = [accumulator(row, node, "row", total=split) for node in step.reductions]
+        split = len(self.kernel.body.reduce_axes) > 1 or plan.chunk is not None or bool(scans)
+        items = [accumulator(row, node, "row", total=split) for node in plan.step.reductions]
         for item in items:
             start(item, self.writer)
         row.running = running_values(scans, row.taken)
@@ -152,6 +149,10 @@ class Rows:
         inner = Scope(self.kernel, scope)
         axis, *rest = axes
         if rest:
+            if extent(axis) == 1 and axis not in spans:
+                inner.axes[axis] = "0"
+                self._levels(inner, number, items, rest, spans)
+                return
             with self.writer.block(head(inner, axis, *spans.get(axis, ()))):
                 self._levels(inner, number, items, rest, spans)
             return
@@ -159,7 +160,7 @@ class Rows:
         if scope.running:
             self._ordered_loop(inner, number, items, axis, begin, end)
             return
-        chunk = self.chunk(step, axis)
+        chunk = self.plan.passes[number].chunk
         parted = [i for i in items if i.is_index or (i.dtype != i.node.dtype)]
         if chunk is None and not parted:
             self._vector_loop(inner, number, items, axis, begin, end)
@@ -173,16 +174,6 @@ class Rows:
             with self.writer.block(loop):
                 self.writer.line(f"const int64_t {last} = at_most({first} + {chunk}, {end});")
                 self._chunk(Scope(self.kernel, inner), number, items, axis, first, last)
-
-    def chunk(self, step: Pass, axis: Symbol) -> int | None:
-        """Return how many elements the innermost loop runs over at a time; None for all."""
-        size = axis.size.constant if axis.size is not None else 1
-        limit = None
-        if any(is_real_sum(node) for node in step.reductions):
-            limit = choices.SUM_CHUNK
-        if any(node.kind in ("argmax", "argmin") for node in step.reductions):
-            limit = choices.INDEX_CHUNK
-        return None if limit is None or (size is not None and size <= limit) else limit
 
     def _chunk(
         self,
@@ -212,7 +203,7 @@ class Rows:
         self._vector_loop(scope, number, parts, axis, begin, end)
         for item, part in zip(items, parts, strict=True):
             if item.is_index:
-                self._find(scope, item, part, axis, begin, end)
+                self._find(scope, number, item, part, (begin, end))
             elif item is not part:
                 merge(self.kernel, item, part, self.writer)
 
@@ -226,8 +217,7 @@ class Rows:
         end: str,
     ) -> None:
         """Write the innermost loop, in blocks where it asks the memory for what comes later."""
-        step = self.steps.passes[number]
-        requests = self.requests.get(number, ())
+        step, plan = self.steps.passes[number], self.loops[number]
 
         def element(scope: Scope, items: Sequence[Accumulator], nans: Mapping[str, str]) -> None:
             self._elements(scope, step.inside, number, items, step.stores)
@@ -236,41 +226,25 @@ class Rows:
             for store in step.stores:
                 scope.store(store, self.writer)
 
-        kept = {n for n in self.scratch if self.steps.first[n] < number}
-        fresh = [n for n in step.inside if n not in kept]
-        if in_blocks(axis, step.inside, items) and may_thread(self.kernel):
-            staging = staged(self.kernel, axis, fresh, step.stores)
-            marks = mark_type(fresh)
-            # one vector of sums would wait for each addition before the next
-            if requests or staging or marks or items:
-                even = is_even(axis) and not self.cut
-                span = (begin, end)
-                write_lanes(
-                    outer,
-                    self.writer,
-                    axis,
-                    span,
-                    items,
-                    requests,
-                    staging,
-                    element,
-                    even=even,
-                    marks=marks,
-                )
-                return
-        size = axis.size.constant if axis.size is not None else 1
-        if requests and size is not None and size < choices.MIN_BLOCKED:
-            write_requests(outer, self.writer, requests, {axis: begin}, str(size))
+        if extent(axis) == 1 and (begin, end) == ("0", "1"):
+            single = Scope(self.kernel, outer)
+            single.axes[axis] = "0"
+            with self.writer.block(""):
+                element(single, items, {})
+            return
+        if plan.blocks:
+            write_lanes(outer, self.writer, plan, (begin, end), items, element)
+            return
+        size = extent(axis)
+        if plan.requests and size is not None and size < choices.MIN_BLOCKED:
+            write_requests(outer, self.writer, plan.requests, {axis: begin}, str(size))
         nans: dict[str, str] = {}
         with ExitStack() as stack:
             bind: Callable[[Scope], None] = lambda scope: None  # noqa: E731
-            if may_thread(self.kernel):
+            if self.kernel.may_thread:
                 nans = start_nans(outer, items, self.writer)
-                if (begin, end) == ("0", self.kernel.extent(axis)):
-                    read = choices.read_as_floats([item.node.kind for item in items])
-                    bind = stack.enter_context(
-                        staged_row(outer, self.writer, axis, fresh, step.stores, read)
-                    )
+                arrays = through_arrays(plan.staging, outer, self.writer, axis)
+                bind = stack.enter_context(arrays)
                 simd(self.kernel, items, self.writer, nans)
             scope = Scope(self.kernel, outer)
             with self.writer.block(head(scope, axis, begin, end)):
@@ -279,12 +253,15 @@ class Rows:
         end_nans(items, nans, self.writer)
 
     def scans(self, number: int) -> list[Scan]:
-        """Return the scans that a pass runs; the results of others may have been kept."""
+        """Return the scans that a pass runs; the results of others have been kept."""
         return [
             node
             for node in self.steps.passes[number].inside
-            if isinstance(node, Scan) and self.steps.first.get(node, number) == number
+            if isinstance(node, Scan) and not self._kept_before(node, number)
         ]
+
+    def _kept_before(self, node: Node, number: int) -> bool:
+        return node in self.steps.kept and self.steps.first[node] < number
 
     def _ordered_loop(
         self,
@@ -296,78 +273,81 @@ class Rows:
         end: str,
     ) -> None:
         """Write the innermost loop of a pass with scans, in blocks where that gives vector code."""
-        step = self.steps.passes[number]
-        earlier = {n for n in self.scratch if self.steps.first[n] < number}
-        known = {*scope.values, *earlier}
-        if not self.scratch:
-            running = scope.running
-            stretches = running_stretches(self.kernel, step, items, running, axis, known)
-            if stretches:
-                requests, span = self.requests.get(number, ()), (begin, end)
+        plan = self.plan.passes[number]
+        if plan.running:
 
-                def write(
-                    inner: Scope,
-                    stretch: Stretch,
-                    arrays: Mapping[Node, str],
-                    first: str,
-                    last: str,
-                    bind: Callable[[Scope, str], None],
-                ) -> None:
-                    self._stretch(inner, number, stretch, arrays, axis, first, last, bind)
+            def write(
+                inner: Scope,
+                stretch: Stretch,
+                arrays: Mapping[Node, str],
+                first: str,
+                last: str,
+                bind: Callable[[Scope, str], None],
+            ) -> None:
+                self._stretch(inner, number, stretch, items, arrays, (first, last), bind)
 
-                write_running(scope, self.writer, step, stretches, axis, span, requests, write)
-                return
-        stretches = plan_stretches(self.kernel, step.inside, step.stores, items, known)
-        if len(stretches) == 1:
-            self._stretch(scope, number, stretches[0], {}, axis, begin, end)
+            write_running(scope, self.writer, plan, (begin, end), write)
+            return
+        if len(plan.stretches) == 1:
+            self._stretch(scope, number, plan.stretches[0], items, {}, (begin, end))
+            return
+        size, count = choices.SCAN_BLOCK, extent(axis)
+        if count is not None and count <= size and (begin, end) == ("0", str(count)):
+            self._block(scope, number, items, (begin, end), count)
             return
         first, last = scope.name(f"{axis.name}_block"), scope.name(f"{axis.name}_end")
-        size = choices.SCAN_BLOCK
         loop = f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {size})"
         with self.writer.block(loop):
             stop = self.kernel.at_most(f"{first} + {size}", end)
             self.writer.line(f"const int64_t {last} = {stop};")
-            block = Scope(self.kernel, scope)
-            arrays: dict[Node, str] = {}
-            for stretch in stretches:
-                for node in stretch.kept:
-                    if node not in self.scratch:
-                        name = block.name(f"{block.word(node).removesuffix('_val')}_block")
-                        kind = ELEMENT_TYPES[node.dtype]
-                        self.writer.line(f"{kind} {name}[{size}];", node.source)
-                        arrays[node] = name
-            for stretch in stretches:
-                self._stretch(block, number, stretch, arrays, axis, first, last)
+            self._block(Scope(self.kernel, scope), number, items, (first, last), size)
+
+    def _block(
+        self, block: Scope, number: int, items: Sequence[Accumulator], span: Span, size: int
+    ) -> None:
+        """Write the loops of a block of at most ``size`` elements, and the arrays between them."""
+        arrays: dict[Node, str] = {}
+        stretches = self.plan.passes[number].stretches
+        for stretch in stretches:
+            for node in stretch.kept:
+                if node not in self.scratch:
+                    name = block.name(f"{block.word(node).removesuffix('_val')}_block")
+                    kind = ELEMENT_TYPES[node.dtype]
+                    self.writer.line(f"{kind} {name}[{max(size, 1)}];", node.source)
+                    arrays[node] = name
+        for stretch in stretches:
+            self._stretch(block, number, stretch, items, arrays, span)
 
     def _stretch(
         self,
         outer: Scope,
         number: int,
         stretch: Stretch,
+        items: Sequence[Accumulator],
         arrays: Mapping[Node, str],
-        axis: Symbol,
-        begin: str,
-        end: str,
+        span: Span,
         bind: Callable[[Scope, str], None] = lambda scope, place: None,
     ) -> None:
         """Write one loop over a block of a row, or over all of it."""
-        kernel, writer = self.kernel, self.writer
+        kernel, writer, axis = self.kernel, self.writer, self.loops[number].axis
+        by_node = {item.node: item for item in items}
+        own = [by_node[node] for node in stretch.items]
         nans: dict[str, str] = {}
-        if stretch.vector and may_thread(kernel):
-            nans = start_nans(outer, stretch.items, writer)
-            simd(kernel, stretch.items, writer, nans)
+        if stretch.vector and kernel.may_thread:
+            nans = start_nans(outer, own, writer)
+            simd(kernel, own, writer, nans)
         scope = Scope(kernel, outer)
-        with writer.block(head(scope, axis, begin, end)):
-            place = f"{scope.axes[axis]} - {begin}"
+        with writer.block(head(scope, axis, *span)):
+            place = scope.offset(axis, span[0])
             for node, name in arrays.items():
                 if node not in stretch.nodes:
                     scope.values[node] = from_memory(f"{name}[{place}]", node.dtype)
             bind(scope, place)
             kept = [node for node in stretch.kept if node in arrays]
-            self._elements(scope, stretch.nodes, number, stretch.items, stretch.stores, named=kept)
+            self._elements(scope, stretch.nodes, number, own, stretch.stores, named=kept)
             for node in kept:
                 writer.line(f"{arrays[node]}[{place}] = {scope.values[node].text};", node.source)
-            for item in stretch.items:
+            for item in own:
                 if item.is_index:
                     value = scope.values[item.node.args[0]].text
                     take_position(item, value, position(scope, item.node), writer)
@@ -375,7 +355,7 @@ class Rows:
                     self._feed(scope, item, nans)
             for store in stretch.stores:
                 scope.store(store, writer)
-        end_nans(stretch.items, nans, writer)
+        end_nans(own, nans, writer)
 
     def _elements(
         self,
@@ -397,14 +377,12 @@ class Rows:
             stores: The stores that follow.
             named: Values that get a name.
         """
-        place = ""
-        if self.scratch:
-            axes = self.kernel.body.reduce_axes
-            place = scope.index(flatten([Expr.of(a) for a in axes], axis_sizes(axes)))
-        for node, row in self.scratch.items():
-            there = self.steps.first[node] < number or (scope.running and node not in nodes)
-            if there:
-                scope.values[node] = from_memory(f"{row}[{place}]", node.dtype)
+        there = {
+            node
+            for node in self.scratch
+            if self._kept_before(node, number) or (scope.running and node not in nodes)
+        }
+        place = self._bind_rows(scope, there)
         written = [n for n in self.scratch if self.steps.first[n] == number and n in nodes]
         ends = {item.node for item in items}
         positions = [item.node.args[0] for item in items if item.index]
@@ -415,6 +393,17 @@ class Rows:
             text = scope.values[node].text
             self.writer.line(f"{self.scratch[node]}[{place}] = {text};", node.source)
 
+    def _bind_rows(self, scope: Scope, nodes: Collection[Node]) -> str:
+        """Make what scratch rows have of ``nodes`` known; return the place in a row."""
+        if not self.scratch:
+            return ""
+        axes = self.kernel.body.reduce_axes
+        place = scope.index(flatten([Expr.of(a) for a in axes], axis_sizes(axes)))
+        for node, row in self.scratch.items():
+            if node in nodes:
+                scope.values[node] = from_memory(f"{row}[{place}]", node.dtype)
+        return place
+
     def _feed(self, scope: Scope, item: Accumulator, nans: Mapping[str, str]) -> None:
         value = scope.cast_to(item.node.args[0], item.dtype)
         if item.place in nans:
@@ -423,13 +412,13 @@ class Rows:
             take(self.kernel, item, value, self.writer)
 
     def _find(
-        self, scope: Scope, item: Accumulator, part: Accumulator, axis: Symbol, begin: str, end: str
+        self, scope: Scope, number: int, item: Accumulator, part: Accumulator, span: Span
     ) -> None:
         """Write the search for the position of a chunk's extreme, where it is a new one.
 
         Only a chunk that beats all before is run over again, so most are read once.
         """
-        writer, node = self.writer, item.node
+        writer, node, axis = self.writer, item.node, self.loops[number].axis
         arg = node.args[0]
         with writer.block(f"if ({beats(item, part.place)})", node.source):
             inner = Scope(self.kernel, scope)
@@ -437,11 +426,9 @@ class Rows:
             limit = self.kernel.index_text(product(axis_sizes(node.axes)), {})
             writer.line(f"int64_t {found} = {limit};")
             writer.directive(f"omp simd reduction(min : {found})")
-            with writer.block(head(inner, axis, begin, end)):
-                needed = set(walk((arg,)))
-                nodes = [n for n in self.kernel.body.nodes() if n in needed]
-                nodes = [n for n in nodes if n in self.steps.elementwise]
-                inner.compute(nodes, writer, named=[arg])
+            with writer.block(head(inner, axis, *span)):
+                self._bind_rows(inner, {n for n in self.scratch if self._kept_before(n, number)})
+                inner.compute(self.kernel.closure([arg], inner.values), writer, named=[arg])
                 value = inner.values[arg].text
                 same = f"{value} == {part.place}"
                 if part.dtype.is_floating_point:
@@ -452,4 +439,4 @@ class Rows:
             writer.line(f"{item.index} = {found};")
 
 
-__all__ = ["Rows", "Span", "write_row", "write_rows"]
+__all__ = ["RowWriter", "Span", "write_row", "write_rows"]

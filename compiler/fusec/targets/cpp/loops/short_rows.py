@@ -13,49 +13,24 @@ from collections.abc import Collection, Sequence
 import torch
 
 from fusec.ir.body import Store
-from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Load, Node, Reduce
-from fusec.targets.cpp.loops.columns import Columns
-from fusec.targets.cpp.loops.loop_heads import cost, may_thread
-from fusec.targets.cpp.plan import choices
-from fusec.targets.cpp.plan.row_passes import plan_steps
+from fusec.ir.index import Expr
+from fusec.ir.node import Load, Node
+from fusec.targets.cpp.loops.columns import ColumnWriter
+from fusec.targets.cpp.plan.columns import axes_of, is_of_both, row_step, turned_over
+from fusec.targets.cpp.plan.facts import extent
+from fusec.targets.cpp.plan.loop_plan import Columns
 from fusec.targets.cpp.text.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.text.expressions import Expression, from_memory
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.writer import Writer
 
 
-def write_narrow(kernel: Kernel, scope: Scope, writer: Writer, column: Symbol) -> None:
-    """Write a body whose short rows, those along ``column``, are reduced side by side."""
-    NarrowRows(kernel, scope, writer, column).write()
+def write_narrow(kernel: Kernel, plan: Columns, scope: Scope, writer: Writer) -> None:
+    """Write a body whose short rows are reduced side by side."""
+    ShortRowWriter(kernel, plan, scope, writer).write()
 
 
-def narrow_axis(kernel: Kernel) -> Symbol | None:
-    """Return the outer axis along which to put rows beside each other, where that pays."""
-    body = kernel.body
-    if not body.axes or len(body.reduce_axes) != 1 or not may_thread(kernel):
-        return None
-    if kernel.updated or kernel.checked or body.scans():
-        return None
-    column, point = body.axes[-1], body.reduce_axes[0]
-    points = point.size.constant if point.size is not None else 1
-    rows = column.size.constant if column.size is not None else 1
-    if points is None or not choices.may_turn_rows(points, rows, cost(kernel.nodes)):
-        return None
-    reductions = [node for node in kernel.nodes if isinstance(node, Reduce)]
-    if any(n.kind.startswith("arg") or column not in kernel.free[n] for n in reductions):
-        return None
-    loads = _turned(kernel, column)
-    every = [load for load in body.loads() if _is_of_both(kernel.free[load], column, point)]
-    stores = [store for store in body.stores if _is_of_both(_axes(store), column, point)]
-    if not loads or len(loads) != len(every):
-        return None
-    if not all(_step(kernel, s.buffer, s.index, column) is not None for s in stores):
-        return None
-    return column if all(store.mode == "set" for store in stores) else None
-
-
-class NarrowRows(Columns):
+class ShortRowWriter(ColumnWriter):
     """Writes the passes over a tile of rows that are columns in the arrays.
 
     Attributes:
@@ -65,29 +40,23 @@ class NarrowRows(Columns):
         arrays: Value that later passes need to the array that has it.
     """
 
-    def __init__(self, kernel: Kernel, scope: Scope, writer: Writer, column: Symbol) -> None:
+    def __init__(self, kernel: Kernel, plan: Columns, scope: Scope, writer: Writer) -> None:
+        super().__init__(kernel, plan, scope, writer)
         self.point = kernel.body.reduce_axes[0]
-        points = self.point.size.constant if self.point.size is not None else 1
+        points = extent(self.point)
         assert points is not None
         self.points = points
-        width = choices.turned_rows(points)
-        super().__init__(kernel, scope, writer, column, width, choices.TURNED_ROWS_CHOICES)
-        self.split = False
-        self.steps = plan_steps(kernel)
         self.loads: dict[Load, str] = {}
         self.written: dict[Store, str] = {}
         self.arrays: dict[Node, str] = {}
         self.overwritten: set[tuple[int, str]] = set()
         self.tile = scope
-        loops = [number for number, step in enumerate(self.steps.passes) if step.loops]
-        # Where the memory would be idle, the pass asks for the tile to come.
-        self.busiest = max(loops, key=lambda number: cost(self.steps.fresh(number)), default=0)
 
     def begin_tile(self, tile: Scope) -> None:
         """Write the arrays, and turn over what is read."""
         self.tile = tile
         free: dict[str, tuple[str, int]] = {}  # array to its type and the last pass that reads it
-        for load in _turned(self.kernel, self.column):
+        for load in turned_over(self.kernel, self.column):
             same = [a for a in self.loads if (a.buffer, a.index) == (load.buffer, load.index)]
             if same:
                 self.loads[load] = self.loads[same[0]]
@@ -112,7 +81,7 @@ class NarrowRows(Columns):
             self.arrays[node] = name
             free[name] = (kind, self.last_use(node))
         for store in self.kernel.body.stores:
-            if _is_of_both(_axes(store), self.column, self.point):
+            if is_of_both(axes_of(store), self.column, self.point):
                 dtype = self.kernel.buffers[store.buffer].dtype
                 tile.use_type(dtype)
                 name = self.reuse(free, ELEMENT_TYPES[dtype], self.pass_of(store))
@@ -143,7 +112,7 @@ class NarrowRows(Columns):
 
     def begin_row(self, scope: Scope, number: int) -> None:
         """Ask for a part of the next tile, and of what this tile is going to write."""
-        if number != self.busiest or self.whole:
+        if number != self.plan.busiest or self.plan.whole:
             return
         turn, asked = scope.axes[self.point], set()
         for load in self.loads:
@@ -174,7 +143,7 @@ class NarrowRows(Columns):
         first = Scope(self.kernel, tile)
         first.axes.update({self.column: self.begin, self.point: "0"})
         start = tuple(e.substitute({self.point: Expr.of(0)}) for e in index)
-        step = _step(self.kernel, buffer, index, self.column)
+        step = row_step(self.kernel, buffer, index, self.column)
         assert step is not None
         return f"&{first.element(buffer, start)}", tile.index(step)
 
@@ -189,7 +158,7 @@ class NarrowRows(Columns):
     ) -> None:
         """Write the copy between an array and the memory."""
         name, width = array
-        count = self.width if self.even or self.whole else f"{self.end} - {self.begin}"
+        count = self.width if self.plan.even or self.plan.whole else f"{self.end} - {self.begin}"
         self.kernel.use(f"turn_over.{dtype.itemsize}")
         sides = [f"&{name}[0][0], {width}", f"{memory[0]}, {memory[1]}"]
         extents = [str(self.points), count]
@@ -244,42 +213,4 @@ class NarrowRows(Columns):
         self.writer.line(f"{target} = {scope.values[store.value].text};", store.source)
 
 
-def _turned(kernel: Kernel, column: Symbol) -> list[Load]:
-    """Return the loads that go through an array."""
-    point = kernel.body.reduce_axes[0]
-    return [
-        load
-        for load in kernel.body.loads()
-        if load.mask is None
-        and _is_of_both(kernel.free[load], column, point)
-        and _step(kernel, load.buffer, load.index, column) is not None
-    ]
-
-
-def _is_of_both(axes: Collection[Symbol], column: Symbol, point: Symbol) -> bool:
-    return column in axes and point in axes
-
-
-def _axes(store: Store) -> set[Symbol]:
-    return {symbol for expr in store.index for symbol in expr.symbols()}
-
-
-def _step(kernel: Kernel, buffer: str, index: tuple[Expr, ...], column: Symbol) -> Expr | None:
-    """Return how far apart rows are in memory; None where they are not contiguous rows."""
-    (point,) = kernel.body.reduce_axes
-    held = kernel.buffers[buffer]
-    # Conversion of float16 is no vector code inside of a loop.
-    if held.dtype == torch.float16 or held.dtype.is_complex:
-        return None
-    offset = held.offset(index)
-    if any(s.kind == "indirect" for s in offset.symbols()):
-        return None
-    if not (offset.is_affine_in(point) and offset.is_affine_in(column)):
-        return None
-    step = offset.coefficient(column)
-    if offset.coefficient(point) != 1 or {point, column} & set(step.symbols()):
-        return None
-    return step
-
-
-__all__ = ["narrow_axis", "write_narrow"]
+__all__ = ["write_narrow"]

@@ -1,9 +1,8 @@
 """The scalar maths of generated C++ kernels, as text that a kernel file carries with it.
 
 A generated kernel stands alone, so it cannot include a header of ours.  Instead it holds the few
-functions it uses: their declarations at the top, so that the kernel itself comes first, and
-their definitions at the bottom.  ``helper_sources`` returns both for the helpers asked for and
-all that those need.
+functions it uses, at its end (``text/helper_block.py``).  ``helper_sources`` returns the text of
+the helpers asked for and of all that those need, each behind those that it needs.
 
 The functions are written for a compiler's vectorizer: one scalar in, one scalar out, no branch,
 no table, no call, so that a ``#pragma omp simd`` loop over them becomes vector code of whatever
@@ -29,14 +28,13 @@ always turn back into a select.
 
 The texts are in the ``.h`` files beside this one.  A helper starts at a line ``//@ name: NAME``;
 further ``//@`` lines give what it ``needs`` (names, by spaces), its measured ``accuracy``, the
-``method``, ``vector: no`` for one that does not vectorize, and ``place: top`` for text that has
-to precede the kernel (types, macros).  A name that starts with ``_`` is not for kernels to use.
+``method``, and ``vector: no`` for one that does not vectorize.  A name that starts with ``_`` is
+not for kernels to use.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
@@ -54,8 +52,6 @@ FAMILIES = (
     "integer",
 )
 MARK = "//@ "
-# The head of a function, up to its body; one may have several lines.
-HEAD = re.compile(r"^(?:template <[^\n]*>\n)?FX_INLINE [^{;]*?(?=\n?\s*\{)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,6 @@ class Helper:
         accuracy: The largest error measured, in words.
         method: How it computes, in words.
         vectorizes: Whether a loop over it becomes vector code.
-        top: Whether its text has to precede the kernel.
         text: C++.
         family: The file that it is in, without the suffix.
     """
@@ -78,7 +73,6 @@ class Helper:
     accuracy: str
     method: str
     vectorizes: bool
-    top: bool
     text: str
     family: str
 
@@ -87,28 +81,8 @@ class Helper:
         """Whether kernels may ask for it."""
         return not self.name.startswith("_")
 
-    @property
-    def declarations(self) -> str:
-        """What has to precede the kernel: the text itself, or its functions' declarations."""
-        if self.top:
-            return self.text
-        return "".join(f"{' '.join(head.split())};\n" for head in HEAD.findall(self.text))
 
-
-@dataclass(frozen=True)
-class HelperText:
-    """C++ text of some helpers.
-
-    Attributes:
-        declarations: For the top of a kernel file, after ``<stdint.h>``; empty if there are none.
-        definitions: For its bottom.
-    """
-
-    declarations: str
-    definitions: str
-
-
-def helper_sources(names: Iterable[str]) -> HelperText:
+def helper_sources(names: Iterable[str]) -> str:
     """Return the text of helpers and of all that they need.
 
     The order depends on the set of names only: what is needed comes first.
@@ -132,12 +106,9 @@ def helper_sources(names: Iterable[str]) -> HelperText:
         add(name)
     if ordered:
         add("_inline")
-        # Every declaration uses the macro.
+        # Every function uses the macro.
         ordered = {"_inline": ordered.pop("_inline"), **ordered}
-    return HelperText(
-        "".join(helper.declarations for helper in ordered.values()),
-        "\n".join(definition(helper) for helper in ordered.values() if not helper.top),
-    )
+    return "\n".join(definition(helper) for helper in ordered.values())
 
 
 @functools.cache
@@ -208,7 +179,6 @@ def parse(source: str, family: str) -> list[Helper]:
             accuracy=fields.pop("accuracy", ""),
             method=fields.pop("method", ""),
             vectorizes=fields.pop("vector", "yes") == "yes",
-            top=fields.pop("place", "") == "top",
             text="\n".join(text).strip("\n") + "\n",
             family=family,
         )

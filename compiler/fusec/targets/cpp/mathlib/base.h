@@ -1,7 +1,6 @@
 // What the other families are built on: inlining, bits of floating-point numbers, powers of two.
 
 //@ name: _inline
-//@ place: top
 #define FX_INLINE static inline __attribute__((always_inline))
 
 //@ name: _bits.f32

@@ -2,7 +2,6 @@
 // converts its own _Float16 one by one where the machine has no arithmetic for it.
 
 //@ name: _bf16
-//@ place: top
 struct fx_bf16 {
     uint16_t bits;
     // g++ 12 leaves a loop that copies the whole of a struct as it is: no vectors.
@@ -10,7 +9,6 @@ struct fx_bf16 {
 };
 
 //@ name: _f16
-//@ place: top
 struct fx_f16 {
     uint16_t bits;
     // g++ 12 leaves a loop that copies the whole of a struct as it is: no vectors.

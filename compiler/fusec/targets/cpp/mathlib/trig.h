@@ -76,7 +76,6 @@ FX_INLINE float fx_cos(float x)
 }
 
 //@ name: _flag
-//@ place: top
 template <bool is>
 struct fx_flag
 {

@@ -1,55 +1,23 @@
-"""What depends on the innermost loop alone, computed once into a table rather than in every row.
-
-The source positions and weights of an interpolation, a rotary embedding's angles, a window: each
-row of the result would compute the same ones again.
-"""
+"""Tables of what only the innermost loop decides, as text; ``plan/loop_tables.py`` decides."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-import torch
-
-from fusec.ir.body import axis_sizes
-from fusec.ir.bounds import bounds
-from fusec.ir.index import Symbol, product
-from fusec.ir.node import Const, IndexValue, Load, Node, Op
-from fusec.ir.ops import CHECK_PREFIX
-from fusec.targets.cpp.loops.loop_heads import cost, head
-from fusec.targets.cpp.plan import choices
-from fusec.targets.cpp.text.dtypes import C_TYPES, ELEMENT_TYPES
+from fusec.ir.index import Symbol
+from fusec.ir.node import Node
+from fusec.targets.cpp.loops.loop_heads import head
+from fusec.targets.cpp.plan.facts import is_check
+from fusec.targets.cpp.plan.loop_tables import short_indices
+from fusec.targets.cpp.text.dtypes import ELEMENT_TYPES
 from fusec.targets.cpp.text.expressions import Expression, from_memory
-from fusec.targets.cpp.text.scope import Kernel, Scope, may_be_empty
+from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.writer import Writer
 
 Tables = Mapping[Node, str]
 
 
-def tabled_nodes(kernel: Kernel) -> list[Node]:
-    """Return the values to keep in tables along the last axis; none where that would not pay."""
-    *outer, last = kernel.body.axes
-    size = last.size.constant if last.size is not None else 1
-    rows = product(axis_sizes(tuple(outer))).constant
-    if not outer or size is None or not 0 < size <= choices.TABLE_LENGTH:
-        return []
-    if (rows is not None and rows < choices.TABLE_ROWS) or _may_be_empty(kernel):
-        return []
-    own = [node for node in kernel.nodes if kernel.free[node] == {last}]
-    if cost(own) < choices.TABLE_COST:
-        return []
-    inside = set(own)
-    stored = {store.value for store in kernel.body.stores}
-    kept = [
-        node
-        for node in own
-        if not isinstance(node, Const | IndexValue | Load)
-        and (node in stored or any(u not in inside for u in kernel.users.get(node, [])))
-    ]
-    room = choices.SCRATCH_BYTES - sum(size * node.dtype.itemsize for node in kept)
-    return kept if room >= 0 and all(node.dtype in C_TYPES for node in kept) else []
-
-
-def write_tables(kernel: Kernel, scope: Scope, writer: Writer, kept: list[Node]) -> Tables:
+def write_tables(kernel: Kernel, scope: Scope, writer: Writer, kept: Sequence[Node]) -> Tables:
     """Write the loop that fills the tables; return their names."""
     last = kernel.body.axes[-1]
     tables, narrow = {}, short_indices(kernel)
@@ -69,35 +37,8 @@ def write_tables(kernel: Kernel, scope: Scope, writer: Writer, kept: list[Node])
     return tables
 
 
-def short_indices(kernel: Kernel) -> frozenset[Node]:
-    """Return the computed indices that 32 bits hold: twice as many of them are a vector."""
-    symbols = {
-        symbol
-        for node in kernel.nodes
-        if isinstance(node, Load)
-        for expr in node.index
-        for symbol in expr.symbols()
-        if isinstance(symbol.payload, Node) and symbol.payload.dtype == torch.int64
-    }
-    wide = {symbol.payload for symbol in symbols if not _is_short(symbol)}
-    found = {symbol.payload for symbol in symbols} - wide
-    return frozenset(node for node in found if isinstance(node, Node))
-
-
-def _is_short(symbol: Symbol) -> bool:
-    """Whether the value of a computed index is one of 32 bits: by its check, or by its bounds."""
-    node = symbol.payload
-    assert isinstance(node, Node)
-    if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX):
-        size = symbol.size.constant if symbol.size is not None else None
-        return size is not None and size < 1 << 31
-    known = bounds(node)
-    return known is not None and known[0] >= -(1 << 31) and known[1] < 1 << 31
-
-
 def _word(scope: Scope, node: Node) -> str:
-    is_check = isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
-    return "index" if is_check else scope.word(node).removesuffix("_val")
+    return "index" if is_check(node) else scope.word(node).removesuffix("_val")
 
 
 def bind_tables(scope: Scope, axis: Symbol, tables: Tables) -> None:
@@ -114,10 +55,4 @@ def bind_tables(scope: Scope, axis: Symbol, tables: Tables) -> None:
         scope.values[node] = Expression(place) if value.text == place else value
 
 
-def _may_be_empty(kernel: Kernel) -> bool:
-    """Whether a checked index may have no valid value: that is then tested at each load."""
-    exprs = [e for load in kernel.body.loads() for e in load.index]
-    return any(s.kind == "indirect" and may_be_empty(s) for e in exprs for s in e.symbols())
-
-
-__all__ = ["Tables", "bind_tables", "tabled_nodes", "write_tables"]
+__all__ = ["Tables", "bind_tables", "write_tables"]

@@ -10,6 +10,8 @@ from fusec.machine import current_machine
 
 # Longer than this, a value gets a line of its own: two operators and their operands.
 INLINE_WIDTH = 40
+# The same for one that is stored and nothing else: a line, less where it is stored.
+STORED_WIDTH = 70
 
 # Elements that a float sum adds up before it goes into a double: over 16 lanes that is 256
 # additions each, so the rounding error stays near that of eager's cascade, and the conversion

@@ -11,8 +11,8 @@ from fusec.ir.index import product
 from fusec.ir.node import Load, Node, Op, Scan, walk
 from fusec.ir.ops import EXPENSIVE
 from fusec.targets.cpp.plan import choices
+from fusec.targets.cpp.plan.facts import Facts
 from fusec.targets.cpp.text.dtypes import C_TYPES
-from fusec.targets.cpp.text.scope import Kernel
 
 
 @dataclass(frozen=True)
@@ -37,27 +37,27 @@ class Steps:
         return [n for n in inside if n not in self.kept or self.first[n] == number]
 
 
-def plan_steps(kernel: Kernel, *, keep: bool = True) -> Steps:
-    """Return the passes of ``kernel``'s body.
+def plan_steps(facts: Facts, *, keep: bool = True) -> Steps:
+    """Return the passes of the body.
 
     Args:
-        kernel: The kernel.
+        facts: What decisions go by.
         keep: Whether there is a place for the values of a whole row.
     """
-    plan = plan_passes(kernel.body)
-    passes = delayed_updates(kernel, plan)
+    plan = plan_passes(facts.body)
+    passes = delayed_updates(facts, plan)
     steps = Steps(passes, plan.elementwise)
-    points = product(axis_sizes(kernel.body.reduce_axes)).constant
+    points = product(axis_sizes(facts.body.reduce_axes)).constant
     if not keep or not choices.may_keep_rows(points):
         return steps
-    return _kept_values(kernel, steps, points)
+    return _kept_values(facts, steps, points)
 
 
-def _kept_values(kernel: Kernel, steps: Steps, points: int | None) -> Steps:
+def _kept_values(facts: Facts, steps: Steps, points: int | None) -> Steps:
     """Choose what to keep of a row, and leave it out of the later passes."""
     first: dict[Node, int] = {}
     kept: dict[Node, None] = {}
-    innermost = kernel.body.reduce_axes[-1:]
+    innermost = facts.body.reduce_axes[-1:]
     passes = []
     room = choices.SCRATCH_BYTES
     for number, step in enumerate(steps.passes):
@@ -69,7 +69,7 @@ def _kept_values(kernel: Kernel, steps: Steps, points: int | None) -> Steps:
                 continue
             live.add(node)
             # what is the same along the innermost loop is computed outside of it, where no row is
-            earlier = first.get(node, number) < number and kernel.free[node].issuperset(innermost)
+            earlier = first.get(node, number) < number and facts.free[node].issuperset(innermost)
             if earlier and (node in kept or choices.worth_keeping(recomputed(node, steps, kept))):
                 size = (points or 0) * node.dtype.itemsize
                 if node in kept or (size <= room and node.dtype in C_TYPES):
@@ -77,7 +77,7 @@ def _kept_values(kernel: Kernel, steps: Steps, points: int | None) -> Steps:
                     kept[node] = None
                     continue
             stack.extend(node.args)
-        inside = tuple(node for node in kernel.body.nodes() if node in live)
+        inside = tuple(node for node in facts.body.nodes() if node in live)
         for node in inside:
             first.setdefault(node, number)
         passes.append(replace(step, inside=inside))
@@ -107,14 +107,14 @@ def recomputed(node: Node, steps: Steps, kept: Collection[Node]) -> int:
     return total
 
 
-def delayed_updates(kernel: Kernel, plan: PassPlan) -> tuple[Pass, ...]:
+def delayed_updates(facts: Facts, plan: PassPlan) -> tuple[Pass, ...]:
     """Move every store to a buffer that is read too behind the last pass that reads it.
 
     All values of a point are read before anything is written.
     """
     passes = list(plan.passes)
-    nodes = kernel.body.nodes()
-    for buffer in sorted(kernel.updated):
+    nodes = facts.body.nodes()
+    for buffer in sorted(facts.updated):
         last = max(
             number
             for number, step in enumerate(passes)

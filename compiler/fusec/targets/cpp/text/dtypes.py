@@ -87,17 +87,3 @@ def _real(value: float, dtype: torch.dtype) -> str:
     if not any(mark in text for mark in ".e"):
         text += ".0"
     return text + suffix
-
-
-def lowest(dtype: torch.dtype) -> str:
-    """Return what a running maximum of ``dtype`` starts from."""
-    if dtype.is_floating_point:
-        return "-INFINITY"
-    return literal(torch.iinfo(dtype).min, dtype)
-
-
-def highest(dtype: torch.dtype) -> str:
-    """Return what a running minimum of ``dtype`` starts from."""
-    if dtype.is_floating_point:
-        return "INFINITY"
-    return literal(torch.iinfo(dtype).max, dtype)

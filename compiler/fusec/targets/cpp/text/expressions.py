@@ -1,7 +1,7 @@
 """One node of a value graph as C++: the operators, the helpers, the casts, the constants.
 
-An ``Expression`` is text with its precedence, so that parentheses stand only where they are
-needed, and with what a writer has to know before it puts the text somewhere else.
+An operation is a sign of the table ``ir/scalars.py``, or a function of ``mathlib`` with its name;
+what C++ means otherwise than torch has a rule here.
 """
 
 from __future__ import annotations
@@ -11,67 +11,44 @@ from dataclasses import dataclass
 
 import torch
 
+from fusec.codegen.common.expressions import Grammar, Sign, Spelled, from_left, joined, meaning
 from fusec.ir.node import Cast, Const, Node, Op
-from fusec.ir.ops import RANDOM_BITS, RANDOM_WORD
+from fusec.ir.scalars import RANDOM_BITS, RANDOM_WORD, SCALARS
 from fusec.targets.cpp.text.dtypes import C_TYPES, HALVES, SHORT, is_integer, literal
 from fusec.targets.cpp.text.support import function_name, helper_name, own_name
 
-ATOM, UNARY, PRODUCT, SUM, COMPARE, EQUAL, BITS, CHOICE = range(8)
+# How strongly C++ binds, weakest first.
+CHOICE, BITS, EQUAL, COMPARE, SUM, PRODUCT, UNARY, ATOM = range(8)
+# Beyond what the language asks for: readers know the precedence of sums and products.
+_GRAMMAR: Grammar = (
+    dict.fromkeys("+-", from_left(SUM))
+    | dict.fromkeys("*/", from_left(PRODUCT))
+    | dict.fromkeys(("<", "<=", ">", ">="), Sign(COMPARE, SUM, SUM))
+    | dict.fromkeys(("==", "!="), Sign(EQUAL, SUM, SUM))
+    | dict.fromkeys("&|^", Sign(BITS, UNARY, UNARY))
+)
 
 
 @dataclass(frozen=True)
-class Expression:
+class Expression(Spelled):
     """C++ text for a value.
 
     Attributes:
         text: The text.
-        level: Its precedence: ``ATOM`` binds strongest.
+        strength: How strongly its outermost operator binds.
         reads: Whether it reads memory: it must not move under a condition or past a write.
     """
 
-    text: str
-    level: int = ATOM
+    strength: int = ATOM
     reads: bool = False
-
-    def within(self, level: int) -> str:
-        """Return the text for a place that takes what binds at least as strongly as ``level``."""
-        return self.text if self.level <= level else f"({self.text})"
 
 
 class UnsupportedNode(TypeError):
     """A node that has no C++: a dtype that no kernel stores, an unknown operation."""
 
 
-_INFIX = {
-    "add": ("+", SUM),
-    "sub": ("-", SUM),
-    "mul": ("*", PRODUCT),
-    "truediv": ("/", PRODUCT),
-    "lt": ("<", COMPARE),
-    "le": ("<=", COMPARE),
-    "gt": (">", COMPARE),
-    "ge": (">=", COMPARE),
-    "eq": ("==", EQUAL),
-    "ne": ("!=", EQUAL),
-    "bitwise_and": ("&", BITS),
-    "bitwise_or": ("|", BITS),
-    "bitwise_xor": ("^", BITS),
-    # Not && and ||: both sides are computed anyway, and branches do not vectorize.
-    "logical_and": ("&", BITS),
-    "logical_or": ("|", BITS),
-    "logical_xor": ("!=", EQUAL),
-}
-# What arithmetic on bool means in torch.
-_BOOL = {
-    "add": "logical_or",
-    "mul": "logical_and",
-    "maximum": "logical_or",
-    "minimum": "logical_and",
-    "bitwise_and": "logical_and",
-    "bitwise_or": "logical_or",
-    "bitwise_xor": "logical_xor",
-    "sub": "logical_xor",
-}
+# Signs that say more in C++ than those of the table.
+_SIGNS = {"logical_xor": "!="}
 _EXTREMES = {"maximum": "nan_max", "minimum": "nan_min"}
 # Operators of which C++ evaluates some operands only at need.
 LAZY = frozenset({"where"})
@@ -99,10 +76,13 @@ def op_expression(node: Op, args: tuple[Expression, ...], use: Use) -> Expressio
     kind = node.args[0].dtype
     if kind in HALVES:
         return _half_op(node, args, use)
-    if kind == torch.bool:
-        name = _BOOL.get(name, name)
-        if name in ("logical_not", "bitwise_not"):
-            return Expression(f"!{args[0].within(UNARY)}", UNARY, reads)
+    scalar = meaning(name, kind)
+    sign = ""
+    if scalar is not None:
+        name = scalar.name
+        sign = _SIGNS.get(name, scalar.infix)
+    if name == "logical_not":
+        return Expression(f"!{args[0].within(UNARY)}", UNARY, reads)
     if name in (RANDOM_BITS, RANDOM_WORD):
         use(RANDOM_BITS)
         use(name)
@@ -113,8 +93,8 @@ def op_expression(node: Op, args: tuple[Expression, ...], use: Use) -> Expressio
         special = _integer_op(name, kind, args, reads, use)
         if special is not None:
             return special
-    if name in _INFIX:
-        return _infix(name, args, reads)
+    if sign:
+        return _infix(sign, args, reads)
     if name in _EXTREMES and kind.is_floating_point:
         name = _EXTREMES[name]
         use(f"{name}.{SHORT[kind]}")
@@ -129,16 +109,9 @@ def op_expression(node: Op, args: tuple[Expression, ...], use: Use) -> Expressio
     return Expression(f"fx_{name}{explicit}({inner})", ATOM, reads)
 
 
-def _infix(name: str, args: tuple[Expression, ...], reads: bool) -> Expression:
-    sign, level = _INFIX[name]
-    left, right = args
-    if level in (PRODUCT, SUM):  # a + (b + c) is another sum than a + b + c
-        before, after = left.within(level), right.within(level - 1)
-    elif level in (COMPARE, EQUAL):
-        before, after = left.within(SUM), right.within(SUM)
-    else:
-        before, after = left.within(UNARY), right.within(UNARY)
-    return Expression(f"{before} {sign} {after}", level, reads)
+def _infix(sign: str, args: tuple[Expression, ...], reads: bool) -> Expression:
+    made = joined(_GRAMMAR, sign, *args)
+    return Expression(made.text, made.strength, reads)
 
 
 def _integer_op(
@@ -161,7 +134,7 @@ def _integer_op(
     # (but for 16 bits, whose product as int can overflow).
     if name == "mul" and kind == torch.uint16:
         args = (Expression(f"(uint32_t){args[0].within(ATOM)}", UNARY, reads), args[1])
-    return Expression(f"({target})({_infix(name, args, reads).text})", UNARY, reads)
+    return Expression(f"({target})({_infix(SCALARS[name].infix, args, reads).text})", UNARY, reads)
 
 
 def _half_op(node: Op, args: tuple[Expression, ...], use: Use) -> Expression:

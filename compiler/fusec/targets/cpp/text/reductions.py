@@ -13,15 +13,20 @@ from types import MappingProxyType
 
 import torch
 
+from fusec.codegen.common import identities
 from fusec.ir.index import Expr, flatten
 from fusec.ir.node import Reduce
 from fusec.targets.cpp.plan import choices
-from fusec.targets.cpp.text.dtypes import C_TYPES, SHORT, highest, is_integer, literal, lowest
+from fusec.targets.cpp.plan.cache_blocks import is_position
+from fusec.targets.cpp.plan.loop_plan import Size
+from fusec.targets.cpp.text.dtypes import C_TYPES, SHORT, is_integer, literal
 from fusec.targets.cpp.text.expressions import ATOM, PRODUCT, UNARY, Expression
+from fusec.targets.cpp.text.names import reduction_word
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.support import function_name, own_name
 from fusec.targets.cpp.text.writer import Writer
 
+UNROLL = Size("UNROLL", choices.UNROLL, choices.UNROLL_CHOICES, "vectors a turn of the loop takes")
 _CLAUSES = {"sum": "+", "prod": "*", "any": "||", "all": "&&", "xor": "^"}
 _SIGNS = {"any": "|", "all": "&", "xor": "^"}
 
@@ -45,7 +50,7 @@ class Accumulator:
     @property
     def is_index(self) -> bool:
         """Whether it finds a position."""
-        return is_index(self.node)
+        return is_position(self.node)
 
     @property
     def result(self) -> Expression:
@@ -59,11 +64,6 @@ class Accumulator:
         """Return the element ``index`` of this one's arrays."""
         place = f"{self.place}[{index}]"
         return replace(self, place=place, index=f"{self.index}[{index}]" if self.index else "")
-
-
-def is_index(node: Reduce) -> bool:
-    """Whether a reduction finds a position rather than a value."""
-    return node.kind in ("argmax", "argmin")
 
 
 def is_real_sum(node: Reduce) -> bool:
@@ -80,22 +80,19 @@ def accumulator(scope: Scope, node: Reduce, prefix: str, *, total: bool = False)
         prefix: ``row``, ``column``...
         total: Whether sums of sums go into it: floats are added up as doubles then.
     """
-    value = node.args[0].dtype if is_index(node) else node.dtype
+    value = node.args[0].dtype if is_position(node) else node.dtype
     wide = total and is_real_sum(node)
     dtype = torch.float64 if wide else value
-    word = "total" if wide else node.kind.removeprefix("arg")
+    word = reduction_word(node).removeprefix("arg")
+    word = "total" if wide and word == "sum" else word  # of chunks, each with a sum
     place = scope.name(f"{prefix}_{word}")
-    index = scope.name(f"{prefix}_{node.kind}") if is_index(node) else ""
+    index = scope.name(f"{prefix}_{node.kind}") if is_position(node) else ""
     return Accumulator(node, place, dtype, index)
 
 
 def identity(node: Reduce, dtype: torch.dtype) -> str:
     """Return what a reduction over nothing is."""
-    if node.kind.endswith("max"):
-        return "false" if dtype == torch.bool else lowest(dtype)
-    if node.kind.endswith("min"):
-        return "true" if dtype == torch.bool else highest(dtype)
-    return literal(1 if node.kind in ("prod", "all") else 0, dtype)
+    return literal(identities.identity(node.kind, dtype), dtype)
 
 
 def start(item: Accumulator, writer: Writer, *, declare: bool = True) -> None:
@@ -263,10 +260,8 @@ def simd(
         scalar: Whether to compute one element at a time after all.
     """
     if not items and not kernel.checked and not scalar:
-        unroll = kernel.tunable(
-            "UNROLL", choices.UNROLL, choices.UNROLL_CHOICES, "vectors a turn of the loop takes"
-        )
-        writer.directive(f"GCC unroll {unroll}")
+        value = kernel.wanted.size("UNROLL", UNROLL.value, UNROLL.among)
+        writer.directive(f"GCC unroll {kernel.tunable(replace(UNROLL, value=value))}")
         writer.directive("GCC ivdep")
         return
     clauses = ["omp simd safelen(1)" if scalar else "omp simd"]

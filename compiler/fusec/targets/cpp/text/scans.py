@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fusec.codegen.common.identities import identity
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.node import Op, Scan
-from fusec.targets.cpp.text.dtypes import C_TYPES, highest, literal, lowest
+from fusec.targets.cpp.text.dtypes import C_TYPES, literal
 from fusec.targets.cpp.text.expressions import SUM, Expression, Use, op_expression
 
 _WORDS = {"prod": "product", "logsumexp": "greatest"}
@@ -95,14 +96,8 @@ def declarations(item: Running) -> list[tuple[str, str, str]]:
 
 def first_value(item: Running) -> str:
     """Return what a scan has before its first value."""
-    kind = item.node.kind.removeprefix("arg")
-    if kind == "max":
-        return "false" if item.dtype == torch.bool else lowest(item.dtype)
-    if kind == "min":
-        return "true" if item.dtype == torch.bool else highest(item.dtype)
-    if kind == "logsumexp":
-        return "-INFINITY"
-    return literal(1 if kind == "prod" else 0, item.dtype)
+    kind = "max" if item.node.kind == "logsumexp" else item.node.kind
+    return literal(identity(kind, item.dtype), item.dtype)
 
 
 def take_next(

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 from fusec.codegen.common.signatures import identifier
-from fusec.ir.body import Body, Buffer, Store
-from fusec.ir.index import Expr, Symbol, lower_bound
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, free_axes
+from fusec.ir.body import Store
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, check_parts
 from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.scalars import root_of, word_of
 from fusec.kernel import Signature
 from fusec.targets.cpp.plan import choices
+from fusec.targets.cpp.plan.facts import Facts, may_be_empty
+from fusec.targets.cpp.plan.loop_plan import Size
+from fusec.targets.cpp.plan.moderate_angles import NEAR_FORMS
 from fusec.targets.cpp.text.dtypes import C_TYPES, HALVES, literal
 from fusec.targets.cpp.text.expressions import (
     ATOM,
@@ -32,20 +36,14 @@ from fusec.targets.cpp.text.expressions import (
     from_memory,
     op_expression,
 )
+from fusec.targets.cpp.text.names import reduction_word, told_word
 from fusec.targets.cpp.text.scans import Running, is_extreme, take_next
 from fusec.targets.cpp.text.writer import Writer
 
+# Words of C++ kernels alone.
 _WORDS = {
-    "mul": "product",
     "add": "total",
-    "sub": "difference",
-    "truediv": "quotient",
     "neg": "negated",
-    "maximum": "larger",
-    "minimum": "smaller",
-    "where": "chosen",
-    "logical_and": "both",
-    "logical_or": "either",
     "logical_not": "negation",
     "lt": "is_less",
     "le": "is_less",
@@ -54,87 +52,51 @@ _WORDS = {
     "eq": "is_equal",
     "ne": "differs",
     "exp": "exponential",
-    "exp_for_half": "exponential",
-    "sigmoid_for_half": "sigmoid",
-    "one_plus_erf_for_half": "one_plus_erf",
-    "one_plus_erf_for_bfloat16": "one_plus_erf",
     "sqrt": "root",
 }
 _ASSIGNED = re.compile(r"^(?:return\s+)?([A-Za-z_]\w*)\s*(?::[^=]+)?=[^=]")
 
 
 @dataclass
-class Kernel:
+class Kernel(Facts):
     """The kernel being written.
 
     Attributes:
-        body: What it computes.
-        buffers: Every buffer of the program by name.
         names: Buffer name to parameter name.
         signature: Its parameters and checks.
+        size_names: Symbolic size to the parameter's name.
         helpers: Names of the helper functions that the text calls so far.
-        nodes: All nodes, arguments before users.
-        free: Node to the axes that its value depends on.
-        users: Node to the nodes that have it as an argument.
-        updated: Buffers that are read and written.
-        streamed: Results that are written past the caches.
+        tunables: The constants that a search may change, by name.
+        asserts: What has to hold of them.
     """
 
-    body: Body
-    buffers: Mapping[str, Buffer]
     names: Mapping[str, str]
     signature: Signature
     size_names: Mapping[Symbol, str]
     helpers: set[str] = field(default_factory=set)
     tunables: dict[str, str] = field(default_factory=dict)
     asserts: list[str] = field(default_factory=list)
-    streamed: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        self.nodes = self.body.nodes()
-        self.free = free_axes(self.body.computed)
-        self.users: dict[Node, list[Node]] = {}
-        for node in self.nodes:
-            for arg in node.args:
-                self.users.setdefault(arg, []).append(node)
-        written = set(self.body.writes())
-        self.updated = frozenset(node.buffer for node in self.body.loads()) & written
+        super().__post_init__()
         self.check_numbers = {text: n for n, text in enumerate(self.signature.checks, 1)}
-
-    def part(self, body: Body) -> Kernel:
-        """Return this kernel for a part of its body: the same names, helpers and tunables."""
-        return replace(self, body=body)
 
     def use(self, helper: str) -> None:
         """Note that the text calls a helper."""
         self.helpers.add(helper)
 
-    def tunable(self, name: str, value: int, values: Sequence[int], meaning: str) -> str:
+    def tunable(self, size: Size) -> str:
         """Declare a named constant that a search may change; return its name."""
-        among = " ".join(str(v) for v in sorted({*values, value}))
-        self.tunables[name] = f"constexpr int64_t {name} = {value}; // tunable: {among} ({meaning})"
-        return name
+        among = " ".join(str(v) for v in sorted({*size.among, size.value}))
+        self.tunables[size.name] = (
+            f"constexpr int64_t {size.name} = {size.value}; // tunable: {among} ({size.meaning})"
+        )
+        return size.name
 
     def at_most(self, value: str, limit: str) -> str:
         """Return the text of the lesser of two positions."""
         self.use("at_most")
         return f"at_most({value}, {limit})"
-
-    def closure(self, roots: Iterable[Node], known: Collection[Node]) -> list[Node]:
-        """Return the nodes that ``roots`` are computed from, up to those ``known``, in order."""
-        live: set[Node] = set()
-        stack = list(roots)
-        while stack:
-            node = stack.pop()
-            if node not in live and node not in known:
-                live.add(node)
-                stack.extend(node.args)
-        return [node for node in self.nodes if node in live]
-
-    @property
-    def checked(self) -> bool:
-        """Whether the kernel can fail."""
-        return bool(self.signature.checks)
 
     def extent(self, axis: Symbol) -> str:
         """Return an axis's extent as text."""
@@ -170,6 +132,10 @@ class Scope:
         # what says, where the text is compiled, that arguments of NEAR_FORMS are moderate
         self.near: str = outer.near if outer else ""
 
+    def offset(self, axis: Symbol, begin: str) -> str:
+        """Return how far the loop along ``axis`` is from where it began."""
+        return self.axes[axis] if begin == "0" else f"{self.axes[axis]} - {begin}"
+
     def name(self, text: str) -> str:
         """Return a name that is free here, and take it."""
         return identifier(text, self.taken, "value")
@@ -182,6 +148,8 @@ class Scope:
     def index(self, expr: Expr) -> str:
         """Return an index expression as text."""
         texts = dict(self.axes)
+        at_zero = {axis: Expr.of(0) for axis, text in texts.items() if text == "0"}
+        expr = expr.substitute(at_zero) if at_zero else expr
         for symbol in expr.symbols():
             if symbol.kind == "indirect" and isinstance(symbol.payload, Node):
                 texts[symbol] = self.values[symbol.payload].within(ATOM)
@@ -243,7 +211,7 @@ class Scope:
         if uses <= 1 and self._may_inline(node, expression, user):
             self.values[node] = expression
             return
-        if expression.level == ATOM and expression.text in self.taken:
+        if expression.strength == ATOM and expression.text in self.taken:
             self.values[node] = expression  # a name already
             return
         name = self.name(self.word(node))
@@ -251,7 +219,8 @@ class Scope:
         self.values[node] = Expression(name)
 
     def _may_inline(self, node: Node, expression: Expression, user: Node | None) -> bool:
-        if len(expression.text) > choices.INLINE_WIDTH or isinstance(user, Load | IndexValue):
+        width = choices.INLINE_WIDTH if user is not None else choices.STORED_WIDTH
+        if len(expression.text) > width or isinstance(user, Load | IndexValue):
             return False
         if isinstance(user, Scan) and is_extreme(user):
             return False  # it is compared, and taken
@@ -263,7 +232,7 @@ class Scope:
             masked = isinstance(node, Load) and node.mask is not None
             if self.kernel.updated or masked or lazy or check:
                 return False
-        if lazy and expression.level == CHOICE:
+        if lazy and expression.strength == CHOICE:
             return False
         if user is not None and user.source != node.source:
             return isinstance(node, Load | Cast | IndexValue)
@@ -276,7 +245,7 @@ class Scope:
         if isinstance(node, IndexValue):
             return "position"
         if isinstance(node, Reduce):
-            return f"row_{node.kind}"
+            return f"row_{reduction_word(node)}"
         if isinstance(node, Scan):
             return f"{node.kind}_so_far"
         source = node.source
@@ -285,12 +254,18 @@ class Scope:
             assigned = _ASSIGNED.match(source.text)
             if assigned:
                 return f"{assigned[1]}_val"
+        told = told_word(node)
+        if told:
+            return told
         if isinstance(node, Cast):
             inner = self.values.get(node.args[0])
             stem = inner.text if inner is not None and inner.text.isidentifier() else "value"
             return f"{stem}_{_TYPE_WORDS.get(node.dtype, 'cast')}"
         if isinstance(node, Op):
-            return _WORDS.get(node.name, f"{node.name}_val")
+            whole = root_of(node.name)
+            word = _WORDS.get(whole) or word_of(whole)
+            # a function's own name is that of its helper
+            return f"{word}_val" if word == node.name else word
         return "value"
 
     def _scan(self, node: Scan, writer: Writer) -> None:
@@ -306,7 +281,7 @@ class Scope:
         for same in [n for n, other in self.running.items() if other == item]:
             result = item.result(same)
             narrow = same.dtype != item.dtype and not same.kind.startswith("arg")
-            if narrow or result.level != ATOM:
+            if narrow or result.strength != ATOM:
                 name = self.name(self.word(same))
                 kind = C_TYPES[same.dtype]
                 text = f"({kind}){result.within(ATOM)}" if narrow else result.text
@@ -317,7 +292,7 @@ class Scope:
     def _check(self, node: Op, writer: Writer) -> None:
         """Write a run-time check: the value is 0 where it fails, which is a safe index."""
         condition, value = (self.values[arg] for arg in node.args)
-        number = self.kernel.check_numbers[node.name.removeprefix(CHECK_PREFIX)]
+        number = self.kernel.check_numbers[check_parts(node.name)[1]]
         valid = self.name("valid")
         writer.line(f"const bool {valid} = {condition.text};", node.source)
         writer.line(f"if (!{valid}) failed = {number};", node.source)
@@ -429,8 +404,6 @@ class Scope:
         return found
 
 
-# Functions of float32 that have a quick form for moderate arguments; see ``near.py``.
-NEAR_FORMS = ("sin", "cos")
 _COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 _TYPE_WORDS = {
     torch.float32: "f32",
@@ -443,10 +416,4 @@ _TYPE_WORDS = {
 }
 
 
-def may_be_empty(symbol: Symbol) -> bool:
-    """Whether a checked index may have no valid value at all, the dimension being empty."""
-    low = None if symbol.size is None else lower_bound(symbol.size)
-    return low is None or low < 1
-
-
-__all__ = ["NEAR_FORMS", "Kernel", "Scope", "may_be_empty"]
+__all__ = ["Kernel", "Scope"]

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib.resources import files
 
-from fusec.targets.cpp.mathlib import HelperText, available, helper_sources
+from fusec.ir.scalars import SCALARS
+from fusec.targets.cpp.mathlib import available, helper_sources
 
+# What writes past the caches, and what a thread does after it.
+STREAM, END = "stream", "end_stream"
 _WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
 
 _OWN = {
@@ -117,8 +120,23 @@ def function_name(operation: str, bits: int) -> str:
     return f"wrap_{operation}" + ("" if bits == 64 else str(bits))
 
 
+def _library_call(name: str, kind: str) -> str:
+    """Return a function that calls the C library's: what ``mathlib`` has no vector form of."""
+    scalar, real = SCALARS[name], _C[kind]
+    names = "xyz"[: scalar.arity]
+    suffix = "f" if kind == "f32" else ""
+    parameters = ", ".join(f"{real} {n}" for n in names)
+    return (
+        f"// The C library's: one element at a time.\n"
+        f"{_INLINE} {real} fx_{name}({parameters})\n{{\n"
+        f"    return __builtin_{scalar.c_name}{suffix}({', '.join(names)});\n}}\n"
+    )
+
+
 def _own_text(name: str) -> str:
     stem, _, kind = name.partition(".")
+    if kind in _C and stem in SCALARS:
+        return _library_call(stem, kind)
     if stem in _WRAPPING:
         bits = int(kind.removeprefix("i"))
         name = function_name(stem.removeprefix("wrap_"), bits)
@@ -150,23 +168,16 @@ def helper_name(operation: str, kind: str) -> str | None:
     for name in (f"{operation}.{kind}", f"{operation}.int" if kind[0] in "iu" else ""):
         if name in available():
             return name
+    scalar = SCALARS.get(operation)
+    if scalar is not None and scalar.c_name and kind in _C and scalar.gives is None:
+        return f"{operation}.{kind}"
     return None
 
 
-def helper_texts(names: Iterable[str]) -> HelperText:
-    """Return declarations and definitions of all helpers that a kernel uses."""
+def helper_texts(names: Iterable[str]) -> str:
+    """Return the text of all helpers that a kernel uses, each behind those that it needs."""
     wanted = sorted(set(names))
     known = available()
     library = helper_sources(name for name in wanted if name in known)
     own = [_own_text(name) for name in wanted if name not in known]
-    heads = [declaration(text) for text in own]
-    return HelperText(
-        library.declarations + "".join(heads),
-        "\n".join(text for text in [library.definitions, *own] if text),
-    )
-
-
-def declaration(text: str) -> str:
-    """Return the declaration of the function that ``text`` defines."""
-    lines = [line for line in text.splitlines() if not line.startswith("//")]
-    return "\n".join(lines[: lines.index("{")]) + ";\n"
+    return "\n".join(text for text in [library, *own] if text)

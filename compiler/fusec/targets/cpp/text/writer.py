@@ -1,56 +1,63 @@
-"""Lines of a kernel file, and which of the user's lines each of them computes."""
+"""Lines of a C++ kernel file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+from fusec.codegen.common.writer import INDENT, LineWriter
 from fusec.report import SourceLine
 
-INDENT = "    "
 WIDTH = 100
+_OPERATORS = (
+    "+ ",
+    "- ",
+    "* ",
+    "/ ",
+    "? ",
+    ": ",
+    "| ",
+    "& ",
+    "== ",
+    "!= ",
+    "< ",
+    "> ",
+    "<= ",
+    ">= ",
+)
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of the file.
-
-    Attributes:
-        text: As it is written, indented.
-        sources: The user's lines that it computes.
-    """
-
-    text: str
-    sources: tuple[SourceLine, ...] = ()
-
-
-class Writer:
+class Writer(LineWriter):
     """Collects the lines of a file, or of a part of it."""
 
     def __init__(self, depth: int = 0) -> None:
-        self.lines: list[Line] = []
-        self.depth = depth
-        self._source: SourceLine | None = None
+        super().__init__(WIDTH, depth)
 
     def line(self, text: str = "", source: SourceLine | None = None) -> None:
-        """Write a line; above the first of those that compute one line of the user's, name it.
+        """Write a line; where it computes another line of the user's than those before, name that.
 
         Args:
             text: Without indentation.
             source: The user's line that it computes.
         """
-        if source is not None and source != self._source:
-            self._write(f"// {source}"[: WIDTH - len(INDENT) * self.depth], (source,))
-        if source is not None:
-            self._source = source
-        for part in wrap(text, WIDTH - len(INDENT) * self.depth):
-            self._write(part, (source,) if source is not None else ())
+        if self.changes(source):
+            self.add(f"// {source}"[: self.room], (source,))
+        for part in wrap(text, self.room):
+            self.add(part, (source,))
+
+    def remarked(self, text: str, remark: str, source: SourceLine | None = None) -> None:
+        """Write a line with a remark behind it, or before it where that is too long for one."""
+        whole = f"{text} // {remark}"
+        if len(whole) <= self.room:
+            self.line(whole, source)
+        else:
+            self.line(f"// {remark}", source)
+            self.line(text, source)
 
     def lines_of(self, texts: Iterable[str]) -> None:
         """Write several lines."""
         for text in texts:
-            self._write(text, ())
+            self.add(text)
 
     @contextmanager
     def block(
@@ -58,39 +65,49 @@ class Writer:
     ) -> Iterator[None]:
         """Write ``head {``, what the block writes, and ``end``."""
         self.line(f"{head} {{".lstrip(), source)
-        self.depth += 1
-        outer, self._source = self._source, None
-        yield
-        self._source = outer
-        self.depth -= 1
-        self._write(end, ())
+        with self.indented():
+            yield
+        self.add(end)
 
     def directive(self, text: str) -> None:
         """Write a ``#pragma`` at the current indentation."""
-        for part in wrap(f"#pragma {text}", WIDTH - len(INDENT) * self.depth, " \\"):
-            self._write(part, ())
-
-    def _write(self, text: str, sources: tuple[SourceLine, ...]) -> None:
-        self.lines.append(Line(INDENT * self.depth + text if text else "", sources))
-
-    @property
-    def text(self) -> str:
-        """The file."""
-        return "\n".join(line.text for line in self.lines) + "\n"
-
-    def origins(self) -> dict[int, tuple[SourceLine, ...]]:
-        """Return line number, from 1, to the user's lines."""
-        return {n: line.sources for n, line in enumerate(self.lines, 1) if line.sources}
+        for part in wrap(f"#pragma {text}", self.room, " \\"):
+            self.add(part)
 
 
 def wrap(text: str, width: int, mark: str = "") -> list[str]:
-    """Break a long line at spaces; what follows is indented, what is broken ends in ``mark``."""
+    """Break a long line; what follows is indented, what is broken ends in ``mark``."""
     indent = "// " if text.startswith("//") else INDENT  # a comment goes on as one
     parts = []
     while len(text) > width:
-        cut = text.rfind(" ", len(INDENT) * 2, width - len(mark))
+        cut = _break(text, len(INDENT) * 2, width - len(mark))
         if cut < 0:
             break
         parts.append(text[:cut] + mark)
         text = indent + text[cut + 1 :]
     return [*parts, text]
+
+
+def _break(text: str, first: int, width: int) -> int:
+    """Return the space to break a line at; -1 if there is none.
+
+    Code is broken where the fewest brackets are open, behind a comma or a semicolon or before an
+    operator; all else at the last space.
+    """
+    last = text.rfind(" ", first, width + 1)
+    if text.startswith(("//", "#")):
+        return last
+    depth, best, found = 0, -1, (0, False)
+    assigned = text.find(" = ", first, width - 1)
+    for place, character in enumerate(text[: width + 1]):
+        depth += (character in "([{") - (character in ")]}")
+        if character != " " or place < first:
+            continue
+        after_comma = text[place - 1] in ",;"
+        if after_comma or text.startswith(_OPERATORS, place + 1):
+            rank = (depth, not after_comma)
+            if best < 0 or rank <= found:
+                best, found = place, rank
+    if best < assigned + 2 and assigned > 0:
+        return assigned + 2  # rather than within what is written to
+    return best if best >= 0 else last

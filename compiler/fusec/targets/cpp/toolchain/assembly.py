@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from fusec.errors import CompileError
+from fusec.targets.cpp.text.helper_block import with_helpers
 from fusec.targets.cpp.toolchain.build import parse_diagnostics
 from fusec.targets.cpp.toolchain.compiler import find_compiler
 
@@ -19,7 +20,7 @@ def assembly(text: str) -> str:
     """
     compiler = find_compiler()
     with tempfile.TemporaryDirectory(prefix="fusec-") as folder:
-        Path(folder, "kernel.cpp").write_text(text)
+        Path(folder, "kernel.cpp").write_text(with_helpers(text, "kernel.cpp"))
         command = [compiler.path, *compiler.flags, "-fopenmp", "-S", "-fverbose-asm"]
         command += ["kernel.cpp", "-o", "kernel.s"]
         done = subprocess.run(

@@ -378,13 +378,7 @@ class _Product:
 
 def insert(writer: Writer, piece: Writer) -> None:
     """Append a piece's lines at the writer's depth, with their origins."""
-    margin = "    " * writer.depth
-    depth, writer.depth = writer.depth, 0
-    for number, line in enumerate(piece.lines, 1):
-        writer.lines.append(margin + line if line else "")
-        if number in piece.origins:
-            writer.origins[len(writer.lines)] = piece.origins[number]
-    writer.depth = depth
+    writer.include(piece, writer.depth)
 
 
 __all__ = ["TEMPLATE_NAMES", "write"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from fusec.codegen.common.identities import ONLINE_SUM, SQUARES
 from fusec.codegen.common.reduction_passes import Pass, PassPlan
 from fusec.ir.body import Store
 from fusec.ir.node import Load, Node, Reduce, Scan, walk
@@ -133,8 +134,8 @@ class Reducer:
             block = self.inner.block
             shape = shape.replace(block, f"{block} // {group}", 1)
         writer.mark(node.source)
-        word = "total" if node.kind == rt.ONLINE_SUM else node.kind
-        if node.kind == rt.SQUARES and self.kernel.tile.walk is not None:
+        word = "total" if node.kind == ONLINE_SUM else node.kind
+        if node.kind == SQUARES and self.kernel.tile.walk is not None:
             size = self.block.index(self.inner.size)
             writer.line(f"tl.static_assert(RBLOCK >= {size} or {size} % RBLOCK == 0)")
         name = self.kernel.name(f"running_{word}")
@@ -163,7 +164,7 @@ class Reducer:
         sizes = [n.dtype.itemsize for n in nodes_for(self.kernel, node.args) if isinstance(n, Load)]
         access = max(16 // max(sizes, default=4), 1)
         if not self.keep:
-            return str(access) if access > 1 and carried[0].kind == rt.ONLINE_SUM else ""
+            return str(access) if access > 1 and carried[0].kind == ONLINE_SUM else ""
         if self.axis != 0 or self.kernel.tile.rank != 2 or self.kernel.step == 1:
             return ""
         self.kernel.access = access
@@ -183,14 +184,14 @@ class Reducer:
             args = f"{', '.join(names)}, {value.source}, {self.step}"
             called = self.kernel.needs.helper(helper)
             writer.line(f"{', '.join(names)} = {called}({args})", (node.source,))
-        elif node.kind == rt.ONLINE_SUM:
+        elif node.kind == ONLINE_SUM:
             both = f"{self.running[partner(node, self.running)][0]}, {names[0]}"
             group = self._group(node)
             helpers = {"": "online_sum", rt.GROUP: "online_sum_columns"}
             helper = self.kernel.needs.helper(helpers.get(group, "online_sum_grouped"))
             more = f", {group}" if group else ""
             writer.line(f"{both} = {helper}({both}, {value.source}{more})", (node.source,))
-        elif node.kind == rt.SQUARES:
+        elif node.kind == SQUARES:
             both = f"{self.running[partner(node, self.running)][0]}, {names[0]}"
             inside = f", {self.mask}" if self.mask else ""
             group = self._group(node)
@@ -212,11 +213,11 @@ class Reducer:
         if node.kind in ("argmax", "argmin"):
             lane = f"tl.arange(0, {self.inner.block}){self.inner.spread(self.kernel.tile.rank)}"
             self._finish_arg(node, Text(names[0]), f"{names[1]} + {lane}")
-        elif node.kind == rt.ONLINE_SUM:
+        elif node.kind == ONLINE_SUM:
             other = partner(node, self.running)
             largest = self.block.value(other).source
             self._finish_online(node, names[0], self.running[other][0], largest, partial)
-        elif node.kind == rt.SQUARES:
+        elif node.kind == SQUARES:
             self._finish_squares(
                 node, names[0], self.running[partner(node, self.running)][0], partial
             )
@@ -322,11 +323,11 @@ class Reducer:
             parts[node] = tile
             if node.kind in ("argmax", "argmin"):
                 self._finish_arg(node, Text(tile), load(scratch[1], Text("2**31 - 1")))
-            elif node.kind == rt.ONLINE_SUM:
+            elif node.kind == ONLINE_SUM:
                 other = partner(node, parts)
                 largest = self.block.value(other).source
                 self._finish_online(node, tile, parts[other], largest, partial=False)
-            elif node.kind == rt.SQUARES:
+            elif node.kind == SQUARES:
                 other = partner(node, parts)
                 mean = f"{self.block.value(other).source} / {self._elements()}"
                 helper = self.kernel.needs.helper("around")

@@ -47,6 +47,15 @@ class Choice:
     sized: bool = False
     walked: tuple[Symbol, ...] = ()
 
+    def __str__(self) -> str:
+        lines = [f"kind: {self.kind}"]
+        groups = " x ".join("+".join(a.name for a in group) or "1" for group in self.groups)
+        lines.append(f"programs: tiles of {groups}")
+        if self.reduced:
+            lines.append(f"reduced: {', '.join(axis.name for axis in self.reduced)}")
+        lines += [f"{knob.name}: {knob.value} ({knob.meaning})" for knob in self.knobs]
+        return "\n".join(lines)
+
 
 def sms() -> int:
     """Return how many multiprocessors the GPU has."""

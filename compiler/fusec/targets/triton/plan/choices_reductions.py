@@ -14,7 +14,7 @@ from fusec.graph.simplify.short_rows import LONGEST_ROW
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Symbol, product, upper_bound
 from fusec.ir.node import Load, Op, Reduce, Scan, free_axes
-from fusec.ir.ops import EXPENSIVE
+from fusec.ir.scalars import cost_of
 from fusec.targets.triton.kernels.online_softmax import carry_online
 from fusec.targets.triton.plan.choice import (
     Choice,
@@ -73,7 +73,7 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -
     kind = strategy or ("split" if splits > 1 else "persistent" if fits else "looped")
     if kind == "persistent" and fits:
         kinds = {n.kind for n in body.nodes() if isinstance(n, Reduce)}
-        heavy = any(EXPENSIVE.get(n.name, 1) >= 10 for n in body.nodes() if isinstance(n, Op))
+        heavy = any(cost_of(n.name) >= 10 for n in body.nodes() if isinstance(n, Op))
         held = (outer,), walked + reduced
         rows_held = choose_persistent(*held, rows, width, single, kinds, heavy)
         return rows_held if size.constant is not None else sized(rows_held, width)
@@ -424,7 +424,7 @@ def elements_each(body: Body, reduced: Sequence[Symbol]) -> int:
     free = free_axes(body.computed)
     if not any(set(reduced) <= free[store.value] for store in body.stores):
         return 32
-    costs = (EXPENSIVE.get(n.name, 1) for n in body.nodes() if isinstance(n, Op))
+    costs = (cost_of(n.name) for n in body.nodes() if isinstance(n, Op))
     return 4 if max(costs, default=1) >= 10 else 16
 
 

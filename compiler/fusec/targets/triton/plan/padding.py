@@ -15,6 +15,7 @@ from fusec.codegen.common.relaxed_maths import follows_maximum
 from fusec.ir.body import Buffer
 from fusec.ir.index import Symbol
 from fusec.ir.node import Cast, Const, Load, Node, Number, Op, Reduce
+from fusec.ir.scalars import SCALARS
 from fusec.targets.triton.text.reductions import padding_value
 
 _FOLD: dict[str, Callable[[float, float], float]] = {
@@ -24,7 +25,7 @@ _FOLD: dict[str, Callable[[float, float], float]] = {
     "maximum": max,
     "minimum": min,
 }
-_ZERO_TO_ZERO = frozenset("neg abs sqrt tanh erf sin tan sinh asin atan expm1 log1p sign".split())
+_ZERO_TO_ZERO = frozenset(name for name, scalar in SCALARS.items() if scalar.keeps_zero)
 
 
 class Padding:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fusec.codegen.common.identities import identity
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import (
     Atom,
@@ -24,7 +25,6 @@ from fusec.ir.index import (
 )
 from fusec.ir.node import Const, Load, Node, Reduce, cast, const, free_axes, reduce, rewrite
 from fusec.targets.triton.text.names import is_check
-from fusec.targets.triton.text.reductions import identity
 
 LIMIT = 2**31 - 2**24  # positions in the last, partly filled tile must not overflow either
 NEAR_LIMIT = 2**28  # the same where there are positions that reach further, by ``times_reach``

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fusec.codegen.common.patterns import ONE_PLUS
 from fusec.codegen.common.relaxed_maths import is_softmax_total, is_softmax_weight
 from fusec.ir.body import Store
 from fusec.ir.bounds import bounds
@@ -23,10 +22,10 @@ from fusec.ir.index import (
     Symbol,
     is_nonnegative,
 )
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
-from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, check_parts
 from fusec.report import SourceLine
 from fusec.targets.triton.kernels.packed_operands import HELPED, INTERLEAVE
+from fusec.targets.triton.kernels.score_patterns import TANH
 from fusec.targets.triton.plan.tiling import LIMIT, Dim, index_guards, payloads
 from fusec.targets.triton.text import expressions as ex
 from fusec.targets.triton.text.expressions import ATOM, Text
@@ -173,7 +172,7 @@ class Block:
         condition, value = node.args
         self.known[node] = self.value(value)
         text = self.value(condition)
-        message = node.name.removeprefix(CHECK_PREFIX)
+        _, message = check_parts(node.name)
         masks = [d.mask for d in self.ordered(self.kernel.node_dims(condition)) if d.mask]
         mask = f", mask={' & '.join(masks)}" if masks else ""
         self.kernel.writer.mark(node.source)
@@ -209,12 +208,10 @@ class Block:
             args = [self.value(arg) for arg in node.args]
         dtypes = [a.dtype for a in node.args]
         relaxed = node in self.kernel.relaxed
-        if node.name in ONE_PLUS.values():
-            return ex.call(self.kernel.needs.helper(node.name), *args)
         known = node.name in ("lshift", "rshift") and _within_width(node.args[1], node.dtype)
         if known and not args[0].literal:
-            return ex.infix("<<" if node.name == "lshift" else ">>", ex.SHIFT, *args)
-        if node.name in HELPED:
+            return ex.infix("<<" if node.name == "lshift" else ">>", *args)
+        if node.name in HELPED or node.name == TANH:
             return ex.call(self.kernel.needs.helper(node.name), *args)
         if node.name == INTERLEAVE:
             return self._interleave(node, args)
@@ -222,8 +219,8 @@ class Block:
             # what is too small for a normal number counts nothing beside the row's 1
             return ex.call("libdevice.fast_expf", args[0])
         if relaxed and node.name == "truediv" and is_softmax_total(node.args[1]):
-            inverse = ex.infix("/", ex.PRODUCT, Text("1.0"), args[1])
-            return ex.infix("*", ex.PRODUCT, args[0], inverse)
+            inverse = ex.infix("/", Text("1.0"), args[1])
+            return ex.infix("*", args[0], inverse)
         if node.name == "truediv" and not relaxed and self._divides_rows(node):
             return ex.call(self.kernel.needs.helper("divided"), *args)
         return ex.operation(node.name, dtypes, args, self.kernel.needs, relaxed)

@@ -1,8 +1,8 @@
 """How one operation of the IR is written in Triton.
 
-``Text`` is a piece of source with its binding strength, so that parentheses appear only where
-they are needed.  ``operation`` is the table: IR name and argument dtype to text; it says in
-``Needs`` which helper functions the text relies on.
+An operation is a sign of the table ``ir/scalars.py``, a helper with its name, or CUDA's function;
+what Triton means otherwise than torch has a rule here.  ``Needs`` says which helpers a text relies
+on.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from fusec.codegen.common.expressions import Grammar, Sign, Spelled, from_left, joined, meaning
 from fusec.ir.node import Number
-from fusec.ir.ops import RANDOM_BITS, RANDOM_WORD
+from fusec.ir.scalars import RANDOM_BITS, RANDOM_WORD
 from fusec.targets.triton.text.helpers import HELPERS, USES
 
 # Python's binding strengths, weakest first
@@ -42,23 +43,33 @@ TRITON_TYPES = {
 }
 
 
+_GRAMMAR: Grammar = (
+    dict.fromkeys(("+", "-"), from_left(SUM))
+    | dict.fromkeys(("*", "/", "//", "%"), from_left(PRODUCT))
+    | dict.fromkeys(("<<", ">>"), from_left(SHIFT))
+    | {"&": from_left(AND), "^": from_left(XOR), "|": from_left(OR)}
+    # comparisons do not chain
+    | dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), Sign(COMPARE, COMPARE + 1, COMPARE + 1))
+)
+
+
 @dataclass(frozen=True)
-class Text:
+class Text(Spelled):
     """Source text of a value.
 
     Attributes:
-        source: The text.
+        text: The text.
         strength: How tightly its outermost operator binds.
         literal: Whether it is a plain number, which takes the type of what it meets.
     """
 
-    source: str
     strength: int = ATOM
     literal: bool = False
 
-    def within(self, strength: int) -> str:
-        """Return the text as an operand of an operator that binds with ``strength``."""
-        return self.source if self.strength >= strength else f"({self.source})"
+    @property
+    def source(self) -> str:
+        """The text."""
+        return self.text
 
 
 @dataclass
@@ -164,51 +175,29 @@ def convert(
     return Text(f"{operand}.to({triton_type(target)})")
 
 
-# -- the table ----------------------------------------------------------------------------
+# -- operations ---------------------------------------------------------------------------
 
-_INFIX = {
-    "add": ("+", SUM),
-    "sub": ("-", SUM),
-    "mul": ("*", PRODUCT),
-    "bitwise_and": ("&", AND),
-    "bitwise_or": ("|", OR),
-    "bitwise_xor": ("^", XOR),
-    "logical_and": ("&", AND),
-    "logical_or": ("|", OR),
-    "logical_xor": ("^", XOR),
-    "eq": ("==", COMPARE),
-    "ne": ("!=", COMPARE),
-    "lt": ("<", COMPARE),
-    "le": ("<=", COMPARE),
-    "gt": (">", COMPARE),
-    "ge": (">=", COMPARE),
-}
-_BOOL_ARITHMETIC = {"add": "logical_or", "maximum": "logical_or", "mul": "logical_and"} | {
-    "minimum": "logical_and",
-    "sub": "logical_xor",
-}
-# Vendor functions: what torch's own CUDA and ROCm kernels call, so that rounding agrees too.
-_LIBDEVICE = {
-    name: name
-    for name in (
-        "exp exp2 expm1 log log2 log10 log1p tanh erf erfc sin cos tan sinh cosh asin acos atan "
-        "asinh acosh atanh lgamma erfinv trunc fmod pow atan2 copysign hypot nextafter"
-    ).split()
-} | {"round": "nearbyint"}
+# Of the language, and as exact as the vendors' functions, which are what is called otherwise: as in
+# torch's own CUDA and ROCm kernels, so that rounding agrees too.
 _TL = {"abs": "tl.abs", "floor": "tl.floor", "ceil": "tl.ceil", "rsqrt": "tl.rsqrt"} | {
     "fmax": "tl.maximum",
     "fmin": "tl.minimum",
 }
 
 # Instructions of the GPU that err by a few units in float32's last place.
-_RELAXED = {"truediv": "/", "exp": "tl.exp", "sigmoid": "tl.sigmoid", "sqrt": "tl.sqrt"}
+_RELAXED = {
+    "truediv": "/",
+    "exp": "tl.exp",
+    "exp2": "tl.exp2",
+    "sigmoid": "tl.sigmoid",
+    "sqrt": "tl.sqrt",
+}
 
 
-def infix(symbol: str, strength: int, left: Text, right: Text) -> Text:
-    """Return ``left symbol right`` with the parentheses that it needs."""
-    # comparisons do not chain, and the rest is left-associative
-    own = strength + 1 if strength == COMPARE else strength
-    return Text(f"{left.within(own)} {symbol} {right.within(strength + 1)}", strength)
+def infix(sign: str, left: Text, right: Text) -> Text:
+    """Return ``left sign right`` with the parentheses that it needs."""
+    made = joined(_GRAMMAR, sign, left, right)
+    return Text(made.text, made.strength)
 
 
 def call(function: str, *args: Text) -> Text:
@@ -226,7 +215,7 @@ def operation(
     """Return the text of an operation.
 
     Args:
-        name: A name of ``ops.SCALAR_OPS``.
+        name: A name of ``scalars.SCALARS``.
         dtypes: The arguments' types; all equal, but for the condition of ``where``.
         args: The arguments' texts.
         needs: Takes what the text relies on.
@@ -244,27 +233,30 @@ def operation(
         # two bare numbers would be computed by Python, in its own types
         first = Text(f"tl.full([], {args[0].source}, {triton_type(dtype)})")
         args = [first, *args[1:]]
-    if dtype == torch.bool:
-        name = _BOOL_ARITHMETIC.get(name, name)
-        if name in ("lt", "le", "gt", "ge"):
-            args = [Text(f"{a.within(ATOM)}.to(tl.int32)") for a in args]
-    if name in _INFIX:
-        symbol, strength = _INFIX[name]
-        return infix(symbol, strength, args[0], args[1])
+    scalar = meaning(name, dtype)
+    if scalar is None:
+        raise NotImplementedError(f"Triton has no text for {name}")
+    name = scalar.name
+    if dtype == torch.bool and name in ("lt", "le", "gt", "ge"):
+        args = [Text(f"{a.within(ATOM)}.to(tl.int32)") for a in args]
     if relaxed and name in _RELAXED:
         if name == "truediv":
-            return infix("/", PRODUCT, *args)
+            return infix("/", *args)
         return call(_RELAXED[name], *[_solid(a, dtype) for a in args])
     special = _SPECIAL.get(name)
     if special is not None:
         found = special(dtype, list(args), needs)
         if found is not None:
             return found
+    if scalar.infix:
+        return infix(scalar.infix, args[0], args[1])
+    if name in HELPERS:
+        return call(needs.helper(name), *[_solid(a, dtype) for a in args])
     args = [typed(a, dtype) for a in args]
-    if name in _LIBDEVICE:
-        return call(f"libdevice.{_LIBDEVICE[name]}", *args)
     if name in _TL:
         return call(_TL[name], *args)
+    if scalar.c_name and dtype.is_floating_point:
+        return call(f"libdevice.{scalar.c_name}", *args)
     raise NotImplementedError(f"Triton has no text for {name} of {dtype}")
 
 
@@ -274,7 +266,7 @@ Rule = Callable[[torch.dtype, list[Text], Needs], Text | None]
 def _neg(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
     if dtype.is_floating_point:
         # Triton's unary minus is 0 - x, which loses the sign of a zero
-        return infix("*", PRODUCT, args[0], Text("-1.0", UNARY, literal=True))
+        return infix("*", args[0], Text("-1.0", UNARY, literal=True))
     return Text(f"-{args[0].within(UNARY)}", UNARY)
 
 
@@ -282,9 +274,9 @@ def _truediv(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
     if args[1].literal and "inf" not in args[1].source and "nan" not in args[1].source:
         divisor = float(args[1].source)
         if divisor and abs(math.frexp(divisor)[0]) == 0.5 and 2**-60 < abs(divisor) < 2**60:
-            return infix("*", PRODUCT, args[0], _plain(1 / divisor))  # exact: a power of two
+            return infix("*", args[0], _plain(1 / divisor))  # exact: a power of two
     if dtype == torch.float64:
-        return infix("/", PRODUCT, *args)
+        return infix("/", *args)
     return call("tl.div_rn", *args)
 
 
@@ -305,17 +297,17 @@ def _remainder(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
     if dtype.is_floating_point:
         return call(needs.helper("float_mod"), *args)
     if not dtype.is_signed:
-        return infix("%", PRODUCT, *args)
+        return infix("%", *args)
     return call(needs.helper("floor_mod"), *args)
 
 
 def _fmod(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text | None:
-    return None if dtype.is_floating_point else infix("%", PRODUCT, *args)
+    return None if dtype.is_floating_point else infix("%", *args)
 
 
 def _floordiv(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
     if not dtype.is_signed:
-        return infix("//", PRODUCT, *args)
+        return infix("//", *args)
     return call(needs.helper("floor_div"), *[typed(a, dtype) for a in args])
 
 
@@ -323,7 +315,7 @@ def _shift(helper: str, symbol: str) -> Rule:
     def rule(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
         bits = dtype.itemsize * 8
         if args[1].literal and 0 <= int(args[1].source) < bits:
-            return infix(symbol, SHIFT, *args)
+            return infix(symbol, *args)
         args = [typed(a, dtype) for a in args]
         return call(needs.helper(helper), *args, Text(str(bits)))
 
@@ -355,7 +347,7 @@ def _isinf(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
 
 
 def _isnan(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
-    return infix("!=", COMPARE, args[0], args[0])
+    return infix("!=", args[0], args[0])
 
 
 def _bitwise_not(dtype: torch.dtype, args: list[Text], needs: Needs) -> Text:
@@ -388,15 +380,12 @@ _SPECIAL: dict[str, Rule] = {
     "remainder": _remainder,
     "fmod": _fmod,
     "floordiv": _floordiv,
-    "truncdiv": lambda dtype, args, needs: infix("//", PRODUCT, *args),
+    "truncdiv": lambda dtype, args, needs: infix("//", *args),
     "lshift": _shift("shift_left", "<<"),
     "rshift": _shift("shift_right", ">>"),
     "pow": _pow,
-    "nearest_int": _sized("nearest_int", "nearest_int"),
     "sigmoid": _sized("sigmoid", "sigmoid64"),
-    "sign": _sized("sign", "sign"),
     "signbit": _sized("signbit32", "signbit64"),
-    "digamma": _sized("digamma", "digamma"),
     "isinf": _isinf,
     "isnan": _isnan,
     RANDOM_BITS: _random_bits,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusec.codegen.common.relaxed_maths import relaxed_nodes
+from fusec.codegen.common.writer import INDENT, Line
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, free_axes
@@ -223,11 +224,10 @@ def assemble(file: File, label: str, summary: str) -> Writer:
         parameters = [p for p, _ in function.parameters]
         parameters += [f"{c}: tl.constexpr" for c, _ in function.constants]
         write_call(out, f"def {function.name}(", parameters, "):")
-        shift = len(out.lines)
-        for line in function.writer.lines or ["pass"]:  # of no elements there is nothing to do
-            out.line(f"    {line}" if line else "")
-        for number, sources in function.writer.origins.items():
-            out.origins[number + shift] = sources
+        for line in function.writer.lines or [
+            Line("pass")
+        ]:  # of no elements there is nothing to do
+            out.line(f"{INDENT}{line.text}" if line.text else "", line.sources)
     out.line()
     out.line()
     write_call(out, "def launch(", arguments, "):")

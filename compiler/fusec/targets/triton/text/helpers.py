@@ -251,6 +251,12 @@ def one_plus_tanh(z):
     """Return 1 + tanh(z), to 22 bits: enough for a result in half precision."""
     return 2.0 / (1.0 + libdevice.fast_expf(-2.0 * z))
 ''',
+    "tanh_by_exp2": '''
+@triton.jit
+def tanh_by_exp2(x):
+    """Return the tanh of x / (2 * log2(e)), to 22 bits of the largest value that it has."""
+    return 1.0 - libdevice.fast_dividef(2.0, tl.exp2(x) + 1.0)
+''',
     "nearest_int": '''
 @triton.jit
 def nearest_int(x):

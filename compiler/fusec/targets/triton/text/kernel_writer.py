@@ -10,7 +10,7 @@ from fusec.codegen.common.signatures import identifier
 from fusec.ir.body import Buffer
 from fusec.ir.index import Expr, Symbol, lower_bound, upper_bound
 from fusec.ir.node import Const, IndexValue, Load, Node, Op
-from fusec.ir.ops import COMPARISONS
+from fusec.ir.scalars import COMPARISONS
 from fusec.targets.triton.plan.padding import Padding
 from fusec.targets.triton.plan.tiling import LIMIT, NEAR, Dim, Tile, extents, times_reach
 from fusec.targets.triton.text.expressions import Needs

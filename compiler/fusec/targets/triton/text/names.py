@@ -8,21 +8,13 @@ from typing import TypeGuard
 
 from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, walk
 from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.scalars import word_of
 from fusec.report import SourceLine
 
 _ASSIGNED = re.compile(r"^([A-Za-z_]\w*)\s*(?::[^=]+)?(?:[-+*/@%&|^]|//|\*\*|<<|>>)?=(?!=)")
 
-_OP_NAMES = {"where": "chosen", "truediv": "quotient", "sub": "difference", "add": "added"} | {
-    "mul": "product",
-    "logical_and": "both",
-    "logical_or": "either",
-    "logical_not": "not_",
-    "eq": "same",
-    "lt": "less",
-    "gt": "greater",
-    "maximum": "larger",
-    "minimum": "smaller",
-}
+# Words of Triton's kernels alone.
+_OP_NAMES = {"add": "added", "logical_not": "not_", "eq": "same", "lt": "less", "gt": "greater"}
 
 
 def favorite_names(roots: tuple[Node, ...]) -> dict[Node, str]:
@@ -64,7 +56,7 @@ def wish_for(node: Node, favorite: Mapping[Node, str], parameters: Mapping[str, 
     if isinstance(node, Cast):
         return "as_" + str(node.dtype).removeprefix("torch.")
     assert isinstance(node, Op)
-    return _OP_NAMES.get(node.name, node.name)
+    return _OP_NAMES.get(node.name) or word_of(node.name)
 
 
 def is_check(node: Node) -> TypeGuard[Op]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from fusec.codegen.common.identities import ONLINE_SUM, SQUARES, identity
 from fusec.ir.node import Number, Reduce
 from fusec.targets.triton.text.expressions import (
-    AND,
     ATOM,
     COMPARE,
-    OR,
-    SUM,
-    XOR,
     Needs,
     Text,
     call,
@@ -20,28 +17,9 @@ from fusec.targets.triton.text.expressions import (
     triton_type,
 )
 
-# A sum of exp(x - largest) that is carried with the largest in one pass; see ``online``.
-ONLINE_SUM = "online_sum"
-# A sum of squared distances from the mean that is carried with the sum in one pass.
-SQUARES = "squares"
 # What each of them is carried with.
 GROUP = "GROUP"  # the rows of a step of which one thread holds its columns' elements
 CARRIED_WITH = {ONLINE_SUM: "max", SQUARES: "sum"}
-
-
-def identity(kind: str, dtype: torch.dtype) -> Number:
-    """Return the value that changes nothing; ``dtype`` is the argument's."""
-    if kind in ("sum", "xor", "any", *CARRIED_WITH):
-        return False if dtype == torch.bool else 0
-    if kind in ("prod", "all"):
-        return True if dtype == torch.bool else 1
-    largest = kind in ("max", "argmax")
-    if dtype == torch.bool:
-        return not largest
-    if dtype.is_floating_point:
-        return float("-inf") if largest else float("inf")
-    info = torch.iinfo(dtype)
-    return info.min if largest else info.max
 
 
 def identity_text(node: Reduce) -> Text:
@@ -68,7 +46,7 @@ def step(node: Reduce, so_far: str, value: Text, needs: Needs) -> Text:
     if dtype == torch.bool:
         kind = {"max": "any", "min": "all", "sum": "any", "prod": "all"}.get(kind, kind)
     if kind == "sum":
-        return infix("+", SUM, left, value)
+        return infix("+", left, value)
     if kind == "prod":
         return call(needs.helper("multiply"), left, value)
     if kind in ("max", "min"):
@@ -76,8 +54,7 @@ def step(node: Reduce, so_far: str, value: Text, needs: Needs) -> Text:
         return call(
             needs.helper(helper) if dtype.is_floating_point else f"tl.{helper}", left, value
         )
-    symbol, strength = {"any": ("|", OR), "all": ("&", AND), "xor": ("^", XOR)}[kind]
-    return infix(symbol, strength, left, value)
+    return infix({"any": "|", "all": "&", "xor": "^"}[kind], left, value)
 
 
 def finish(node: Reduce, tile: Text, axis: int, keep: bool, needs: Needs) -> Text:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fusec.codegen.common.identities import identity
 from fusec.ir.node import Scan
 from fusec.targets.triton.plan.tiling import Dim
 from fusec.targets.triton.text.expressions import (
@@ -124,12 +125,7 @@ def _carried_dtype(node: Scan) -> torch.dtype:
 
 
 def _extreme_start(kind: str, dtype: torch.dtype, carried: torch.dtype) -> str:
-    if dtype.is_floating_point:
-        return f'{"-" if kind == "max" else ""}float("inf")'
-    if dtype == torch.bool:
-        return "0" if kind == "max" else "1"
-    info = torch.iinfo(dtype)
-    return number(info.min if kind == "max" else info.max, carried).source
+    return number(identity(kind, dtype), carried).source
 
 
 def _tile(block: Block, node: Scan) -> Text:

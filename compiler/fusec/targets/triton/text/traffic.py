@@ -5,6 +5,12 @@ from __future__ import annotations
 from fusec.ir.body import Body, axis_sizes
 from fusec.ir.index import Expr
 from fusec.ir.node import Reduce
+from fusec.targets.triton.plan.attention_gradients import (
+    Gradients,
+    is_gradient,
+    take_gradients_apart,
+)
+from fusec.targets.triton.plan.choices_attention import size_of, take_apart
 
 _KINDS = {
     "flat": "pointwise",
@@ -14,6 +20,12 @@ _KINDS = {
 }
 
 
+def _gradients(found: Gradients) -> str:
+    names = [("queries", "keys"), ("keys and values", "queries")][found.by_keys]
+    own, over = (size_of(axis) for axis in (found.own, found.over))
+    return f"gradients of {found.pairs} x {own} {names[0]} from {over} {names[1]}"
+
+
 def summarize(body: Body, kind: str) -> str:
     """Return a few words: ``persistent reduction of 4096 x 1024 over 1024``."""
     outer, inner = body.sizes()
@@ -21,6 +33,12 @@ def summarize(body: Body, kind: str) -> str:
     def words(sizes: tuple[Expr, ...]) -> str:
         return " x ".join(str(s) for s in sizes if s != 1) or "1"
 
+    if body.attends:
+        if is_gradient(body):
+            return _gradients(take_gradients_apart(body))
+        found = take_apart(body)
+        each = words((found.pairs, found.sizes[0]))
+        return f"attention of {each} queries to {words(found.sizes[1:])} keys"
     if body.products:
         (product,) = body.products
         rows = (axis for axis in body.reduce_axes if axis not in product.axes)

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fusec.codegen.common.identities import SQUARES
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr
 from fusec.ir.node import Load, Reduce, Scan
 from fusec.targets.triton.plan.choice import known
 from fusec.targets.triton.plan.tiling import Tile, payloads
-from fusec.targets.triton.text.reductions import SQUARES
 
 if TYPE_CHECKING:
     from fusec.targets.triton.text.block import Block

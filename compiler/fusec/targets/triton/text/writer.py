@@ -1,32 +1,27 @@
-"""Lines of generated text, each with the user's lines that it computes."""
+"""Lines of a Triton file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from itertools import pairwise
 
+from fusec.codegen.common.writer import LineWriter
 from fusec.report import SourceLine
 
 WIDTH = 96  # a function's body is one level deeper in the file than in its own writer
 
 
-class Writer:
+class Writer(LineWriter):
     """Collects lines at an indentation, and remembers where each came from."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.origins: dict[int, tuple[SourceLine, ...]] = {}
-        self.depth = 0
-        self._source: SourceLine | None = None
+        super().__init__(WIDTH)
 
     def line(self, text: str = "", sources: Iterable[SourceLine | None] = ()) -> None:
         """Append a line; ``sources`` are the user's lines that it computes."""
-        known = tuple(dict.fromkeys(s for s in sources if s is not None))
-        for part in wrapped(text, WIDTH - 4 * self.depth):
-            self.lines.append("    " * self.depth + part if part else "")
-            if known:
-                self.origins[len(self.lines)] = known
+        known = tuple(sources)
+        for part in wrapped(text, self.room):
+            self.add(part, known)
 
     def block(self, text: str) -> None:
         """Append ready-made lines, such as a helper function."""
@@ -35,27 +30,8 @@ class Writer:
 
     def mark(self, source: SourceLine | None) -> None:
         """Say in a comment which of the user's lines comes now, where that changes."""
-        if source is not None and source != self._source:
+        if self.changes(source):
             self.line(f"# {source}")
-            self._source = source
-
-    def forget_source(self) -> None:
-        """Let the next statement name its line again: a new part of the kernel begins."""
-        self._source = None
-
-    @contextmanager
-    def indented(self) -> Iterator[None]:
-        """Write the lines of the block one level deeper."""
-        self.depth += 1
-        try:
-            yield
-        finally:
-            self.depth -= 1
-
-    @property
-    def text(self) -> str:
-        """All lines so far."""
-        return "\n".join(self.lines) + "\n"
 
 
 def wrapped(text: str, width: int) -> list[str]:

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fusec.ir.scalars import SCALARS
 from fusec.targets.triton.text.helpers import HELPERS
 
 _lock = threading.RLock()
@@ -363,15 +364,10 @@ def _wide(dtype: Any, tl: Any) -> Any:
     return np.float64 if dtype == tl.float64 else np.float32
 
 
+# CUDA's functions, as the table of scalar operations has them, and those that helpers call.
 _LIBDEVICE: dict[str, Callable[..., torch.Tensor]] = {
-    name: getattr(torch, name)
-    for name in (
-        "exp exp2 expm1 log log2 log10 log1p tanh erf erfc sin cos tan sinh cosh asin acos atan "
-        "asinh acosh atanh lgamma erfinv trunc floor ceil fmod pow atan2 copysign hypot nextafter "
-        "sqrt rsqrt fmax fmin"
-    ).split()
+    scalar.c_name: scalar.reference for scalar in SCALARS.values() if scalar.c_name
 } | {
-    "nearbyint": torch.round,
     "rint": torch.round,
     "abs": torch.abs,
     "fast_expf": torch.exp,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load
 from fusec.targets.cpp.plan import choices
-from fusec.targets.cpp.text.scope import Kernel
+from fusec.targets.cpp.plan.facts import Facts, extent, is_even
 
 
 @dataclass(frozen=True)
@@ -22,25 +22,31 @@ class Turned:
     Attributes:
         across: The axis along which they are contiguous.
         steps: Each load, and its step in memory along the vector axis.
+        rows: How many positions of ``across`` a tile has.
+        columns: How many of the vector axis.
+        even: Whether a row of a tile is taken to be of full blocks.
     """
 
     across: Symbol
     steps: tuple[tuple[Load, Expr], ...]
+    rows: int
+    columns: int
+    even: bool
 
 
-def turned_loads(kernel: Kernel, last: Symbol) -> Turned | None:
+def turned_loads(facts: Facts, last: Symbol) -> Turned | None:
     """Return the loads that should go through a tile, for a vector loop along ``last``."""
     found: dict[Symbol, list[tuple[Load, Expr]]] = {}
-    for load in kernel.body.loads():
-        if load.buffer in kernel.updated or load.mask is not None:
+    for load in facts.body.loads():
+        if load.buffer in facts.updated or load.mask is not None:
             continue
-        offset = kernel.buffers[load.buffer].offset(load.index)
+        offset = facts.buffers[load.buffer].offset(load.index)
         if any(s.kind == "indirect" for s in offset.symbols()) or not offset.is_affine_in(last):
             continue
         step = offset.coefficient(last)
         if step in (0, 1):
             continue
-        for axis in kernel.body.axes:
+        for axis in facts.body.axes:
             if axis is last or not offset.is_affine_in(axis):
                 continue
             if offset.coefficient(axis) == 1 and not _crossed(offset, axis, last):
@@ -50,10 +56,13 @@ def turned_loads(kernel: Kernel, last: Symbol) -> Turned | None:
         return None
     across = max(found, key=lambda axis: len(found[axis]))
     for axis in (across, last):
-        size = axis.size.constant if axis.size is not None else 1
+        size = extent(axis)
         if size is not None and size < choices.MIN_TILE:
             return None
-    return Turned(across, tuple(found[across]))
+    load, step = found[across][0]
+    itemsize = facts.buffers[load.buffer].dtype.itemsize
+    rows, columns = choices.tile(itemsize, extent(last), step.constant)
+    return Turned(across, tuple(found[across]), rows, columns, is_even(last))
 
 
 def _crossed(offset: Expr, first: Symbol, second: Symbol) -> bool:

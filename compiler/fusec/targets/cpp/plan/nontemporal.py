@@ -17,16 +17,14 @@ from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load
 from fusec.targets.cpp.plan import choices
-from fusec.targets.cpp.text.scope import Kernel
-
-STREAM, END = "stream", "end_stream"
+from fusec.targets.cpp.plan.facts import Facts
 
 
 def streamed_buffers(body: Body, buffers: Mapping[str, Buffer]) -> frozenset[str]:
     """Return the results of a body that are worth writing past the caches.
 
     Args:
-        body: Of a kernel.
+        body: Of a facts.
         buffers: Every buffer that it names.
     """
     read = {load.buffer for load in body.loads()}
@@ -43,9 +41,9 @@ def streamed_buffers(body: Body, buffers: Mapping[str, Buffer]) -> frozenset[str
     )
 
 
-def runs_along(kernel: Kernel, access: Load | Store, axis: Symbol) -> bool:
+def runs_along(facts: Facts, access: Load | Store, axis: Symbol) -> bool:
     """Whether the elements of an access lie side by side in memory along ``axis``."""
-    offset = kernel.buffers[access.buffer].offset(access.index)
+    offset = facts.buffers[access.buffer].offset(access.index)
     return (
         not any(s.kind == "indirect" for s in offset.symbols())
         and offset.is_affine_in(axis)
@@ -53,20 +51,20 @@ def runs_along(kernel: Kernel, access: Load | Store, axis: Symbol) -> bool:
     )
 
 
-def is_streamed(kernel: Kernel, store: Store, axis: Symbol) -> bool:
+def is_streamed(facts: Facts, store: Store, axis: Symbol) -> bool:
     """Whether the loop along ``axis`` writes such a result.
 
     Its blocks have to begin where a cache line does, whatever the outer loops are at; that the
     memory itself begins with one is asked when the kernel runs.
     """
     size = axis.size.constant if axis.size is not None else 1
-    buffer = kernel.buffers[store.buffer]
+    buffer = facts.buffers[store.buffer]
     if (
         store.mode != "set"
-        or store.buffer not in kernel.streamed
+        or store.buffer not in facts.streamed
         or size is None
         or size < choices.MIN_BLOCKED
-        or not runs_along(kernel, store, axis)
+        or not runs_along(facts, store, axis)
     ):
         return False
     line = choices.CACHE_LINE // buffer.dtype.itemsize
@@ -74,4 +72,4 @@ def is_streamed(kernel: Kernel, store: Store, axis: Symbol) -> bool:
     return all(factor % line == 0 for factor in begin.terms.values())
 
 
-__all__ = ["END", "STREAM", "is_streamed", "runs_along", "streamed_buffers"]
+__all__ = ["is_streamed", "runs_along", "streamed_buffers"]

@@ -10,13 +10,19 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+import torch
+
+from fusec.codegen.common.reduction_passes import Pass
 from fusec.ir.body import Store
-from fusec.ir.node import Cast, Node, Op, Scan
+from fusec.ir.index import Symbol
+from fusec.ir.node import Cast, Load, Node, Op, Reduce, Scan
 from fusec.ir.ops import EXPENSIVE
 from fusec.targets.cpp.plan import choices
+from fusec.targets.cpp.plan.cache_blocks import in_blocks, is_position
+from fusec.targets.cpp.plan.facts import Facts
 from fusec.targets.cpp.text.dtypes import HALVES
-from fusec.targets.cpp.text.reductions import Accumulator
-from fusec.targets.cpp.text.scope import Kernel
+
+REALS = (torch.float32, torch.float64)
 
 
 @dataclass
@@ -35,16 +41,16 @@ class Stretch:
     vector: bool
     roots: list[Node] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
-    items: list[Accumulator] = field(default_factory=list)
+    items: list[Reduce] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     kept: list[Node] = field(default_factory=list)
 
 
 def plan_stretches(
-    kernel: Kernel,
+    facts: Facts,
     nodes: Sequence[Node],
     stores: Sequence[Store],
-    items: Sequence[Accumulator],
+    items: Sequence[Reduce],
     known: Collection[Node],
     *,
     apart: bool = False,
@@ -52,10 +58,10 @@ def plan_stretches(
     """Return the loops of a pass, in order; one without vectors where nothing would be gained.
 
     Args:
-        kernel: The kernel.
+        facts: What decisions go by.
         nodes: What the pass computes for an element, arguments first.
         stores: Its stores.
-        items: What its reductions add to.
+        items: Its reductions.
         known: The values that are there already.
         apart: Whether nothing else is done in the loops of the scans in any case.
     """
@@ -68,20 +74,18 @@ def plan_stretches(
     for level in levels:
         everything = len(levels) == 1
         here = [n for n in nodes if n in depth and (everything or depth[n] == level)]
-        own_items = [
-            item for item in items if everything or depth.get(item.node.args[0], 0) == level
-        ]
+        own_items = [item for item in items if everything or depth.get(item.args[0], 0) == level]
         own_stores = [
             store
             for store in stores
             # what is updated is written when all of the block has been read
             if everything
-            or (last if store.buffer in kernel.updated else depth.get(store.value, 0)) == level
+            or (last if store.buffer in facts.updated else depth.get(store.value, 0)) == level
         ]
         scans = [n for n in nodes if isinstance(n, Scan) and n in depth]
         scans = [n for n in scans if everything or depth[n] == level + 1]
         work = sum(_cost(node) for node in here if not isinstance(node, Scan))
-        ordered = everything or any(item.is_index for item in own_items)
+        ordered = everything or any(is_position(item) for item in own_items)
         vector = (apart or work >= choices.SCAN_BLOCK_COST) and not ordered
         if vector or not stretches or stretches[-1].vector:
             stretches.append(Stretch(vector))
@@ -89,12 +93,12 @@ def plan_stretches(
         current.stores += own_stores
         current.items += own_items
         current.roots += [store.value for store in own_stores]
-        current.roots += [item.node.args[0] for item in own_items]
+        current.roots += [item.args[0] for item in own_items]
         if scans and vector:
             current.roots += [scan.args[0] for scan in scans]
             stretches.append(Stretch(False))
         stretches[-1].roots += scans
-    _share(kernel, stretches, known)
+    _share(facts, stretches, known)
     return stretches
 
 
@@ -107,14 +111,14 @@ def _depths(nodes: Sequence[Node]) -> dict[Node, int]:
     return depth
 
 
-def _share(kernel: Kernel, stretches: Sequence[Stretch], known: Collection[Node]) -> None:
+def _share(facts: Facts, stretches: Sequence[Stretch], known: Collection[Node]) -> None:
     """Decide what each loop computes, and what it keeps for the later ones."""
     arrays: set[Node] = set()
     for number, stretch in enumerate(stretches):
         there = {*known, *arrays}
-        stretch.nodes = kernel.closure(stretch.roots, there)
+        stretch.nodes = facts.closure(stretch.roots, there)
         later = [root for other in stretches[number + 1 :] for root in other.roots]
-        needed = set(kernel.closure(later, there))
+        needed = set(facts.closure(later, there))
         stretch.kept = [
             node
             for node in stretch.nodes
@@ -134,4 +138,50 @@ def _cost(node: Node) -> int:
     return EXPENSIVE.get(node.name, 1) if isinstance(node, Op) else 0
 
 
-__all__ = ["Stretch", "plan_stretches"]
+def running_stretches(
+    facts: Facts,
+    step: Pass,
+    running: Sequence[Scan],
+    axis: Symbol,
+    known: Collection[Node],
+) -> list[Stretch]:
+    """Return the loops of a block of a pass; empty where its scans cannot go by vectors.
+
+    Args:
+        facts: What decisions go by.
+        step: The pass.
+        running: Its scans.
+        axis: The innermost loop.
+        known: The values that are there already.
+    """
+    if step.reductions or not facts.may_thread or not in_blocks(axis, step.inside):
+        return []
+    sums = all(node.kind == "sum" and node.dtype in REALS for node in running)
+    given = [node.args[0] for node in running]
+    if not sums or any(isinstance(n, Scan) or n.dtype not in REALS for n in given):
+        return []
+    stretches = plan_stretches(facts, step.inside, step.stores, (), known, apart=True)
+    alone = all(s.vector or all(isinstance(n, Scan) for n in s.nodes) for s in stretches)
+    kept = {node for stretch in stretches for node in stretch.kept}
+    # what is the same all along a row is in no array
+    alone = alone and all(n in kept or is_direct(facts, n, axis) for n in given)
+    return stretches if alone and len(stretches) > 1 else []
+
+
+def is_direct(facts: Facts, node: Node, axis: Symbol) -> bool:
+    """Whether a scan can take its values from where they lie in memory."""
+    if not isinstance(node, Load) or node.mask is not None or node.buffer in facts.updated:
+        return False
+    if not all(isinstance(user, Scan) for user in facts.users.get(node, [])):
+        return False
+    if any(store.value is node for store in facts.body.stores):
+        return False
+    offset = facts.buffers[node.buffer].offset(node.index)
+    return (
+        not any(s.kind == "indirect" for s in offset.symbols())
+        and offset.is_affine_in(axis)
+        and offset.coefficient(axis) == 1
+    )
+
+
+__all__ = ["Stretch", "is_direct", "plan_stretches", "running_stretches"]

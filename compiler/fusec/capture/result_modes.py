@@ -1,0 +1,203 @@
+"""Results that eager makes in another mode of autograd than AOTAutograd hands them out in.
+
+A view that is made under ``no_grad`` has no history, one that is made under ``enable_grad`` has
+one, what is made in inference mode is an inference tensor.  AOTAutograd makes views anew when the
+graph has run, in the mode in which it was *called*: gradients then flow where eager has none, or
+do not where it has some.  TorchDynamo's fake tensors say what eager hands out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from fusec.call.eager_graph import run_eagerly
+from fusec.graph.simplify.inference_regions import ENTER, has_regions, name_of, walk
+
+_WRITES = frozenset({"setitem"} | {f"i{n}" for n in "add sub mul truediv matmul pow".split()})
+
+
+@dataclass(frozen=True)
+class ResultModes:
+    """What is to be done about results, as positions.
+
+    Attributes:
+        unrecorded: Views without a history.
+        unknown: What autograd does not know: computed from such views of what it does not know.
+        inference: What is made in inference mode.
+        recorded: Whether there are results with a history though autograd is off at the call.
+    """
+
+    unrecorded: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+    inference: tuple[int, ...] = ()
+    recorded: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.unrecorded or self.unknown or self.inference or self.recorded)
+
+    def around(self, compiled: Callable[..., Any], eager: fx.GraphModule) -> Callable[..., Any]:
+        """Return a graph's compiled form with results as in eager.
+
+        Args:
+            compiled: What AOTAutograd made of it.
+            eager: As it was captured.
+        """
+        eagerly = run_eagerly(eager)
+        recording = torch.enable_grad if self.recorded else contextlib.nullcontext
+
+        def call(*inputs: Any) -> Any:
+            if torch.is_inference_mode_enabled():
+                # All that is made is an inference tensor, whatever autograd is switched to within.
+                return eagerly(*inputs) if self.recorded else compiled(*inputs)
+            with recording():
+                results = list(compiled(*inputs))
+            for position in self.unrecorded:
+                if results[position].grad_fn is not None:
+                    with torch.no_grad():
+                        results[position] = results[position].view_as(results[position])
+            for position in self.unknown:
+                if results[position].grad_fn is not None:
+                    results[position] = results[position].detach()
+            for position in self.inference:
+                results[position] = _as_inference(results[position])
+            return tuple(results)
+
+        return call
+
+
+def result_modes(module: fx.GraphModule, records: bool) -> ResultModes:
+    """Return what is to be done about the results of a captured graph.
+
+    Args:
+        module: As TorchDynamo hands it over.
+        records: Whether autograd is on where it is called, which is guarded.
+    """
+    results = _results(module)
+    inference = _made_in_inference_mode(module, records)
+    made = [i for i, value in results.items() if _storage(value) in inference]
+    bases, lost = _views_without_history(module)
+    unrecorded = [i for i, value in results.items() if _is_lost(value, bases) and i not in made]
+    unknown = [i for i, value in results.items() if lost and not value.requires_grad]
+    recorded = not records and any(value.grad_fn is not None for value in results.values())
+    return ResultModes(
+        tuple(unrecorded),
+        tuple(i for i in unknown if i not in made and i not in unrecorded),
+        tuple(made),
+        recorded,
+    )
+
+
+def mixes_modes(module: fx.GraphModule, records: bool) -> str:
+    """Return why a captured graph has to run in eager for what it does in inference mode."""
+    if not has_regions(module):
+        return ""
+    inner = [m for m in module.modules() if isinstance(m, fx.GraphModule) and m is not module]
+    if any(has_regions(each) for each in inner):
+        return "inference mode changes within an operator that has a graph of its own"
+    made = _made_in_inference_mode(module, records)
+    for node, modes, on in walk(module.graph, records):
+        if modes and modes[-1]:
+            if on:
+                return "autograd is switched on in inference mode, which records nothing"
+            continue
+        given = [v for each in node.all_input_nodes for v in _tensors(each)]
+        if node.op == "output" or not any(_storage(v) in made for v in given):
+            continue
+        # Eager raises where autograd would save it, and where it is updated.
+        if any(v.grad_fn is not None for v in _tensors(node)) or _may_write(node):
+            return "what was made in inference mode is used where autograd may not save it"
+    return ""
+
+
+def _results(module: fx.GraphModule) -> dict[int, torch.Tensor]:
+    """Return the results that are plain tensors, as fake ones, but for inputs."""
+    (output,) = module.graph.find_nodes(op="output")
+    values = output.args[0] if isinstance(output.args[0], (tuple, list)) else ()
+    found: dict[int, torch.Tensor] = {}
+    for position, node in enumerate(values):
+        value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+        if not isinstance(value, torch.Tensor) or _is_opaque(value):
+            continue
+        if isinstance(node, fx.Node) and node.op != "placeholder":
+            found[position] = value
+    return found
+
+
+def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
+    for value in pytree.tree_leaves(node.meta.get("example_value")):
+        if isinstance(value, torch.Tensor) and not _is_opaque(value):
+            yield value
+
+
+def _is_opaque(value: torch.Tensor) -> bool:
+    """Whether it is no view of a stretch of memory: wrappers and sparse tensors."""
+    return value.layout is not torch.strided or not hasattr(value, "fake_device")
+
+
+def _views_without_history(module: fx.GraphModule) -> tuple[set[int], bool]:
+    """Return what autograd knows, and whether what it does not know is a view of the same.
+
+    Returns:
+        The tensors that need gradients and what they are views of; whether there is a view of
+        these that does not need one: of a leaf, say, that is a view of a constant.
+    """
+    views, bases = [], set[int]()
+    for node in module.graph.nodes:
+        for value in _tensors(node):
+            base = value._base if value._is_view() else None
+            if value.requires_grad:
+                bases |= {id(value)} | ({id(base)} if base is not None else set())
+            elif base is not None:
+                views.append(id(base))
+    return bases, any(base in bases for base in views)
+
+
+def _is_lost(value: torch.Tensor, bases: set[int]) -> bool:
+    """Whether a result is a view that was made where nothing was recorded."""
+    return (
+        value._is_view()
+        and value.grad_fn is None
+        and (value.requires_grad or id(value._base) in bases)
+    )
+
+
+def _storage(value: torch.Tensor) -> int:
+    return int(value.untyped_storage()._cdata)
+
+
+def _made_in_inference_mode(module: fx.GraphModule, records: bool) -> set[int]:
+    """Return the storages that come to be in a block of inference mode."""
+    seen, found = set[int](), set[int]()
+    if not any(name_of(node) == ENTER for node in module.graph.nodes):
+        return found
+    for node, modes, _ in walk(module.graph, records):
+        for value in _tensors(node):
+            storage = _storage(value)
+            if storage not in seen and modes and modes[-1]:
+                found.add(storage)
+            seen.add(storage)
+    return found
+
+
+def _may_write(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name.endswith("_") or name in _WRITES or "out" in node.kwargs
+
+
+def _as_inference(value: torch.Tensor) -> torch.Tensor:
+    """Return an inference tensor of the same memory."""
+    with torch.inference_mode():
+        made = torch.empty(0, dtype=value.dtype, device=value.device)
+        made.set_(value.untyped_storage(), value.storage_offset(), value.size(), value.stride())
+    made.__dict__.update(value.__dict__)  # TorchDynamo's marks
+    return made
+
+
+__all__ = ["ResultModes", "mixes_modes", "result_modes"]

@@ -1,0 +1,208 @@
+"""Attention as formulas have it is attention: ``softmax(q @ k.T * scale) @ v``.
+
+Written so, eager keeps all scores in memory, and so would kernels for the products and the softmax.
+On a GPU the call of ATen's attention takes its place, the fastest there is without a mask.  Scores
+are not rounded to half precision in between then; where a user asks for eager's roundings, and
+where something else reads scores or weights, all stays as it is written.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+_PRODUCTS = frozenset({operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"})
+_SOFTMAXES = frozenset({torch.softmax, F.softmax, "softmax"})
+_DIVISIONS = frozenset({operator.truediv, torch.div, torch.true_divide, "div"})
+_MULTIPLICATIONS = frozenset({operator.mul, torch.mul, "mul"})
+_TRANSPOSES = frozenset({torch.transpose, torch.swapaxes, "transpose", "swapaxes"})
+_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
+DEEPEST = 256  # a head of ATen's fast kernels
+
+
+@dataclass(frozen=True)
+class _Written:
+    """Attention as it was found: its tensors, and what products are times."""
+
+    query: fx.Node
+    key: fx.Node
+    value: fx.Node
+    scale: float
+
+
+def attend_at_once(module: fx.GraphModule, *, interpreted: bool = False) -> fx.GraphModule:
+    """Return a captured graph that calls attention where it was written out.
+
+    Args:
+        module: As TorchDynamo captured it; not changed.
+        interpreted: Whether all kernels are Triton's, whatever the device.
+    """
+    found = {node: _written(node, interpreted) for node in module.graph.nodes}
+    if not any(found.values()):
+        return module
+    copies: dict[fx.Node, fx.Node] = {}
+    changed = copy.copy(module)
+    changed.graph = fx.Graph()
+    changed.graph.output(changed.graph.graph_copy(module.graph, copies))
+    for node, written in found.items():
+        if written is not None:
+            _replace(changed.graph, node, written, copies)
+    changed.graph.eliminate_dead_code()
+    changed.recompile()
+    return changed
+
+
+def _replace(
+    graph: fx.Graph, node: fx.Node, written: _Written, copies: dict[fx.Node, fx.Node]
+) -> None:
+    product = copies[node]
+    given = [copies[each] for each in (written.query, written.key, written.value)]
+    flat = _shown(node).dim() == 3
+    with graph.inserting_before(product):
+        if flat:
+            given = [graph.call_method("unsqueeze", (each, 0)) for each in given]
+        result = graph.call_function(
+            F.scaled_dot_product_attention, tuple(given), {"scale": written.scale}
+        )
+        result.meta = dict(product.meta)
+        if flat:
+            result.meta.pop("example_value", None)
+            result = graph.call_method("squeeze", (result, 0))
+            result.meta = dict(product.meta)
+    product.replace_all_uses_with(result)
+    graph.erase_node(product)
+    copies[node] = result  # which another attention may read
+
+
+def _written(node: fx.Node, interpreted: bool) -> _Written | None:
+    """Return the attention whose result a node is, or None."""
+    if not _calls(node, _PRODUCTS) or len(node.args) != 2:
+        return None
+    weights, value = node.args
+    if not isinstance(weights, fx.Node) or not isinstance(value, fx.Node):
+        return None
+    softmax = _before(weights)
+    if softmax is None or not _is_over_rows(softmax):
+        return None
+    scale, product = _scaled(softmax.args[0])
+    if product is None or not _calls(product, _PRODUCTS) or len(product.users) != 1:
+        return None
+    query, turned = product.args
+    key = _turned(turned)
+    if key is None or not isinstance(query, fx.Node):
+        return None
+    more, plain = _scaled(query, inner=True)
+    if plain is not None:
+        query, scale = plain, scale * more
+    tensors = [_shown(each) for each in (query, key, value)]
+    results = [_shown(each) for each in (product, node)]
+    if any(each is None for each in (*tensors, *results)) or not _fit(
+        tensors, results, interpreted
+    ):
+        return None
+    return _Written(query, key, value, scale)
+
+
+def _calls(node: object, targets: frozenset[Any]) -> bool:
+    return isinstance(node, fx.Node) and node.op.startswith("call_") and node.target in targets
+
+
+def _shown(node: fx.Node) -> Any:
+    found = node.meta.get("example_value")
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _before(node: fx.Node) -> fx.Node | None:
+    """Return the softmax that weights come from, by way of conversions and idle dropouts."""
+    while len(node.users) == 1:
+        if _calls(node, _SOFTMAXES):
+            return node
+        is_cast = node.op == "call_method" and node.target == "to" and len(node.args) == 2
+        if not (is_cast and isinstance(node.args[1], torch.dtype)) and not _is_idle(node):
+            return None
+        inner = node.args[0]
+        if not isinstance(inner, fx.Node):
+            return None
+        node = inner
+    return None
+
+
+def _is_idle(node: fx.Node) -> bool:
+    """Whether this is a dropout that drops nothing."""
+    if node.target is not F.dropout:
+        return False
+    given = {**dict(zip(("input", "p", "training"), node.args, strict=False)), **node.kwargs}
+    return given.get("training", True) is False or given.get("p", 0.5) == 0
+
+
+def _is_over_rows(node: fx.Node) -> bool:
+    given = {**dict(zip(("input", "dim"), node.args, strict=False)), **node.kwargs}
+    shown = _shown(node)
+    if shown is None or len(node.args) > 2 or not isinstance(node.args[0], fx.Node):
+        return False
+    wide = given.get("dtype") in (None, torch.float32)
+    return wide and given.get("dim") in (-1, shown.dim() - 1)
+
+
+def _scaled(node: Any, inner: bool = False) -> tuple[float, fx.Node | None]:
+    """Return by which number a node is scaled, and what is; likewise 1 and the node itself."""
+    scale = 1.0
+    while isinstance(node, fx.Node) and len(node.users) == 1 and len(node.args) == 2:
+        left, right = node.args
+        if _calls(node, _MULTIPLICATIONS) and isinstance(left, (int, float)):
+            left, right = right, left
+        number = isinstance(right, (int, float)) and not isinstance(right, bool)
+        if not number or not 1e-6 < abs(right) < 1e6:  # type: ignore[arg-type,operator]
+            break
+        if _calls(node, _DIVISIONS):
+            scale /= right  # type: ignore[operator]
+        elif _calls(node, _MULTIPLICATIONS):
+            scale *= right  # type: ignore[operator]
+        else:
+            break
+        node = left
+    if inner and scale == 1.0:
+        return 1.0, None
+    return scale, node if isinstance(node, fx.Node) else None
+
+
+def _turned(node: Any) -> fx.Node | None:
+    """Return what a node is with its last two dimensions exchanged."""
+    if not isinstance(node, fx.Node):
+        return None
+    shown = _shown(node)
+    if shown is None:
+        return None
+    if node.target is getattr and node.args[1] == "mT":
+        return node.args[0] if isinstance(node.args[0], fx.Node) else None
+    if not _calls(node, _TRANSPOSES) or len(node.args) != 3:
+        return None
+    first, second = (d % shown.dim() if isinstance(d, int) else -1 for d in node.args[1:])
+    if {first, second} != {shown.dim() - 1, shown.dim() - 2}:
+        return None
+    return node.args[0] if isinstance(node.args[0], fx.Node) else None
+
+
+def _fit(tensors: list[Any], results: list[Any], interpreted: bool) -> bool:
+    """Whether ATen's attention computes the same of tensors: their types, devices and sizes."""
+    query, key, value = tensors
+    if any(each.dtype != query.dtype for each in (*tensors, *results)):
+        return False
+    there = query.device.type == "cuda" or interpreted
+    if not there or query.dtype not in _DTYPES or query.dim() not in (3, 4):
+        return False
+    if any(each.dim() != query.dim() or each.device != query.device for each in tensors):
+        return False
+    same = query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+    depths = [each.shape[-1] for each in tensors]
+    known = all(isinstance(depth, int) and 0 < depth <= DEEPEST for depth in depths)
+    return same and known and depths[0] == depths[1] == depths[2]
+
+
+__all__ = ["attend_at_once"]

@@ -1,0 +1,108 @@
+"""What a norm's statistics are of is rounded for all who read it, as in eager.
+
+Backward reads a norm's input beside the mean and the scale that forward kept.  Of a group of one
+element, or of equal ones, the difference of input and mean is nothing, and the scale is large:
+three hundred with the usual ``eps``, and its cube is in the gradient.  In half precision an input
+that forward rounded, and backward computes again without rounding, differs from the mean by its
+rounding, and the gradient is made of that.  So is one that is computed again from something that
+forward keeps in half precision, and goes on with unrounded.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+
+import torch
+from torch import fx
+from torch.fx.experimental.symbolic_shapes import guard_or_false
+from torch.utils.checkpoint import CheckpointPolicy
+
+from fusec.graph.facts.joint_graph import is_view
+
+aten, prims = torch.ops.aten, torch.ops.prims
+
+# The key in a node's meta.
+ROUNDED = "fusec_rounded"
+
+_STATISTICS = frozenset((aten.native_layer_norm, aten.native_group_norm, aten.var_mean))
+_WIDENINGS = frozenset((aten._to_copy, aten.clone, prims.convert_element_type))
+
+
+def round_norm_inputs(module: fx.GraphModule) -> int:
+    """Mark what is rounded although nothing stores it; return how many nodes.
+
+    Args:
+        module: A joint graph before it is divided.
+    """
+    marked = 0
+    for node in module.graph.nodes:
+        if _packet(node) in _STATISTICS:
+            alone = _is_alone(node)
+            for each in _makers(node.args[0]):
+                if alone and each.op == "call_function":
+                    each.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+                if each.op == "call_function" and _is_half(each) and ROUNDED not in each.meta:
+                    each.meta[ROUNDED] = True
+                    marked += 1
+    return marked
+
+
+def round_what_they_follow_from(forward: fx.GraphModule) -> int:
+    """Mark what forward keeps, and backward computes norms' inputs from; return how many nodes.
+
+    Args:
+        forward: As the partitioner made it, with marks of ``round_norm_inputs``.
+    """
+    (output,) = forward.graph.find_nodes(op="output")
+    kept = set(output.all_input_nodes)
+    waiting = [n for n in forward.graph.nodes if ROUNDED in n.meta and n not in kept]
+    seen, marked = set(waiting), 0
+    while waiting:
+        for each in waiting.pop().all_input_nodes:
+            if each in seen or each.op != "call_function":
+                continue
+            seen.add(each)
+            if each not in kept:
+                waiting.append(each)
+            for maker in _makers(each) if each in kept else ():
+                if maker.op == "call_function" and _is_half(maker) and ROUNDED not in maker.meta:
+                    maker.meta[ROUNDED] = True
+                    marked += 1
+    return marked
+
+
+def _makers(node: fx.Node) -> Iterator[fx.Node]:
+    """Yield what computes a tensor that others widen, or see in another shape."""
+    while node.all_input_nodes and (
+        node.target is operator.getitem
+        or is_view(node)
+        or (_packet(node) in _WIDENINGS and _is_half(node.all_input_nodes[0]))
+    ):
+        if node.target is operator.getitem:
+            yield node  # one of several results
+        node = node.all_input_nodes[0]
+    yield node
+
+
+def _is_alone(node: fx.Node) -> bool:
+    """Whether each element is a group by itself: a last place is all that a gradient is made of."""
+    given, results = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
+    mean = results[1] if isinstance(results, (tuple, list)) and len(results) > 1 else None
+    if not isinstance(given, torch.Tensor) or not isinstance(mean, torch.Tensor):
+        return False
+    return guard_or_false(given.numel() == mean.numel())
+
+
+def _is_half(node: fx.Node) -> bool:
+    """Whether a node's first result is in half precision."""
+    value = node.meta.get("val")
+    value = value[0] if isinstance(value, (tuple, list)) and value else value
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+
+
+def _packet(node: fx.Node) -> object:
+    return getattr(node.target, "overloadpacket", node.target)
+
+
+__all__ = ["ROUNDED", "round_norm_inputs", "round_what_they_follow_from"]

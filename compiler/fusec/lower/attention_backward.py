@@ -1,0 +1,304 @@
+"""The gradients of ``flex_attention``: three bodies, each a kernel of its own.
+
+What a row's gradient and its result have in common is summed up first; then the gradient of the
+queries goes along the keys, and that of keys and values along the queries that see them, of all
+heads that share them.  Both compute the weights again, from the sums that forward has kept::
+
+    weight = exp2(score_mod(score) * log2(e) - sums)
+    of_score = joint(score, weight * (dot(gradient, value) - common))
+    of_query = dot(of_score, key) * scale
+    of_key = dot(of_score, query) * scale
+    of_value = dot(weight, gradient)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusec.ir import ops
+from fusec.ir.body import Body, Buffer, Store, new_axes
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.node import Node, const, dot, reduce, rewrite
+from fusec.lower.attention import (
+    F32,
+    HIGHER,
+    LOG2E,
+    BlockMask,
+    Loops,
+    Scores,
+    at,
+    call_all,
+    call_by_role,
+    call_lists_by_role,
+    positions,
+    require_kernel,
+    scalar,
+    scores_of,
+)
+from fusec.lower.higher_order import Subgraph
+from fusec.lower.matmul import float32_precision
+from fusec.lower.registry import register
+from fusec.lower.values import Lowering, NotLowered, ResultMeta, TensorValue, dense_meta
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What both kernels read.
+
+    Attributes:
+        query: The forward's operand; likewise the others.
+        key: Likewise.
+        value: Likewise.
+        gradient: Of the result.
+        sums: The log2 of each row's sum.
+        common: What is taken from the gradient of each weight of a row.
+        score_mod: The user's function.
+        joint: Its gradient, given that of its result.
+        scale: What products are times.
+        score_buffers: Captured tensors.
+        mask_buffers: Likewise of the mask.
+    """
+
+    query: TensorValue
+    key: TensorValue
+    value: TensorValue
+    gradient: TensorValue
+    sums: TensorValue
+    common: TensorValue
+    score_mod: Subgraph
+    joint: Subgraph
+    scale: float
+    score_buffers: Sequence[object]
+    mask_buffers: Sequence[object]
+
+
+@register(HIGHER.flex_attention_backward)
+def flex_attention_backward(
+    lowering: Lowering,
+    query: TensorValue,
+    key: TensorValue,
+    value: TensorValue,
+    out: TensorValue,
+    sums: TensorValue,
+    gradient: TensorValue | None,
+    gradient_of_sums: TensorValue | None,
+    score_mod: Subgraph,
+    joint: Subgraph,
+    block_mask: Sequence[object],
+    scale: float,
+    kernel_options: dict[str, object],
+    score_buffers: Sequence[object] = (),
+    mask_buffers: Sequence[object] = (),
+) -> tuple[object, ...]:
+    """Return the gradients of queries, keys and values, and none of captured tensors."""
+    if gradient is None:
+        raise NotLowered("nothing but the rows' sums has a gradient")
+    require_kernel(lowering, query, key, value, gradient)
+    if key.shape[0] != query.shape[0]:
+        raise NotLowered("all batches share the keys")
+    query, key, value, gradient = (lowering.realize(each) for each in (query, key, value, gradient))
+    roles = {"query": query, "key": key, "value": value, "gradient": gradient}
+    call_by_role(lowering, {**roles, "out": out, "log2_of_sums": sums})
+    common = _common(lowering, out, gradient, gradient_of_sums)
+    sums = lowering.realize(sums)
+    given = _Given(
+        query,
+        key,
+        value,
+        gradient,
+        sums,
+        common,
+        score_mod,
+        joint,
+        scale,
+        score_buffers,
+        mask_buffers,
+    )
+    mask = BlockMask.of(block_mask)
+    call_lists_by_role(lowering, mask)
+    of_query = _of_queries(lowering, given, mask)
+    of_key, of_value = _of_keys(lowering, given, mask)
+    return of_query, of_key, of_value, (None,) * len(score_buffers)
+
+
+def _new_buffer(lowering: Lowering, meta: ResultMeta, name: str) -> Buffer:
+    """Return a new buffer that is called by what it is."""
+    hint, lowering.hint = lowering.hint, name
+    buffer = lowering.new_buffer(meta)
+    lowering.hint = hint
+    return buffer
+
+
+def _common(
+    lowering: Lowering,
+    out: TensorValue,
+    gradient: TensorValue,
+    gradient_of_sums: TensorValue | None,
+) -> TensorValue:
+    """Emit the sum of each row's result times its gradient."""
+    meta = dense_meta(out.shape[:3], F32, out.device)
+    buffer = _new_buffer(lowering, meta, "common")
+    axes, reduced = new_axes(out.shape[:3]), new_axes(out.shape[3:], "e")
+    row = tuple(at(axis) for axis in axes)
+    place = (*row, at(reduced[0]))
+    product = ops.binary("mul", out.compute(place), gradient.compute(place))
+    total = reduce("sum", product, reduced, F32)
+    if gradient_of_sums is not None:
+        # sums are in base 2
+        own = ops.cast(gradient_of_sums.at(row), F32)
+        total = ops.binary("sub", total, ops.binary("mul", own, const(1 / math.log(2), F32)))
+    lowering.emit(Body(axes, reduced, (Store(buffer.name, row, total),)))
+    return lowering.from_buffer(buffer)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """A weight, and the gradient of its score before the scale, at one query and one key."""
+
+    weight: Node
+    of_score: Node
+
+
+def _weights(
+    lowering: Lowering, given: _Given, loops: Loops, scores: Scores, over: Symbol
+) -> _Weights:
+    """Return the weight of a score, and the score's gradient.
+
+    Args:
+        lowering: Of the operator.
+        given: What is read.
+        loops: The loops.
+        scores: The scores.
+        over: The loop along a value.
+    """
+    row = (at(loops.batch), at(loops.head), at(loops.query))
+    plain = scores.modified is scores.score and given.scale > 0
+    base = scores.product if plain else scores.modified
+    factor = const(given.scale * LOG2E if plain else LOG2E, F32)
+    sums = given.sums.at(row)
+    # a row of which nothing is kept has no weights
+    empty = ops.binary("eq", sums, const(-math.inf, F32))
+    reference = ops.where(empty, const(0, F32), sums)
+    exponent = ops.binary("sub", ops.binary("mul", base, factor), reference)
+    nothing = const(0, F32)
+    weight = ops.unary("exp2", exponent)
+    if scores.kept is not None:
+        weight = ops.where(scores.kept, weight, nothing)
+    gradient = given.gradient.at((*row, at(over)))
+    key_row = (at(loops.batch), _shared_head(loops, given), at(loops.key), at(over))
+    of_weight = dot(gradient, given.value.at(key_row), (over,), F32, float32_precision())
+    of_modified = ops.binary("mul", weight, ops.binary("sub", of_weight, given.common.at(row)))
+    device, dtype = given.query.device, given.query.dtype
+    places = positions(lowering, loops, device)
+    values = [
+        scalar(lowering, scores.score, dtype, device),
+        *places,
+        scalar(lowering, of_modified, dtype, device),
+        *given.score_buffers,
+    ]
+    of_score, *others = call_all(lowering, given.joint, values)
+    if any(each is not None for each in others):
+        raise NotLowered("a captured tensor has a gradient")
+    if not isinstance(of_score, TensorValue):
+        raise NotLowered("a function of scores has no gradient")
+    found = ops.cast(of_score.compute(()), F32)
+    if scores.kept is not None and found is not of_modified:
+        found = ops.where(scores.kept, found, nothing)
+    return _Weights(weight, found)
+
+
+def _shared_head(loops: Loops, given: _Given) -> Expr:
+    heads, shared = given.query.shape[1].constant, given.key.shape[1].constant
+    assert heads is not None
+    assert shared is not None
+    return at(loops.head) // (heads // shared)
+
+
+def _of_queries(lowering: Lowering, given: _Given, mask: BlockMask) -> TensorValue:
+    """Emit the gradient of the queries."""
+    count = Expr.of(1) if mask.partial is None else mask.partial[1].shape[-1]
+    loops = Loops.of(given.query, given.key, given.value, count)
+    scores = scores_of(
+        lowering,
+        loops,
+        given.query,
+        given.key,
+        given.score_mod,
+        mask,
+        given.scale,
+        given.score_buffers,
+        given.mask_buffers,
+    )
+    weights = _weights(lowering, given, loops, scores, loops.width)
+    column = Symbol("c", "axis", given.query.shape[3])
+    place = (at(loops.batch), _shared_head(loops, given), at(loops.key), at(column))
+    left = ops.cast(weights.of_score, given.key.dtype)
+    total = dot(left, given.key.at(place), (loops.key,), F32, float32_precision())
+    found = ops.binary("mul", total, const(given.scale, F32))
+    row = (at(loops.batch), at(loops.head), at(loops.query), at(column))
+    buffer = _new_buffer(lowering, lowering.meta(0), "of_query")
+    store = Store(buffer.name, row, lowering.round(found, given.query.dtype))
+    reduced = (column, loops.key, loops.depth, loops.width)
+    if mask.partial is not None:
+        reduced = (*reduced, loops.block)
+    lowering.emit(Body((loops.batch, loops.head, loops.query), reduced, (store,)))
+    return lowering.from_buffer(buffer)
+
+
+def _of_keys(lowering: Lowering, given: _Given, mask: BlockMask) -> tuple[TensorValue, TensorValue]:
+    """Emit the gradients of keys and values."""
+    turned = mask.turned()
+    count = Expr.of(1) if turned.partial is None else turned.partial[1].shape[-1]
+    loops = Loops.of(given.query, given.key, given.value, count)
+    scores = scores_of(
+        lowering,
+        loops,
+        given.query,
+        given.key,
+        given.score_mod,
+        turned,
+        given.scale,
+        given.score_buffers,
+        given.mask_buffers,
+    )
+    weights = _weights(lowering, given, loops, scores, loops.width)
+    heads, shared = given.query.shape[1].constant, given.key.shape[1].constant
+    assert heads is not None
+    assert shared is not None
+    head, query_head, summed = loops.head, at(loops.head), (loops.query,)
+    values: tuple[Node, ...] = (weights.weight, weights.of_score)
+    if heads != shared:
+        # a head of queries is one of those that share a head of keys
+        head = Symbol("h", "axis", given.key.shape[1])
+        member = Symbol("member", "axis", Expr.of(heads // shared))
+        query_head = at(head) * (heads // shared) + at(member)
+        summed = (member, loops.query)
+        values = rewrite(values, {loops.head: query_head}, ops.decided)
+    weight, of_score = (ops.cast(each, given.query.dtype) for each in values)
+    depth = Symbol("c", "axis", given.query.shape[3])
+    width = Symbol("c", "axis", given.value.shape[3])
+    query_row = (at(loops.batch), query_head, at(loops.query))
+    precision = float32_precision()
+    right = given.query.at((*query_row, at(depth)))
+    of_key = dot(of_score, right, summed, F32, precision)
+    of_key = ops.binary("mul", of_key, const(given.scale, F32))
+    right = given.gradient.at((*query_row, at(width)))
+    of_value = dot(weight, right, summed, F32, precision)
+    row = (at(loops.batch), at(head), at(loops.key))
+    stores, results = [], []
+    found = (("of_key", of_key, depth), ("of_value", of_value, width))
+    for number, (name, node, column) in enumerate(found, 1):
+        buffer = _new_buffer(lowering, lowering.meta(number), name)
+        value = lowering.round(node, given.key.dtype)
+        stores.append(Store(buffer.name, (*row, at(column)), value))
+        results.append(lowering.from_buffer(buffer))
+    reduced = (depth, width, *summed, loops.depth, loops.width)
+    if turned.partial is not None:
+        reduced = (*reduced, loops.block)
+    lowering.emit(Body((loops.batch, head, loops.key), reduced, tuple(stores)))
+    return results[0], results[1]
+
+
+__all__ = ["flex_attention_backward"]

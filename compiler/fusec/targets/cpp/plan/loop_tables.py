@@ -1,0 +1,76 @@
+"""What depends on the innermost loop alone, computed once into a table rather than in every row.
+
+The source positions and weights of an interpolation, a rotary embedding's angles, a window: each
+row of the result would compute the same ones again.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fusec.ir.bounds import bounds
+from fusec.ir.index import Symbol
+from fusec.ir.node import Const, IndexValue, Load, Node, Op
+from fusec.ir.ops import CHECK_PREFIX
+from fusec.targets.cpp.plan import choices
+from fusec.targets.cpp.plan.facts import Facts, cost, extent, may_be_empty, points
+from fusec.targets.cpp.text.dtypes import C_TYPES
+
+
+def tabled_nodes(facts: Facts) -> list[Node]:
+    """Return the values to keep in tables along the last axis; none where that would not pay."""
+    *outer, last = facts.body.axes
+    size = extent(last)
+    rows = points(outer)
+    if not outer or size is None or not 0 < size <= choices.TABLE_LENGTH:
+        return []
+    if (rows is not None and rows < choices.TABLE_ROWS) or _may_be_empty(facts):
+        return []
+    own = [node for node in facts.nodes if facts.free[node] == {last}]
+    if cost(own) < choices.TABLE_COST:
+        return []
+    inside = set(own)
+    stored = {store.value for store in facts.body.stores}
+    kept = [
+        node
+        for node in own
+        if not isinstance(node, Const | IndexValue | Load)
+        and (node in stored or any(u not in inside for u in facts.users.get(node, [])))
+    ]
+    room = choices.SCRATCH_BYTES - sum(size * node.dtype.itemsize for node in kept)
+    return kept if room >= 0 and all(node.dtype in C_TYPES for node in kept) else []
+
+
+def short_indices(facts: Facts) -> frozenset[Node]:
+    """Return the computed indices that 32 bits hold: twice as many of them are a vector."""
+    symbols = {
+        symbol
+        for node in facts.nodes
+        if isinstance(node, Load)
+        for expr in node.index
+        for symbol in expr.symbols()
+        if isinstance(symbol.payload, Node) and symbol.payload.dtype == torch.int64
+    }
+    wide = {symbol.payload for symbol in symbols if not _is_short(symbol)}
+    found = {symbol.payload for symbol in symbols} - wide
+    return frozenset(node for node in found if isinstance(node, Node))
+
+
+def _is_short(symbol: Symbol) -> bool:
+    """Whether the value of a computed index is one of 32 bits: by its check, or by its bounds."""
+    node = symbol.payload
+    assert isinstance(node, Node)
+    if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX):
+        size = symbol.size.constant if symbol.size is not None else None
+        return size is not None and size < 1 << 31
+    known = bounds(node)
+    return known is not None and known[0] >= -(1 << 31) and known[1] < 1 << 31
+
+
+def _may_be_empty(facts: Facts) -> bool:
+    """Whether a checked index may have no valid value: that is then tested at each load."""
+    exprs = [e for load in facts.body.loads() for e in load.index]
+    return any(s.kind == "indirect" and may_be_empty(s) for e in exprs for s in e.symbols())
+
+
+__all__ = ["short_indices", "tabled_nodes"]

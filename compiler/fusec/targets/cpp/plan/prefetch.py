@@ -1,0 +1,196 @@
+"""What a loop asks the memory for before it needs it.
+
+The processor fetches ahead by itself, but only within a page and only while its window of pending
+operations reaches the next read; a loop with arithmetic in it waits at every cache line.  A request
+made one row or a few lines earlier does not wait, and what is written is fetched for writing at
+once.  On a chain of loads, arithmetic and stores beyond the caches that is worth a fifth to a third
+of the time; where everything is in the cache it costs one instruction a cache line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fusec.ir.body import Store, axis_sizes
+from fusec.ir.index import Expr, Symbol, product
+from fusec.ir.node import Load, Reduce, Scan, indirect_nodes
+from fusec.targets.cpp.plan import choices
+from fusec.targets.cpp.plan.facts import Facts, cost
+from fusec.targets.cpp.plan.row_passes import Steps
+
+
+@dataclass(frozen=True)
+class Request:
+    """A stretch of one buffer to ask for.
+
+    Attributes:
+        buffer: Which.
+        index: The element that the stretch begins with.
+        writes: Whether it is going to be written.
+        axis: The loop of which a later turn is meant; None for the current one.
+        turns: How many turns later.
+    """
+
+    buffer: str
+    index: tuple[Expr, ...]
+    writes: bool
+    axis: Symbol | None = None
+    turns: int = 0
+
+
+def pointwise_requests(facts: Facts, last: Symbol) -> tuple[Request, ...]:
+    """Return what the loop along ``last`` of a body without reductions asks for."""
+    streams = _streams(facts, facts.body.loads(), facts.body.stores, last)
+    size = last.size.constant if last.size is not None else 1
+    if size is None or size >= 2 * choices.AHEAD:
+        return _later(facts, streams, last, choices.AHEAD)
+    outer = facts.body.axes[-2:-1]
+    return _later(facts, streams, outer[0], -(-choices.AHEAD // max(size, 1))) if outer else ()
+
+
+def tile_requests(
+    facts: Facts, last: Symbol, across: Symbol, turned: Collection[Load]
+) -> tuple[Request, ...]:
+    """Return what a row of a tile asks for: the next row of all that is not turned over."""
+    loads = [load for load in facts.body.loads() if load not in turned]
+    return _later(facts, _streams(facts, loads, facts.body.stores, last), across, 1)
+
+
+def row_requests(facts: Facts, steps: Steps) -> dict[int, tuple[Request, ...]]:
+    """Return what the passes over a row ask for, by the number of the pass.
+
+    All that the next row needs is asked for in the pass with the most arithmetic, where the memory
+    would be idle.  Rows that do not stay in the cache from pass to pass are read anew in each, so
+    each asks for its own.
+    """
+    body = facts.body
+    last = body.reduce_axes[-1]
+    passes = [n for n, step in enumerate(steps.passes) if step.loops]
+    points = product(axis_sizes(body.reduce_axes)).constant
+    if points == 0:
+        return {}
+    if not passes or points is None or points > choices.ROW_IN_CACHE or not body.axes:
+        return {
+            number: _later(
+                facts,
+                _streams(facts, _loads(steps, [number]), steps.passes[number].stores, last),
+                last,
+                choices.AHEAD,
+            )
+            for number in passes
+        }
+    busiest = busiest_pass(steps)
+    stores = [s for step in steps.passes for s in step.stores]
+    streams = _streams(facts, _loads(steps, passes), stores, last)
+    done = {s.buffer for number in passes if number <= busiest for s in steps.passes[number].stores}
+    if points < choices.AHEAD:
+        done = {s.buffer for s in stores}  # this row's turn comes too soon
+    later = [s for s in streams if not s.writes or s.buffer in done]
+    own = [s for s in streams if s not in later]
+    turns = -(-choices.AHEAD // points)
+    return {busiest: (*_later(facts, later, body.axes[-1], turns), *own)}
+
+
+def busiest_pass(steps: Steps) -> int:
+    """Return the number of the pass over a row that computes most."""
+    passes = [n for n, step in enumerate(steps.passes) if step.loops]
+    return max(passes, key=lambda number: cost(steps.fresh(number)))
+
+
+def gathered_loads(facts: Facts, steps: Steps) -> list[Load]:
+    """Return the loads of a whole row at a place that is computed from the row's number."""
+    body = facts.body
+    if not body.axes:
+        return []
+    axis = body.axes[-1]
+    points = product(axis_sizes(body.reduce_axes)).constant
+    if points is None or not choices.MIN_BLOCKED <= points <= choices.ROW_IN_CACHE:
+        return []
+    last = body.reduce_axes[-1]
+    found: dict[tuple[str, Expr], Load] = {}
+    for load in _loads(steps, [n for n, step in enumerate(steps.passes) if step.loops]):
+        buffer = facts.buffers[load.buffer]
+        size = buffer.elements.constant
+        offset, nodes = buffer.offset(load.index), indirect_nodes(load.index)
+        free = {symbol for node in nodes for symbol in facts.free[node]}
+        wanted = facts.closure(nodes, ())
+        if (
+            load.mask is None
+            and (size is None or size * buffer.dtype.itemsize >= choices.WORTH_ASKING)
+            and axis in free
+            and free.isdisjoint(body.reduce_axes)
+            and offset.is_affine_in(last)
+            and offset.coefficient(last) == 1
+            and not any(isinstance(node, Reduce | Scan) for node in wanted)
+            and cost(wanted) <= choices.NEXT_ROW_COST
+        ):
+            found.setdefault((load.buffer, offset), load)
+    return list(found.values())[: choices.MOST_STREAMS]
+
+
+def column_requests(
+    facts: Facts, steps: Steps, number: int, column: Symbol, width: int | None
+) -> tuple[Request, ...]:
+    """Return what a pass over a tile of columns asks for: the rows to come."""
+    step = steps.passes[number]
+    streams = _streams(facts, _loads(steps, [number]), step.stores, column)
+    turns = -(-choices.AHEAD // (choices.COLUMNS if width is None else max(width, 1)))
+    return _later(facts, streams, facts.body.reduce_axes[-1], turns)
+
+
+def _loads(steps: Steps, numbers: Sequence[int]) -> list[Load]:
+    found = (n for number in numbers for n in steps.passes[number].inside if isinstance(n, Load))
+    return list(dict.fromkeys(found))
+
+
+def _streams(
+    facts: Facts, loads: Iterable[Load], stores: Iterable[Store], along: Symbol
+) -> list[Request]:
+    """Return the accesses that run through large memory along ``along``, each place once."""
+    found: dict[tuple[str, Expr], Request] = {}
+    total = 0
+    places = [(n.buffer, n.index, False) for n in loads]
+    places += [(s.buffer, s.index, True) for s in stores if s.mode == "set"]
+    for name, index, writes in places:
+        buffer = facts.buffers[name]
+        offset = buffer.offset(index)
+        count = buffer.elements.constant
+        size = None if count is None else count * buffer.dtype.itemsize
+        if size is not None and size <= choices.SMALL_BUFFER:
+            continue  # stays in the cache
+        if any(s.kind == "indirect" for s in offset.symbols()):
+            continue
+        if not offset.is_affine_in(along) or offset.coefficient(along) != 1:
+            continue
+        key = (name, offset - offset.terms.get((), 0))  # neighbors come with the same lines
+        if key not in found:
+            total += size if size is not None else choices.WORTH_ASKING
+        request = Request(name, index, writes)
+        found[key] = request if writes or key not in found else found[key]
+    if total < choices.WORTH_ASKING:
+        return []
+    return list(found.values())[: choices.MOST_STREAMS]
+
+
+def _later(
+    facts: Facts, streams: Iterable[Request], axis: Symbol, turns: int
+) -> tuple[Request, ...]:
+    """Return the requests for ``turns`` turns of ``axis`` later, where that is another place."""
+    moved = []
+    for stream in streams:
+        offset = facts.buffers[stream.buffer].offset(stream.index)
+        if axis in offset.symbols() and offset.is_affine_in(axis):
+            moved.append(replace(stream, axis=axis, turns=turns))
+    return tuple(moved)
+
+
+__all__ = [
+    "Request",
+    "busiest_pass",
+    "column_requests",
+    "gathered_loads",
+    "pointwise_requests",
+    "row_requests",
+    "tile_requests",
+]

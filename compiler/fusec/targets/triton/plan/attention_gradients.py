@@ -1,0 +1,207 @@
+"""The gradients of attention taken apart, and the heuristics of their kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fusec.ir import ops
+from fusec.ir.body import Body, Buffer, Store
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.node import Cast, Const, Dot, Load, Node, Op, Reduce, const, walk
+from fusec.targets.triton.plan.choice import Choice, known, power_of_two
+from fusec.targets.triton.plan.choices_attention import (
+    Listed,
+    Settings,
+    make_knobs,
+    parts_of_mask,
+    size_of,
+)
+
+
+@dataclass(frozen=True)
+class Total:
+    """A gradient: a sum of products over the loop.
+
+    Attributes:
+        store: Where it goes.
+        root: What is multiplied, in float32.
+        product: The product.
+        factor: What the sum is times.
+        column: The loop along its rows.
+    """
+
+    store: Store
+    root: Node
+    product: Dot
+    factor: float
+    column: Symbol
+
+    @property
+    def operand(self) -> Load:
+        """What it is multiplied by."""
+        right = self.product.args[1]
+        assert isinstance(right, Load)
+        return right
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """A body that computes gradients of attention, taken apart.
+
+    Attributes:
+        batch: Its loop, None where there is one batch.
+        head: Likewise.
+        own: The loop whose rows a program has: over queries, or over keys.
+        over: The loop that gradients are summed over.
+        member: The heads that are summed over as well, or None.
+        score: The product of query and key.
+        of_weight: The product of the result's gradient and value.
+        totals: The gradients.
+        kept: Which scores are kept, where there are blocks.
+        mask: The same within blocks that are kept in part; None for all.
+        partial: Blocks that are kept in part.
+        full: Blocks that are kept whole.
+        by_keys: Whether a program has keys.
+    """
+
+    batch: Symbol | None
+    head: Symbol | None
+    own: Symbol
+    over: Symbol
+    member: Symbol | None
+    score: Dot
+    of_weight: Dot
+    totals: tuple[Total, ...]
+    kept: Node | None
+    mask: Node | None
+    partial: Listed | None
+    full: Listed | None
+    by_keys: bool
+
+    @property
+    def pairs(self) -> Expr:
+        """The number of heads of all batches."""
+        return size_of(self.batch) * size_of(self.head)
+
+    @property
+    def quick(self) -> bool:
+        """Whether all is rounded to half precision, which hides the scores' last bits."""
+        return self.score.args[0].dtype.itemsize == 2
+
+    def roots(self, masked: bool) -> tuple[Node, ...]:
+        """Return what is multiplied, within blocks that are kept in part or whole."""
+        roots = tuple(total.root for total in self.totals)
+        if self.kept is None:
+            return roots
+        kept = self.mask if masked and self.mask is not None else const(True, self.kept.dtype)
+
+        done: dict[Node, Node] = {}
+        for node in walk(roots, Dot):
+            args = tuple(done.get(arg, arg) for arg in node.args)
+            same = node is not self.kept and (isinstance(node, Dot) or args == node.args)
+            if not same:
+                new = kept if node is self.kept else node.rebuild(args, lambda expr: expr)
+                done[node] = ops.decided(new) or new
+                done[node].source = node.source
+        return tuple(done.get(root, root) for root in roots)
+
+
+def is_gradient(body: Body) -> bool:
+    """Whether a body with several products is a gradient of attention, not attention itself."""
+    return not any(isinstance(node, Reduce) and node.kind == "max" for node in body.nodes())
+
+
+def take_gradients_apart(body: Body) -> Gradients:
+    """Return the parts of a body as ``lower/attention_backward.py`` made it."""
+    totals = tuple(_total(store) for store in body.stores)
+    outer = [total.product for total in totals]
+    score, of_weight = _inner_products(body, outer)
+    *members, over = outer[0].axes
+    *others, own = body.axes
+    batch, head = (axis if axis.size != 1 else None for axis in others)
+    conditions = [n.args[0] for n in body.nodes() if isinstance(n, Op) and n.name == "where"]
+    kept = next((c for c in conditions if _has_list(c)), None)
+    partial, full, mask = parts_of_mask(kept)
+    by_keys = own in {s for e in score.args[1].exprs() for s in e.symbols()}
+    return Gradients(
+        batch,
+        head,
+        own,
+        over,
+        members[0] if members else None,
+        score,
+        of_weight,
+        totals,
+        kept,
+        mask,
+        partial,
+        full,
+        by_keys,
+    )
+
+
+def _has_list(node: Node) -> bool:
+    return any(isinstance(n, Reduce) and n.kind == "any" for n in walk((node,), Dot))
+
+
+def _inner_products(body: Body, outer: list[Dot]) -> tuple[Dot, Dot]:
+    """Return the product of query and key, and that of gradient and value."""
+    inner = [p for p in body.products if p not in outer]
+    weight = next(n for n in body.nodes() if isinstance(n, Op) and n.name == "exp2")
+    (score,) = (p for p in inner if p in walk((weight,)))
+    (of_weight,) = (p for p in inner if p is not score)
+    return score, of_weight
+
+
+def _total(store: Store) -> Total:
+    value, factor = store.value, 1.0
+    if isinstance(value, Cast):
+        value = value.args[0]
+    if isinstance(value, Op):
+        number = value.args[1]
+        assert isinstance(number, Const)
+        value, factor = value.args[0], float(number.value)
+    assert isinstance(value, Dot)
+    root = value.args[0]
+    root = root.args[0] if isinstance(root, Cast) else root
+    (column,) = store.index[-1].symbols()
+    return Total(store, root, value, factor, column)
+
+
+def choose_gradients(
+    found: Gradients, buffers: Mapping[str, Buffer], settings: Settings = ()
+) -> Choice:
+    """Decide the tunables of a gradient's kernel.
+
+    Args:
+        found: The gradients.
+        buffers: By name.
+        settings: Values of tunables, where a measurement knows better than the rules.
+    """
+    depth = max(known(size_of(each.axes[0])) for each in (found.score, found.of_weight))
+    own, over, warps, stages = _tile(found, depth)
+    own = min(own, max(power_of_two(known(size_of(found.own))), 16))
+    over = min(over, max(power_of_two(known(size_of(found.over))), 16))
+    sizes = (
+        {"BLOCK_M": over, "BLOCK_N": own} if found.by_keys else {"BLOCK_M": own, "BLOCK_N": over}
+    )
+    values = {**sizes, "GROUP_H": 8, "NUM_WARPS": warps, "NUM_STAGES": stages} | dict(settings)
+    blocks = [each for each in (found.partial, found.full) if each is not None]
+    rows = [b.columns if found.by_keys else b.rows for b in blocks]
+    columns = [b.rows if found.by_keys else b.columns for b in blocks]
+    return Choice("attention", (), knobs=make_knobs(values, rows, columns))
+
+
+def _tile(found: Gradients, depth: int) -> tuple[int, int, int, int]:
+    """Return own rows, rows of a step, warps and stages: what fits into registers."""
+    if not found.quick:
+        return (32, 32, 4, 1)
+    if depth <= 64:
+        return (64, 128, 4, 2) if found.by_keys else (64, 64, 4, 3)
+    if depth <= 128:
+        return (128, 64, 8, 3)
+    return (64, 32, 8, 1)
+
+
+__all__ = ["Gradients", "Total", "choose_gradients", "is_gradient", "take_gradients_apart"]

@@ -1,0 +1,180 @@
+"""Plans of C++ loops: decided before anything is written, with reasons, and open to wishes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fusec
+from fusec.errors import BadOption
+from fusec.inspect.loop_plans import try_plans
+from fusec.targets.cpp.plan.choose import plan_loops
+from fusec.targets.cpp.plan.wanted import KINDS, TECHNIQUES, Wanted
+
+CPP = Path(fusec.__file__).parent / "targets" / "cpp"
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEC_STRICT", "1")
+    torch._dynamo.reset()
+
+
+def test_a_position_is_searched_among_what_follows_from_a_scan() -> None:
+    """The search computes again what the loop had; not what lies below a finished sum."""
+
+    def cell(x: torch.Tensor) -> torch.Tensor:
+        return x.cumsum(-1).sum(-1, keepdim=True).expand(x.shape).argmax(-1)
+
+    x = torch.randn(9, 100)
+    torch.testing.assert_close(fusec.compile(cell)(x), cell(x))
+
+
+Case = tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor, str]
+# A technique, a cell that has it by the heuristics, and what its text has for it.
+CELLS: dict[str, Case] = {
+    "threads": (lambda x: x * 2, torch.randn(300, 400), "omp parallel"),
+    "prefetch": (lambda x: x * 2, torch.randn(700, 800), "ahead<"),
+    "staging": (lambda x: x * 2, torch.randn(64, 512).half(), "_f32["),
+    "interleave": (lambda x: x.exp(), torch.randn(64, 512), "marks["),
+    "split_ranges": (lambda x: F.pad(x, (300, 0)), torch.randn(99, 512), "for (int64_t"),
+    "tiles": (lambda x: x.t().contiguous(), torch.randn(99, 64), "turn_over"),
+    "tables": (
+        lambda x: x * torch.arange(99).float().exp(),
+        torch.randn(50, 99),
+        "_table[",
+    ),
+    "row_reuse": (
+        lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+        torch.randn(4, 8, 16, 20),
+        "row_held",
+    ),
+    "deinterleave": (lambda x: F.max_pool2d(x, 3, 2), torch.randn(2, 9, 33, 33), "_even["),
+    "moderate_angles": (lambda x: x.sin(), torch.randn(64, 512), "lanes("),
+    "keep_rows": (lambda x: x.softmax(-1), torch.randn(99, 300), "_row["),
+    "split_rows": (lambda x: x.sum(0), torch.randn(4000, 40), "PIECES"),
+}
+
+
+def one_kernel(cell: Callable[..., torch.Tensor], x: torch.Tensor, **options: object) -> Any:
+    torch._dynamo.reset()
+    compiled = fusec.compile(cell, **options)
+    torch.testing.assert_close(compiled(x), cell(x), rtol=1e-3, atol=1e-3)
+    (kernel,) = compiled.kernels.values()
+    return kernel
+
+
+@pytest.mark.parametrize("technique", CELLS)
+def test_a_technique_is_decided_with_a_reason_and_can_be_left_out(technique: str) -> None:
+    cell, x, mark = CELLS[technique]
+    kernel = one_kernel(cell, x)
+    rules = [f"{name}: {technique}=0" for name in names_of(cell, x)]
+    without = one_kernel(cell, x, loops=rules)
+    assert code(kernel).count(mark) > code(without).count(mark), kernel.source
+    assert f"{technique}: left out (as you asked)" in without.generated.plan or (
+        technique == "threads" and "threads: one (as you asked)" in without.generated.plan
+    )
+
+
+def code(kernel: Any) -> str:
+    """Return a kernel's text without its comments, which quote the cells above."""
+    lines = kernel.source.splitlines()
+    return "\n".join(line for line in lines if not line.strip().startswith("//"))
+
+
+def names_of(cell: Callable[..., torch.Tensor], x: torch.Tensor) -> list[str]:
+    """Return the computations of a cell as rules call them."""
+    from fusec.schedule.rules import known_names
+
+    torch._dynamo.reset()
+    compiled = fusec.compile(cell)
+    compiled(x)
+    (graph,) = compiled.graphs
+    return list(known_names(graph.parts[0].state.program))
+
+
+def test_every_technique_has_a_cell() -> None:
+    # what is written past the caches has tests of its own, with caches of any size
+    assert CELLS.keys() | {"nontemporal"} == TECHNIQUES.keys()
+
+
+REDUCTIONS = {
+    "columns": lambda x: x.t().softmax(-1),
+    "short_rows": lambda x: x[:, :12].softmax(-1),
+    "split_reduction": lambda x: x.softmax(-1),
+    "rows": lambda x: x.t().softmax(-1),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_of_loops_can_be_asked_for(kind: str) -> None:
+    kernel = one_kernel(REDUCTIONS[kind], torch.randn(40, 90), loops=f"softmax: {kind}")
+    assert f"kind: {kind} (as you asked)" in kernel.generated.plan
+
+
+def test_what_is_not_possible_stays_as_it_is() -> None:
+    x = torch.randn(40, 90)
+    plain = one_kernel(lambda x: x.cumsum(-1), x)
+    kernel = one_kernel(lambda x: x.cumsum(-1), x, loops="cumsum: split_reduction")
+    assert code(kernel) == code(plain)
+    assert "split_reduction is not possible" in kernel.generated.plan
+
+
+@pytest.mark.parametrize("rule", ["softmax: rowwise", "softmax: hopes=0", "softmax", ": rows"])
+def test_wishes_that_mean_nothing_are_refused(rule: str) -> None:
+    with pytest.raises((BadOption, torch._dynamo.exc.BackendCompilerFailed)) as raised:
+        one_kernel(lambda x: x.softmax(-1), torch.randn(4, 9), loops=rule)
+    assert "not known" in str(raised.value)
+
+
+def test_plans_are_frozen_and_say_why() -> None:
+    kernel = one_kernel(lambda x: F.layer_norm(F.gelu(x), (64,)), torch.randn(700, 64))
+    lines = kernel.generated.plan.splitlines()
+    assert lines[0].startswith("kind: rows (")
+    assert all(line.endswith(")") and len(line.partition("(")[2]) > 5 for line in lines)
+    from support.triton_bodies import softmax
+
+    case = softmax(24, 200, torch.float32)
+    plan = plan_loops(case.body, case.buffers, Wanted())
+    with pytest.raises(AttributeError):
+        plan.kind = "columns"  # type: ignore[misc]
+
+
+def test_other_plans_are_tried_and_put_in_use() -> None:
+    torch._dynamo.reset()
+    x = torch.randn(60, 300)
+    compiled = fusec.compile(lambda x: x.softmax(-1), keep_inputs=True)
+    compiled(x)
+    (graph,) = compiled.graphs
+    (name,) = graph.parts[0].kernels
+    before = graph.parts[0].kernels[name].source
+    trials = try_plans(graph, graph.parts[0], name, seconds=0.02)
+    assert {"keep_rows=0", "split_reduction"} <= {trial.wish for trial in trials}
+    assert all(trial.found.same and trial.ratio > 0 for trial in trials)
+    assert [t.ratio for t in trials] == sorted(t.ratio for t in trials)
+    assert graph.parts[0].kernels[name].source == before, "what is in use stays"
+    compiled.reschedule(loops=["softmax: keep_rows=0"])
+    (kernel,) = compiled.kernels.values()
+    assert kernel.source != before
+    torch.testing.assert_close(compiled(x), x.softmax(-1))
+    compiled.reschedule()
+    (kernel,) = compiled.kernels.values()
+    assert kernel.source == before
+
+
+def test_writers_decide_nothing() -> None:
+    """They read sizes that are constants of the text; what is worth while is the plan's to say."""
+    asked = set[str]()
+    for folder in ("loops", "memory", "vector", "text"):
+        for path in sorted((CPP / folder).glob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                owner = getattr(node, "value", None)
+                if isinstance(node, ast.Attribute) and isinstance(owner, ast.Name):
+                    asked |= {node.attr} if owner.id == "choices" else set()
+    assert {name for name in asked if not name.isupper()} == {"whole_vectors"}

@@ -1,0 +1,119 @@
+"""C++ kernels read well: the kernel first, its helpers at the end, its values by their names."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fusec
+from fusec.errors import CompileError
+from fusec.targets.cpp.text.helper_block import HEAD, INCLUDE, with_helpers, without_helpers
+from fusec.targets.cpp.text.writer import wrap
+from fusec.targets.cpp.toolchain.build import build
+from support.cpp_bodies import random_bench
+from support.paths import GOLDEN
+
+TEXTS = sorted((GOLDEN / "cpp").glob("*.cpp"))
+KERNEL = f"""\
+// adds one
+#include <stdint.h>
+{INCLUDE}
+
+extern "C" int add(float* x, int64_t n, int64_t threads)
+{{
+    for (int64_t i = 0; i < n; ++i) x[i] = fx_one(x[i]);
+    return 0;
+}}
+
+{HEAD}
+
+static inline float fx_one(float x)
+{{
+    return x + 1.0f;
+}}
+"""
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_the_kernel_comes_first(path: object) -> None:
+    text = path.read_text()  # type: ignore[attr-defined]
+    kernel, helpers = without_helpers(text)
+    assert kernel.count('extern "C"') == 1
+    assert bool(helpers) is (INCLUDE in kernel)
+    # nothing is declared ahead
+    assert not re.search(r"^(template|static|FX_INLINE)[^{]*\);$", text, re.MULTILINE)
+    # the cell's line is named where it changes
+    named = re.findall(r"^ *(// line .*)$", kernel.partition("{")[2], re.MULTILINE)
+    assert all(a != b for a, b in itertools.pairwise(named))
+
+
+def test_helpers_are_compiled_where_they_are_included() -> None:
+    whole = with_helpers(KERNEL)
+    assert whole.index("fx_one(float x)") < whole.index('extern "C"')
+    assert INCLUDE not in whole
+    assert with_helpers(whole) == whole, "what has no include stays as it is"
+    assert build(KERNEL).exists()
+
+
+@pytest.mark.parametrize("line", ["    return 0;", "    return x + 1.0f;"])
+def test_errors_keep_their_lines(line: str) -> None:
+    broken = KERNEL.replace(line, line.replace("return", "return unknown +"))
+    with pytest.raises(CompileError) as raised:
+        build(broken, kind="edits-cpp")
+    lines = broken.splitlines()
+    assert "unknown" in lines[raised.value.diagnostics[0].line - 1]
+
+
+def test_lines_break_at_commas_and_before_operators() -> None:
+    head = f"int f({', '.join(f'const float* __restrict__ x{n}' for n in range(9))})"
+    lines = wrap(head, 60)
+    assert all(len(each) <= 60 for each in lines)
+    assert all(each.endswith(",") for each in lines[:-1])
+    assert " ".join(each.strip() for each in lines) == head
+    total = "const float total = first_of_them * second_of_them + third_of_them * fourth;"
+    assert wrap(total, 60)[1].strip().startswith("+ third")
+    stored = "out[i0 * s2 * 4488 + i1 * s2 * 561 + i2 * 561 + r0] = fx_expm1(smaller);"
+    assert wrap(stored, 60)[0].endswith(" =")
+    assert wrap("// " + "word " * 30, 60)[1].startswith("// ")
+
+
+@pytest.mark.parametrize("seeds", [range(60)], ids=["60 seeds"])
+def test_no_loop_of_one_turn_over_outer_points_and_no_zero_added(seeds: range) -> None:
+    for seed in seeds:
+        bench = random_bench(seed)
+        kernel, _ = without_helpers(bench.source().text)
+        assert not re.search(r"[+-] 0\b(?![.x])", kernel), (seed, kernel)
+        turns = re.findall(r"for \(int64_t (i\d) = 0; \1 < 1; ", kernel)
+        assert not turns, (seed, kernel)
+
+
+def standardized(x: torch.Tensor) -> torch.Tensor:
+    mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True)
+    return (x - mean) / (variance + variance.sqrt())
+
+
+NAMES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[str, ...]]] = {
+    "layer_norm": (lambda x: F.layer_norm(x, (90,)), ("mean", "row_squares", "rstd")),
+    "variance": (standardized, ("mean", "variance", "row_squares")),
+    "rms_norm": (lambda x: F.rms_norm(x, (90,)), ("row_squares", "rrms")),
+    "softmax": (lambda x: x.softmax(-1) * 2, ("row_max", "exponential")),
+    "count": (lambda x: (x > 0).sum(-1), ("row_count",)),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_have_the_names_that_people_give_them(name: str) -> None:
+    torch._dynamo.reset()
+    cell, words = NAMES[name]
+    x = torch.randn(70, 90)
+    compiled = fusec.compile(cell)
+    torch.testing.assert_close(compiled(x), cell(x), rtol=1e-4, atol=1e-4)
+    (kernel,) = compiled.kernels.values()
+    declared = set(re.findall(r"^ *(?:const )?\w+ (\w+) = ", kernel.source, re.MULTILINE))
+    assert set(words) <= {re.sub(r"_val$", "", each) for each in declared}, kernel.source
+    assert "quotient" not in declared

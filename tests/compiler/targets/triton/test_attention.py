@@ -1,0 +1,228 @@
+"""Attention as Triton kernels: text, numerics, edits, what stays torch's own."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import fusec
+from fusec.kernel import KernelSource
+from fusec.targets.triton.toolchain.cross_compile import artifacts
+from support.attention import MODS, Sizes, attention, gradients, prepare, sources
+from support.interpreted import Interpreted
+from support.paths import GOLDEN
+
+HALF, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+ODD = Sizes()
+DEEP = Sizes(1, 4, 4, 150, 150, 48)
+FEW = Sizes(2, 4, 2, 1, 777, 64)
+
+
+@pytest.fixture(autouse=True)
+def _prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(monkeypatch)
+
+
+def close(own: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether a result is about as far from the exact one as eager's."""
+    same = own.double() == exact
+    error, usual = (
+        float(torch.where(same, 0, (x.double() - exact).abs()).max()) for x in (own, eager)
+    )
+    largest = float(torch.where(exact.isfinite(), exact.abs(), 0).max())
+    eps = max(torch.finfo(own.dtype).eps, 1e-5 if own.dtype == F32 else 0)
+    return error <= 2 * usual + eps * max(largest, 1.0)
+
+
+# -- the text -----------------------------------------------------------------------------
+
+
+def texts(name: str) -> KernelSource:
+    sizes = Sizes(2, 4, 2, 256, 256, 64)
+    if name == "attention_few_queries":
+        sizes = Sizes(2, 4, 2, 1, 1000, 64)
+        (source,) = sources(attention("alibi", sizes), sizes.tensors(BF16))
+        return source
+    if name == "attention":
+        (source,) = sources(attention("causal", sizes, block=128), sizes.tensors(BF16))
+        return source
+    tensors = tuple(t.requires_grad_() for t in sizes.tensors(BF16))
+    _, queries, keys = sources(attention("causal", sizes, block=128), tensors)
+    return queries if name == "attention_of_queries" else keys
+
+
+NAMES = ["attention", "attention_few_queries", "attention_of_queries", "attention_of_keys"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_text(name: str) -> None:
+    text = texts(name).text
+    path = GOLDEN / "triton" / f"{name}.py"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text(), "renew with UPDATE_GOLDEN=1 if the change is meant"
+    # an address stays in one piece, deep within loops as well
+    assert max(len(each) for each in text.splitlines()) <= 104
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("gpu", ["sm_90", "sm_80", "gfx942"])
+@pytest.mark.parametrize("name", NAMES)
+def test_compiles_for_gpus(name: str, gpu: str) -> None:
+    source = texts(name)
+    kind = "amdgcn" if gpu == "gfx942" else "ptx"
+    code = artifacts(source.text, source.signature, gpu=gpu, kinds=(kind,))[kind]
+    words = {"sm_80": "mma.sync", "gfx942": "v_mfma", "sm_90": "wgmma.mma_async"}
+    if name == "attention_few_queries":
+        words["sm_90"] = "mma.sync"  # 16 rows
+    assert words[gpu] in code, "tensor cores"
+
+
+# -- numerics -----------------------------------------------------------------------------
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(
+    ("sizes", "dtype"), [(ODD, F32), (DEEP, BF16), (FEW, HALF), (Sizes(depth=256), HALF)]
+)
+@pytest.mark.parametrize("name", MODS)
+def test_forward(name: str, sizes: Sizes, dtype: torch.dtype) -> None:
+    function = attention(name, sizes, sums=True)
+    compiled = fusec.compile(function, target="triton")
+    tensors = sizes.tensors(dtype)
+    exact = function(*(t.double() for t in tensors))
+    for own, eager, wanted in zip(compiled(*tensors), function(*tensors), exact, strict=True):
+        assert close(own, eager, wanted)
+    (graph,) = compiled.graphs
+    assert not graph.externs
+    assert not graph.fallback
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(("sizes", "dtype"), [(ODD, F32), (DEEP, BF16), (Sizes(2, 4, 1), HALF)])
+@pytest.mark.parametrize("name", MODS)
+def test_gradients(name: str, sizes: Sizes, dtype: torch.dtype) -> None:
+    function = attention(name, sizes, sums=True)
+    compiled = fusec.compile(function, target="triton")
+    tensors = sizes.tensors(dtype)
+    exact = gradients(function, tensors, F64)
+    eager = gradients(function, tensors, dtype)
+    for own, usual, wanted in zip(gradients(compiled, tensors, dtype), eager, exact, strict=True):
+        assert close(own, usual, wanted)
+    assert not any(graph.externs for graph in compiled.graphs)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", MODS)
+def test_the_bodies_themselves(name: str) -> None:
+    """The interpreter of the IR computes what the kernels do: there is one meaning."""
+    function, tensors = attention(name, ODD, sums=True), ODD.tensors(F32)
+    backend = Interpreted(products=True)
+    found = gradients(torch.compile(function, backend=backend), tensors, F32)
+    for own, wanted in zip(found, gradients(function, tensors, F64), strict=True):
+        assert close(own, own, wanted)
+        assert float((own - wanted).abs().max()) < 1e-4
+
+
+def test_blocks_in_any_order_and_lengths_that_change() -> None:
+    def attend(q: Any, k: Any, v: Any, blocks: Any) -> Any:
+        return flex_attention(q, k, v, block_mask=blocks)
+
+    compiled = fusec.compile(attend, target="triton", dynamic=True)
+    for length in (128, 224):
+        tensors = Sizes(1, 2, 2, length, length, 16).tensors(F32)
+        blocks = create_block_mask(
+            lambda b, h, q, k: (k // 32 + q // 32) % 3 != 1,
+            None,
+            None,
+            length,
+            length,
+            device="cpu",
+            BLOCK_SIZE=32,
+        )
+        wanted = attend(*tensors, blocks)
+        places, counts = blocks.full_kv_indices, blocks.full_kv_num_blocks
+        assert int(counts.max()) > 2
+        for row in range(counts.shape[-1]):
+            count = int(counts[0, 0, row])
+            places[0, 0, row, :count] = places[0, 0, row, :count].flip(0)
+        assert float((compiled(*tensors, blocks) - wanted).abs().max()) < 1e-5
+    (graph,) = compiled.graphs
+    assert not graph.fallback, "one compilation for all lengths"
+
+
+@pytest.mark.parametrize("low", [-float("inf"), torch.finfo(F32).min, -1e31])
+def test_rows_of_large_negative_scores(low: float) -> None:
+    """Of infinite ones nothing is left; of finite ones the mean of all values."""
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return flex_attention(
+            q, k, v, score_mod=lambda s, b, h, i, j: torch.where(j > i + 20, s, low)
+        )
+
+    tensors = Sizes(1, 2, 2, 40, 40, 16).tensors(F32)
+    own = fusec.compile(attend, target="triton")(*tensors)
+    assert float((own - attend(*tensors)).abs().max()) < 1e-5
+
+
+# -- as every kernel ----------------------------------------------------------------------
+
+
+def test_an_edit_is_judged() -> None:
+    sizes = Sizes(1, 2, 2, 64, 64, 16)
+    function = attention("alibi", sizes)
+    compiled = fusec.compile(function, target="triton", keep_inputs=True)
+    compiled(*sizes.tensors(F32))
+    (kernel,) = compiled.kernels.values()
+    assert [t.name for t in kernel.tunables][:2] == ["BLOCK_M", "BLOCK_N"]
+    assert kernel.check(kernel.with_tunables({"BLOCK_M": 16, "BLOCK_N": 16}), timed=False).ok
+    wrong = kernel.source.replace("slopes * ", "2.0 * slopes * ")
+    wrong = wrong.replace("SLOPES * ", "2.0 * SLOPES * ")
+    assert wrong != kernel.source
+    assert not kernel.check(wrong, timed=False).ok
+
+
+def test_what_stays_torchs_own_says_why() -> None:
+    sizes = Sizes(1, 4, 4, 20, 20, 16)
+    tensors = sizes.tensors(F32)
+    on_cpu = fusec.compile(attention("causal", sizes))
+    assert torch.equal(on_cpu(*tensors), attention("causal", sizes)(*tensors))
+    (extern,) = on_cpu.graphs[0].externs
+    assert "on a GPU alone" in extern.reason
+    double = fusec.compile(attention("causal", sizes), target="triton")
+    double(*(t.double() for t in tensors))
+    (extern,) = double.graphs[0].externs
+    assert "float16, bfloat16 or float32" in extern.reason
+
+
+def test_a_captured_tensor_with_a_gradient() -> None:
+    """Its gradient is a result within the results: the call stays torch's own, and works."""
+
+    def attend(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + slopes[h] * (j - i))
+
+    tensors = (*Sizes(1, 4, 4, 20, 20, 16).tensors(F32), torch.rand(4))
+    compiled = fusec.compile(attend, target="triton")
+    found = gradients(compiled, tensors, F32)
+    for own, wanted in zip(found, gradients(attend, tensors, F32), strict=True):
+        assert float((own - wanted).abs().max()) < 1e-3
+    reasons = [extern.reason for graph in compiled.graphs for extern in graph.externs]
+    assert len(reasons) == 1
+    assert "zeros_and_scatter" in reasons[0]
+
+
+def test_no_lists_without_a_mask() -> None:
+    sizes = Sizes(1, 2, 2, 20, 20, 16)
+    compiled = fusec.compile(attention("none", sizes), target="triton")
+    gradients(compiled, sizes.tensors(F32), F32)
+    assert sorted(k.generated.summary.split()[0] for k in compiled.kernels.values()) == [
+        "attention",
+        "gradients",
+        "gradients",
+        "persistent",
+    ]
+    assert not any(graph.externs for graph in compiled.graphs)

@@ -21,6 +21,9 @@ from torch import fx
 from torch._dynamo import exc, symbolic_convert
 
 _SWITCH = "TENSORIFY_PYTHON_SCALARS"
+_READS = frozenset(
+    {"item", "tolist", "_local_scalar_dense.default", "_local_scalar_dense", "float"}
+)
 LOSES_UPDATES = "torch would capture it again without its updates of single float64 numbers"
 
 
@@ -57,11 +60,17 @@ def _is_number(value: object) -> bool:
     )
 
 
+def _reads_number(node: fx.Node) -> bool:
+    """Whether a node makes a Python number of a tensor, as TorchDynamo does of one given."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    is_symbol = isinstance(node.meta.get("example_value"), torch.SymFloat)
+    return is_symbol or (node.op.startswith("call") and name in _READS)
+
+
 @contextmanager
 def looking_for_numbers(module: fx.GraphModule) -> Iterator[None]:
     """Have AOTAutograd look for Python numbers only if a captured graph is given any."""
-    values = (node.meta.get("example_value") for node in module.graph.nodes)
-    if any(isinstance(value, torch.SymFloat) for value in values):
+    if any(_reads_number(node) for node in module.graph.nodes):
         yield
         return
     before = os.environ.get(_SWITCH)

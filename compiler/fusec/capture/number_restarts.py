@@ -12,15 +12,16 @@ an update runs in eager instead of being captured again, and names are forgotten
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import fx
 from torch._dynamo import exc, symbolic_convert
+from torch._functorch._aot_autograd import graph_compile
 
-_SWITCH = "TENSORIFY_PYTHON_SCALARS"
+# Its switch, an environment variable, is read once a process.
+_PASS = "tensorify_python_scalars"
 _READS = frozenset(
     {"item", "tolist", "_local_scalar_dense.default", "_local_scalar_dense", "float"}
 )
@@ -73,15 +74,15 @@ def looking_for_numbers(module: fx.GraphModule) -> Iterator[None]:
     if any(_reads_number(node) for node in module.graph.nodes):
         yield
         return
-    before = os.environ.get(_SWITCH)
-    os.environ[_SWITCH] = "0"
+    before = getattr(graph_compile, _PASS, None)
+    if before is None:  # another release of torch looks for them elsewhere
+        yield
+        return
+    setattr(graph_compile, _PASS, lambda *given: None)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_SWITCH]
-        else:
-            os.environ[_SWITCH] = before
+        setattr(graph_compile, _PASS, before)
 
 
 __all__ = ["LOSES_UPDATES", "Restart", "forget_numbers", "looking_for_numbers", "loses_updates"]

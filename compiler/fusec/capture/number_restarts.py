@@ -12,15 +12,19 @@ an update runs in eager instead of being captured again, and names are forgotten
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import fx
 from torch._dynamo import exc, symbolic_convert
+from torch._functorch._aot_autograd import graph_compile
 
-_SWITCH = "TENSORIFY_PYTHON_SCALARS"
+# Its switch, an environment variable, is read once a process.
+_PASS = "tensorify_python_scalars"
+_READS = frozenset(
+    {"item", "tolist", "_local_scalar_dense.default", "_local_scalar_dense", "float"}
+)
 LOSES_UPDATES = "torch would capture it again without its updates of single float64 numbers"
 
 
@@ -57,22 +61,28 @@ def _is_number(value: object) -> bool:
     )
 
 
+def _reads_number(node: fx.Node) -> bool:
+    """Whether a node makes a Python number of a tensor, as TorchDynamo does of one given."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    is_symbol = isinstance(node.meta.get("example_value"), torch.SymFloat)
+    return is_symbol or (node.op.startswith("call") and name in _READS)
+
+
 @contextmanager
 def looking_for_numbers(module: fx.GraphModule) -> Iterator[None]:
     """Have AOTAutograd look for Python numbers only if a captured graph is given any."""
-    values = (node.meta.get("example_value") for node in module.graph.nodes)
-    if any(isinstance(value, torch.SymFloat) for value in values):
+    if any(_reads_number(node) for node in module.graph.nodes):
         yield
         return
-    before = os.environ.get(_SWITCH)
-    os.environ[_SWITCH] = "0"
+    before = getattr(graph_compile, _PASS, None)
+    if before is None:  # another release of torch looks for them elsewhere
+        yield
+        return
+    setattr(graph_compile, _PASS, lambda *given: None)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_SWITCH]
-        else:
-            os.environ[_SWITCH] = before
+        setattr(graph_compile, _PASS, before)
 
 
 __all__ = ["LOSES_UPDATES", "Restart", "forget_numbers", "looking_for_numbers", "loses_updates"]

@@ -99,3 +99,13 @@ def test_optimizers_of_a_single_number(name: str) -> None:
         found.append([parameter.detach(), *optimizer.state[parameter].values()])
     # where it is compiled, whatever the backend, Adam corrects its means in float32
     torch.testing.assert_close(found[1], found[0], rtol=1e-6, atol=1e-6)
+
+
+def test_python_numbers_are_still_made_tensors_of() -> None:
+    """Also once a graph without any was compiled."""
+    compiled = fusec.compile(lambda x, n: x * n)
+    x = torch.randn(40)
+    for number in (2.5, 4.5, 10.0, 10.5):
+        torch.testing.assert_close(compiled(x, number), x * number)
+    assert not compiled.fallbacks
+    assert len(compiled.graphs) == 2

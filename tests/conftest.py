@@ -81,7 +81,7 @@ def verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture(scope="session", autouse=True)
 def fast_halves() -> Iterator[None]:
     """Products of halves are what they are in the tests' text, not what this machine is fast at."""
-    from fusec.graph.products.half_speed import HalfSpeed
+    from fusec.graph.facts.half_speed import HalfSpeed
 
     with pytest.MonkeyPatch.context() as patch:
         speed = HalfSpeed(half=0.01, single=0.02, conversion=0.4)

@@ -165,7 +165,7 @@ class CompiledFunction:
         *,
         apart: Sequence[str] = (),
         together: Sequence[str] = (),
-        loops: Sequence[str] = (),
+        loops: Sequence[str] | None = None,
         strict: bool = True,
     ) -> Rescheduled:
         """Use other fusions or loops from now on; without rules, the compiler's own again.
@@ -176,7 +176,8 @@ class CompiledFunction:
         Args:
             apart: Pairs of computations that must not share a kernel: ``"gelu:layer_norm"``.
             together: Pairs that share one wherever it is legal.
-            loops: How the loops of kernels are to run: ``"softmax: rows prefetch=0"``.
+            loops: How the loops of kernels are to run: ``"softmax: rows prefetch=0"``; None for
+                what is in use.
             strict: Whether a pair that no graph computes is an error, or may come later.
 
         Returns:
@@ -190,9 +191,8 @@ class CompiledFunction:
         """
         from fusec.inspect.reschedule import check_rules, reschedule
 
-        chosen = replace(
-            self.options, apart=tuple(apart), together=tuple(together), loops=tuple(loops)
-        )
+        kept = self.options.loops if loops is None else tuple(loops)
+        chosen = replace(self.options, apart=tuple(apart), together=tuple(together), loops=kept)
         if strict:
             check_rules(self.graphs, (*chosen.apart, *chosen.together, *chosen.loops))
         found = reschedule(self.graphs, chosen, self.options)

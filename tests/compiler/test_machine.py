@@ -11,6 +11,7 @@ import fusec
 from fusec import machine
 from fusec.machine import GpuFacts, HalfSpeed, MachineFacts, current_machine, this_machine, using
 from fusec.options import Options
+from fusec.targets.cpp.toolchain.compiler import find_compiler
 from fusec.targets.triton.plan.choice import kept_in_l2, sms
 
 X86 = MachineFacts("a processor", False, "avx512", False, 64, 32 << 20, True)
@@ -75,7 +76,7 @@ def test_multiprocessors_decide_how_triton_cuts_up() -> None:
 
 
 def test_half_precision_is_as_fast_as_the_machine_says() -> None:
-    from fusec.graph.products.half_speed import half_speed
+    from fusec.graph.facts.half_speed import half_speed
 
     said = HalfSpeed(3.0, 1.0, 0.5)
     with using(replace(X86, half_speed=(("bfloat16", said),))):
@@ -94,6 +95,10 @@ def test_facts_hold_within_the_block_alone() -> None:
 def test_the_process_can_be_taken_for_an_older_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEC_ISA", "sse2")
     assert Options().facts.flags == ("-march=x86-64",)
+    if this_machine().streams:  # x86
+        flags = find_compiler().flags
+        assert "-march=x86-64" in flags
+        assert "-march=native" not in flags
     monkeypatch.setenv("FUSEC_ISA", "nonsense")
     with pytest.raises(ValueError, match="none of avx512"):
         this_machine()

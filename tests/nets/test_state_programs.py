@@ -14,10 +14,18 @@ import pytest
 import torch
 
 import fusec
+from programs.check import CLOSE, TF32
 from programs.contexts import write
 from programs.nodes import Node, StateProgram
 from programs.shrink import repro, shrunk
-from programs.state import _is_right_without_recomputation, compared, problems, run
+from programs.state import (
+    Note,
+    _is_right_without_recomputation,
+    _kind_of,
+    compared,
+    problems,
+    run,
+)
 from support.calls import strict_calls
 
 __all__ = ["strict_calls"]  # a fixture of every test here
@@ -192,3 +200,20 @@ def test_what_a_checkpoint_does_again_is_not_held_against_us(times: int) -> None
 
     found = run(wanted, mine)
     assert _is_right_without_recomputation(wanted, found, "cpu") == (times == 1)
+
+
+def test_only_products_may_have_ten_bits() -> None:
+    """And only on a GPU, where a program lets them."""
+    within = Node('with matmul_precision("medium")', (Node("out = f(a)"),))
+    note = Note((0, 0), "out 0", torch.zeros(()))
+    for body, expected in {
+        "y = torch.tanh(a)": torch.float32,
+        "y = a @ a.mT": TF32,
+        "y = torch.addmm(a.sum(), a, a.t())": TF32,
+        "y = (a @ a.mT).half()  # torch.float16": torch.float16,
+    }.items():
+        wanted = replace(program(body), calls=((within,),))
+        assert _kind_of(wanted, note, "cuda") == expected
+        assert _kind_of(wanted, note, "cpu") != TF32
+        assert _kind_of(program(body), note, "cuda") != TF32
+    assert CLOSE[torch.float32] < CLOSE[TF32] < CLOSE[torch.float16]

@@ -84,7 +84,8 @@ def _case(
         dtype=short(dtype),
         dynamic=dynamic,
     )
-    return Case(run, text)
+    # Where it is compiled, torch.optim corrects means by a float32 tensor, not by Python's numbers.
+    return Case(run, text, asks=True)
 
 
 def again(name: str, number: int, options: dict[str, Any], dtype: str, dynamic: bool) -> int:

@@ -13,7 +13,7 @@ from ops.unit import LIBRARIES
 from support.children import json_lines
 
 Unit = Mapping[str, Any]
-_RIGHT = ("ok", "float64", "rounding")
+_RIGHT = ("ok", "float64", "rounding", "captured")
 # How a sample ran, best first.
 WAYS = ("generated", "extern", "broken off", "refused", "wrong", "crashed")
 
@@ -113,9 +113,7 @@ def fused(found: Iterable[Unit]) -> list[str]:
         ("all operators", units),
         ("without linear algebra, FFT, sparse and sort", inner),
     ):
-        ran = [
-            s for u in chosen for s in u["samples"] if s["verdict"] in ("ok", "float64", "rounding")
-        ]
+        ran = [s for u in chosen for s in u["samples"] if s["verdict"] in _RIGHT]
         whole = sum(not s["externs"] for s in ran)
         share = f"{100 * whole / len(ran):.1f} %" if ran else "-"
         lines.append(f"- {name}: {whole} of {len(ran)} samples have no extern call ({share})")

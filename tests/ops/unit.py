@@ -43,6 +43,7 @@ FORWARD = (
 BACKWARD = (torch.float32, torch.float64, torch.complex64)
 CORNER = (torch.float32, torch.bfloat16, torch.int32, torch.uint8)
 STRIDED = (torch.float32, torch.float16, torch.int64)
+_MOST_COPIED = 1 << 20  # bytes
 DIRECTIONS = {"forward": FORWARD, "backward": BACKWARD, "corner": CORNER, "strided": STRIDED}
 # Operators that ATen's own kernels compute, whatever the compiler.
 LIBRARIES = ("linalg", "fft", "sparse", "sort", "svd", "lu", "cholesky", "qr", "geqrf", "ormqr")
@@ -187,18 +188,36 @@ def raised(value: Any) -> Any:
 
 
 def copy(values: Any) -> Any:
-    """Return copies of tensors; with their strides, gaps and overlaps, where they have such."""
+    """Return copies of tensors; with their strides, gaps and overlaps, where they have such.
+
+    What lies in gaps is copied as well: ``as_strided`` reads it.
+    """
 
     def one(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         with torch.no_grad():
+            if _is_part(value):
+                whole = value.untyped_storage().clone()
+                made = torch.empty(0, dtype=value.dtype, device=value.device)
+                made.set_(whole, value.storage_offset(), value.shape, value.stride())
+                return made.requires_grad_(value.requires_grad)
             made = value.detach().clone()
             if value.layout == torch.strided and made.stride() != value.stride():
                 made = clone_strided(value)
         return made.requires_grad_(value.requires_grad)
 
     return tree_map(one, values)
+
+
+def _is_part(value: torch.Tensor) -> bool:
+    """Whether a tensor has only some of the elements of a memory, which is not large."""
+    if value.layout != torch.strided or type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    there = value.untyped_storage().nbytes()
+    return value.numel() * value.itemsize < there <= _MOST_COPIED and not (
+        value.is_neg() or value.is_conj()
+    )
 
 
 def results(call: Callable[..., Any], values: Any, backward: bool) -> Any:

@@ -12,9 +12,24 @@ from programs.generate import Program
 
 # How far apart elements may be: of their own size and of their tensor's, on top of what eager is
 # off by and of what a change of the inputs in the last place does to them.
-CLOSE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+Kind = torch.dtype | str
+# Products of a GPU whose operands are rounded to ten bits; what they add up is float32.
+TF32 = "tf32"
+CLOSE: dict[Kind, float] = {
+    torch.float64: 1e-9,
+    torch.float32: 2e-5,
+    TF32: 1e-3,
+    torch.float16: 4e-3,
+    torch.bfloat16: 3e-2,
+}
 # Relative change of the inputs that tells unstable elements (near a comparison's edge) from others.
-NUDGE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+NUDGE: dict[Kind, float] = {
+    torch.float64: 1e-12,
+    torch.float32: 1e-6,
+    TF32: 2.0**-11,
+    torch.float16: 1e-3,
+    torch.bfloat16: 8e-3,
+}
 AMPLIFIED = 30.0
 LAYOUT = "layout"
 BASELINE = "aot_eager_decomp_partition"
@@ -164,8 +179,9 @@ def compared(program: Program, before: list[torch.Tensor], eager: Run, mine: Run
 
 def kind_of(source: str, dtypes: Sequence[torch.dtype] = (torch.float32,)) -> torch.dtype:
     """Return the least exact floating-point type of a program."""
-    kinds = {*dtypes} | {dtype for dtype in CLOSE if str(dtype) in source}
-    return max(kinds & CLOSE.keys(), key=CLOSE.__getitem__)
+    known = [kind for kind in CLOSE if isinstance(kind, torch.dtype)]
+    kinds = [kind for kind in known if kind in dtypes or str(kind) in source]
+    return max(kinds, key=CLOSE.__getitem__)
 
 
 def _reference(program: Program, before: list[torch.Tensor], nudge: float) -> Run | None:
@@ -180,7 +196,7 @@ def differences(
     got: torch.Tensor,
     exact: torch.Tensor | None,
     near: Sequence[torch.Tensor],
-    kind: torch.dtype,
+    kind: Kind,
     amplified: float = AMPLIFIED,
 ) -> list[str]:
     """Return how a tensor differs from eager's.
@@ -252,4 +268,4 @@ def _sharing(eager: Run, mine: Run) -> list[str]:
     ]
 
 
-__all__ = ["differences", "kind_of", "problems"]
+__all__ = ["TF32", "Kind", "differences", "kind_of", "problems"]

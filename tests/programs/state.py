@@ -13,7 +13,7 @@ import torch
 
 import fusec
 from programs import prelude
-from programs.check import BASELINE, LAYOUT, NUDGE, differences, kind_of
+from programs.check import BASELINE, LAYOUT, NUDGE, TF32, Kind, differences, kind_of
 from programs.nodes import StateProgram, space_of
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -22,6 +22,8 @@ Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 NUDGES = (1.0, -1.0, 2.0)
 AMPLIFIED = 6.0
 LEFT = "state afterwards"
+# What multiplies matrices: operators, and modules, most of which have linear layers.
+_PRODUCTS = re.compile(r"@|\bm[01]\(|\blinear\(|\b(add|b)?mm\(|\beinsum\(|attention\(")
 # Graphs that run in eager as they should.
 EXPECTED = (
     "whose memory holds other numbers",
@@ -292,7 +294,7 @@ def _compared(
 
 
 def _references(
-    program: StateProgram, device: str, kind: torch.dtype, recomputes: bool
+    program: StateProgram, device: str, kind: Kind, recomputes: bool
 ) -> list[list[Note]]:
     """Return exact runs: of the inputs, and of inputs that are changed a little."""
     return [
@@ -315,12 +317,13 @@ def _tensor_at(notes: Sequence[Note], place: int, like: Note) -> torch.Tensor | 
     return value.detach() if isinstance(value, torch.Tensor) else None
 
 
-def _kind_of(program: StateProgram, note: Note, device: str) -> torch.dtype:
+def _kind_of(program: StateProgram, note: Note, device: str) -> Kind:
     """Return the least exact type that a value may be computed in."""
     text = _text_of(program, note)
     kind = kind_of(text)
-    if device != "cpu" and "matmul_precision" in text and kind in (torch.float64, torch.float32):
-        return torch.float16  # products have TF32's ten bits, wherever they are computed
+    exact = kind in (torch.float64, torch.float32)
+    if device != "cpu" and "matmul_precision" in text and exact and _PRODUCTS.search(text):
+        return TF32  # wherever in the program they are computed
     return kind
 
 

@@ -24,7 +24,7 @@ from fusec.targets.triton.toolchain import simulate
 
 Tensors = tuple[torch.Tensor, ...]
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625])
-DOCUMENTS = (torch.arange(400) // 37).to(torch.int32)
+DOCUMENTS = (torch.arange(1000) // 37).to(torch.int32)
 
 
 def causal(b: Any, h: Any, q: Any, k: Any) -> Any:

@@ -36,6 +36,13 @@ from fusec.capture.graph_inputs import (
     needs_eager,
     updated_inputs,
 )
+from fusec.capture.number_restarts import (
+    LOSES_UPDATES,
+    Restart,
+    forget_numbers,
+    looking_for_numbers,
+    loses_updates,
+)
 from fusec.capture.result_modes import mixes_modes, result_modes
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
@@ -141,13 +148,18 @@ class Backend:
                         compiler.direct.forget_epilogue()
                 elif compiler.forward is not None and not graph.fallback:
                     graph.record(recorded_call(graph.compiled, compiler.forward))
-            except BaseException:
+            except BaseException as error:
                 # Also how AOTAutograd asks TorchDynamo to capture once more.
+                if isinstance(error, Restart) and loses_updates(module):
+                    forget_numbers()
+                    graph.run_in_eager(f"it runs in eager: {LOSES_UPDATES}")
+                    return graph
                 self.graphs.remove(graph)
                 raise
             finally:
                 graph.stages = tuple(stages)
                 self.clock = time.perf_counter()
+            forget_numbers()
             native.prepare()  # not earlier: where it has to be built, that takes a compiler's time
             return graph
 
@@ -202,7 +214,7 @@ class _GraphCompiler:
         changes: dict[str, Any] = {"backward_pass_autocast": "off"}
         if hasattr(functorch_config, _ASK_FOR_BOTH):
             changes[_ASK_FOR_BOTH] = True  # what becomes of it is up to ``_backward_compiler``
-        with functorch_config.patch(changes):
+        with functorch_config.patch(changes), looking_for_numbers(self.graph.eager):
             compiled = aot_module_simplified(
                 module,
                 inputs,

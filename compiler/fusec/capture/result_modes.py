@@ -32,15 +32,17 @@ class ResultModes:
         unknown: What autograd does not know: computed from such views of what it does not know.
         inference: What is made in inference mode.
         recorded: Whether there are results with a history though autograd is off at the call.
+        leaves: Whether the graph leaves the inference mode that it may be called in.
     """
 
     unrecorded: tuple[int, ...] = ()
     unknown: tuple[int, ...] = ()
     inference: tuple[int, ...] = ()
     recorded: bool = False
+    leaves: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.unrecorded or self.unknown or self.inference or self.recorded)
+        return self != ResultModes()
 
     def around(self, compiled: Callable[..., Any], eager: fx.GraphModule) -> Callable[..., Any]:
         """Return a graph's compiled form with results as in eager.
@@ -55,7 +57,8 @@ class ResultModes:
         def call(*inputs: Any) -> Any:
             if torch.is_inference_mode_enabled():
                 # All that is made is an inference tensor, whatever autograd is switched to within.
-                return eagerly(*inputs) if self.recorded else compiled(*inputs)
+                special = self.recorded or self.leaves
+                return eagerly(*inputs) if special else compiled(*inputs)
             with recording():
                 results = list(compiled(*inputs))
             for position in self.unrecorded:
@@ -82,10 +85,16 @@ def result_modes(module: fx.GraphModule, records: bool) -> ResultModes:
     results = _results(module)
     inference = _made_in_inference_mode(module, records)
     made = [i for i, value in results.items() if _storage(value) in inference]
+    recorded = not records and any(value.grad_fn is not None for value in results.values())
+    if not records and not recorded:
+        leaves = any(
+            name_of(node) == ENTER and node.args[:1] == (False,) for node in module.graph.nodes
+        )
+        # nothing has a history anyway
+        return ResultModes(inference=tuple(made), leaves=leaves)
     bases, lost = _views_without_history(module)
     unrecorded = [i for i, value in results.items() if _is_lost(value, bases) and i not in made]
     unknown = [i for i, value in results.items() if lost and not value.requires_grad]
-    recorded = not records and any(value.grad_fn is not None for value in results.values())
     return ResultModes(
         tuple(unrecorded),
         tuple(i for i in unknown if i not in made and i not in unrecorded),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from fusec.devices import is_gpu
-from fusec.graph.products.half_speed import half_speed
+from fusec.graph.facts.half_speed import half_speed
 from fusec.machine import current_machine
 
 # Products that take this many times as long as float32's are slow: less may be noise.

@@ -11,6 +11,7 @@ is why ``x * 0`` and ``x + 0`` stay (``-0.0 + 0`` is ``0.0``) while ``x * 1`` go
 from __future__ import annotations
 
 import math
+from typing import TypeGuard
 
 import torch
 
@@ -41,9 +42,6 @@ from fusec.ir.node import (
     source_line,
 )
 from fusec.ir.scalars import COMPARISONS, RANDOM_BITS, RANDOM_WORD, SCALARS, Scalar
-
-# What an operation costs beside an addition, where that is more.
-EXPENSIVE = {name: scalar.cost for name, scalar in SCALARS.items() if scalar.cost > 1}
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -297,10 +295,14 @@ def checked_place(index: Node, size: Expr, *, wrap: bool = True, what: str = "in
     return check(inside, index, f"{what} out of range")
 
 
+def is_check(node: Node) -> TypeGuard[Op]:
+    """Whether a node is a check at run time."""
+    return isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
+
+
 __all__ = [
     "CHECK_PREFIX",
     "COMPARISONS",
-    "EXPENSIVE",
     "RANDOM_BITS",
     "RANDOM_WORD",
     "Cast",
@@ -319,6 +321,7 @@ __all__ = [
     "guard_loads",
     "index_value",
     "indirect",
+    "is_check",
     "load",
     "logical_and",
     "logical_not",

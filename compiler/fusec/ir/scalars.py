@@ -7,9 +7,9 @@ rounding and padding, and the writers of all targets.
 How a target spells an operation follows from the entry: an ``infix`` sign, or a function.  C++
 finds the function by the operation's name in its own library (``targets/cpp/mathlib``), for each
 type, or else in C's library by the ``c_name``; Triton among its helpers
-(``targets/triton/text/helpers.py``), or else in CUDA's library.  Where a language means something
-else by a sign or a function than torch, the target has a rule of its own:
-``targets/cpp/text/expressions.py``, ``targets/triton/text/expressions.py``.
+(``targets/triton/text/helpers.py``), or else in CUDA's library; plain C++ among its helpers, or
+else in C's library.  Where a language means something else by a sign or a function than torch, the
+target has a rule of its own, in its ``expressions.py``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Scalar:
         domain: From where to where a float has a result that is a number; NaN outside.
         cost: What it costs beside an addition: decides what may be computed twice.
         infix: The sign between its arguments, where C++ and Python both have one for it.
-        c_name: What C's library, and CUDA's, call it; empty where they have it not.
+        c_name: What C's library, and CUDA's, call it on floats; empty where they have it not.
         on_bool: The operation that it is on bools.
         smooth: Whether a small relative error of its arguments stays a small one.
         scaling: Whether a relative error passes as it is.
@@ -119,7 +119,10 @@ _add(
     scaling=True, identity=1, interval=intervals.divided, word="quotient",
 )  # fmt: skip
 _add("neg", 1, NUMBERS, smooth=True, scaling=True, keeps_zero=True, interval=intervals.negated)
-_add("abs", 1, NUMBERS, smooth=True, scaling=True, keeps_zero=True, interval=intervals.absolute)
+_add(
+    "abs", 1, NUMBERS, c_name="fabs", smooth=True, scaling=True, keeps_zero=True,
+    interval=intervals.absolute,
+)  # fmt: skip
 _add("sign", 1, NUMBERS, keeps_zero=True)
 _add(
     "maximum", 2, ALL, on_bool="logical_or", smooth=True, commutes=True,
@@ -151,12 +154,12 @@ _function("log2", domain=(0, math.inf))
 _function("log10", domain=(0, math.inf))
 _function("log1p", domain=(-1, math.inf), smooth=True, keeps_zero=True)
 _function("sqrt", cost=4, domain=(0, math.inf), smooth=True, keeps_zero=True)
-_function("rsqrt", cost=5, domain=(0, math.inf), smooth=True)
+_function("rsqrt", cost=5, c_name="", domain=(0, math.inf), smooth=True)
 _function("tanh", smooth=True, keeps_zero=True)
 _function("sigmoid", c_name="", smooth=True)
 _function("erf", smooth=True, keeps_zero=True)
 _function("erfc")
-_function("erfinv", domain=(-1, 1))
+_function("erfinv", c_name="", domain=(-1, 1))
 _function("sin", keeps_zero=True)
 _function("cos")
 _function("tan", keeps_zero=True)
@@ -180,9 +183,8 @@ _function("copysign", 2, cost=1)
 _function("nextafter", 2, cost=1)
 _function("fmax", 2, cost=1)
 _function("fmin", 2, cost=1)
-_add("isnan", 1, FLOATS, gives=torch.bool)
-_add("isinf", 1, FLOATS, gives=torch.bool)
-_add("signbit", 1, FLOATS, gives=torch.bool)
+for _name in ("isnan", "isinf", "signbit"):
+    _function(_name, cost=1, gives=torch.bool)
 
 # -- bits and conditions ------------------------------------------------------------------
 

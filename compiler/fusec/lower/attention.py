@@ -120,12 +120,13 @@ class BlockMask:
         if not isinstance(mask, Subgraph):
             raise NotLowered("the mask is no traced function")
         if rows >= UNBLOCKED and columns >= UNBLOCKED:
-            pairs = [None] * 4
+            pairs = [None, None, None, None]
         elif pairs[0] is None:
             raise NotLowered("the mask has no blocks")
         elif rows % LEAST_BLOCK or columns % LEAST_BLOCK:
             raise NotLowered(f"a block of {rows} x {columns} is no tile of tensor cores")
-        return BlockMask(*pairs, rows, columns, mask)
+        partial, full, partial_queries, full_queries = pairs
+        return BlockMask(partial, full, partial_queries, full_queries, rows, columns, mask)
 
 
 def _number(value: object) -> int:
@@ -240,7 +241,8 @@ def flex_attention(
         most,
     )
     places = ((*row, at(loops.width)), row, row)
-    stores, results = [], []
+    stores: list[Store] = []
+    results: list[TensorValue | None] = []
     hint = lowering.hint
     for number, (node, place) in enumerate(zip(found, places, strict=True)):
         if number and lowering.wanted is not None and number not in lowering.wanted:
@@ -251,7 +253,7 @@ def flex_attention(
         stores.append(Store(buffer.name, place, node))
         results.append(lowering.from_buffer(buffer))
     axes = (loops.batch, loops.head, loops.query)
-    reduced = (loops.width, loops.key, loops.depth)
+    reduced: tuple[Symbol, ...] = (loops.width, loops.key, loops.depth)
     if mask.partial is not None:
         reduced = (*reduced, loops.block)
     lowering.hint = hint
@@ -298,8 +300,10 @@ def require_kernel(lowering: Lowering, *tensors: TensorValue) -> None:
 
 
 _UNNAMED = re.compile(r"(primals|tangents|alias|detach|getitem|arg)_?\d*(_\d+)?")
-_LISTS = ("kv_counts", "kv_blocks", "full_kv_counts", "full_kv_blocks")
-_LISTS += ("q_counts", "q_blocks", "full_q_counts", "full_q_blocks")
+_LISTS = (
+    "kv_counts kv_blocks full_kv_counts full_kv_blocks "
+    "q_counts q_blocks full_q_counts full_q_blocks"
+).split()
 
 
 def call_by_role(lowering: Lowering, tensors: dict[str, TensorValue | None]) -> None:
@@ -400,9 +404,12 @@ def positions(lowering: Lowering, loops: Loops, device: torch.device) -> list[Te
     """Return batch, head, query and key as the integers that a function is given."""
     found = []
     for axis in (loops.batch, loops.head, loops.query, loops.key):
-        node = index_value(at(axis), torch.int32)
-        found.append(TensorValue((), torch.int32, device, lambda index, node=node: node))
+        found.append(_number_of(index_value(at(axis), torch.int32), device))
     return found
+
+
+def _number_of(node: Node, device: torch.device) -> TensorValue:
+    return TensorValue((), node.dtype, device, lambda index: node)
 
 
 def call(lowering: Lowering, function: Subgraph, values: Sequence[object]) -> Node:

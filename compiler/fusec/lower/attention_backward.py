@@ -1,9 +1,10 @@
-"""The gradients of ``flex_attention``: three bodies, each a kernel of its own.
+"""The gradients of ``flex_attention``: two bodies, each a kernel of its own.
 
-What a row's gradient and its result have in common is summed up first; then the gradient of the
-queries goes along the keys, and that of keys and values along the queries that see them, of all
-heads that share them.  Both compute the weights again, from the sums that forward has kept::
+The gradient of the queries goes along the keys, that of keys and values along the queries that see
+them, of all heads that share them.  Both compute the weights again, from the sums that forward has
+kept; the first one also keeps for the second what a row's weights have in common::
 
+    common = sum(out * gradient)
     weight = exp2(score_mod(score) * log2(e) - sums)
     of_score = joint(score, weight * (dot(gradient, value) - common))
     of_query = dot(of_score, key) * scale
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusec.ir import ops
-from fusec.ir.body import Body, Buffer, Store, new_axes
+from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, const, dot, reduce, rewrite
 from fusec.lower.attention import (
@@ -53,7 +54,8 @@ class _Given:
         value: Likewise.
         gradient: Of the result.
         sums: The log2 of each row's sum.
-        common: What is taken from the gradient of each weight of a row.
+        out: The forward's result.
+        gradient_of_sums: Of the rows' sums, where those have one.
         score_mod: The user's function.
         joint: Its gradient, given that of its result.
         scale: What products are times.
@@ -66,7 +68,8 @@ class _Given:
     value: TensorValue
     gradient: TensorValue
     sums: TensorValue
-    common: TensorValue
+    out: TensorValue
+    gradient_of_sums: TensorValue | None
     score_mod: Subgraph
     joint: Subgraph
     scale: float
@@ -101,15 +104,15 @@ def flex_attention_backward(
     query, key, value, gradient = (lowering.realize(each) for each in (query, key, value, gradient))
     roles = {"query": query, "key": key, "value": value, "gradient": gradient}
     call_by_role(lowering, {**roles, "out": out, "log2_of_sums": sums})
-    common = _common(lowering, out, gradient, gradient_of_sums)
-    sums = lowering.realize(sums)
+    sums, out = lowering.realize(sums), lowering.realize(out)
     given = _Given(
         query,
         key,
         value,
         gradient,
         sums,
-        common,
+        out,
+        gradient_of_sums,
         score_mod,
         joint,
         scale,
@@ -118,8 +121,8 @@ def flex_attention_backward(
     )
     mask = BlockMask.of(block_mask)
     call_lists_by_role(lowering, mask)
-    of_query = _of_queries(lowering, given, mask)
-    of_key, of_value = _of_keys(lowering, given, mask)
+    of_query, common = _of_queries(lowering, given, mask)
+    of_key, of_value = _of_keys(lowering, given, mask, common)
     return of_query, of_key, of_value, (None,) * len(score_buffers)
 
 
@@ -131,26 +134,17 @@ def _new_buffer(lowering: Lowering, meta: ResultMeta, name: str) -> Buffer:
     return buffer
 
 
-def _common(
-    lowering: Lowering,
-    out: TensorValue,
-    gradient: TensorValue,
-    gradient_of_sums: TensorValue | None,
-) -> TensorValue:
-    """Emit the sum of each row's result times its gradient."""
-    meta = dense_meta(out.shape[:3], F32, out.device)
-    buffer = _new_buffer(lowering, meta, "common")
-    axes, reduced = new_axes(out.shape[:3]), new_axes(out.shape[3:], "e")
-    row = tuple(at(axis) for axis in axes)
-    place = (*row, at(reduced[0]))
-    product = ops.binary("mul", out.compute(place), gradient.compute(place))
-    total = reduce("sum", product, reduced, F32)
-    if gradient_of_sums is not None:
+def _common(given: _Given, loops: Loops) -> Node:
+    """Return the sum of a row's result times its gradient."""
+    row = (at(loops.batch), at(loops.head), at(loops.query))
+    place = (*row, at(loops.width))
+    product = ops.binary("mul", given.out.compute(place), given.gradient.compute(place))
+    total = reduce("sum", product, (loops.width,), F32)
+    if given.gradient_of_sums is not None:
         # sums are in base 2
-        own = ops.cast(gradient_of_sums.at(row), F32)
+        own = ops.cast(given.gradient_of_sums.at(row), F32)
         total = ops.binary("sub", total, ops.binary("mul", own, const(1 / math.log(2), F32)))
-    lowering.emit(Body(axes, reduced, (Store(buffer.name, row, total),)))
-    return lowering.from_buffer(buffer)
+    return total
 
 
 @dataclass(frozen=True)
@@ -162,7 +156,7 @@ class _Weights:
 
 
 def _weights(
-    lowering: Lowering, given: _Given, loops: Loops, scores: Scores, over: Symbol
+    lowering: Lowering, given: _Given, loops: Loops, scores: Scores, common: Node
 ) -> _Weights:
     """Return the weight of a score, and the score's gradient.
 
@@ -171,7 +165,7 @@ def _weights(
         given: What is read.
         loops: The loops.
         scores: The scores.
-        over: The loop along a value.
+        common: What is taken from the gradient of each weight of a row.
     """
     row = (at(loops.batch), at(loops.head), at(loops.query))
     plain = scores.modified is scores.score and given.scale > 0
@@ -186,10 +180,10 @@ def _weights(
     weight = ops.unary("exp2", exponent)
     if scores.kept is not None:
         weight = ops.where(scores.kept, weight, nothing)
-    gradient = given.gradient.at((*row, at(over)))
-    key_row = (at(loops.batch), _shared_head(loops, given), at(loops.key), at(over))
-    of_weight = dot(gradient, given.value.at(key_row), (over,), F32, float32_precision())
-    of_modified = ops.binary("mul", weight, ops.binary("sub", of_weight, given.common.at(row)))
+    gradient = given.gradient.at((*row, at(loops.width)))
+    key_row = (at(loops.batch), _shared_head(loops, given), at(loops.key), at(loops.width))
+    of_weight = dot(gradient, given.value.at(key_row), (loops.width,), F32, float32_precision())
+    of_modified = ops.binary("mul", weight, ops.binary("sub", of_weight, common))
     device, dtype = given.query.device, given.query.dtype
     places = positions(lowering, loops, device)
     values = [
@@ -216,8 +210,10 @@ def _shared_head(loops: Loops, given: _Given) -> Expr:
     return at(loops.head) // (heads // shared)
 
 
-def _of_queries(lowering: Lowering, given: _Given, mask: BlockMask) -> TensorValue:
-    """Emit the gradient of the queries."""
+def _of_queries(
+    lowering: Lowering, given: _Given, mask: BlockMask
+) -> tuple[TensorValue, TensorValue]:
+    """Emit the gradient of the queries; return it, and what a row's weights have in common."""
     count = Expr.of(1) if mask.partial is None else mask.partial[1].shape[-1]
     loops = Loops.of(given.query, given.key, given.value, count)
     scores = scores_of(
@@ -231,7 +227,8 @@ def _of_queries(lowering: Lowering, given: _Given, mask: BlockMask) -> TensorVal
         given.score_buffers,
         given.mask_buffers,
     )
-    weights = _weights(lowering, given, loops, scores, loops.width)
+    common = _common(given, loops)
+    weights = _weights(lowering, given, loops, scores, common)
     column = Symbol("c", "axis", given.query.shape[3])
     place = (at(loops.batch), _shared_head(loops, given), at(loops.key), at(column))
     left = ops.cast(weights.of_score, given.key.dtype)
@@ -240,14 +237,19 @@ def _of_queries(lowering: Lowering, given: _Given, mask: BlockMask) -> TensorVal
     row = (at(loops.batch), at(loops.head), at(loops.query), at(column))
     buffer = _new_buffer(lowering, lowering.meta(0), "of_query")
     store = Store(buffer.name, row, lowering.round(found, given.query.dtype))
-    reduced = (column, loops.key, loops.depth, loops.width)
+    reduced: tuple[Symbol, ...] = (column, loops.key, loops.depth, loops.width)
     if mask.partial is not None:
         reduced = (*reduced, loops.block)
-    lowering.emit(Body((loops.batch, loops.head, loops.query), reduced, (store,)))
-    return lowering.from_buffer(buffer)
+    meta = dense_meta(given.query.shape[:3], F32, given.query.device)
+    kept = _new_buffer(lowering, meta, "common")
+    stores = (store, Store(kept.name, row[:3], common))
+    lowering.emit(Body((loops.batch, loops.head, loops.query), reduced, stores))
+    return lowering.from_buffer(buffer), lowering.from_buffer(kept)
 
 
-def _of_keys(lowering: Lowering, given: _Given, mask: BlockMask) -> tuple[TensorValue, TensorValue]:
+def _of_keys(
+    lowering: Lowering, given: _Given, mask: BlockMask, common: TensorValue
+) -> tuple[TensorValue, TensorValue]:
     """Emit the gradients of keys and values."""
     turned = mask.turned()
     count = Expr.of(1) if turned.partial is None else turned.partial[1].shape[-1]
@@ -263,11 +265,13 @@ def _of_keys(lowering: Lowering, given: _Given, mask: BlockMask) -> tuple[Tensor
         given.score_buffers,
         given.mask_buffers,
     )
-    weights = _weights(lowering, given, loops, scores, loops.width)
+    kept = common.at((at(loops.batch), at(loops.head), at(loops.query)))
+    weights = _weights(lowering, given, loops, scores, kept)
     heads, shared = given.query.shape[1].constant, given.key.shape[1].constant
     assert heads is not None
     assert shared is not None
-    head, query_head, summed = loops.head, at(loops.head), (loops.query,)
+    head, query_head = loops.head, at(loops.head)
+    summed: tuple[Symbol, ...] = (loops.query,)
     values: tuple[Node, ...] = (weights.weight, weights.of_score)
     if heads != shared:
         # a head of queries is one of those that share a head of keys
@@ -294,7 +298,7 @@ def _of_keys(lowering: Lowering, given: _Given, mask: BlockMask) -> tuple[Tensor
         value = lowering.round(node, given.key.dtype)
         stores.append(Store(buffer.name, (*row, at(column)), value))
         results.append(lowering.from_buffer(buffer))
-    reduced = (depth, width, *summed, loops.depth, loops.width)
+    reduced: tuple[Symbol, ...] = (depth, width, *summed, loops.depth, loops.width)
     if turned.partial is not None:
         reduced = (*reduced, loops.block)
     lowering.emit(Body((loops.batch, head, loops.key), reduced, tuple(stores)))

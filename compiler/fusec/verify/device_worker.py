@@ -32,7 +32,8 @@ _MARGIN = 64 << 10
 _LARGEST_MARGIN = 16 << 20
 _HEARTBEAT = 5.0
 
-# After these the context answers every call with the same error.
+# After these the context answers every call with the same error. torch hands on CUDA's errors in
+# words alone.
 _STICKY = (
     "illegal memory access",
     "misaligned address",

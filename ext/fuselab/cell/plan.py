@@ -253,7 +253,7 @@ class _Facts:
 
 def _split(statements: list[ast.stmt], facts: _Facts) -> tuple[Segment, ...]:
     only_definitions = bool(_defines(statements))
-    groups: list[tuple[Kind, str, list[ast.stmt]]] = []
+    groups: list[tuple[Kind, tuple[str, ...], list[ast.stmt]]] = []
     for statement in statements:
         why = _why_plain(statement)
         if not why and only_definitions:
@@ -262,14 +262,13 @@ def _split(statements: list[ast.stmt], facts: _Facts) -> tuple[Segment, ...]:
         if kind == "fused" and is_broken_loop(statement, facts.broken):
             kind = "loop"
         if groups and kind == groups[-1][0] != "loop":
-            known = groups[-1][1]
-            both = known if why in known else f"{known}, {why}"
-            groups[-1] = (kind, both, [*groups[-1][2], statement])
+            groups[-1] = (kind, (*groups[-1][1], why), [*groups[-1][2], statement])
         else:
-            groups.append((kind, why, [statement]))
+            groups.append((kind, (why,), [statement]))
     segments: list[Segment] = []
     pieces = 0
-    for index, (kind, why, group) in enumerate(groups):
+    for index, (kind, reasons, group) in enumerate(groups):
+        why = ", ".join(dict.fromkeys(reasons))
         if kind == "loop":
             segments.append(_loop(group[0], facts, pieces))
             pieces += len(segments[-1].pieces)

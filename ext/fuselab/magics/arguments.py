@@ -43,6 +43,16 @@ def pairs(text: str) -> tuple[str, ...]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def loop_rules(text: str) -> tuple[str, ...]:
+    """Read rules about loops separated by semicolons."""
+    from fusec.rule_text import read_loop_rules  # imports the compiler
+
+    try:
+        return read_loop_rules(text.strip("'\""))  # IPython leaves the quotation marks
+    except FusecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def passes(text: str) -> tuple[str, ...]:
     """Read names of passes over the graph, separated by commas."""
     from fusec.graph.pipeline import check_without  # imports the compiler

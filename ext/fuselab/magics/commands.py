@@ -32,7 +32,16 @@ from fuselab.display.pages import subjects
 from fuselab.display.pages.page import Page
 from fuselab.errors import UnknownName
 from fuselab.exporting import export
-from fuselab.magics.arguments import explained, identifier, is_number, names, pairs, passes, seconds
+from fuselab.magics.arguments import (
+    explained,
+    identifier,
+    is_number,
+    loop_rules,
+    names,
+    pairs,
+    passes,
+    seconds,
+)
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.progress import Progress
 from fuselab.session.session import CellOptions, Frontend, Session
@@ -151,6 +160,14 @@ class FuseMagics(Magics):
         help="Computations that share a kernel wherever that is legal, however little it saves.",
     )
     @argument(
+        "--loops",
+        type=loop_rules,
+        default=(),
+        metavar="RULES",
+        help="How the loops of kernels are to run, whatever the heuristics say: "
+        '"softmax: rows prefetch=0"; the stage of the kernels shows what was decided.',
+    )
+    @argument(
         "--without",
         type=passes,
         default=(),
@@ -196,6 +213,7 @@ class FuseMagics(Magics):
             gpu=args.gpu or self.gpu,
             apart=args.apart,
             together=args.together,
+            loops=args.loops,
             without=args.without,
             out=args.out,
         )

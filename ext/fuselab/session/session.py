@@ -57,6 +57,7 @@ class CellOptions:
         gpu: Architecture that Triton kernels are cross-compiled for without a GPU.
         apart: Pairs of computations that must not share a kernel: ``gelu:layer_norm``.
         together: Pairs that share one wherever it is legal.
+        loops: How the loops of kernels are to run: ``softmax: rows prefetch=0``.
         without: Passes over the graph that are left out.
         out: The only names that land, or None for all.
     """
@@ -70,6 +71,7 @@ class CellOptions:
     gpu: str = "sm_90"
     apart: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
+    loops: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     out: tuple[str, ...] | None = None
 

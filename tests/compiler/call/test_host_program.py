@@ -183,3 +183,13 @@ def test_a_call_as_a_function_of_whole_buffers() -> None:
     function, buffers = function_of_buffers(program, step, {})
     given = dict(zip(program.inputs, (x, w), strict=True))
     torch.testing.assert_close(function(*(given[name] for name in buffers)), x.t() @ w[:, 2:6])
+
+
+def test_numbers_and_words_are_written_as_they_are() -> None:
+    """Only what has no text of its own is a constant beside the text."""
+    compiled = fusec.compile(lambda x: torch.topk(x, 3, -1, True, False)[0])
+    compiled(torch.randn(4, 8))
+    host = compiled.graphs[0].parts[0].state.host
+    assert "3, -1, True, False" in host.text
+    plain = (bool, int, float, str, type(None))
+    assert not [value for value in host.constants.values() if isinstance(value, plain)]

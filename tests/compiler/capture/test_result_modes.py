@@ -143,6 +143,10 @@ def a_view() -> torch.Tensor:
     return torch.arange(16.0).div(8).reshape(4, 4).requires_grad_()
 
 
+def without_gradient() -> torch.Tensor:
+    return torch.arange(16.0).div(8).reshape(4, 4).clone()
+
+
 def outcome(
     function: Callable[..., Any], context: str, make: Callable[[], torch.Tensor]
 ) -> Iterator[object]:
@@ -162,7 +166,7 @@ def outcome(
 
 
 @pytest.mark.sample(12)
-@pytest.mark.parametrize("make", [a_leaf, a_view], ids=["leaf", "view"])
+@pytest.mark.parametrize("make", [a_leaf, a_view, without_gradient], ids=["leaf", "view", "plain"])
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_results_are_recorded_as_in_eager(

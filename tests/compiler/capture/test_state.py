@@ -17,7 +17,7 @@ import fusec
 from fusec.call import native
 from fusec.call.eager_graph import run_eagerly
 from fusec.call.input_check import UnexpectedInput
-from fusec.graph.products.half_speed import HalfSpeed
+from fusec.graph.facts.half_speed import HalfSpeed
 from fusec.memory.readable import Unreadable
 from support.calls import strict_calls
 

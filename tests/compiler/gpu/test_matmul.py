@@ -48,7 +48,8 @@ def test_functions(name: str) -> None:
     function, make, _ = FUNCTIONS[name]
     tensors = [t.cuda() for t in make()]
     exact = function(*(t.double() if t.is_floating_point() else t for t in tensors))
-    compiled = fusec.compile(function, matmul="template")
+    # attention as it is written here would be ATen's, which is faster
+    compiled = fusec.compile(function, matmul="template", without=("written_attention",))
     near(compiled(*tensors), function(*tensors), exact)
     assert not compiled.graphs[0].externs
 

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusec
 from fusec.graph.convolutions.channels_last import CHANNELS_LAST, turn_channels_inward
-from fusec.graph.products.half_speed import HalfSpeed
+from fusec.graph.facts.half_speed import HalfSpeed
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ import torch
 
 import fusec
 from fusec.graph import choices
-from fusec.graph.products import half_speed as speeds
-from fusec.graph.products.half_speed import HalfSpeed
+from fusec.graph.facts import half_speed as speeds
+from fusec.graph.facts.half_speed import HalfSpeed
 
 HALVES = (torch.bfloat16, torch.float16)
 

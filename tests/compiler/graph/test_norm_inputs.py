@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fusec
-from fusec.graph.products.half_speed import HalfSpeed
+from fusec.graph.facts.half_speed import HalfSpeed
 
 HALVES = [torch.float16, torch.bfloat16]
 Function = Callable[[torch.Tensor], torch.Tensor]

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusec
-from fusec.graph.products.half_speed import HalfSpeed
+from fusec.graph.facts.half_speed import HalfSpeed
 from fusec.graph.products.widened_halves import widen_products
 
 HALVES = (torch.bfloat16, torch.float16)

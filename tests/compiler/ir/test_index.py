@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 
@@ -169,3 +170,18 @@ def test_what_is_added_to_a_dividend_is_less_than_the_divisor() -> None:
         assert (i + more) // 3 == (i + more % 3) // 3 + more // 3
         assert (i + more) % 3 == (i + more % 3) % 3
     assert str((5 * i) // 3) == "((i * 5) // 3)"
+
+
+def test_a_place_in_a_shape_that_is_empty_somewhere() -> None:
+    _, k = axis("k", 6)
+    assert unflatten(k, (2, 0, 3)) == (Expr.of(0), Expr.of(0), Expr.of(0))
+    assert unflatten(k, (0, 3)) == (Expr.of(0), Expr.of(0))
+    assert unflatten(k, (2, 3)) == (k // 3, k % 3)
+
+
+def test_remainders_join_until_nothing_is_left_to_join() -> None:
+    """What two terms come to may join with a third one."""
+    _, k = axis("k", 96)
+    parts = [k % 4, k // 4 % 3 * 4, k // 12 % 2 * 12, k // 24 * 24]
+    for order in itertools.permutations(parts):
+        assert sum(order, Expr.of(0)) == k

@@ -75,6 +75,7 @@ class TestFuse:
             "cuda_graphs": False,
             "gpu": "gfx942",
             "apart": (),
+            "loops": (),
             "without": (),
             "together": (),
         }

@@ -8,6 +8,7 @@ import pytest
 from IPython.core.completer import provisionalcompleter
 
 import fuselab
+from fusec.target_api.registry import NAMES
 from support.shell import run
 
 MAGICS = (
@@ -117,7 +118,7 @@ def test_config_shows_and_sets(
     text = capsys.readouterr().out
     for name in ("target", "gpu", "tune_seconds", "measure_seconds", "check"):
         assert f"FuseMagics.{name}=" in text
-    assert "Choices: any of ['auto', 'cpp', 'triton']" in text
+    assert f"Choices: any of {list(NAMES)}" in text
     magics = named.magics_manager.registry["FuseMagics"]
     run(named, "%config FuseMagics.target = 'cpp'")
     run(named, "%config FuseMagics.check = False")
@@ -126,5 +127,5 @@ def test_config_shows_and_sets(
     assert named.compiler.functions[-1].options["target"] == "cpp"
     assert named.session.cells["third"].verdict is None
     run(named, "%config FuseMagics.target = 'cuda'")
-    assert "any of ['auto', 'cpp', 'triton'], not the str 'cuda'" in caplog.text
+    assert f"any of {list(NAMES)}, not the str 'cuda'" in caplog.text
     assert magics.target == "cpp"

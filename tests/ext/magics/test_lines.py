@@ -105,6 +105,17 @@ def test_passes_are_left_out_in_the_cell(real: Any) -> None:
         run(real, "%%fuse --without compare_once\ny = x * 2")
 
 
+def test_loops_run_as_the_cell_asks(real: Any) -> None:
+    source = "y = torch.softmax(x * 2, -1)"
+    run(real, f'%%fuse --name six --target cpp --loops "softmax: keep_rows=0" \n{source}')
+    (graph,) = fuselab.cells["six"].graphs
+    (stage,) = (each for each in graph.stages if each.name == "emit")
+    assert "keep_rows: left out (as you asked)" in stage.text
+    assert "kind: " in stage.text
+    with pytest.raises(UsageError, match="softmax' is not known"):
+        run(real, f"%%fuse --loops softmax\n{source}")
+
+
 def test_a_schedule_from_the_panel_survives_the_next_run(real: Any) -> None:
     source = "%%fuse -q --name one\ny = torch.tanh(x)\nz = y.sum(0)"
     cell = fuselab.cells["one"]

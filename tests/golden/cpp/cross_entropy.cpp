@@ -16,10 +16,10 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
     for (int64_t i0 = 0; i0 < 5; ++i0) {
         // line 5: loss = cross_entropy(logits, target, reduction="none")
         const int64_t target_val = target[i0];
-        const int64_t chosen = target_val < 0 ? wrap_add(target_val, 5000) : target_val;
-        const bool valid = (chosen >= 0) & (chosen < 5000);
+        const int64_t wrapped = target_val < 0 ? wrap_add(target_val, 5000) : target_val;
+        const bool valid = (wrapped >= 0) & (wrapped < 5000);
         if (!valid) failed = 1;
-        const int64_t checked = valid ? chosen : 0;
+        const int64_t checked = valid ? wrapped : 0;
         const float logits_val = logits[i0 * 5000 + checked];
         float row_max = -INFINITY;
         int row_max_nan = row_max != row_max;
@@ -55,8 +55,8 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
             float chunk_sum = 0.0f;
             alignas(64) float chunk_sum_lanes[LINE] = {};
             {
-                const auto block = [&](int64_t r0_line, int64_t count,
-                    auto mark) __attribute__((always_inline)) {
+                const auto block = [&](int64_t r0_line, int64_t count, auto mark)
+                    __attribute__((always_inline)) {
                     alignas(64) decltype(mark) marks[LINE];
                     #pragma GCC ivdep
                     for (int64_t lane = 0; lane < count; ++lane) {

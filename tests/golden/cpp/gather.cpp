@@ -13,10 +13,10 @@ extern "C" int gather(const int64_t* __restrict__ which, const float* __restrict
     for (int64_t i0 = 0; i0 < 33; ++i0) {
         // line 1: y = table[which] * 2
         const int64_t which_val = which[i0];
-        const int64_t chosen = which_val < 0 ? wrap_add(which_val, 10) : which_val;
-        const bool valid = (chosen >= 0) & (chosen < 10);
+        const int64_t wrapped = which_val < 0 ? wrap_add(which_val, 10) : which_val;
+        const bool valid = (wrapped >= 0) & (wrapped < 10);
         if (!valid) failed = 1;
-        const int64_t checked = valid ? chosen : 0;
+        const int64_t checked = valid ? wrapped : 0;
         #pragma omp simd reduction(max : failed)
         for (int64_t i1 = 0; i1 < 20; ++i1) {
             out[i0 * 20 + i1] = table[i1 + checked * 20] * 2.0f;

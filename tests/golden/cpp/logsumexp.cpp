@@ -50,8 +50,8 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
         float row_sum = 0.0f;
         alignas(64) float row_sum_lanes[LINE] = {};
         {
-            const auto block = [&](int64_t r0_line, int64_t count,
-                auto mark) __attribute__((always_inline)) {
+            const auto block = [&](int64_t r0_line, int64_t count, auto mark)
+                __attribute__((always_inline)) {
                 alignas(64) float x_f32[LINE];
                 fx_to_floats(x_f32, &x[i0 * 300 + r0_line], count);
                 alignas(64) decltype(mark) marks[LINE];

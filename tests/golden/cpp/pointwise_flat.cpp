@@ -18,8 +18,8 @@ extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restr
     for (int64_t i0_block = 0; i0_block < 100003; i0_block += BLOCK) {
         const int64_t i0_end = at_most(i0_block + BLOCK, 100003);
         {
-            const auto block = [&](int64_t i0_line, int64_t count,
-                auto mark) __attribute__((always_inline)) {
+            const auto block = [&](int64_t i0_line, int64_t count, auto mark)
+                __attribute__((always_inline)) {
                 ahead<LINE>(&a[i0_line + 512]);
                 ahead<LINE>(&b[i0_line + 512]);
                 ahead_to_write<LINE>(&out[i0_line + 512]);

@@ -16,8 +16,8 @@ extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restr
     #pragma omp parallel for num_threads(threads)
     for (int64_t i0 = 0; i0 < 300; ++i0) {
         {
-            const auto block = [&](int64_t i1_line, int64_t count,
-                auto mark) __attribute__((always_inline)) {
+            const auto block = [&](int64_t i1_line, int64_t count, auto mark)
+                __attribute__((always_inline)) {
                 ahead<LINE>(&a[i0 * 333 + i1_line + 666]);
                 ahead<LINE>(&b[i0 * 333 + i1_line + 666]);
                 ahead_to_write<LINE>(&out[i0 * 333 + i1_line + 666]);

@@ -20,10 +20,10 @@ extern "C" int scatter_add(const float* __restrict__ grad, const int64_t* __rest
         for (int64_t i0 = 0; i0 < 400; ++i0) {
             // line 1: table_grad[which] += grad
             const int64_t which_val = which[i0];
-            const int64_t chosen = which_val < 0 ? wrap_add(which_val, 50) : which_val;
-            const bool valid = (chosen >= 0) & (chosen < 50);
+            const int64_t wrapped = which_val < 0 ? wrap_add(which_val, 50) : which_val;
+            const bool valid = (wrapped >= 0) & (wrapped < 50);
             if (!valid) failed = 1;
-            const int64_t checked = valid ? chosen : 0;
+            const int64_t checked = valid ? wrapped : 0;
             #pragma omp simd
             for (int64_t i1 = i1_block; i1 < i1_end; ++i1) {
                 table_grad[i1 + checked * 700] += grad[i0 * 700 + i1];

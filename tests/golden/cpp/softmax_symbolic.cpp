@@ -48,8 +48,8 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
             float chunk_sum = 0.0f;
             alignas(64) float chunk_sum_lanes[LINE] = {};
             {
-                const auto block = [&](int64_t r0_line, int64_t count,
-                    auto mark) __attribute__((always_inline)) {
+                const auto block = [&](int64_t r0_line, int64_t count, auto mark)
+                    __attribute__((always_inline)) {
                     ahead<LINE>(&x[s1 * i0 + r0_line + 512]);
                     alignas(64) decltype(mark) marks[LINE];
                     #pragma GCC ivdep
@@ -72,8 +72,8 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         }
         const float row_sum = (float)row_total;
         {
-            const auto block = [&](int64_t r0_line, int64_t count,
-                auto mark) __attribute__((always_inline)) {
+            const auto block = [&](int64_t r0_line, int64_t count, auto mark)
+                __attribute__((always_inline)) {
                 ahead<LINE>(&x[s1 * i0 + r0_line + 512]);
                 ahead_to_write<LINE>(&out[s1 * i0 + r0_line + 512]);
                 alignas(64) decltype(mark) marks[LINE];

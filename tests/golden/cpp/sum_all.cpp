@@ -22,8 +22,8 @@ extern "C" int sum_all(const float* __restrict__ x, float* __restrict__ out, int
             float chunk_sum = 0.0f;
             alignas(64) float chunk_sum_lanes[LINE] = {};
             {
-                const auto block = [&](int64_t r1_line,
-                    int64_t count) __attribute__((always_inline)) {
+                const auto block = [&](int64_t r1_line, int64_t count)
+                    __attribute__((always_inline)) {
                     #pragma GCC ivdep
                     for (int64_t lane = 0; lane < count; ++lane) {
                         const int64_t r1 = r1_line + lane;

@@ -13,8 +13,8 @@ extern "C" int wave(const float* __restrict__ x, float* __restrict__ out, int64_
     #pragma omp parallel for num_threads(threads)
     for (int64_t i0 = 0; i0 < 30; ++i0) {
         {
-            const auto block = [&](int64_t i1_line, int64_t count,
-                auto mark) __attribute__((always_inline)) {
+            const auto block = [&](int64_t i1_line, int64_t count, auto mark)
+                __attribute__((always_inline)) {
                 int far = 0;
                 #pragma omp simd reduction(| : far)
                 for (int64_t i1 = i1_line; i1 < i1_line + count; ++i1) {

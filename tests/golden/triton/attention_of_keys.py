@@ -27,7 +27,7 @@ NUM_STAGES = 2  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
 
 
 @triton.jit
-def op2(
+def op1(
     full_q_counts_ptr,
     full_q_blocks_ptr,
     q_counts_ptr,
@@ -160,7 +160,7 @@ def launch(
     of_value,
 ):
     """Run on the current device and stream; the tensors are as when it was made."""
-    op2[(triton.cdiv(256, BLOCK_N) * 4,)](
+    op1[(triton.cdiv(256, BLOCK_N) * 4,)](
         full_q_counts,
         full_q_blocks,
         q_counts,

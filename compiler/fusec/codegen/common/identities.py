@@ -1,15 +1,30 @@
-"""What a reduction over nothing is: the number from which a running one starts, in any language."""
+"""Reductions, scans and updates in any language: what they start from, and how they combine."""
 
 from __future__ import annotations
 
 import torch
 
-from fusec.ir.node import Number
+from fusec.ir.node import Number, Reduce
 
 # A sum of exp(x - largest) that is carried with the largest in one pass.
 ONLINE_SUM = "online_sum"
 # A sum of squared distances from the mean that is carried with the sum in one pass.
 SQUARES = "squares"
+# What each of them is carried with.
+CARRIED_WITH = {ONLINE_SUM: "max", SQUARES: "sum"}
+
+# By which operation two results of a kind become one; an update's kinds, too.
+COMBINES = {
+    "sum": "add",
+    "add": "add",
+    "prod": "mul",
+    "mul": "mul",
+    "max": "maximum",
+    "min": "minimum",
+    "any": "logical_or",
+    "all": "logical_and",
+    "xor": "logical_xor",
+}
 
 
 def identity(kind: str, dtype: torch.dtype) -> Number:
@@ -32,4 +47,18 @@ def identity(kind: str, dtype: torch.dtype) -> Number:
     return info.min if largest else info.max
 
 
-__all__ = ["ONLINE_SUM", "SQUARES", "identity"]
+def padding_value(node: Reduce) -> Number:
+    """Return what stands for elements outside the row: for a sum of exponentials, exp's zero."""
+    if node.kind == ONLINE_SUM:
+        return float("-inf")
+    return identity(node.kind, node.args[0].dtype)
+
+
+__all__ = [
+    "CARRIED_WITH",
+    "COMBINES",
+    "ONLINE_SUM",
+    "SQUARES",
+    "identity",
+    "padding_value",
+]

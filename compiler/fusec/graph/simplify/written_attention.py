@@ -138,7 +138,7 @@ def _is_idle(node: fx.Node) -> bool:
     if node.target is not F.dropout:
         return False
     given = {**dict(zip(("input", "p", "training"), node.args, strict=False)), **node.kwargs}
-    return given.get("training", True) is False or given.get("p", 0.5) == 0
+    return given.get("training", True) is False or bool(given.get("p", 0.5) == 0)
 
 
 def _is_over_rows(node: fx.Node) -> bool:
@@ -154,16 +154,18 @@ def _scaled(node: Any, inner: bool = False) -> tuple[float, fx.Node | None]:
     """Return by which number a node is scaled, and what is; likewise 1 and the node itself."""
     scale = 1.0
     while isinstance(node, fx.Node) and len(node.users) == 1 and len(node.args) == 2:
+        left: Any
+        right: Any
         left, right = node.args
         if _calls(node, _MULTIPLICATIONS) and isinstance(left, (int, float)):
             left, right = right, left
         number = isinstance(right, (int, float)) and not isinstance(right, bool)
-        if not number or not 1e-6 < abs(right) < 1e6:  # type: ignore[arg-type,operator]
+        if not number or not 1e-6 < abs(right) < 1e6:
             break
         if _calls(node, _DIVISIONS):
-            scale /= right  # type: ignore[operator]
+            scale /= right
         elif _calls(node, _MULTIPLICATIONS):
-            scale *= right  # type: ignore[operator]
+            scale *= right
         else:
             break
         node = left

@@ -37,9 +37,10 @@ def round_norm_inputs(module: fx.GraphModule) -> int:
     """
     marked = 0
     for node in module.graph.nodes:
-        if _packet(node) in _STATISTICS:
+        source = node.args[0] if node.args else None
+        if _packet(node) in _STATISTICS and isinstance(source, fx.Node):
             alone = _is_alone(node)
-            for each in _makers(node.args[0]):
+            for each in _makers(source):
                 if alone and each.op == "call_function":
                     each.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
                 if each.op == "call_function" and _is_half(each) and ROUNDED not in each.meta:
@@ -87,7 +88,8 @@ def _makers(node: fx.Node) -> Iterator[fx.Node]:
 
 def _is_alone(node: fx.Node) -> bool:
     """Whether each element is a group by itself: a last place is all that a gradient is made of."""
-    given, results = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
+    source, results = node.args[0], node.meta.get("val")
+    given = source.meta.get("val") if isinstance(source, fx.Node) else None
     mean = results[1] if isinstance(results, (tuple, list)) and len(results) > 1 else None
     if not isinstance(given, torch.Tensor) or not isinstance(mean, torch.Tensor):
         return False

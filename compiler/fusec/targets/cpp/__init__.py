@@ -4,7 +4,7 @@
 time, in passes; rows that also add to sums of the columns; columns side by side; many short rows
 side by side; long rows in parts; scatters. What they share:
 
-- ``loops/cache_blocks.py`` cuts the innermost loop into blocks of a few cache lines, keeping a
+- ``plan/cache_blocks.py`` cuts the innermost loop into blocks of a few cache lines, keeping a
   result a lane; ``memory/prefetch.py`` says what a block asks the memory for before it is needed.
 - ``memory/loop_tables.py`` keeps what only the innermost loop decides; ``loops/row_reuse.py``
   keeps rows that several rows of the result are made from, and hands them on.
@@ -16,8 +16,14 @@ side by side; long rows in parts; scatters. What they share:
   disagrees about the fastest axis.
 - ``vector/moderate_angles.py`` gives a block a quick form where its angles are moderate;
   ``vector/interleave.py`` has costly loops take four vectors side by side;
-  ``vector/running_sums.py`` adds up running sums by vectors.
+  ``loops/running_sums.py`` adds up running sums by vectors.
 
 ``plan/`` decides, with every heuristic in ``plan/choices.py``; ``toolchain/`` builds and loads.
+
+A kernel reads so: first what it computes and its loops; the functions that it calls stand in a
+block at the end, each behind those that it needs, under the name of a header that the text
+includes near its top (``fusec/helper_block.py``). Compilers, and exported files, get the block
+where it is included, with the lines numbered as they are in the text.
+
 The maths is told of in ``mathlib/README.md``.
 """

@@ -11,10 +11,12 @@ from fusec.codegen.common.patterns import half_form, index_nodes, replace_values
 from fusec.codegen.common.relaxed_maths import coarse_nodes, relaxed_nodes
 from fusec.codegen.common.signatures import body_sizes, identifier, make_signature
 from fusec.codegen.common.traffic import read_bytes, written_bytes
+from fusec.helper_block import HEAD, INCLUDE
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr
 from fusec.ir.node import Node, Op, Reduce, Scan, op
-from fusec.kernel import KernelSource
+from fusec.kernel import KernelSource, Signature
+from fusec.targets.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.loops.columns import write_columns
 from fusec.targets.cpp.loops.pointwise import write_pointwise
 from fusec.targets.cpp.loops.row_and_column import write_crossed
@@ -23,10 +25,9 @@ from fusec.targets.cpp.loops.scatter import write_updates
 from fusec.targets.cpp.loops.short_rows import write_narrow
 from fusec.targets.cpp.loops.split_reductions import write_pieces
 from fusec.targets.cpp.plan.choose import plan_loops
+from fusec.targets.cpp.plan.loop_plan import LoopPlan
 from fusec.targets.cpp.plan.unit_axes import without_unit_axes
 from fusec.targets.cpp.plan.wanted import Wanted
-from fusec.targets.cpp.text.dtypes import C_TYPES, ELEMENT_TYPES
-from fusec.targets.cpp.text.helper_block import HEAD, INCLUDE
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.support import END, STREAM, helper_texts
 from fusec.targets.cpp.text.writer import Writer
@@ -82,17 +83,11 @@ def emit_cpp(
     body = _use_patterns(body)
     signature, names = make_signature(body, buffers, _RESERVED)
     body = without_unit_axes(body)
-    taken = {argument.name for argument in signature.arguments} | _RESERVED
-    size_names = {}
-    for symbol in body_sizes(body, buffers):
-        size_names[symbol] = identifier(symbol.name, taken, "n")
-    entry = identifier(name, set(), "kernel")
     plan = plan_loops(body, buffers, Wanted(strategy, settings))
-    kernel = Kernel(
-        body, buffers, names, signature, size_names, streamed=plan.streamed, wanted=plan.wanted
-    )
+    kernel = _kernel(body, buffers, names, signature, plan)
+    entry = identifier(name, set(), "kernel")
     scope = Scope(kernel)
-    scope.taken = taken | {entry}
+    scope.taken = {*names.values(), *kernel.size_names.values(), *_RESERVED, entry}
 
     code = Writer(1)
     if kernel.checked:
@@ -121,6 +116,22 @@ def emit_cpp(
         plan=str(plan),
         alternatives=tuple(plan.alternatives()),
     )
+
+
+def _kernel(
+    body: Body,
+    buffers: Mapping[str, Buffer],
+    names: Mapping[str, str],
+    signature: Signature,
+    plan: LoopPlan,
+) -> Kernel:
+    """Return the kernel to be written: with names for its sizes."""
+    taken = {argument.name for argument in signature.arguments} | _RESERVED
+    sizes = {}
+    for symbol in body_sizes(body, buffers):
+        sizes[symbol] = identifier(symbol.name, taken, "n")
+    streamed, wanted = plan.streamed, plan.wanted
+    return Kernel(body, buffers, names, signature, sizes, streamed=streamed, wanted=wanted)
 
 
 def _assemble(kernel: Kernel, code: Writer, entry: str, label: str, summary: str) -> Writer:

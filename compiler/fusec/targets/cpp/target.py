@@ -69,7 +69,7 @@ class Cpp(LibraryTarget):
 
     def whole_text(self, text: str) -> str:
         """Return a text with its helpers where it includes them."""
-        from fusec.targets.cpp.text.helper_block import with_helpers
+        from fusec.helper_block import with_helpers
 
         return with_helpers(text)
 

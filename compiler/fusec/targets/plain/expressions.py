@@ -9,11 +9,24 @@ from dataclasses import dataclass
 import numpy
 import torch
 
+from fusec.codegen.common.expressions import Grammar, Sign, Spelled, from_left, joined, meaning
 from fusec.ir.node import Number
-from fusec.ir.ops import RANDOM_BITS, RANDOM_WORD
+from fusec.ir.scalars import RANDOM_BITS, RANDOM_WORD
 
-# How strongly an expression binds, as C++ has it; the first binds most.
-ATOM, UNARY, PRODUCT, SUM, COMPARE, EQUAL, BIT_AND, BIT_XOR, BIT_OR, AND, OR, CHOICE = range(12)
+# How strongly C++ binds, weakest first.
+CHOICE, OR, AND, BIT_OR, BIT_XOR, BIT_AND, EQUAL, COMPARE, SUM, PRODUCT, UNARY, ATOM = range(12)
+# Beyond what the language asks for: readers know the precedence of sums and products.
+_GRAMMAR: Grammar = (
+    dict.fromkeys("+-", from_left(SUM))
+    | dict.fromkeys("*/", from_left(PRODUCT))
+    | dict.fromkeys(("<", "<=", ">", ">="), Sign(COMPARE, SUM, SUM))
+    | dict.fromkeys(("==", "!="), Sign(EQUAL, SUM, SUM))
+    | {"&": Sign(BIT_AND, UNARY, UNARY), "^": Sign(BIT_XOR, UNARY, UNARY)}
+    | {"|": Sign(BIT_OR, UNARY, UNARY)}
+    | {"&&": Sign(AND, EQUAL, EQUAL), "||": Sign(OR, EQUAL, EQUAL)}
+)
+# Signs that say more in C++ than those of the table.
+_SIGNS = {"logical_and": "&&", "logical_or": "||", "logical_xor": "!="}
 
 HALVES = {torch.float16: "half", torch.bfloat16: "bfloat16"}
 TYPES = {
@@ -40,65 +53,19 @@ class UnsupportedNode(TypeError):
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(Spelled):
     """C++ text of a value.
 
     Attributes:
         text: The text.
-        level: How strongly it binds.
+        strength: How strongly it binds.
         reads: Whether it reads memory, which a store may change.
     """
 
-    text: str
-    level: int = ATOM
+    strength: int = ATOM
     reads: bool = False
 
-    def within(self, level: int) -> str:
-        """Return the text for a place that takes what binds as strongly as ``level``."""
-        return self.text if self.level <= level else f"({self.text})"
 
-
-_INFIX = {
-    "add": ("+", SUM),
-    "sub": ("-", SUM),
-    "mul": ("*", PRODUCT),
-    "truediv": ("/", PRODUCT),
-    "lt": ("<", COMPARE),
-    "le": ("<=", COMPARE),
-    "gt": (">", COMPARE),
-    "ge": (">=", COMPARE),
-    "eq": ("==", EQUAL),
-    "ne": ("!=", EQUAL),
-    "bitwise_and": ("&", BIT_AND),
-    "bitwise_xor": ("^", BIT_XOR),
-    "bitwise_or": ("|", BIT_OR),
-    "logical_and": ("&&", AND),
-    "logical_or": ("||", OR),
-    "logical_xor": ("!=", EQUAL),
-}
-# What arithmetic on bool means in torch.
-_BOOL = {
-    "add": "logical_or",
-    "mul": "logical_and",
-    "maximum": "logical_or",
-    "minimum": "logical_and",
-    "bitwise_and": "logical_and",
-    "bitwise_or": "logical_or",
-    "bitwise_xor": "logical_xor",
-    "sub": "logical_xor",
-    "bitwise_not": "logical_not",
-}
-# Functions of the standard library, for float and double.
-_STANDARD = {
-    **{
-        name: f"std::{name}"
-        for name in "exp exp2 expm1 log log2 log10 log1p sqrt tanh erf erfc sin cos tan sinh cosh "
-        "asin acos atan asinh acosh atanh lgamma floor ceil trunc atan2 copysign hypot nextafter "
-        "isnan isinf signbit pow fmod".split()
-    },
-    "abs": "std::fabs",
-    "round": "std::nearbyint",  # of two as near, the even one
-}
 # Helpers, for real numbers and for integers.
 _REAL = {
     "maximum": "larger",
@@ -132,7 +99,7 @@ def operation(
     """Return scalar maths.
 
     Args:
-        name: Of ``ir.ops.SCALAR_OPS``.
+        name: Of ``ir.scalars.SCALARS``.
         kinds: The arguments' types.
         dtype: The result's.
         args: The arguments' texts.
@@ -157,8 +124,10 @@ def operation(
             use,
         )
         return result if dtype == torch.bool else conversion(torch.float32, dtype, result, use)
-    if kind == torch.bool:
-        name = _BOOL.get(name, name)
+    scalar = meaning(name, kind)
+    if scalar is None:
+        raise UnsupportedNode(f"{name} of {kind} has no plain C++")
+    name = scalar.name
     if name == "logical_not":
         return Text(f"!{args[0].within(UNARY)}", UNARY, reads)
     if name in (RANDOM_BITS, RANDOM_WORD):
@@ -170,16 +139,18 @@ def operation(
         return _narrow(Text(f"~{args[0].within(ATOM)}", UNARY, reads), dtype)
     if name == "rsqrt":
         return Text(f"{literal(1, kind)} / std::sqrt({args[0].text})", PRODUCT, reads)
-    if name in _INFIX:
-        return _narrow(_infix(name, args, reads), dtype)
+    sign = _SIGNS.get(name, scalar.infix)
+    if sign:
+        made = joined(_GRAMMAR, sign, *args)
+        return _narrow(Text(made.text, made.strength, reads), dtype)
     real = kind.is_floating_point
-    if real and name in _STANDARD:
-        return _call(_STANDARD[name], args, reads)
     if real and name in _IN_DOUBLE:
         use(_IN_DOUBLE[name])
         wide = [conversion(kind, torch.float64, args[0], use)]
         return conversion(torch.float64, dtype, _call(_IN_DOUBLE[name], wide, reads), use)
     helper = (_REAL if real else _INTEGER).get(name)
+    if helper is None and real and scalar.c_name:
+        return _call(f"std::{scalar.c_name}", args, reads)
     if helper is None:
         raise UnsupportedNode(f"{name} of {kind} has no plain C++")
     use(helper)
@@ -189,20 +160,6 @@ def operation(
 
 def _call(function: str, args: Sequence[Text], reads: bool) -> Text:
     return Text(f"{function}({', '.join(arg.text for arg in args)})", ATOM, reads)
-
-
-def _infix(name: str, args: Sequence[Text], reads: bool) -> Text:
-    sign, level = _INFIX[name]
-    left, right = args
-    if level in (PRODUCT, SUM):  # a + (b + c) is another sum than a + b + c
-        before, after = left.within(level), right.within(level - 1)
-    elif level in (COMPARE, EQUAL):
-        before, after = left.within(SUM), right.within(SUM)
-    elif level in (AND, OR):
-        before, after = left.within(EQUAL), right.within(EQUAL)
-    else:
-        before, after = left.within(UNARY), right.within(UNARY)
-    return Text(f"{before} {sign} {after}", level, reads)
 
 
 def _narrow(value: Text, dtype: torch.dtype) -> Text:
@@ -263,18 +220,4 @@ def literal(value: Number, dtype: torch.dtype) -> str:
     return f"{text}f" if dtype == torch.float32 else text
 
 
-def lowest(dtype: torch.dtype) -> str:
-    """Return the number that no other is below."""
-    if dtype == torch.bool:
-        return "false"
-    return "-INFINITY" if dtype.is_floating_point else literal(torch.iinfo(dtype).min, dtype)
-
-
-def highest(dtype: torch.dtype) -> str:
-    """Return the number that no other is above."""
-    if dtype == torch.bool:
-        return "true"
-    return "INFINITY" if dtype.is_floating_point else literal(torch.iinfo(dtype).max, dtype)
-
-
-__all__ = ["Text", "UnsupportedNode", "conversion", "highest", "literal", "lowest", "operation"]
+__all__ = ["Text", "UnsupportedNode", "conversion", "literal", "operation"]

@@ -200,7 +200,8 @@ static T shift_left(T x, T count)
 template <typename T>
 static T shift_right(T x, T count)
 {
-    return (T)(x >> (count < 0 || count >= (T)(8 * sizeof(T)) ? (T)(8 * sizeof(T) - 1) : count));
+    if (count < 0 || count >= (T)(8 * sizeof(T))) return x < 0 ? (T)-1 : (T)0;
+    return (T)(x >> count);
 }
 
 //@ name: to_integer

@@ -12,11 +12,13 @@ from contextlib import AbstractContextManager, ExitStack
 
 import torch
 
+from fusec.codegen.common.identities import COMBINES, identity
 from fusec.codegen.common.reduction_passes import Pass, plan_passes
 from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol, flatten
 from fusec.ir.node import Node, Op, Reduce, Scan, indirect_nodes
-from fusec.ir.ops import CHECK_PREFIX, EXPENSIVE
+from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.scalars import cost_of
 from fusec.targets.plain.expressions import (
     EQUAL,
     SUM,
@@ -24,9 +26,7 @@ from fusec.targets.plain.expressions import (
     Text,
     UnsupportedNode,
     conversion,
-    highest,
     literal,
-    lowest,
     operation,
 )
 from fusec.targets.plain.values import Values, ValueWriter
@@ -44,8 +44,6 @@ _WORDS = {
     "argmin": "place",
     "logsumexp": "log_sum",
 }
-_COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
-_FOLD = {"sum": "add", "prod": "mul", "any": "logical_or", "all": "logical_and", "xor": "ne"}
 
 
 class Loops(ValueWriter):
@@ -105,7 +103,7 @@ class Loops(ValueWriter):
         """Whether a value is computed no more often than it has to be."""
         if isinstance(node, Op):
             check = node.name.startswith(CHECK_PREFIX)
-            return check or EXPENSIVE.get(node.name, 1) >= _COSTLY
+            return check or cost_of(node.name) >= _COSTLY
         return False
 
     # -- rows -------------------------------------------------------------------------------
@@ -182,11 +180,7 @@ class Loops(ValueWriter):
         if kind.startswith("arg"):
             self.writer.line(f"int64_t {place} = 0;", node.source)
             best = self.name("largest" if kind == "argmax" else "smallest")
-        first = literal(1 if kind in ("prod", "all") else 0, dtype)
-        if kind.endswith("max"):
-            first = lowest(dtype)
-        elif kind.endswith("min"):
-            first = highest(dtype)
+        first = literal(identity(kind, dtype), dtype)
         self.writer.line(f"{TYPES[dtype]} {best or place} = {first};", node.source)
         return place, best
 
@@ -216,7 +210,7 @@ class Loops(ValueWriter):
             self.writer.line(f"{place} {sign}= {value.text};", node.source)
         else:
             both = [Text(place), value]
-            text = operation(_FOLD[kind], [kept, kept], kept, both, self.use)
+            text = operation(COMBINES[kind], [kept, kept], kept, both, self.use)
             self.writer.line(f"{place} = {text.text};", node.source)
 
     # -- scans ------------------------------------------------------------------------------
@@ -228,9 +222,7 @@ class Loops(ValueWriter):
                 continue
             kind = node.kind.removeprefix("arg")
             kept, second = self.kept_type(node), ""
-            first = literal(1 if kind == "prod" else 0, kept)
-            if kind in ("max", "min", "logsumexp"):
-                first = highest(kept) if kind == "min" else lowest(kept)
+            first = literal(identity("max" if kind == "logsumexp" else kind, kept), kept)
             word = "largest" if kind == "logsumexp" else _WORDS[kind]
             place = self.name(f"{word}_so_far")
             self.writer.line(f"{TYPES[kept]} {place} = {first};", node.source)
@@ -256,7 +248,7 @@ class Loops(ValueWriter):
                 self.writer.line(f"{place} {sign}= {value.text};", node.source)
             else:
                 both = [Text(place), value]
-                text = operation(_FOLD[kind], [kept, kept], kept, both, self.use)
+                text = operation(COMBINES[kind], [kept, kept], kept, both, self.use)
                 self.writer.line(f"{place} = {text.text};", node.source)
             result = conversion(kept, node.dtype, Text(place), self.use)
         elif kind == "logsumexp":
@@ -325,7 +317,7 @@ class Loops(ValueWriter):
             self.writer.line(f"{guard}{target} += {value.text};", source)
             return
         there = Text(f"{target} != 0", EQUAL, True) if dtype == torch.bool else Text(target)
-        combine = _COMBINE.get(store.mode, "add")
+        combine = COMBINES[store.mode]
         text = operation(combine, [dtype, dtype], dtype, [there, value], self.use)
         self.writer.line(f"{guard}{target} = {text.text};", source)
 

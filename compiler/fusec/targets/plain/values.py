@@ -25,6 +25,7 @@ from fusec.ir.node import (
     indirect_nodes,
 )
 from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.scalars import word_of
 from fusec.targets.cpp.text.writer import Writer
 from fusec.targets.plain.expressions import (
     ATOM,
@@ -43,19 +44,14 @@ from fusec.targets.plain.expressions import (
 _LONGEST = 48  # characters that are written into what uses them
 _LETTERS = "ijklmnpqrstuvw"
 _ASSIGNED = re.compile(r"^(?:return\s+)?([A-Za-z_]\w*)\s*(?::[^=]+)?=[^=]")
+# Words of plain kernels alone.
 _OPERATIONS = {
     "add": "total",
-    "sub": "difference",
-    "mul": "product",
-    "truediv": "quotient",
     "neg": "negated",
-    "where": "chosen",
     "rsqrt": "scale",
     "sqrt": "root",
     "maximum": "larger_one",
     "minimum": "smaller_one",
-    "logical_and": "both",
-    "logical_or": "either",
     "logical_not": "negation",
     "lt": "is_less",
     "le": "is_less",
@@ -150,16 +146,16 @@ class ValueWriter:
                 continue
             text = self.scan(node, values) if isinstance(node, Scan) else self.text(node, values)
             often = uses[node] > 1 and not isinstance(node, Const)
-            place = node in self.places and text.level != ATOM
+            place = node in self.places and text.strength != ATOM
             long = len(text.text) > _LONGEST and node not in roots
-            chosen = text.level == CHOICE and node not in roots
+            chosen = text.strength == CHOICE and node not in roots
             if often or place or long or chosen or isinstance(node, Scan) or node in named:
                 text = self.named(text, node.dtype, node)
             values[node] = text
 
     def named(self, value: Text, dtype: torch.dtype, node: Node) -> Text:
         """Return a value by name: one that it has, or a new one."""
-        if value.level == ATOM and value.text in self.taken:
+        if value.strength == ATOM and value.text in self.taken:
             return value
         name = self.name(self.word(node))
         self.writer.line(f"const {TYPES[dtype]} {name} = {value.text};", node.source)
@@ -185,7 +181,8 @@ class ValueWriter:
             return "value"
         if node.name == "truediv" and self.is_sum(node.args[0]):
             return "mean"
-        return _OPERATIONS.get(node.name, f"{node.name}_value")
+        word = _OPERATIONS.get(node.name) or word_of(node.name)
+        return f"{word}_value" if word == node.name else word
 
     def is_sum(self, node: Node) -> bool:
         """Whether a value is a sum over a row."""
@@ -226,10 +223,13 @@ class ValueWriter:
         """Write a run-time check: the kernel ends where it fails."""
         condition, value = (values[arg] for arg in node.args)
         message = check_parts(node.name)[1]
-        value = self.named(value, node.dtype, node.args[1]) if value.level != ATOM else value
-        self.writer.remarked(
-            f"if (!({condition.text})) return {self.numbers[message]};", message, node.source
-        )
+        value = self.named(value, node.dtype, node.args[1]) if value.strength != ATOM else value
+        line = f"if (!({condition.text})) return {self.numbers[message]};"
+        if len(line) + len(message) + 4 <= self.writer.room:
+            self.writer.line(f"{line} // {message}", node.source)
+        else:  # broken into two, the remark would be none
+            self.writer.line(f"// {message}", node.source)
+            self.writer.line(line, node.source)
         return value
 
     def index(self, expr: Expr, values: Values) -> str:

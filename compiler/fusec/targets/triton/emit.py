@@ -16,7 +16,6 @@ from fusec.kernel import KernelSource, Signature
 from fusec.targets.triton.kernels import attention, attention_gradients, matmul
 from fusec.targets.triton.kernels import row_and_column as crossed
 from fusec.targets.triton.kernels import split_reductions as split
-from fusec.targets.triton.kernels.online_softmax import carry_online
 from fusec.targets.triton.kernels.pointwise import write_pointwise, write_rows
 from fusec.targets.triton.kernels.reductions import LOOP, write_looped, write_persistent
 from fusec.targets.triton.plan import choices_attention
@@ -31,6 +30,7 @@ from fusec.targets.triton.plan.choices_matmul import choose_product, take_apart
 from fusec.targets.triton.plan.eviction import for_one_reading
 from fusec.targets.triton.plan.phases import cut_into_phases
 from fusec.targets.triton.plan.tiling import LIMIT, extents, move, without_empty_rows
+from fusec.targets.triton.rewrite.online_softmax import carry_online
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Needs
 from fusec.targets.triton.text.file import RESERVED, File, add_function, assemble

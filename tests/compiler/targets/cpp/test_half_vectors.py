@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fusec
-from fusec.targets.cpp.text.helper_block import with_helpers
+from fusec.helper_block import with_helpers
 from fusec.targets.cpp.toolchain.compiler import find_compiler
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import fusec
 from fusec.errors import CompileError
-from fusec.targets.cpp.text.helper_block import HEAD, INCLUDE, with_helpers, without_helpers
+from fusec.helper_block import HEAD, INCLUDE, with_helpers, without_helpers
 from fusec.targets.cpp.text.writer import wrap
 from fusec.targets.cpp.toolchain.build import build
 from support.cpp_bodies import random_bench

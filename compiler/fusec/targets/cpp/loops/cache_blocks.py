@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fusec.ir.index import Symbol
+from fusec.targets.cpp.dtypes import C_TYPES
 from fusec.targets.cpp.memory.prefetch import LINE, declare_line, write_requests
 from fusec.targets.cpp.memory.staging import bind_staged, name_arrays, write_after, write_before
 from fusec.targets.cpp.plan.loop_plan import InnerLoop
-from fusec.targets.cpp.text.dtypes import C_TYPES
 from fusec.targets.cpp.text.expressions import Expression
 from fusec.targets.cpp.text.reductions import (
     Accumulator,

@@ -14,16 +14,16 @@ from dataclasses import replace
 from fusec.ir.body import Store
 from fusec.ir.index import Symbol
 from fusec.ir.node import Node, Scan
+from fusec.targets.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.loops.cache_blocks import blocks
-from fusec.targets.cpp.loops.loop_heads import head, shared_loops
 from fusec.targets.cpp.loops.rows import Span
 from fusec.targets.cpp.memory.prefetch import LINE, write_requests
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.columns import held_columns
 from fusec.targets.cpp.plan.facts import extent
 from fusec.targets.cpp.plan.loop_plan import Columns, InnerLoop, Sharing
-from fusec.targets.cpp.text.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.text.expressions import Expression, from_memory
+from fusec.targets.cpp.text.loop_heads import head, shared_loops
 from fusec.targets.cpp.text.reductions import (
     Accumulator,
     accumulator,

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from fusec.ir.node import Node
 from fusec.targets.cpp.loops.cache_blocks import blocks
-from fusec.targets.cpp.loops.loop_heads import head
 from fusec.targets.cpp.memory.deinterleave import bind_deinterleaved, deinterleave
 from fusec.targets.cpp.memory.loop_tables import Tables, bind_tables
 from fusec.targets.cpp.memory.prefetch import LINE, write_requests
@@ -16,6 +15,7 @@ from fusec.targets.cpp.memory.staging import through_arrays
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import extent
 from fusec.targets.cpp.plan.loop_plan import InnerLoop
+from fusec.targets.cpp.text.loop_heads import head
 from fusec.targets.cpp.text.reductions import simd
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.writer import Writer

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 
 from fusec.ir.node import Node
 from fusec.targets.cpp.loops.inner_loop import write_elements, write_inner
-from fusec.targets.cpp.loops.loop_heads import head, shared_loops
 from fusec.targets.cpp.loops.row_reuse import declare_repeated, fill_repeated
 from fusec.targets.cpp.loops.tiles import write_tiles
 from fusec.targets.cpp.memory.loop_tables import Tables, write_tables
 from fusec.targets.cpp.plan.loop_plan import Nest, Pointwise
+from fusec.targets.cpp.text.loop_heads import head, shared_loops
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.writer import Writer
 

@@ -7,10 +7,10 @@ up the pieces. Their number does not depend on the threads.
 from __future__ import annotations
 
 from fusec.ir.index import Expr, Symbol
-from fusec.targets.cpp.loops.loop_heads import head, shared_loops
+from fusec.targets.cpp.dtypes import literal
 from fusec.targets.cpp.loops.rows import write_row
 from fusec.targets.cpp.plan.loop_plan import RowAndColumn
-from fusec.targets.cpp.text.dtypes import literal
+from fusec.targets.cpp.text.loop_heads import head, shared_loops
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.writer import Writer
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from fusec.ir.node import Node
-from fusec.targets.cpp.loops.loop_heads import head
+from fusec.targets.cpp.dtypes import ELEMENT_TYPES
 from fusec.targets.cpp.memory.loop_tables import Tables, bind_tables
 from fusec.targets.cpp.plan.row_reuse import Repeated, are_equal
-from fusec.targets.cpp.text.dtypes import ELEMENT_TYPES
+from fusec.targets.cpp.text.loop_heads import head
 from fusec.targets.cpp.text.reductions import simd
 from fusec.targets.cpp.text.scope import Scope
 from fusec.targets.cpp.text.writer import Writer

@@ -13,16 +13,17 @@ from dataclasses import replace
 from fusec.ir.body import Store, axis_sizes
 from fusec.ir.index import Expr, Symbol, flatten, product
 from fusec.ir.node import Node, Scan
+from fusec.targets.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.loops.cache_blocks import write_lanes
-from fusec.targets.cpp.loops.loop_heads import head, outer_loops
+from fusec.targets.cpp.loops.running_sums import write_running
 from fusec.targets.cpp.memory.prefetch import find_next_row, write_requests
 from fusec.targets.cpp.memory.staging import through_arrays
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import extent
 from fusec.targets.cpp.plan.loop_plan import Rows
 from fusec.targets.cpp.plan.scan_passes import Stretch
-from fusec.targets.cpp.text.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.text.expressions import from_memory
+from fusec.targets.cpp.text.loop_heads import head, outer_loops
 from fusec.targets.cpp.text.reductions import (
     Accumulator,
     accumulator,
@@ -41,7 +42,6 @@ from fusec.targets.cpp.text.reductions import (
 from fusec.targets.cpp.text.scans import declarations, running_values
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.writer import Writer
-from fusec.targets.cpp.vector.running_sums import write_running
 
 Span = tuple[str, str]
 

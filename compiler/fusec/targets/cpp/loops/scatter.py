@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from fusec.ir.index import Symbol
 from fusec.ir.node import Node
-from fusec.targets.cpp.loops.loop_heads import head
+from fusec.ir.ops import is_check
 from fusec.targets.cpp.plan import choices
-from fusec.targets.cpp.plan.facts import is_check
 from fusec.targets.cpp.plan.loop_plan import Scatter
+from fusec.targets.cpp.text.loop_heads import head
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.writer import Writer
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fusec.targets.cpp.loops.loop_heads import head, shared_loops
+from fusec.targets.cpp.dtypes import C_TYPES
 from fusec.targets.cpp.loops.rows import RowWriter
 from fusec.targets.cpp.plan.loop_plan import Rows, Sharing
-from fusec.targets.cpp.text.dtypes import C_TYPES
+from fusec.targets.cpp.text.loop_heads import head, shared_loops
 from fusec.targets.cpp.text.reductions import Accumulator, accumulator, merge, start
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.writer import Writer

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fusec.ir.index import Symbol
 from fusec.ir.node import Load
+from fusec.targets.cpp.dtypes import ELEMENT_TYPES
 from fusec.targets.cpp.loops.inner_loop import write_inner
-from fusec.targets.cpp.loops.loop_heads import head, shared_loops
 from fusec.targets.cpp.plan.loop_plan import Nest
 from fusec.targets.cpp.plan.tiles import Turned
-from fusec.targets.cpp.text.dtypes import ELEMENT_TYPES
 from fusec.targets.cpp.text.expressions import from_memory
+from fusec.targets.cpp.text.loop_heads import head, shared_loops
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.writer import Writer
 

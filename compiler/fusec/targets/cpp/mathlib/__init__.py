@@ -1,7 +1,7 @@
 """The scalar maths of generated C++ kernels, as text that a kernel file carries with it.
 
 A generated kernel stands alone, so it cannot include a header of ours.  Instead it holds the few
-functions it uses, at its end (``text/helper_block.py``).  ``helper_sources`` returns the text of
+functions it uses, at its end (``fusec/helper_block.py``).  ``helper_sources`` returns the text of
 the helpers asked for and of all that those need, each behind those that it needs.
 
 The functions are written for a compiler's vectorizer: one scalar in, one scalar out, no branch,

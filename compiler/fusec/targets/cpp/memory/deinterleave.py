@@ -9,9 +9,9 @@ import torch
 
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node
+from fusec.targets.cpp.dtypes import ELEMENT_TYPES
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.deinterleave import STEP, Deinterleaved
-from fusec.targets.cpp.text.dtypes import ELEMENT_TYPES
 from fusec.targets.cpp.text.expressions import cast_expression, from_memory
 from fusec.targets.cpp.text.reductions import simd
 from fusec.targets.cpp.text.scope import Scope

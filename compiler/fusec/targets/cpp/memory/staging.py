@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Const, IndexValue, Load, Node, Op
+from fusec.targets.cpp.dtypes import ELEMENT_TYPES, SHORT
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import extent
 from fusec.targets.cpp.plan.staging import Staging
-from fusec.targets.cpp.text.dtypes import ELEMENT_TYPES, SHORT
 from fusec.targets.cpp.text.expressions import Expression
 from fusec.targets.cpp.text.scope import Scope
 from fusec.targets.cpp.text.support import END, STREAM

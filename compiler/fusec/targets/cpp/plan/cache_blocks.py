@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from fusec.ir.index import Symbol
 from fusec.ir.node import Node, Reduce
+from fusec.ir.ops import is_check
 from fusec.targets.cpp.plan import choices
-from fusec.targets.cpp.plan.facts import extent, is_check
+from fusec.targets.cpp.plan.facts import extent
 
 # The reductions of which each lane of a block can have its own.
 _KINDS = {"sum", "prod", "max", "min", "argmax", "argmin"}

@@ -9,10 +9,11 @@ import torch
 from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Cast, Load, Node, Op, Reduce, Scan
+from fusec.ir.ops import is_check
 from fusec.report import counted
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import in_blocks
-from fusec.targets.cpp.plan.facts import Facts, cost, extent, is_check, is_even, points
+from fusec.targets.cpp.plan.facts import Facts, cost, extent, is_even, points
 from fusec.targets.cpp.plan.interleave import mark_type
 from fusec.targets.cpp.plan.loop_plan import Columns, InnerLoop, RowPass, Size
 from fusec.targets.cpp.plan.pointwise import note_loop

@@ -17,9 +17,9 @@ import torch
 
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Cast, Load, Node
+from fusec.targets.cpp.dtypes import HALVES
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, extent
-from fusec.targets.cpp.text.dtypes import HALVES
 
 STEP = 2
 

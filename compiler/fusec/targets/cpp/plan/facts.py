@@ -9,7 +9,8 @@ from typing import Self
 from fusec.ir.body import Body, Buffer, axis_sizes
 from fusec.ir.index import Symbol, lower_bound, product
 from fusec.ir.node import Node, Op, free_axes
-from fusec.ir.ops import CHECK_PREFIX, EXPENSIVE
+from fusec.ir.ops import is_check
+from fusec.ir.scalars import cost_of
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.wanted import Wanted
 
@@ -110,12 +111,7 @@ class Facts:
 
 def cost(nodes: Iterable[Node]) -> int:
     """Return what one evaluation of ``nodes`` costs, in additions."""
-    return sum(EXPENSIVE.get(node.name, 1) for node in nodes if isinstance(node, Op))
-
-
-def is_check(node: Node) -> bool:
-    """Whether a node is a check at run time."""
-    return isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
+    return sum(cost_of(node.name) for node in nodes if isinstance(node, Op))
 
 
 def extent(axis: Symbol) -> int | None:
@@ -140,4 +136,4 @@ def may_be_empty(symbol: Symbol) -> bool:
     return low is None or low < 1
 
 
-__all__ = ["Decision", "Facts", "cost", "extent", "is_check", "is_even", "may_be_empty", "points"]
+__all__ = ["Decision", "Facts", "cost", "extent", "is_even", "may_be_empty", "points"]

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import torch
 
 from fusec.ir.node import Cast, Node, Op
-from fusec.ir.ops import EXPENSIVE, RANDOM_BITS, RANDOM_WORD
+from fusec.ir.scalars import RANDOM_BITS, RANDOM_WORD, cost_of
 from fusec.targets.cpp.plan import choices
 
 _RANDOM = (RANDOM_BITS, RANDOM_WORD)
@@ -24,7 +24,7 @@ def mark_type(nodes: Iterable[Node]) -> str:
     """Return the type of the marks of a loop that computes ``nodes``; empty if it needs none."""
     operations = [node for node in nodes if isinstance(node, Op | Cast)]
     names = [node.name for node in operations if isinstance(node, Op)]
-    worst = max((EXPENSIVE.get(name, 1) for name in names if name not in _RANDOM), default=0)
+    worst = max((cost_of(name) for name in names if name not in _RANDOM), default=0)
     if worst < choices.TOGETHER_COST or RANDOM_BITS in names:
         return ""
     wide = any(node.dtype.itemsize == 8 or node.dtype == torch.complex64 for node in operations)

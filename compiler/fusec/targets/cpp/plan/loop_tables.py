@@ -12,9 +12,9 @@ from fusec.ir.bounds import bounds
 from fusec.ir.index import Symbol
 from fusec.ir.node import Const, IndexValue, Load, Node, Op
 from fusec.ir.ops import CHECK_PREFIX
+from fusec.targets.cpp.dtypes import C_TYPES
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, cost, extent, may_be_empty, points
-from fusec.targets.cpp.text.dtypes import C_TYPES
 
 
 def tabled_nodes(facts: Facts) -> list[Node]:

@@ -9,10 +9,10 @@ from fusec.codegen.common.reduction_passes import Pass, PassPlan, plan_passes
 from fusec.ir.body import Store, axis_sizes
 from fusec.ir.index import product
 from fusec.ir.node import Load, Node, Op, Scan, walk
-from fusec.ir.ops import EXPENSIVE
+from fusec.ir.scalars import cost_of
+from fusec.targets.cpp.dtypes import C_TYPES
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts
-from fusec.targets.cpp.text.dtypes import C_TYPES
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def recomputed(node: Node, steps: Steps, kept: Collection[Node]) -> int:
             continue
         seen.add(current)
         if isinstance(current, Op):
-            total += EXPENSIVE.get(current.name, 1)
+            total += cost_of(current.name)
         elif isinstance(current, Scan):
             total += choices.SCAN_COST
         stack.extend(current.args)

@@ -19,9 +19,10 @@ from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.interpret import run_body
 from fusec.ir.node import Load, Node, recording, rewrite
+from fusec.ir.ops import is_check
+from fusec.targets.cpp.dtypes import C_TYPES
 from fusec.targets.cpp.plan import choices
-from fusec.targets.cpp.plan.facts import Facts, extent, is_check, points
-from fusec.targets.cpp.text.dtypes import C_TYPES
+from fusec.targets.cpp.plan.facts import Facts, extent, points
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from fusec.codegen.common.reduction_passes import Pass
 from fusec.ir.body import Store
 from fusec.ir.index import Symbol
 from fusec.ir.node import Cast, Load, Node, Op, Reduce, Scan
-from fusec.ir.ops import EXPENSIVE
+from fusec.ir.scalars import cost_of
+from fusec.targets.cpp.dtypes import HALVES
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import in_blocks, is_position
 from fusec.targets.cpp.plan.facts import Facts
-from fusec.targets.cpp.text.dtypes import HALVES
 
 REALS = (torch.float32, torch.float64)
 
@@ -135,7 +135,7 @@ def _share(facts: Facts, stretches: Sequence[Stretch], known: Collection[Node]) 
 def _cost(node: Node) -> int:
     if isinstance(node, Cast) and (node.dtype in HALVES or node.args[0].dtype in HALVES):
         return choices.HALF_COST
-    return EXPENSIVE.get(node.name, 1) if isinstance(node, Op) else 0
+    return cost_of(node.name) if isinstance(node, Op) else 0
 
 
 def running_stretches(

@@ -14,6 +14,7 @@ from fusec.ir import ops
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol, is_nonnegative
 from fusec.ir.node import Const, IndexValue, Load, Node, Op, Reduce, Scan
+from fusec.ir.scalars import SCALARS
 from fusec.targets.cpp.plan import choices
 
 _FIRST_AFTER = {"lt": 0, "ge": 0, "le": 1, "gt": 1}
@@ -107,9 +108,7 @@ def _may_repeat(body: Body, buffers: Mapping[str, Buffer]) -> bool:
     for node in body.nodes():
         if isinstance(node, Scan | Reduce):
             return False
-        if isinstance(node, Op) and (
-            node.name.startswith(ops.CHECK_PREFIX) or node.name in _DIVISIONS
-        ):
+        if isinstance(node, Op) and (node.name.startswith(ops.CHECK_PREFIX) or node.name in _TRAPS):
             return False
         if isinstance(node, Load):
             buffer = buffers[node.buffer]
@@ -121,7 +120,7 @@ def _may_repeat(body: Body, buffers: Mapping[str, Buffer]) -> bool:
     return True
 
 
-_DIVISIONS = frozenset({"floordiv", "truncdiv", "remainder", "fmod"})
+_TRAPS = frozenset(name for name, scalar in SCALARS.items() if scalar.traps)
 
 
 def _value(node: Node) -> Expr | None:

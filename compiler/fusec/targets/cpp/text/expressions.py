@@ -14,7 +14,7 @@ import torch
 from fusec.codegen.common.expressions import Grammar, Sign, Spelled, from_left, joined, meaning
 from fusec.ir.node import Cast, Const, Node, Op
 from fusec.ir.scalars import RANDOM_BITS, RANDOM_WORD, SCALARS
-from fusec.targets.cpp.text.dtypes import C_TYPES, HALVES, SHORT, is_integer, literal
+from fusec.targets.cpp.dtypes import C_TYPES, HALVES, SHORT, is_integer, literal
 from fusec.targets.cpp.text.support import function_name, helper_name, own_name
 
 # How strongly C++ binds, weakest first.

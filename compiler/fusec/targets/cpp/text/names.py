@@ -27,6 +27,8 @@ def told_word(node: Node) -> str:
         return mean
     if node.name == "truediv":
         return _quotient(node)
+    if node.name == "where":
+        return _chosen(node)
     if node.name in ("rsqrt", "sqrt"):
         inner = _plain(node.args[0])
         if isinstance(inner, Op) and inner.name == "add" and isinstance(inner.args[1], Const):
@@ -51,6 +53,18 @@ def _mean(node: Node) -> str:
     if not any(_is_count(node, count - less) for less in ((0, 1) if off else (0,))):
         return ""
     return "mean" if inner is None else "variance" if off else "mean_square"
+
+
+def _chosen(node: Op) -> str:
+    """Return what a choice by a comparison with a bound is called."""
+    condition, yes, no = node.args
+    if not isinstance(condition, Op) or condition.name not in ("lt", "le", "gt", "ge"):
+        return ""
+    value, bound = condition.args
+    if value is no and yes is bound:
+        return "clamped"
+    from_end = isinstance(yes, Op) and yes.name == "add" and yes.args[0] is value
+    return "wrapped" if value is no and from_end and condition.name == "lt" else ""
 
 
 def _quotient(node: Op) -> str:

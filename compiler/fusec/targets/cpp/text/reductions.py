@@ -16,10 +16,11 @@ import torch
 from fusec.codegen.common import identities
 from fusec.ir.index import Expr, flatten
 from fusec.ir.node import Reduce
+from fusec.ir.scalars import SCALARS
+from fusec.targets.cpp.dtypes import C_TYPES, SHORT, is_integer, literal
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import is_position
 from fusec.targets.cpp.plan.loop_plan import Size
-from fusec.targets.cpp.text.dtypes import C_TYPES, SHORT, is_integer, literal
 from fusec.targets.cpp.text.expressions import ATOM, PRODUCT, UNARY, Expression
 from fusec.targets.cpp.text.names import reduction_word
 from fusec.targets.cpp.text.scope import Kernel, Scope
@@ -28,7 +29,6 @@ from fusec.targets.cpp.text.writer import Writer
 
 UNROLL = Size("UNROLL", choices.UNROLL, choices.UNROLL_CHOICES, "vectors a turn of the loop takes")
 _CLAUSES = {"sum": "+", "prod": "*", "any": "||", "all": "&&", "xor": "^"}
-_SIGNS = {"any": "|", "all": "&", "xor": "^"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ def accumulator(scope: Scope, node: Reduce, prefix: str, *, total: bool = False)
     wide = total and is_real_sum(node)
     dtype = torch.float64 if wide else value
     word = reduction_word(node).removeprefix("arg")
-    word = "total" if wide and word == "sum" else word  # of chunks, each with a sum
+    if wide:  # of chunks, each with a sum
+        word = "total" if word == "sum" else f"{word}_total"
     place = scope.name(f"{prefix}_{word}")
     index = scope.name(f"{prefix}_{node.kind}") if is_position(node) else ""
     return Accumulator(node, place, dtype, index)
@@ -166,12 +167,12 @@ def combined(kernel: Kernel, item: Accumulator, value: Expression) -> str:
         if dtype == torch.bool:
             return f"{place} {'|' if kind == 'max' else '&'} {value.within(UNARY)}"
         return extreme(kernel, kind, dtype, value.text, place)
-    if kind in _SIGNS:
-        return f"{place} {_SIGNS[kind]} {value.within(UNARY)}"
-    sign = "+" if kind == "sum" else "*"
+    operation = identities.COMBINES[kind]
+    sign = SCALARS[operation].infix
+    if kind in ("any", "all", "xor"):
+        return f"{place} {sign} {value.within(UNARY)}"
     if is_integer(dtype):
         if dtype.is_signed and dtype.itemsize >= 4:
-            operation = "add" if kind == "sum" else "mul"
             bits = dtype.itemsize * 8
             kernel.use(own_name(operation, bits))
             return f"{function_name(operation, bits)}({place}, {value.text})"
@@ -197,7 +198,7 @@ def take(kernel: Kernel, item: Accumulator, value: Expression, writer: Writer) -
     real = item.dtype.is_floating_point and item.node.kind in ("sum", "prod")
     source = item.node.source
     if real:
-        sign = "+" if item.node.kind == "sum" else "*"
+        sign = SCALARS[identities.COMBINES[item.node.kind]].infix
         writer.line(f"{item.place} {sign}= {value.text};", source)
     else:
         writer.line(f"{item.place} = {combined(kernel, item, value)};", source)

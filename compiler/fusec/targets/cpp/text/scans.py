@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fusec.codegen.common.identities import identity
+from fusec.codegen.common.identities import COMBINES, identity
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.node import Op, Scan
-from fusec.targets.cpp.text.dtypes import C_TYPES, literal
+from fusec.targets.cpp.dtypes import C_TYPES, literal
 from fusec.targets.cpp.text.expressions import SUM, Expression, Use, op_expression
 
 _WORDS = {"prod": "product", "logsumexp": "greatest"}
-_OPERATIONS = {"sum": "add", "prod": "mul"}
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def take_next(
     if not is_extreme(item.node):
         if dtype.is_floating_point:
             return [f"{item.place} {'+' if kind == 'sum' else '*'}= {value.text};"]
-        total = Op(_OPERATIONS[kind], (item.node, item.node), dtype)
+        total = Op(COMBINES[kind], (item.node, item.node), dtype)
         text = op_expression(total, (Expression(item.place), value), use).text
         return [f"{item.place} = {text};"]
     # The last of equal values; NaN comes before all numbers, and the last NaN before the others.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from fusec.codegen.common.identities import COMBINES
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol
@@ -16,11 +17,11 @@ from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan,
 from fusec.ir.ops import CHECK_PREFIX
 from fusec.ir.scalars import root_of, word_of
 from fusec.kernel import Signature
+from fusec.targets.cpp.dtypes import C_TYPES, HALVES, literal
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, may_be_empty
 from fusec.targets.cpp.plan.loop_plan import Size
 from fusec.targets.cpp.plan.moderate_angles import NEAR_FORMS
-from fusec.targets.cpp.text.dtypes import C_TYPES, HALVES, literal
 from fusec.targets.cpp.text.expressions import (
     ATOM,
     BITS,
@@ -388,7 +389,7 @@ class Scope:
             writer.line(f"{guard}{target} += {value.text};", source)
             return
         total = op_expression(
-            Op(_COMBINE[store.mode], (store.value, store.value), dtype),
+            Op(COMBINES[store.mode], (store.value, store.value), dtype),
             (from_memory(target, dtype), value),
             self.kernel.use,
         )
@@ -404,7 +405,6 @@ class Scope:
         return found
 
 
-_COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 _TYPE_WORDS = {
     torch.float32: "f32",
     torch.float64: "f64",

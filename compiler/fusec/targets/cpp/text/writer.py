@@ -9,21 +9,12 @@ from fusec.codegen.common.writer import INDENT, LineWriter
 from fusec.report import SourceLine
 
 WIDTH = 100
+# What a line of code may go on with: what binds least comes first.
 _OPERATORS = (
-    "+ ",
-    "- ",
-    "* ",
-    "/ ",
-    "? ",
-    ": ",
-    "| ",
-    "& ",
-    "== ",
-    "!= ",
-    "< ",
-    "> ",
-    "<= ",
-    ">= ",
+    ("__attribute__", "? ", ": "),
+    ("| ", "& ", "== ", "!= ", "< ", "> ", "<= ", ">= "),
+    ("+ ", "- "),
+    ("* ", "/ "),
 )
 
 
@@ -91,23 +82,22 @@ def wrap(text: str, width: int, mark: str = "") -> list[str]:
 def _break(text: str, first: int, width: int) -> int:
     """Return the space to break a line at; -1 if there is none.
 
-    Code is broken where the fewest brackets are open, behind a comma or a semicolon or before an
-    operator; all else at the last space.
+    Code is broken where the fewest brackets are open, behind a comma or a semicolon or before the
+    operator that binds least; all else at the last space.
     """
     last = text.rfind(" ", first, width + 1)
     if text.startswith(("//", "#")):
         return last
-    depth, best, found = 0, -1, (0, False)
+    depth, best, found = 0, -1, (0, 0)
     assigned = text.find(" = ", first, width - 1)
     for place, character in enumerate(text[: width + 1]):
         depth += (character in "([{") - (character in ")]}")
         if character != " " or place < first:
             continue
-        after_comma = text[place - 1] in ",;"
-        if after_comma or text.startswith(_OPERATORS, place + 1):
-            rank = (depth, not after_comma)
-            if best < 0 or rank <= found:
-                best, found = place, rank
+        signs = (n for n, each in enumerate(_OPERATORS, 1) if text.startswith(each, place + 1))
+        binds = 0 if text[place - 1] in ",;" else next(signs, -1)
+        if binds >= 0 and (best < 0 or (depth, binds) <= found):
+            best, found = place, (depth, binds)
     if best < assigned + 2 and assigned > 0:
         return assigned + 2  # rather than within what is written to
     return best if best >= 0 else last

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from fusec.errors import CompileError
-from fusec.targets.cpp.text.helper_block import with_helpers
+from fusec.helper_block import with_helpers
 from fusec.targets.cpp.toolchain.build import parse_diagnostics
 from fusec.targets.cpp.toolchain.compiler import find_compiler
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from fusec.cache import MANIFEST, Store, default_store
 from fusec.errors import BuildTimeout, CompileError, Diagnostic, FusecError, LoadError
-from fusec.targets.cpp.text.helper_block import with_helpers
+from fusec.helper_block import with_helpers
 from fusec.targets.cpp.toolchain.compiler import PLAIN_HEADERS, Compiler, find_compiler, machine
 
 __all__ = ["Compiler", "build", "build_many", "find_compiler", "load", "try_build_many"]

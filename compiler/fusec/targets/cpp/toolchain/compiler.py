@@ -29,7 +29,7 @@ from pathlib import Path
 
 from fusec.cache import default_store
 from fusec.errors import CompilerNotFound
-from fusec.machine import features
+from fusec.machine import features, this_machine
 
 SEARCHED = ("g++", "clang++", "c++")
 # None of the floating-point flags changes a result. The first two say that nobody reads errno
@@ -110,17 +110,18 @@ def find_compiler() -> Compiler:
     """
     from fusec.memory import poison
 
-    found = _find_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", os.defpath))
+    march = this_machine().flags
+    found = _find_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", os.defpath), march)
     return replace(found, flags=(*found.flags, poison.FLAG)) if poison.is_on() else found
 
 
 @functools.lru_cache(maxsize=8)
-def _find_compiler(chosen: str, path: str) -> Compiler:
+def _find_compiler(chosen: str, path: str, march: tuple[str, ...]) -> Compiler:
     problems = []
     for name in (chosen,) if chosen else SEARCHED:
         executable = shutil.which(name, path=path)
         if executable is not None:
-            compiler = probe(executable)
+            compiler = probe(executable, march)
             if compiler is not None:
                 return compiler
             problems.append(executable)
@@ -140,7 +141,7 @@ def _find_compiler(chosen: str, path: str) -> Compiler:
     )
 
 
-def probe(executable: str) -> Compiler | None:
+def probe(executable: str, march: tuple[str, ...] = ()) -> Compiler | None:
     """Try a compiler with flags from the best to the plainest; None if it cannot build at all.
 
     What worked is remembered in the store, so that a later process does not try again.
@@ -148,7 +149,7 @@ def probe(executable: str) -> Compiler | None:
     status = Path(executable).stat()
     runtime = str(openmp_library() or "")
     version = first_line(executable)
-    choices = flag_choices("clang" in version)
+    choices = flag_choices("clang" in version, march)
     key = {
         "version": version,
         "executable": str(Path(executable).resolve()),
@@ -174,11 +175,18 @@ def probe(executable: str) -> Compiler | None:
     return None
 
 
-def flag_choices(clang: bool) -> list[tuple[str, ...]]:
-    """Return the sets of flags to try, best first: not every compiler knows ``native``."""
+def flag_choices(clang: bool, march: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Return the sets of flags to try, best first: not every compiler knows ``native``.
+
+    Args:
+        clang: Whether it is clang.
+        march: What says which processor it is, where that is not ``native``.
+    """
     # Where two conditions follow each other, as in a clamp, g++ would make one out of them
     # that takes longer as vector code: a tenth of a logarithm.
     openmp = (*BASE_FLAGS, "-fopenmp", *([] if clang else ["-fno-thread-jumps"]))
+    if march:
+        return [(*openmp, *march)]
     choices = [(*openmp, "-march=native"), (*openmp, "-mcpu=native"), openmp]
     if "avx512f" in features():
         choices.insert(0, (*openmp, "-march=native", "-mprefer-vector-width=512"))

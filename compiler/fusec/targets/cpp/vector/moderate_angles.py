@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from fusec.ir.index import Symbol
 from fusec.ir.node import Node
-from fusec.targets.cpp.loops.loop_heads import head
+from fusec.targets.cpp.text.loop_heads import head
 from fusec.targets.cpp.text.scope import Scope
 from fusec.targets.cpp.text.writer import Writer
 

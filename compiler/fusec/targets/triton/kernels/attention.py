@@ -15,13 +15,13 @@ import jinja2
 from fusec.ir import ops
 from fusec.ir.body import Body
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Dot, Node, const, walk
+from fusec.ir.node import Node, Reduce, const, walk
 from fusec.targets.triton.kernels.attention_tiles import Tiles
 from fusec.targets.triton.kernels.matmul import insert
-from fusec.targets.triton.kernels.score_patterns import quicken, relaxed, without_row_term
 from fusec.targets.triton.plan.choice import power_of_two
 from fusec.targets.triton.plan.choices_attention import Attention, Listed, take_apart
 from fusec.targets.triton.plan.tiling import Dim, Tile
+from fusec.targets.triton.rewrite.score_patterns import quicken, relaxed, without_row_term
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text, triton_type
 from fusec.targets.triton.text.file import File, add_function
@@ -151,7 +151,7 @@ class _Writer(Tiles):
         (score,) = quicken([self.found.modified])
         if self.found.careful:
             return score
-        free = self.free_of(walk((score,), Dot))
+        free = self.free_of(walk((score,), Reduce))
         score, self.row_term = without_row_term(
             score, self.first, lambda node: self.over in free[node]
         )
@@ -183,9 +183,9 @@ class _Writer(Tiles):
         }
         loops = self.loops()
         roots = [loop.value for loop in loops]
-        if self.gives_back:
+        if self.row_term is not None and self.gives_back:
             roots.append(self.row_term)
-        pieces["before"], before = self.before(kernel, roots)
+        pieces["before"], before = self.before(kernel, roots, {})
         described = []
         for loop in loops:
             pieces[loop.name], score = self.score(kernel, before, loop.value)
@@ -323,6 +323,7 @@ class _Writer(Tiles):
             self.save(own, found.sums, f"sums{spread}")
         if found.mosts is not None:
             writer.line('most = tl.where(total == 0.0, -float("inf"), most)')
+            writer.line("most = tl.where(total == total, most, total)  # NaN wins")
             self.save(own, found.mosts, f"most{spread}")
         return writer
 

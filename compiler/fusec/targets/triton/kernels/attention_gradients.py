@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import jinja2
 
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Dot, Load, Node, walk
+from fusec.ir.node import Load, Node, Reduce, walk
 from fusec.targets.triton.kernels.attention_tiles import Tiles
-from fusec.targets.triton.kernels.score_patterns import quicken, relaxed
 from fusec.targets.triton.plan.attention_gradients import Gradients, Total
 from fusec.targets.triton.plan.choice import power_of_two
 from fusec.targets.triton.plan.choices_attention import Listed
 from fusec.targets.triton.plan.tiling import Dim
+from fusec.targets.triton.rewrite.score_patterns import quicken, relaxed
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text, triton_type
 from fusec.targets.triton.text.file import File, add_function
@@ -30,7 +30,7 @@ from fusec.targets.triton.text.writer import Writer
 TEMPLATE_NAMES = frozenset(
     "program tiles tile group height pair batch head first depth depth_inside width width_inside "
     "ENTRIES blocks block done entry listed apart until end start member score of_weight "
-    "query key value gradient of_query of_key of_value "
+    "query key value gradient out row_sum of_query of_key of_value "
     "queries q_row q_idx q_inside q_row_inside keys kv_row kv_idx kv_inside kv_row_inside".split()
 )
 
@@ -94,7 +94,8 @@ def write(file: File, found: Gradients) -> None:
 class _Writer(Tiles):
     def __init__(self, file: File, found: Gradients) -> None:
         products = (found.score, found.of_weight)
-        super().__init__(file, found.batch, found.head, products, found.over)
+        sums = () if found.row_sum is None else (found.row_sum,)
+        super().__init__(file, found.batch, found.head, (*products, *sums), found.over)
         self.found = found
         own = self.side(found.own, keys=found.by_keys, down=True)
         self.own = own
@@ -153,9 +154,13 @@ class _Writer(Tiles):
         names, pieces = self.tiles(kernel)
         parts = self.parts()
         roots = [root for part in parts for root in self.quickened(part.roots)]
-        pieces["before"], before = self.before(kernel, roots)
+        known: dict[Node, Text] = {}
+        if found.common is not None and found.row_sum is not None:
+            roots.append(found.common.value)
+            known[found.row_sum] = Text("row_sum")
+        pieces["before"], before = self.before(kernel, roots, known)
         described = [self.part(kernel, part, before, names, pieces) for part in parts]
-        pieces["epilogue"] = self.epilogue(kernel)
+        pieces["epilogue"] = self.epilogue(kernel, before)
         exact = self.exact()
         mine, theirs = (0, 1) if not found.by_keys else (1, 0)
         products = [
@@ -235,7 +240,19 @@ class _Writer(Tiles):
                 piece = self.operand(kernel, load, name, *self.members(), *dims)
                 target = rows if mine else tiles
                 target.lines += piece.lines
+        if found.row_sum is not None:
+            self.sum_rows(kernel, rows)
         return names, {"rows": rows, "tiles": tiles}
+
+    def sum_rows(self, kernel: Kernel, writer: Writer) -> None:
+        """Write the sum of a row's result times its gradient."""
+        row_sum, gradient = self.found.row_sum, self.found.of_weight.args[0]
+        assert row_sum is not None
+        (out,) = (n for n in walk(row_sum.args) if isinstance(n, Load) and n is not gradient)
+        dims = (self.own.dim(True), self.column(self.found.of_weight.axes[0], True))
+        writer.lines += self.operand(kernel, out, "out", *dims).lines
+        product = "out.to(tl.float32) * gradient.to(tl.float32)"
+        writer.line(f"row_sum = tl.sum({product}, 1, keep_dims=True)", (row_sum.source,))
 
     def parts(self) -> list[_Part]:
         """Return the loops: over listed blocks, or over all."""
@@ -304,7 +321,7 @@ class _Writer(Tiles):
         if not self.found.quick:
             return frozenset()
         found = [relaxed(self.file.body, root) for root in roots]
-        below = [frozenset(walk((root,), Dot)) for root in roots]
+        below = [frozenset(walk((root,), Reduce)) for root in roots]
         strict = frozenset().union(*(b - f for b, f in zip(below, found, strict=True)))
         return frozenset().union(*found) - strict
 
@@ -332,9 +349,12 @@ class _Writer(Tiles):
                     return name
         raise AssertionError("a gradient multiplies what the loop does not have")
 
-    def epilogue(self, kernel: Kernel) -> Writer:
+    def epilogue(self, kernel: Kernel, before: Block) -> Writer:
         """Write the gradients of a program's rows."""
-        writer = Writer()
+        writer, common = Writer(), self.found.common
+        if common is not None:
+            own = replace(kernel, tile=self.tile(self.own.dim(True)), writer=writer)
+            self.save(own, common, before.value(common.value).source)
         for total in self.found.totals:
             name = self.name(total)
             column = self.column(total.column, self.wide_rows(total))
@@ -344,4 +364,4 @@ class _Writer(Tiles):
         return writer
 
 
-__all__ = ["TEMPLATE_NAMES", "Dot", "write"]
+__all__ = ["TEMPLATE_NAMES", "write"]

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, walk
+from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, Reduce, walk
 from fusec.targets.triton.kernels.matmul import insert
 from fusec.targets.triton.plan.choice import power_of_two
 from fusec.targets.triton.plan.choices_attention import Listed
 from fusec.targets.triton.plan.tiling import Dim, Tile
 from fusec.targets.triton.text.block import Block
+from fusec.targets.triton.text.expressions import Text
 from fusec.targets.triton.text.file import File
 from fusec.targets.triton.text.kernel_writer import Kernel
 from fusec.targets.triton.text.writer import Writer
@@ -25,7 +26,7 @@ class Tiles:
         file: The file.
         batch: The loop over batches, or None.
         head: The loop over heads, or None.
-        products: The products whose results are known by name.
+        products: The products and sums whose results are known by name.
         over: The loop that a program runs over.
         wide: What makes an index as wide as positions need.
     """
@@ -35,7 +36,7 @@ class Tiles:
         file: File,
         batch: Symbol | None,
         head: Symbol | None,
-        products: tuple[Dot, ...],
+        products: tuple[Reduce, ...],
         over: Symbol,
     ) -> None:
         self.file = file
@@ -139,29 +140,32 @@ class Tiles:
         own.writer.line(f"{name} = tl.load({address}{given})", (load.source,))
         return own.writer
 
-    def before(self, kernel: Kernel, roots: Sequence[Node]) -> tuple[Writer, Block]:
+    def before(
+        self, kernel: Kernel, roots: Sequence[Node], known: Mapping[Node, Text]
+    ) -> tuple[Writer, Block]:
         """Write what does not depend on the loop, before the loop; return the known values."""
         own = replace(kernel, writer=Writer())
         block = Block(own)
+        block.known.update(known)
         nodes = self.own_nodes(roots)
         own.free = {**kernel.free, **self.free_of(nodes)}
         own.relaxed = frozenset()
         still = [n for n in nodes if self.over not in own.free[n]]
-        plain = {n for n in still if isinstance(n, Const | IndexValue)}
+        plain: set[Node] = {n for n in still if isinstance(n, Const | IndexValue)}
         plain |= {n for n in still if isinstance(n, Cast) and n.args[0] in plain}
         still = [n for n in still if n not in plain]
         users = [n for n in nodes if n not in still]
         asked = {a for n in users for a in n.args} | set(roots)
         wanted = [n for n in still if n in asked]
         block.must_name.update(wanted)
-        needed = [n for n in walk(tuple(wanted), Dot) if n in still or n in plain]
+        needed = [n for n in walk(tuple(wanted), Reduce) if n in still or n in plain]
         block.write(needed, roots=wanted)
         kernel.taken = own.taken
         return own.writer, block
 
     def own_nodes(self, roots: Sequence[Node]) -> list[Node]:
         """Return what is computed of a score, arguments first, without the products themselves."""
-        return [n for n in walk(tuple(roots), Dot) if n not in self.products]
+        return [n for n in walk(tuple(roots), Reduce) if n not in self.products]
 
     def free_of(self, nodes: Sequence[Node]) -> dict[Node, frozenset[Symbol]]:
         """Return the axes that values depend on, those that were put together here too."""
@@ -170,7 +174,12 @@ class Tiles:
         for node in nodes:
             axes = {s for e in node.exprs() for s in e.symbols() if s.kind == "axis"}
             for arg in node.args:
-                axes |= loops if isinstance(arg, Dot) else found.get(arg, frozenset())
+                if isinstance(
+                    arg, Reduce
+                ):  # a product, or a sum of what lies in the program's rows
+                    axes |= loops if isinstance(arg, Dot) else loops - {self.over}
+                else:
+                    axes |= found.get(arg, frozenset())
             found[node] = frozenset(axes)
         return found
 

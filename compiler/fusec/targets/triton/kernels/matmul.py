@@ -16,11 +16,11 @@ from fusec.codegen.common.signatures import identifier
 from fusec.ir.index import Expr
 from fusec.ir.node import Load, Node, Reduce, free_axes, walk
 from fusec.schedule.products import without_product
-from fusec.targets.triton.kernels.packed_operands import Unpacked, reads_bytes, unpack
 from fusec.targets.triton.kernels.reductions import Reducer
 from fusec.targets.triton.plan.choices_matmul import FINISHED, Operand, Product, better_transposed
 from fusec.targets.triton.plan.padding import Padding
 from fusec.targets.triton.plan.tiling import Dim, Tile
+from fusec.targets.triton.rewrite.packed_operands import Unpacked, reads_bytes, unpack
 from fusec.targets.triton.text import expressions as ex
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fusec.codegen.common.identities import ONLINE_SUM, SQUARES
+from fusec.codegen.common.identities import CARRIED_WITH, ONLINE_SUM, SQUARES
 from fusec.codegen.common.reduction_passes import Pass, PassPlan
 from fusec.ir.body import Store
 from fusec.ir.node import Load, Node, Reduce, Scan, walk
@@ -24,6 +24,7 @@ from fusec.targets.triton.text.expressions import ATOM, SUM, Text, triton_type, 
 from fusec.targets.triton.text.indices import write_index
 from fusec.targets.triton.text.kernel_writer import Kernel
 from fusec.targets.triton.text.scans import start_scans
+from fusec.targets.triton.text.unaligned_rows import write_odd_index
 
 # The head of a loop over a row; its end is to be filled in.
 LOOP = "for start in tl.range(0, {}, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):"
@@ -42,9 +43,7 @@ class Reducer:
         self.running: dict[Reduce, tuple[str, ...]] = {}
         self.extremes: dict[Reduce, str] = {}  # the value that goes with an argmax's position
         self.carried = [
-            n
-            for n in kernel.tile.body.nodes()
-            if isinstance(n, Reduce) and n.kind in rt.CARRIED_WITH
+            n for n in kernel.tile.body.nodes() if isinstance(n, Reduce) and n.kind in CARRIED_WITH
         ]
         self.mask = " & ".join(
             d.mask for d in (self.inner, kernel.tile.walk) if d is not None and d.mask
@@ -157,9 +156,7 @@ class Reducer:
         of a step that come to the same thread.
         """
         carried = [r for r in self.carried if r.args == node.args]
-        if not carried or (
-            node is not carried[0] and node.kind != rt.CARRIED_WITH[carried[0].kind]
-        ):
+        if not carried or (node is not carried[0] and node.kind != CARRIED_WITH[carried[0].kind]):
             return ""
         sizes = [n.dtype.itemsize for n in nodes_for(self.kernel, node.args) if isinstance(n, Load)]
         access = max(16 // max(sizes, default=4), 1)
@@ -174,7 +171,7 @@ class Reducer:
         """Write one step of the loop."""
         names = self.running[node]
         writer = self.kernel.writer
-        if any(r.args == node.args and rt.CARRIED_WITH[r.kind] == node.kind for r in self.carried):
+        if any(r.args == node.args and CARRIED_WITH[r.kind] == node.kind for r in self.carried):
             return  # the update of what is carried with it includes it
         value = self._tile(node, inner)
         writer.mark(node.source)
@@ -351,7 +348,7 @@ def scratch_names(node: Reduce, nodes: Sequence[Reduce]) -> tuple[str, ...]:
 def partner(node: Reduce, among: object) -> Reduce:
     """Return the reduction that an online sum, or a sum of squared distances, is carried with."""
     assert hasattr(among, "__iter__")
-    kind = rt.CARRIED_WITH[node.kind]
+    kind = CARRIED_WITH[node.kind]
     for other in among:
         if isinstance(other, Reduce) and other.kind == kind and other.args == node.args:
             return other
@@ -385,7 +382,7 @@ def write_looped(kernel: Kernel, block: Block, plan: PassPlan, loop: str) -> Non
         block.write(each.before, roots=later_uses(plan, number), stores=each.row_stores)
         write_pass(kernel, reducer, number, each, stores[number], loop)
         # what is carried ends with what it is carried with, which is therefore known by then
-        for node in sorted(each.reductions, key=lambda n: n.kind in rt.CARRIED_WITH):
+        for node in sorted(each.reductions, key=lambda n: n.kind in CARRIED_WITH):
             reducer.end(node)
     for each in plan.passes:
         for store in each.row_stores:
@@ -430,7 +427,7 @@ def write_pass(
             origin = f"tl.multiple_of({first} % PADDED, {inner_dim.block})"
         wide = "" if kernel.index_type == "tl.int32" else f".to({kernel.index_type})"
         if kernel.odd is not None:
-            kernel.odd.write_index(kernel, reducer.block)
+            write_odd_index(kernel.odd, kernel, reducer.block)
         else:
             write_index(kernel, inner_dim, f"{origin} + ", wide)
         inside = Block(kernel, reducer.block, number)

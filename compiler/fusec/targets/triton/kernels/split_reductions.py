@@ -10,6 +10,7 @@ in between combines them once.
 
 from __future__ import annotations
 
+from fusec.codegen.common.identities import CARRIED_WITH
 from fusec.codegen.common.reduction_passes import PassPlan, plan_passes
 from fusec.ir.body import Store
 from fusec.ir.node import Node, Reduce
@@ -31,7 +32,6 @@ from fusec.targets.triton.text.expressions import Text, triton_type
 from fusec.targets.triton.text.file import FEW_WARPS, WARPS, File, add_function, mentions
 from fusec.targets.triton.text.indices import make_tile, write_outer_indices, write_padded
 from fusec.targets.triton.text.kernel_writer import Kernel
-from fusec.targets.triton.text.reductions import CARRIED_WITH
 
 # A program that combines parts: one warp of 1024 elements, which waits for no other, where that are
 # 8 columns or more (32 bytes of a row of parts); else so many warps that a thread has 16 elements.

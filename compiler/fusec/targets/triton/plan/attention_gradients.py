@@ -63,6 +63,8 @@ class Gradients:
         partial: Blocks that are kept in part.
         full: Blocks that are kept whole.
         by_keys: Whether a program has keys.
+        common: Where what a row's weights have in common goes; None where it is read.
+        row_sum: The sum over the row that it comes from.
     """
 
     batch: Symbol | None
@@ -78,6 +80,8 @@ class Gradients:
     partial: Listed | None
     full: Listed | None
     by_keys: bool
+    common: Store | None = None
+    row_sum: Reduce | None = None
 
     @property
     def pairs(self) -> Expr:
@@ -97,9 +101,9 @@ class Gradients:
         kept = self.mask if masked and self.mask is not None else const(True, self.kept.dtype)
 
         done: dict[Node, Node] = {}
-        for node in walk(roots, Dot):
+        for node in walk(roots, Reduce):
             args = tuple(done.get(arg, arg) for arg in node.args)
-            same = node is not self.kept and (isinstance(node, Dot) or args == node.args)
+            same = node is not self.kept and (isinstance(node, Reduce) or args == node.args)
             if not same:
                 new = kept if node is self.kept else node.rebuild(args, lambda expr: expr)
                 done[node] = ops.decided(new) or new
@@ -114,7 +118,9 @@ def is_gradient(body: Body) -> bool:
 
 def take_gradients_apart(body: Body) -> Gradients:
     """Return the parts of a body as ``lower/attention_backward.py`` made it."""
-    totals = tuple(_total(store) for store in body.stores)
+    rows = [store for store in body.stores if not _multiplies(store.value)]
+    totals = tuple(_total(store) for store in body.stores if store not in rows)
+    sums = [n for store in rows for n in walk((store.value,), Reduce) if isinstance(n, Reduce)]
     outer = [total.product for total in totals]
     score, of_weight = _inner_products(body, outer)
     *members, over = outer[0].axes
@@ -138,7 +144,13 @@ def take_gradients_apart(body: Body) -> Gradients:
         partial,
         full,
         by_keys,
+        rows[0] if rows else None,
+        sums[0] if sums else None,
     )
+
+
+def _multiplies(node: Node) -> bool:
+    return any(isinstance(n, Dot) for n in walk((node,)))
 
 
 def _has_list(node: Node) -> bool:

@@ -19,8 +19,8 @@ from fusec.targets.triton.plan.choices_reductions import (
     choose_reduction,
     overwrites_row_values,
 )
+from fusec.targets.triton.plan.pairs import Pair, pairs_along, store_pairs_along
 from fusec.targets.triton.plan.tiling import by_stride, move, strides_of
-from fusec.targets.triton.text.pairs import Pair, pairs_along, store_pairs_along
 
 TILE_SIDE = 32
 LEAST_BYTES = 4096  # that a program moves; the next one takes as long to begin

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, FloorDiv, Symbol
-from fusec.ir.node import Cast, Const, Dot, Load, Node, Op, Reduce, walk
+from fusec.ir.node import Cast, Const, Dot, Load, Node, Op, Reduce, free_axes, walk
 from fusec.targets.triton.plan.choice import Choice, Knob, known, power_of_two, sms
 
 Settings = tuple[tuple[str, int], ...]
@@ -103,8 +103,15 @@ class Attention:
     @property
     def careful(self) -> bool:
         """Whether scores may be so large that their multiples are infinite."""
-        numbers = (n.value for n in walk((self.modified,)) if isinstance(n, Const))
-        return any(math.isfinite(n) and abs(n) >= LARGE for n in numbers)
+        nodes = walk((self.modified,), Reduce)
+        numbers = (n.value for n in nodes if isinstance(n, Const))
+        if any(math.isfinite(n) and abs(n) >= LARGE for n in numbers):
+            return True
+        # a bias of its own for each score, or each key, may be a mask of such numbers
+        free = free_axes((self.modified,))
+        loads = [n for n in nodes if isinstance(n, Load) and n.dtype.is_floating_point]
+        places = {self.key} if self.query.index[2].constant == 0 else {self.key, self.row}
+        return any(not free[load].isdisjoint(places) for load in loads)
 
     @property
     def quick(self) -> bool:
@@ -135,8 +142,7 @@ def take_apart(body: Body) -> Attention:
     lists = {each.entry for each in (partial, full) if each is not None}
     (width,) = (a for a in body.reduce_axes if a not in {key, depth} | lists)
     *outer, row = body.axes
-    outer = [axis if axis.size != 1 else None for axis in outer]
-    batch, head = outer
+    batch, head = (axis if axis.size != 1 else None for axis in outer)
     query, keys = product.args
     values = weighted.args[1]
     assert isinstance(query, Load)

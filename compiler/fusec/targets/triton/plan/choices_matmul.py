@@ -18,9 +18,9 @@ import torch
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Dot, Load
-from fusec.targets.triton.kernels.packed_operands import group_of, reads_bytes
 from fusec.targets.triton.plan.choice import Choice, Knob, known, power_of_two, sms
 from fusec.targets.triton.plan.tiling import LIMIT
+from fusec.targets.triton.rewrite.packed_operands import group_of, reads_bytes
 
 STRATEGIES = ("tiles", "persistent", "split", "rows")
 SHARED_BYTES = 227 << 10

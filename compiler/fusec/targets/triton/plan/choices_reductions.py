@@ -15,7 +15,6 @@ from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Symbol, product, upper_bound
 from fusec.ir.node import Load, Op, Reduce, Scan, free_axes
 from fusec.ir.scalars import cost_of
-from fusec.targets.triton.kernels.online_softmax import carry_online
 from fusec.targets.triton.plan.choice import (
     Choice,
     Knob,
@@ -28,6 +27,7 @@ from fusec.targets.triton.plan.choice import (
     warps,
 )
 from fusec.targets.triton.plan.tiling import by_stride
+from fusec.targets.triton.rewrite.online_softmax import carry_online
 
 PERSISTENT_LIMIT = LONGEST_ROW
 ONCE_LIMIT = 8192  # the same for rows that a loop, too, would read only once

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from fusec.codegen.common.identities import padding_value
 from fusec.codegen.common.relaxed_maths import follows_maximum
 from fusec.ir.body import Buffer
 from fusec.ir.index import Symbol
 from fusec.ir.node import Cast, Const, Load, Node, Number, Op, Reduce
 from fusec.ir.scalars import SCALARS
-from fusec.targets.triton.text.reductions import padding_value
 
 _FOLD: dict[str, Callable[[float, float], float]] = {
     "add": lambda a, b: a + b,

@@ -24,7 +24,7 @@ from fusec.ir.index import (
     unflatten,
 )
 from fusec.ir.node import Const, Load, Node, Reduce, cast, const, free_axes, reduce, rewrite
-from fusec.targets.triton.text.names import is_check
+from fusec.ir.ops import is_check
 
 LIMIT = 2**31 - 2**24  # positions in the last, partly filled tile must not overflow either
 NEAR_LIMIT = 2**28  # the same where there are positions that reach further, by ``times_reach``

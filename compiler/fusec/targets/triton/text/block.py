@@ -7,7 +7,7 @@ others get names, the user's own where a line of theirs says ``name = ...``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -23,14 +23,15 @@ from fusec.ir.index import (
     is_nonnegative,
 )
 from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, check_parts
+from fusec.ir.ops import is_check
 from fusec.report import SourceLine
-from fusec.targets.triton.kernels.packed_operands import HELPED, INTERLEAVE
-from fusec.targets.triton.kernels.score_patterns import TANH
 from fusec.targets.triton.plan.tiling import LIMIT, Dim, index_guards, payloads
+from fusec.targets.triton.rewrite.packed_operands import HELPED, INTERLEAVE
+from fusec.targets.triton.rewrite.score_patterns import TANH
 from fusec.targets.triton.text import expressions as ex
 from fusec.targets.triton.text.expressions import ATOM, Text
 from fusec.targets.triton.text.kernel_writer import Kernel
-from fusec.targets.triton.text.names import is_check, rounds_for_memory, wish_for
+from fusec.targets.triton.text.names import rounds_for_memory, wish_for
 from fusec.targets.triton.text.pairs import write_pair
 from fusec.targets.triton.text.scans import write_scan
 
@@ -122,6 +123,12 @@ class Block:
         self.kernel.writer.line(f"{name} = {text.source}", sources or (node.source,))
         self.known[node] = Text(name)
         return name
+
+    def within(self, renamed: Mapping[Dim, str]) -> Block:
+        """Return a block that knows what this one does, with other names for some indices."""
+        inner = Block(self.kernel, self)
+        inner.renamed = dict(renamed)
+        return inner
 
     def value(self, node: Node) -> Text:
         """Return the text of a value: its name, or the expression itself."""

@@ -182,6 +182,7 @@ def convert(
 _TL = {"abs": "tl.abs", "floor": "tl.floor", "ceil": "tl.ceil", "rsqrt": "tl.rsqrt"} | {
     "fmax": "tl.maximum",
     "fmin": "tl.minimum",
+    "erfinv": "libdevice.erfinv",  # which C has not
 }
 
 # Instructions of the GPU that err by a few units in float32's last place.

@@ -13,13 +13,13 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, free_axes
 from fusec.targets.triton.plan.choice import Choice, Knob
 from fusec.targets.triton.plan.padding import Padding
+from fusec.targets.triton.plan.pairs import TWICE, Pair, StorePair, pairs_along, store_pairs_along
 from fusec.targets.triton.plan.tiling import NEAR_LIMIT, Tile, extents
 from fusec.targets.triton.text import reductions as rt
 from fusec.targets.triton.text.expressions import Needs
 from fusec.targets.triton.text.helpers import HELPERS
 from fusec.targets.triton.text.kernel_writer import Kernel
 from fusec.targets.triton.text.names import favorite_names
-from fusec.targets.triton.text.pairs import TWICE, Pair, StorePair, pairs_along, store_pairs_along
 from fusec.targets.triton.text.writer import Writer
 
 WARPS = "NUM_WARPS"  # the tunable

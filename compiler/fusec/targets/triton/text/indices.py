@@ -5,11 +5,11 @@ from __future__ import annotations
 from fusec.ir.body import Body
 from fusec.ir.index import Expr
 from fusec.targets.triton.plan.choice import Choice
+from fusec.targets.triton.plan.pairs import TWICE
 from fusec.targets.triton.plan.tiling import Dim, Tile
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.file import File
 from fusec.targets.triton.text.kernel_writer import Kernel
-from fusec.targets.triton.text.pairs import TWICE
 
 
 def make_tile(choice: Choice, body: Body) -> Tile:

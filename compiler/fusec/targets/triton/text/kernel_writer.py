@@ -12,10 +12,10 @@ from fusec.ir.index import Expr, Symbol, lower_bound, upper_bound
 from fusec.ir.node import Const, IndexValue, Load, Node, Op
 from fusec.ir.scalars import COMPARISONS
 from fusec.targets.triton.plan.padding import Padding
+from fusec.targets.triton.plan.pairs import Pair, StorePair
 from fusec.targets.triton.plan.tiling import LIMIT, NEAR, Dim, Tile, extents, times_reach
 from fusec.targets.triton.text.expressions import Needs
-from fusec.targets.triton.text.pairs import Pair, StorePair
-from fusec.targets.triton.text.unaligned_rows import OddLoop
+from fusec.targets.triton.text.odd_loop import OddLoop
 from fusec.targets.triton.text.writer import Writer
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TypeGuard
 
 from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, walk
-from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.ops import is_check
 from fusec.ir.scalars import word_of
 from fusec.report import SourceLine
 
@@ -57,11 +56,6 @@ def wish_for(node: Node, favorite: Mapping[Node, str], parameters: Mapping[str, 
         return "as_" + str(node.dtype).removeprefix("torch.")
     assert isinstance(node, Op)
     return _OP_NAMES.get(node.name) or word_of(node.name)
-
-
-def is_check(node: Node) -> TypeGuard[Op]:
-    """Whether ``node`` is a run-time check."""
-    return isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
 
 
 def rounds_for_memory(node: Node) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fusec.codegen.common.identities import ONLINE_SUM, SQUARES, identity
-from fusec.ir.node import Number, Reduce
+from fusec.codegen.common.identities import COMBINES, ONLINE_SUM, SQUARES, identity, padding_value
+from fusec.ir.node import Reduce
+from fusec.ir.scalars import SCALARS
 from fusec.targets.triton.text.expressions import (
     ATOM,
     COMPARE,
@@ -17,22 +18,13 @@ from fusec.targets.triton.text.expressions import (
     triton_type,
 )
 
-# What each of them is carried with.
 GROUP = "GROUP"  # the rows of a step of which one thread holds its columns' elements
-CARRIED_WITH = {ONLINE_SUM: "max", SQUARES: "sum"}
 
 
 def identity_text(node: Reduce) -> Text:
     """Return the text of a reduction's identity."""
     dtype = node.args[0].dtype
     return number(identity(node.kind, dtype), dtype)
-
-
-def padding_value(node: Reduce) -> Number:
-    """Return what stands for elements outside the row: for a sum of exponentials, exp's zero."""
-    if node.kind == ONLINE_SUM:
-        return float("-inf")
-    return identity(node.kind, node.args[0].dtype)
 
 
 def padding(node: Reduce) -> Text:
@@ -45,8 +37,6 @@ def step(node: Reduce, so_far: str, value: Text, needs: Needs) -> Text:
     kind, dtype, left = node.kind, node.args[0].dtype, Text(so_far)
     if dtype == torch.bool:
         kind = {"max": "any", "min": "all", "sum": "any", "prod": "all"}.get(kind, kind)
-    if kind == "sum":
-        return infix("+", left, value)
     if kind == "prod":
         return call(needs.helper("multiply"), left, value)
     if kind in ("max", "min"):
@@ -54,7 +44,7 @@ def step(node: Reduce, so_far: str, value: Text, needs: Needs) -> Text:
         return call(
             needs.helper(helper) if dtype.is_floating_point else f"tl.{helper}", left, value
         )
-    return infix({"any": "|", "all": "&", "xor": "^"}[kind], left, value)
+    return infix(SCALARS[COMBINES[kind]].infix, left, value)
 
 
 def finish(node: Reduce, tile: Text, axis: int, keep: bool, needs: Needs) -> Text:

@@ -7,13 +7,13 @@ changes nothing in front of it, so scans need no mask.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from fusec.codegen.common.identities import identity
 from fusec.ir.node import Scan
 from fusec.targets.triton.plan.tiling import Dim
+from fusec.targets.triton.text.block_text import BlockText
 from fusec.targets.triton.text.expressions import (
     ATOM,
     COMPARE,
@@ -24,17 +24,14 @@ from fusec.targets.triton.text.expressions import (
     triton_type,
     typed,
 )
-
-if TYPE_CHECKING:
-    from fusec.targets.triton.text.block import Block
-    from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import Kernel
 
 _WORDS = {"prod": "product"}
 _COMBINE = {"logsumexp": "log_add_exp", "max": "later_largest", "min": "later_smallest"}
 _COMBINE_PLACED = {"max": "later_largest_at", "min": "later_smallest_at"}
 
 
-def write_scan(block: Block, node: Scan) -> None:
+def write_scan(block: BlockText, node: Scan) -> None:
     """Write a scan of a value that ``block`` knows; an extreme together with its position."""
     kernel, writer = block.kernel, block.kernel.writer
     group = scan_group(kernel, node)
@@ -128,7 +125,7 @@ def _extreme_start(kind: str, dtype: torch.dtype, carried: torch.dtype) -> str:
     return number(identity(kind, dtype), carried).source
 
 
-def _tile(block: Block, node: Scan) -> Text:
+def _tile(block: BlockText, node: Scan) -> Text:
     """Return the argument at every position along the row."""
     kernel, argument = block.kernel, node.args[0]
     value, dtype = block.value(argument), _carried_dtype(node)

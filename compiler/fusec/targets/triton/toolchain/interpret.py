@@ -368,6 +368,8 @@ def _wide(dtype: Any, tl: Any) -> Any:
 _LIBDEVICE: dict[str, Callable[..., torch.Tensor]] = {
     scalar.c_name: scalar.reference for scalar in SCALARS.values() if scalar.c_name
 } | {
+    "erfinv": torch.erfinv,
+    "rsqrt": torch.rsqrt,
     "rint": torch.round,
     "abs": torch.abs,
     "fast_expf": torch.exp,

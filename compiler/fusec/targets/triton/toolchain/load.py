@@ -89,7 +89,10 @@ def is_triton_error(error: BaseException) -> bool:
 
 
 def is_compiler_failure(error: BaseException) -> bool:
-    """Whether a pass of Triton's compiler failed on a kernel that its language allows."""
+    """Whether a pass of Triton's compiler failed on a kernel that its language allows.
+
+    Triton has no error of its own for it, only these words.
+    """
     return isinstance(error, RuntimeError) and "PassManager::run failed" in str(error)
 
 

@@ -17,11 +17,10 @@ from dataclasses import replace
 
 import torch
 
-from fusec.codegen.common.identities import ONLINE_SUM, SQUARES
+from fusec.codegen.common.identities import CARRIED_WITH, ONLINE_SUM, SQUARES
 from fusec.ir.body import Body
 from fusec.ir.index import product
 from fusec.ir.node import Cast, Const, IndexValue, Node, Op, Reduce, op, reduce, rewrite, walk
-from fusec.targets.triton.text.reductions import CARRIED_WITH
 
 
 def carry_online(body: Body) -> Body:

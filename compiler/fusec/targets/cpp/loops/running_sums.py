@@ -13,11 +13,11 @@ import torch
 
 from fusec.ir.index import Symbol
 from fusec.ir.node import Load, Node, Scan
+from fusec.targets.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.loops.cache_blocks import blocks
 from fusec.targets.cpp.memory.prefetch import LINE
 from fusec.targets.cpp.plan.loop_plan import RowPass
 from fusec.targets.cpp.plan.scan_passes import Stretch, is_direct
-from fusec.targets.cpp.text.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.text.expressions import ATOM, UNARY, Expression
 from fusec.targets.cpp.text.scope import Scope
 from fusec.targets.cpp.text.writer import Writer

@@ -18,7 +18,7 @@ from fusec.ir import ops
 from fusec.ir.body import Body, Store
 from fusec.ir.bounds import bounds
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Const, Dot, Node, Op, cast, const, index_value, op, walk
+from fusec.ir.node import Cast, Const, Node, Op, Reduce, cast, const, index_value, op, walk
 
 TANH = "tanh_by_exp2"  # a helper: tanh(x), given 2 * log2(e) * x
 F32 = torch.float32
@@ -28,7 +28,7 @@ LARGEST = 1e3  # what a quick tanh is times at most: its error is one of the res
 
 def quicken(roots: Sequence[Node]) -> tuple[Node, ...]:
     """Return scores, and what comes of them, computed in cheaper steps."""
-    nodes = walk(tuple(roots), Dot)
+    nodes = walk(tuple(roots), Reduce)
     users: dict[Node, list[Node]] = {}
     for node in nodes:
         for arg in node.args:
@@ -36,7 +36,7 @@ def quicken(roots: Sequence[Node]) -> tuple[Node, ...]:
     done: dict[Node, Node] = {}
     for node in nodes:
         args = tuple(done.get(arg, arg) for arg in node.args)
-        same = isinstance(node, Dot) or args == node.args
+        same = isinstance(node, Reduce) or args == node.args
         new = node if same else node.rebuild(args, lambda expr: expr)
         if isinstance(node, Op) and node.name == "tanh" and _is_scaled(node, users.get(node, [])):
             new = _tanh(new)
@@ -154,7 +154,7 @@ def relaxed(body: Body, root: Node) -> frozenset[Node]:
     """Return the values below a score that quick instructions may compute."""
     rounded = cast(root, torch.bfloat16)
     found = relaxed_nodes(Body(body.axes, body.reduce_axes, (Store("", (), rounded),)), quick=True)
-    return found & frozenset(walk((root,), Dot))
+    return found & frozenset(walk((root,), Reduce))
 
 
 __all__ = ["TANH", "quicken", "relaxed", "without_row_term"]

@@ -1,0 +1,1 @@
+"""Bodies written otherwise before they are planned: online sums, unpacked operands, scores."""

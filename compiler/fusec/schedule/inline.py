@@ -26,94 +26,129 @@ def inline_pointwise(
         program: As lowered.
         wishes: What somebody wants together or apart; nothing if None.
     """
-    wishes = wishes or Wishes()
-    members = {step.name: frozenset((step.name,)) for step in program.steps}
-    steps: dict[str, Step] = {step.name: step for step in program.steps}
-    readers: dict[str, list[str]] = {}
-    for step in program.steps:
-        for name in step.reads():
-            readers.setdefault(name, []).append(step.name)
-    kept = program.output_buffers() | set(program.inputs)
-    mutated = {name for s in program.steps if isinstance(s, Extern) for name in s.mutates}
-    updated = {n for s in program.steps if isinstance(s, Compute) for n in s.body.updated()}
-    products = {
-        name
-        for step in program.steps
-        if isinstance(step, Compute) and step.body.products
-        for name in step.writes()
-    }
-    order = order_of(program.steps)
-    decisions: list[FusionDecision] = []
+    inliner = _Inliner(program, wishes or Wishes())
     # What only widens goes first, into all that read it: what is kept then is the narrow one.
-    for original in sorted(program.steps, key=lambda s: not _only_widens(s, program.buffers)):
-        if original.name not in steps:
-            continue
-        step = steps[original.name]
-        if not isinstance(step, Compute):
-            continue
+    for step in sorted(program.steps, key=lambda s: not _only_widens(s, program.buffers)):
+        inliner.try_inlining(step.name)
+    steps = inliner.steps
+    return tuple(steps[s.name] for s in program.steps if s.name in steps), inliner.decisions
+
+
+class _Inliner:
+    """The steps of a program while producers disappear into their consumers.
+
+    Attributes:
+        steps: By name; those that were computed where they are read are gone.
+        decisions: So far.
+    """
+
+    def __init__(self, program: Program, wishes: Wishes) -> None:
+        self.program, self.wishes = program, wishes
+        self.steps: dict[str, Step] = {step.name: step for step in program.steps}
+        self.decisions: list[FusionDecision] = []
+        self._members = {step.name: frozenset((step.name,)) for step in program.steps}
+        self._order = order_of(program.steps)
+        self._readers: dict[str, list[str]] = {}
+        for step in program.steps:
+            for name in step.reads():
+                self._readers.setdefault(name, []).append(step.name)
+        computes = [step for step in program.steps if isinstance(step, Compute)]
+        externs = [step for step in program.steps if isinstance(step, Extern)]
+        self._mutated = {name for step in externs for name in step.mutates}
+        self._kept = program.output_buffers() | set(program.inputs)
+        self._kept |= {name for step in computes for name in step.body.updated()}
+        self._products = {n for step in computes if step.body.products for n in step.writes()}
+
+    def try_inlining(self, name: str) -> None:
+        """Compute a step where it is read, if that is possible and pays."""
+        step = self.steps.get(name)
+        if not isinstance(step, Compute) or not self._is_candidate(step):
+            return
+        made = step.body.stores[0].buffer
+        users = self._readers.get(made, [])
+        if made in self.program.once:
+            self.decisions += [FusionDecision(name, user, False, ONCE) for user in users]
+            return
+        consumers = [self.steps[user] for user in users]
+        computes = [consumer for consumer in consumers if isinstance(consumer, Compute)]
+        if len(computes) != len(consumers):
+            return
+        reason = self._refusal(step, computes)
+        merged = Refusal(reason) if reason is not None else _inlined(step.body, computes)
+        if isinstance(merged, Refusal):
+            self.decisions += [
+                FusionDecision(name, consumer.name, False, merged.reason) for consumer in computes
+            ]
+            return
+        self._replace(step, computes, merged)
+
+    def _is_candidate(self, step: Compute) -> bool:
+        """Whether a step is pointwise, and nobody but later computations sees its result."""
         body = step.body
         if len(body.stores) != 1 or body.has_reduction or body.stores[0].updates:
-            continue
-        name = body.stores[0].buffer
-        users = readers.get(name, [])
-        if name in kept or name in updated or not users or mutated & ({name} | set(body.reads())):
-            continue
-        if name in program.once:
-            decisions += [FusionDecision(step.name, user, False, ONCE) for user in users]
-            continue
-        consumers = [steps[user] for user in users]
-        computes = [c for c in consumers if isinstance(c, Compute)]
-        if len(computes) != len(consumers):
-            continue
+            return False
+        made = body.stores[0].buffer
+        if made in self._kept or not self._readers.get(made):
+            return False
+        return not self._mutated & {made, *body.reads()}
+
+    def _refusal(self, step: Compute, computes: list[Compute]) -> str | None:
+        """Return why a step is not computed where it is read, or None."""
+        body, buffers = step.body, self.program.buffers
         if any(consumer.body.products for consumer in computes):
-            reason = choices.may_feed_product(body, computes, program.buffers, products)
+            reason = choices.may_feed_product(body, computes, buffers, self._products)
             if reason is not None:
-                decisions += [FusionDecision(step.name, c.name, False, reason) for c in computes]
-                continue
-        large = choices.large_inputs(body, program.buffers)
-        expansion = _expansion(body, computes, program)
-        chains = [_chain(c, steps, readers, kept | updated) for c in computes]
-        kernels = expected_kernels(chains, order)
-        cheap = choices.cheaper_again(body, kernels, program.buffers)
-        taps = any(choices.is_convolution(c.body) for c in computes)
-        reason = choices.may_recompute(body, len(users), expansion, large, cheap, taps)
-        if reason is None and choices.is_turned_over(
-            body, [c.body for c in computes], program.buffers
-        ):
-            reason = "it is small, and turned over once for all who read it"
-        if reason is None and _belongs_to_its_producer(body, computes, program, steps):
-            reason = "it picks from a large result, and belongs into the kernel that makes it"
+                return reason
+        reason = self._does_not_pay(body, computes)
+        members = self._members
         if reason is not None and all(
-            wishes.wants(members[step.name], members[c.name]) for c in computes
+            self.wishes.wants(members[step.name], members[c.name]) for c in computes
         ):
             reason = None
         if reason is None and choices.reads_windows(body):
-            unfit = [choices.unfit_for_windows(body, c.body, program.buffers) for c in computes]
+            unfit = [choices.unfit_for_windows(body, c.body, buffers) for c in computes]
             reason = next(filter(None, unfit), None)
-        if any(wishes.forbids(members[step.name], members[c.name]) for c in computes):
-            reason = FORBIDDEN
+        if any(self.wishes.forbids(members[step.name], members[c.name]) for c in computes):
+            return FORBIDDEN
+        return reason
+
+    def _does_not_pay(self, body: Body, computes: list[Compute]) -> str | None:
+        """Return why a body had better be computed once, or None."""
+        buffers = self.program.buffers
+        chains = [_chain(c, self.steps, self._readers, self._kept) for c in computes]
+        reason = choices.may_recompute(
+            body,
+            len(computes),
+            _expansion(body, computes, self.program),
+            choices.large_inputs(body, buffers),
+            choices.cheaper_again(body, expected_kernels(chains, self._order), buffers),
+            any(choices.is_convolution(c.body) for c in computes),
+        )
         if reason is not None:
-            decisions += [FusionDecision(step.name, c.name, False, reason) for c in computes]
-            continue
-        merged = _inlined(body, computes)
-        if isinstance(merged, Refusal):
-            decisions += [FusionDecision(step.name, c.name, False, merged.reason) for c in computes]
-            continue
-        saved = 2 * choices.buffer_bytes(program.buffers[name])
+            return reason
+        if choices.is_turned_over(body, [c.body for c in computes], buffers):
+            return "it is small, and turned over once for all who read it"
+        if _belongs_to_its_producer(body, computes, self.program, self.steps):
+            return "it picks from a large result, and belongs into the kernel that makes it"
+        return None
+
+    def _replace(self, step: Compute, computes: list[Compute], merged: list[Body]) -> None:
+        """Put consumers that compute a step by themselves in place of those that read it."""
+        body = step.body
+        saved = 2 * choices.buffer_bytes(self.program.buffers[body.stores[0].buffer])
         for consumer, fused in zip(computes, merged, strict=True):
             label = _join_labels(step.label, consumer.label)
-            steps[consumer.name] = Compute(consumer.name, fused, label)
-            members[consumer.name] |= members[step.name]
-            decisions.append(
+            self.steps[consumer.name] = Compute(consumer.name, fused, label)
+            self._members[consumer.name] |= self._members[step.name]
+            self.decisions.append(
                 FusionDecision(step.name, consumer.name, True, "computed where it is read", saved)
             )
             for read in body.reads():
-                if consumer.name not in readers.setdefault(read, []):
-                    readers[read].append(consumer.name)
+                if consumer.name not in self._readers.setdefault(read, []):
+                    self._readers[read].append(consumer.name)
         for read in body.reads():
-            readers[read] = [user for user in readers[read] if user != step.name]
-        del steps[step.name]
-    return tuple(steps[s.name] for s in program.steps if s.name in steps), decisions
+            self._readers[read] = [user for user in self._readers[read] if user != step.name]
+        del self.steps[step.name]
 
 
 def _only_widens(step: Step, buffers: Mapping[str, Buffer]) -> bool:

@@ -189,42 +189,93 @@ def convert_float(
     return converted.view(_BITS[wanted.itemsize][0]).numpy().view(unsigned).reshape(data.shape)
 
 
-def _patch_builder(interpreter: Any, tl: Any) -> None:
-    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
+class _Bfloat16:
+    """Numbers that the interpreter keeps as bits, to and from float32.
 
-    def widen(value: Any) -> Any:
+    Args:
+        interpreter: Triton's module.
+        tl: Triton's language.
+    """
+
+    def __init__(self, interpreter: Any, tl: Any) -> None:
+        self.tl, self.handle = tl, interpreter.TensorHandle
+
+    def is_kind_of(self, value: Any) -> bool:
+        """Whether a value is of bfloat16."""
+        return bool(value.dtype.scalar == self.tl.bfloat16)
+
+    def widen(self, value: Any) -> Any:
+        """Return a value's numbers in float32."""
         bits = np.ascontiguousarray(value.data).astype(np.uint32) << np.uint32(16)
         return bits.view(np.float32).reshape(value.data.shape)
 
-    def narrow(data: Any) -> Any:
+    def narrow(self, data: Any) -> Any:
+        """Return numbers as a value of bfloat16, rounded."""
+        tl = self.tl
         bits = convert_float(tl, None, data.astype(np.float32), tl.float32, tl.bfloat16, None)
-        return handle(bits, tl.bfloat16)
+        return self.handle(bits, tl.bfloat16)
 
-    binary, unary, cast = builder.binary_op, builder.unary_op, builder.cast_impl
 
-    def cast_impl(self: Any, value: Any, target: Any) -> Any:
-        wanted = target.scalar
-        if wanted == tl.bfloat16 and value.dtype.scalar != tl.bfloat16:
-            return narrow(value.data)
-        if value.dtype.scalar == tl.bfloat16 and wanted != tl.bfloat16:
-            return handle(widen(value).astype(interpreter._get_np_dtype(target)), wanted)
-        return cast(self, value, target)
-
-    def binary_op(self: Any, left: Any, right: Any, op: Any) -> Any:
-        if left.dtype.scalar != tl.bfloat16:
-            return binary(self, left, right, op)
-        result = op(widen(left), widen(right))
-        return handle(result, tl.int1) if result.dtype == bool else narrow(result)
-
-    def unary_op(self: Any, value: Any, op: Any) -> Any:
-        if value.dtype.scalar != tl.bfloat16:
-            return unary(self, value, op)
-        return narrow(op(widen(value)))
+def _patch_builder(interpreter: Any, tl: Any) -> None:
+    builder, numbers = interpreter.InterpreterBuilder, _Bfloat16(interpreter, tl)
+    _patch_arithmetic(interpreter, builder, numbers)
+    _patch_atomics(builder, numbers)
+    _patch_products(builder, numbers)
+    handle = numbers.handle
 
     def erf(self: Any, value: Any) -> Any:
         return handle(torch.erf(torch.from_numpy(np.array(value.data))).numpy(), value.dtype.scalar)
 
-    atomic = builder.create_atomic_rmw
+    def all_ones(self: Any, dtype: Any) -> Any:
+        bits = interpreter._get_np_dtype(dtype)
+        return handle(np.invert(np.zeros(1, dtype=bits)), dtype.scalar)
+
+    spread = builder.create_splat
+
+    def splat(self: Any, wanted: Any, value: Any) -> Any:
+        # the outcome of comparing two numbers is called by their type
+        if value.data.dtype == bool:
+            value = handle(value.data, tl.int1)
+        return spread(self, wanted, value)
+
+    builder.create_splat = splat
+    builder.get_all_ones_value = all_ones
+    builder.create_erf = erf
+    builder.create_maxnumf = lambda self, a, b: self.binary_op(a, b, np.fmax)
+    builder.create_minnumf = lambda self, a, b: self.binary_op(a, b, np.fmin)
+
+
+def _patch_arithmetic(interpreter: Any, builder: Any, numbers: _Bfloat16) -> None:
+    tl, handle = numbers.tl, numbers.handle
+    binary, unary, cast = builder.binary_op, builder.unary_op, builder.cast_impl
+
+    def cast_impl(self: Any, value: Any, target: Any) -> Any:
+        wanted = target.scalar
+        if wanted == tl.bfloat16 and not numbers.is_kind_of(value):
+            return numbers.narrow(value.data)
+        if numbers.is_kind_of(value) and wanted != tl.bfloat16:
+            data = numbers.widen(value).astype(interpreter._get_np_dtype(target))
+            return handle(data, wanted)
+        return cast(self, value, target)
+
+    def binary_op(self: Any, left: Any, right: Any, op: Any) -> Any:
+        if not numbers.is_kind_of(left):
+            return binary(self, left, right, op)
+        result = op(numbers.widen(left), numbers.widen(right))
+        return handle(result, tl.int1) if result.dtype == bool else numbers.narrow(result)
+
+    def unary_op(self: Any, value: Any, op: Any) -> Any:
+        if not numbers.is_kind_of(value):
+            return unary(self, value, op)
+        return numbers.narrow(op(numbers.widen(value)))
+
+    builder.cast_impl = cast_impl
+    builder.binary_op = binary_op
+    builder.unary_op = unary_op
+
+
+def _patch_atomics(builder: Any, numbers: _Bfloat16) -> None:
+    tl, handle, atomic = numbers.tl, numbers.handle, builder.create_atomic_rmw
 
     def atomic_rmw(self: Any, kind: Any, pointer: Any, value: Any, mask: Any, *rest: Any) -> Any:
         if value.dtype.scalar not in (tl.float16, tl.bfloat16):
@@ -244,24 +295,17 @@ def _patch_builder(interpreter: Any, tl: Any) -> None:
                 old[at] = before.data[0]
         return handle(old, value.dtype.scalar)
 
+    builder.create_atomic_rmw = atomic_rmw
+
+
+def _patch_products(builder: Any, numbers: _Bfloat16) -> None:
+    tl, handle = numbers.tl, numbers.handle
     product, multiply_add = builder.create_dot, builder.create_fma
 
     def dot(self: Any, left: Any, right: Any, *rest: Any) -> Any:
-        if left.dtype.scalar == tl.bfloat16:
-            left, right = (handle(widen(value), tl.float32) for value in (left, right))
+        if numbers.is_kind_of(left):
+            left, right = (handle(numbers.widen(value), tl.float32) for value in (left, right))
         return product(self, left, right, *rest)
-
-    def all_ones(self: Any, dtype: Any) -> Any:
-        bits = interpreter._get_np_dtype(dtype)
-        return handle(np.invert(np.zeros(1, dtype=bits)), dtype.scalar)
-
-    spread = builder.create_splat
-
-    def splat(self: Any, wanted: Any, value: Any) -> Any:
-        # the outcome of comparing two numbers is called by their type
-        if value.data.dtype == bool:
-            value = handle(value.data, tl.int1)
-        return spread(self, wanted, value)
 
     def fma(self: Any, x: Any, y: Any, z: Any) -> Any:
         if z.dtype.scalar != tl.float32:
@@ -270,17 +314,8 @@ def _patch_builder(interpreter: Any, tl: Any) -> None:
         wide = x.data.astype(np.float64) * y.data + z.data
         return handle(wide.astype(np.float32), z.dtype.scalar)
 
-    builder.create_fma = fma
-    builder.create_splat = splat
-    builder.get_all_ones_value = all_ones
     builder.create_dot = dot
-    builder.cast_impl = cast_impl
-    builder.binary_op = binary_op
-    builder.unary_op = unary_op
-    builder.create_erf = erf
-    builder.create_atomic_rmw = atomic_rmw
-    builder.create_maxnumf = lambda self, a, b: self.binary_op(a, b, np.fmax)
-    builder.create_minnumf = lambda self, a, b: self.binary_op(a, b, np.fmin)
+    builder.create_fma = fma
 
 
 def _reduce(self: Any, args: Any, slow: Callable[..., Any]) -> Any:

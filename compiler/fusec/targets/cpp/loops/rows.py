@@ -76,6 +76,7 @@ class RowWriter:
     Attributes:
         scratch: Kept node to the array that holds its row.
         loops: How the innermost loop of each pass runs.
+        declared: Names that passes have declared beside their loops.
     """
 
     def __init__(self, kernel: Kernel, writer: Writer, plan: Rows) -> None:
@@ -84,6 +85,7 @@ class RowWriter:
         self.plan = plan
         self.steps = plan.steps
         self.scratch: dict[Node, str] = {}
+        self.declared: set[str] = set()
         self.loops = [each.loop for each in plan.passes]
 
     def declare_scratch(self, row: Scope) -> None:
@@ -150,7 +152,7 @@ class RowWriter:
         axis, *rest = axes
         if rest:
             if extent(axis) == 1 and axis not in spans:
-                inner.axes[axis] = "0"
+                inner.axes[axis], inner.taken = "0", scope.taken  # no block begins here
                 self._levels(inner, number, items, rest, spans)
                 return
             with self.writer.block(head(inner, axis, *spans.get(axis, ()))):
@@ -293,7 +295,11 @@ class RowWriter:
             return
         size, count = choices.SCAN_BLOCK, extent(axis)
         if count is not None and count <= size and (begin, end) == ("0", str(count)):
+            # What it declares stands beside what other passes do, in no block of their own.
+            scope.taken |= self.declared
+            before = set(scope.taken)
             self._block(scope, number, items, (begin, end), count)
+            self.declared |= scope.taken - before
             return
         first, last = scope.name(f"{axis.name}_block"), scope.name(f"{axis.name}_end")
         loop = f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {size})"

@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+from fusec.devices import is_gpu
+
 _PRODUCTS = frozenset({operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"})
 _SOFTMAXES = frozenset({torch.softmax, F.softmax, "softmax"})
 _DIVISIONS = frozenset({operator.truediv, torch.div, torch.true_divide, "div"})
@@ -196,7 +198,7 @@ def _fit(tensors: list[Any], results: list[Any], interpreted: bool) -> bool:
     query, key, value = tensors
     if any(each.dtype != query.dtype for each in (*tensors, *results)):
         return False
-    there = query.device.type == "cuda" or interpreted
+    there = is_gpu(query.device) or interpreted
     if not there or query.dtype not in _DTYPES or query.dim() not in (3, 4):
         return False
     if any(each.dim() != query.dim() or each.device != query.device for each in tensors):

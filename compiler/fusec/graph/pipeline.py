@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import torch
 from torch import fx
 
 from fusec.devices import CPU
@@ -182,7 +183,10 @@ PASSES: tuple[Pass, ...] = (
         _attend_at_once,
         frozenset({Form.CAPTURED}),
         "attention as formulas have it keeps all scores in memory; ATen's does not",
-        applies=lambda options: not options.emulate_rounding,
+        # the mode is guarded
+        applies=lambda options: (
+            not (options.emulate_rounding or torch.are_deterministic_algorithms_enabled())
+        ),
     ),
     Pass(
         "kernel_random",

@@ -87,6 +87,28 @@ def test_is_one_call(function, count: int, dtype: torch.dtype) -> None:
     assert calls(compiled) == count
 
 
+@pytest.mark.parametrize("function", [divided, of_three_dimensions, scaled_before])
+def test_results_lie_as_in_eager(function) -> None:
+    """Heads are mostly views of rows: attention hands out such a view, a product does not."""
+    given = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in tensors()]
+    compiled = fusec.compile(lambda *t: (function(*t), function(*t).view(-1)), target="triton")
+    results, wanted = compiled(*given), function(*given)
+    assert calls(compiled)
+    assert results[0].stride() == wanted.stride()
+    for own in results:
+        assert float((own.view_as(wanted) - wanted).abs().max()) < 1e-5
+
+
+def test_deterministic_mode_keeps_it() -> None:
+    compiled = fusec.compile(divided, target="triton")
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert not difference(compiled(*tensors()), divided(*tensors()))
+        assert calls(compiled) == 0
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize(
     "function", [weights_are_returned, along_columns, masked, not_turned, shared_by_all]
 )

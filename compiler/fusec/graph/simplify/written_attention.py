@@ -3,7 +3,8 @@
 Written so, eager keeps all scores in memory, and so would kernels for the products and the softmax.
 On a GPU the call of ATen's attention takes its place, the fastest there is without a mask.  Scores
 are not rounded to half precision in between then; where a user asks for eager's roundings, and
-where something else reads scores or weights, all stays as it is written.
+where something else reads scores or weights, all stays as it is written.  So it does in
+deterministic mode, in which gradients of some of ATen's attentions raise.
 """
 
 from __future__ import annotations
@@ -72,11 +73,12 @@ def _replace(
         result = graph.call_function(
             F.scaled_dot_product_attention, tuple(given), {"scale": written.scale}
         )
-        result.meta = dict(product.meta)
+        result.meta = {k: v for k, v in product.meta.items() if k != "example_value"}
         if flat:
-            result.meta.pop("example_value", None)
             result = graph.call_method("squeeze", (result, 0))
-            result.meta = dict(product.meta)
+        # A product lies row by row; attention may lie as its queries do.
+        result = graph.call_method("contiguous", (result,))
+        result.meta = dict(product.meta)
     product.replace_all_uses_with(result)
     graph.erase_node(product)
     copies[node] = result  # which another attention may read

@@ -55,7 +55,7 @@ def differences(
     call: Callable[[Callable[..., Any], list[Any]], object] | None = None,
     **options: Any,
 ) -> list[str]:
-    """Return what a prediction is wrong in; nothing if it is right.
+    """Return what a prediction is wrong in; nothing if it is right, or eager refuses the call.
 
     Args:
         function: What is predicted, then built.
@@ -63,6 +63,11 @@ def differences(
         call: Calls it, and asks for gradients where there are some.
         **options: For ``fusec.compile``.
     """
+    call = call or (lambda f, args: f(*args))
+    try:
+        call(function, inputs())
+    except Exception:
+        return []
     torch._dynamo.reset()
     torch.manual_seed(0)
     given = inputs()
@@ -77,7 +82,7 @@ def differences(
     torch._dynamo.reset()
     torch.manual_seed(0)
     compiled = fusec.compile(function, **options)
-    (call or (lambda f, args: f(*args)))(compiled, inputs())
+    call(compiled, inputs())
     is_there = prediction(said.name, compiled)
     backward = {part.graph for part in is_there.parts if part.kind == "backward"}
     parts = [p for p in said.parts if p.kind != "backward" or p.graph in backward]

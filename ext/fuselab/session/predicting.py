@@ -1,4 +1,4 @@
-"""What a cell would become as a ``%%fuse`` cell: predicted, with nothing built and no name landed."""
+"""What a cell would become under ``%%fuse``: predicted, nothing built, no name landed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from fusec.inspect.predict import Prediction, put_back
 from fuselab.cell.plan import plan_cell
 from fuselab.cell.program import CellProgram
 from fuselab.session.session import CellOptions, Frontend
-from fusec.inspect.predict import Prediction, put_back
 
 
 class _Enough(BaseException):

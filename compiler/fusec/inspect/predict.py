@@ -27,8 +27,10 @@ from fusec.compiled.part import CompiledPart
 from fusec.inspect.explain import bytes_text
 from fusec.ir.body import Buffer, Compute, Extern
 from fusec.kernel import Argument, Kernel
+from fusec.memory.strided import clone_strided, write_strided
 from fusec.options import Options
 from fusec.report import GraphBreak, Guard, Recompile, SourceLine, counted
+from fusec.verify.words import same_bits
 
 UNKNOWN = -1  # bytes that depend on a symbolic size
 
@@ -326,8 +328,6 @@ class Planner(Backend):
         super().__init__(options)
         self._put_off: list[Callable[[], object]] = []
         self._outermost = _codes(function)
-        self._kept: Callable[[], contextlib.AbstractContextManager[None]] | None = None
-        self._restores = contextlib.ExitStack()
         self._function = function
         self._broken = False  # whether something of the call has run in Python
 
@@ -347,10 +347,7 @@ class Planner(Backend):
         def stand_in(*inputs: Any) -> Any:
             if last and not self._broken and self._is_all():
                 raise _Planned
-            if not self._broken:
-                self._broken = True
-                assert self._kept is not None
-                self._restores.enter_context(self._kept())
+            self._broken = True
             return eager(*inputs)
 
         return stand_in
@@ -380,9 +377,10 @@ class Planner(Backend):
 
     def _capture(self, call: Callable[..., Any], given: Call) -> None:
         tensors = _tensors(given, self._function)
-        self._kept, self._broken = lambda: put_back(tensors), False
+        self._broken = False
         devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-        with torch.random.fork_rng(devices), self._restores, contextlib.suppress(_Planned):
+        # From the beginning: what TorchDynamo leaves alone runs as it stands, and nobody is told.
+        with torch.random.fork_rng(devices), put_back(tensors), contextlib.suppress(_Planned):
             call(*given.args, **given.kwargs)
         for make in reversed(self._put_off):
             make()
@@ -409,14 +407,24 @@ def _tensors(given: Call, function: Callable[..., Any]) -> list[torch.Tensor]:
 @contextlib.contextmanager
 def put_back(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
     """Put back, when done, what in-place updates have changed."""
-    saved = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    plain = [tensor for tensor in tensors if _is_plain(tensor)]
+    saved = [(tensor, clone_strided(tensor.detach())) for tensor in plain]
     try:
         yield
     finally:
         with torch.no_grad():
             for tensor, value in saved:  # versions do not tell: batch_norm leaves them alone
+                if same_bits(tensor, value):
+                    continue
                 with torch.autograd._unsafe_preserve_version_counter(tensor):  # type: ignore[no-untyped-call]
-                    tensor.copy_(value)
+                    write_strided(tensor.detach(), value)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is memory that can be copied and put back."""
+    kind = type(tensor) in (torch.Tensor, nn.Parameter)
+    bare = tensor.layout == torch.strided and not tensor.is_conj() and not tensor.is_neg()
+    return kind and bare and tensor.device.type != "meta"
 
 
 @contextlib.contextmanager

@@ -79,6 +79,8 @@ class TensorTask(Task):
         kinds: Fresh inputs besides those of ``inputs``.
         limits: What an answer may cost.
         baseline: An answer, as text, that ``limits.factor`` refers to.
+        slack: How far from float64 a result may be, as a share of the largest, where it may be
+            further than eager: sums in the order of a plain loop.
     """
 
     reference: Reference = field(kw_only=True)
@@ -88,6 +90,7 @@ class TensorTask(Task):
     kinds: tuple[Kind, ...] = ("similar", "adversarial", "nonfinite")
     limits: Limits = Limits()
     baseline: str = ""
+    slack: float = 0.0
 
     def results(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
         """Return the reference's results as a list."""

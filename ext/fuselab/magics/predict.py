@@ -10,15 +10,15 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from fusec.target_api.registry import AUTO, NAMES
-from fuselab.display.guesses import SUBJECTS, guessed, read_size
 from fuselab.magics.arguments import explained, identifier, names
 from fuselab.magics.frontend import frontend_of
-from fuselab.session.predicting import predict_cell
 from fuselab.session.session import CellOptions
 
 
 def size(text: str) -> int:
     """Read a number of bytes."""
+    from fuselab.display.guesses import read_size  # imports the compiler
+
     try:
         return read_size(text)
     except ValueError as error:
@@ -64,6 +64,9 @@ class PredictMagics(Magics):
             raise UsageError(f"%%predict: {str(error).lower()} in {options!r}") from None
         if not body.strip():
             raise UsageError("%predict takes an expression: %predict x.relu().sum()")
+        from fuselab.display.guesses import SUBJECTS, guessed  # imports the compiler
+        from fuselab.session.predicting import predict_cell
+
         shell: Any = self.shell
         chosen = CellOptions(
             target=args.target, name=args.name or "", dynamic=args.dynamic, out=args.out

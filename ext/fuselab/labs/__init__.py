@@ -1,0 +1,25 @@
+"""Teaching labs: tasks, hints, progress, hand-ins, grading, and the notebooks made of one source.
+
+A lab is a ``Lab`` in ``content/labNN.py`` (its tasks, with what answers are compared with) and a
+text in ``notebooks/labs/source/labNN_*.py`` (jupytext's percent format, with the solutions in it).
+``%%task NAME`` judges a cell, ``%hint``, ``%progress`` and ``%hand_in`` do what they say;
+``python -m fuselab.labs grade FOLDER`` judges a class's hand-ins anew, ``build`` makes notebooks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fuselab.labs.progress import points
+
+__all__ = ["points"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name != "points":
+        raise AttributeError(f"module 'fuselab.labs' has no attribute {name!r}")
+    from fuselab.labs.progress import points
+
+    return points

@@ -1,0 +1,1 @@
+"""The labs' tasks, a file a lab: ``LAB``."""

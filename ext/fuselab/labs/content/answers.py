@@ -1,0 +1,73 @@
+"""What the checks of plain Python tasks share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+_SHOWN = 160
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values that JSON can hold are equal, numbers within rounding."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return type(one) is type(other) and bool(one == other)
+
+
+def short(value: object) -> str:
+    """Return a value as text that fits a line."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."
+
+
+def call_text(name: str, call: list[Any]) -> str:
+    """Return a call as one writes it."""
+    return f"{name}({', '.join(short(value) for value in call)})"
+
+
+def first_wrong(
+    name: str,
+    calls: list[list[Any]],
+    results: list[Any],
+    right: Callable[..., Any],
+    why: Callable[..., str] | None = None,
+) -> str:
+    """Return in words which result is wrong first; empty if none is.
+
+    It does not say what would be right: that is the student's to find.
+
+    Args:
+        name: The function's.
+        calls: The arguments.
+        results: What came of them.
+        right: What should have.
+        why: Given a call's arguments and its result, says what to look at; optional.
+    """
+    for call, result in zip(calls, results, strict=True):
+        wanted = right(*call)
+        if same(result, wanted):
+            continue
+        text = f"{call_text(name, call)} gives {short(result)}, which is not right"
+        if isinstance(wanted, list) and isinstance(result, list) and len(wanted) == len(result):
+            places = [n for n in range(len(wanted)) if not same(result[n], wanted[n])]
+            text += f" (see value {places[0] + 1} of {len(wanted)})"
+        elif type(wanted) is not type(result) and not isinstance(wanted, (int, float)):
+            text += f": a {_kind(wanted)} is asked for"
+        return text + (f"; {why(*call, result)}" if why else "")
+    return ""
+
+
+def _kind(value: object) -> str:
+    names = {"list": "tuple or list", "dict": "dictionary", "str": "text", "bool": "True or False"}
+    return names.get(type(value).__name__, type(value).__name__)
+
+
+__all__ = ["call_text", "first_wrong", "same", "short"]

@@ -1,0 +1,212 @@
+"""How far a student has come in this notebook, and the file that is handed in."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fuselab.errors import FuselabError
+from fuselab.judge.engine import judge
+from fuselab.judge.task import Task
+from fuselab.judge.verdict import Verdict
+from fuselab.labs.lab import Lab, find_task, labs
+
+FORMAT = 1
+_MOST = 1 << 22  # bytes of a hand-in
+
+
+class HandInError(FuselabError):
+    """A file that is no hand-in."""
+
+
+@dataclass
+class TaskState:
+    """What a student has done about a task.
+
+    Attributes:
+        answer: The latest text.
+        best: The text with the highest score.
+        score: The highest score.
+        attempts: How often it was judged.
+        hints: How many hints were read.
+        reason: What the latest verdict said.
+    """
+
+    answer: str = ""
+    best: str = ""
+    score: float = 0.0
+    attempts: int = 0
+    hints: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A task in a table of progress."""
+
+    task: str
+    title: str
+    points: float
+    most: int
+    attempts: int
+    hints: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """Progress over one lab or several."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def points(self) -> float:
+        """What has been reached."""
+        return round(sum(row.points for row in self.rows), 2)
+
+    def lines(self) -> list[tuple[str, ...]]:
+        """Return the table's cells, a head first."""
+        head = ("task", "", "points", "tries", "hints")
+        shown = [
+            (r.task, r.title, f"{r.points:g} of {r.most}", str(r.attempts), str(r.hints))
+            for r in self.rows
+        ]
+        most = sum(row.most for row in self.rows)
+        return [head, *shown, ("total", "", f"{self.points:g} of {most}", "", "")]
+
+    def __str__(self) -> str:
+        lines = self.lines()
+        widths = [max(len(line[n]) for line in lines) for n in range(5)]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        )
+
+    __repr__ = __str__
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>"
+            for line in self.lines()
+        )
+        return {"text/plain": str(self), "text/html": f"<table>{rows}</table>"}
+
+
+@dataclass
+class Progress:
+    """What was done in this process.
+
+    Attributes:
+        tasks: By the task's name.
+        latest: The name of the task that was touched last.
+    """
+
+    tasks: dict[str, TaskState] = field(default_factory=dict)
+    latest: str = ""
+
+    def state(self, name: str) -> TaskState:
+        """Return the state of a task; it must exist."""
+        find_task(name)
+        self.latest = name
+        return self.tasks.setdefault(name, TaskState())
+
+    def judge(self, name: str, text: str, *, timed: bool = True) -> Verdict:
+        """Judge an answer and remember it."""
+        task, state = find_task(name), self.state(name)
+        verdict = judge(task, text, timed=timed)
+        state.answer, state.reason = text, verdict.reason
+        state.attempts += 1
+        if verdict.score >= state.score:
+            state.best, state.score = text, verdict.score
+        return verdict
+
+    def hint(self, name: str = "") -> str:
+        """Return the next hint about a task: of the latest if none is named."""
+        name = name or self.latest
+        if not name:
+            return "Run a %%task cell first, or name one: %hint lab01.bytes"
+        task, state = find_task(name), self.state(name)
+        if not task.hints:
+            return f"There are no hints about {name}."
+        state.hints = min(state.hints + 1, len(task.hints))
+        text = task.hints[state.hints - 1]
+        return f"Hint {state.hints} of {len(task.hints)} about {name}: {text}"
+
+    def table(self, chosen: Iterable[Lab] = ()) -> Table:
+        """Return the progress over labs; over those that were begun if none are given."""
+        wanted = list(chosen) or [
+            lab for lab in labs() if any(task.name in self.tasks for task in lab.tasks)
+        ]
+        return Table(tuple(self._row(task) for lab in wanted for task in lab.tasks))
+
+    def _row(self, task: Task) -> Row:
+        state = self.tasks.get(task.name, TaskState())
+        points = task.points * state.score
+        return Row(task.name, task.title, points, task.points, state.attempts, state.hints)
+
+    def hand_in(self, path: Path, student: str) -> Path:
+        """Write the hand-in: every task's best answer, and what was said of it.
+
+        Args:
+            path: A ``.json`` file.
+            student: Who hands it in.
+        """
+        data = {
+            "format": FORMAT,
+            "student": student,
+            "tasks": {name: vars(state) for name, state in sorted(self.tasks.items())},
+        }
+        path.write_text(json.dumps(data, indent=1) + "\n")
+        return path
+
+
+_progress = Progress()
+
+
+def progress() -> Progress:
+    """Return this process's progress."""
+    return _progress
+
+
+def points(name: str) -> float:
+    """Return the points that a task has brought in this notebook: what graders ask for."""
+    task = find_task(name)
+    state = _progress.tasks.get(name, TaskState())
+    return round(task.points * state.score, 4)
+
+
+def read_hand_in(path: Path) -> tuple[str, dict[str, str]]:
+    """Return who handed in, and the best answer to each task.
+
+    Raises:
+        HandInError: It is no hand-in.
+    """
+
+    def refuse(why: str) -> HandInError:
+        return HandInError(f"{path.name} is no hand-in: {why}", "write one with %hand_in")
+
+    if path.stat().st_size > _MOST:
+        raise refuse("it is too large")
+    try:
+        data: Any = json.loads(path.read_text())
+    except (ValueError, UnicodeDecodeError):
+        raise refuse("it is not JSON") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise refuse(f"its format is not {FORMAT}")
+    tasks, student = data.get("tasks"), data.get("student")
+    if not isinstance(tasks, dict) or not isinstance(student, str):
+        raise refuse("it has no tasks, or no student")
+    answers = {}
+    for name, state in tasks.items():
+        text = state.get("best") if isinstance(state, dict) else None
+        if not isinstance(text, str):
+            raise refuse(f"the answer to {name} is no text")
+        if text:
+            answers[name] = text
+    return student, answers
+
+
+__all__ = ["HandInError", "Progress", "Table", "points", "progress", "read_hand_in"]

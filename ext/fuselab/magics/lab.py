@@ -1,0 +1,102 @@
+"""``%%task``, ``%hint``, ``%progress`` and ``%hand_in``: what a student types in a lab."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
+
+from fuselab.errors import FuselabError
+
+if TYPE_CHECKING:
+    from fuselab.judge.verdict import Verdict
+    from fuselab.labs.progress import Table
+
+
+class Said(str):
+    """A text that is shown without quotation marks."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@magics_class
+class LabMagics(Magics):
+    """What a student types."""
+
+    @no_var_expand
+    @cell_magic
+    def task(self, line: str, cell: str) -> Verdict:
+        """Judge the cell as the answer to a task: %%task lab01.bytes.
+
+        The verdict says what is wrong first. What the cell defines lands in the notebook, so
+        that you can try it; --untimed leaves the limits of speed out, for a busy machine.
+        """
+        words = line.split()
+        timed = "--untimed" not in words
+        names = [word for word in words if word != "--untimed"]
+        if len(names) != 1:
+            raise UsageError("%%task takes a task's name: %%task lab01.bytes")
+        from fuselab.judge.task import CppTask  # imports the compiler
+        from fuselab.labs.lab import find_task
+        from fuselab.labs.progress import progress
+
+        with _as_usage("%%task"):
+            task = find_task(names[0])
+            verdict = progress().judge(task.name, cell, timed=timed)
+        if verdict.stage not in {"rules", "compile"} and not isinstance(task, CppTask):
+            shell: Any = self.shell
+            with contextlib.suppress(Exception):  # the verdict has said it
+                exec(compile(cell, f"<{task.name}>", "exec"), shell.user_ns)
+        return verdict
+
+    @line_magic
+    def hint(self, line: str) -> str:
+        """Give the next of three hints about a task: %hint, or %hint lab01.bytes."""
+        from fuselab.labs.progress import progress
+
+        with _as_usage("%hint"):
+            return Said(progress().hint(line.strip()))
+
+    @line_magic
+    def progress(self, line: str) -> Table:
+        """Show the points of the labs that were begun, or of one: %progress 7."""
+        from fuselab.labs.lab import labs
+        from fuselab.labs.progress import progress
+
+        chosen = [lab for lab in labs() if str(lab.number) in line.split()]
+        if line.strip() and not chosen:
+            known = ", ".join(str(lab.number) for lab in labs())
+            raise UsageError(f"%progress takes the number of a lab: {known}")
+        return progress().table(chosen)
+
+    @line_magic
+    def hand_in(self, line: str) -> str:
+        """Write the file that is handed in: %hand_in Ada Lovelace."""
+        from fuselab.labs.progress import progress
+
+        student = line.strip()
+        if not student:
+            raise UsageError("%hand_in takes your name: %hand_in Ada Lovelace")
+        name = re.sub(r"\W+", "_", student.lower()).strip("_") or "student"
+        path = progress().hand_in(Path(f"hand_in_{name}.json"), student)
+        table = progress().table()
+        return Said(f"{table}\n\nwritten to {path}: give this file to your teacher")
+
+
+@contextlib.contextmanager
+def _as_usage(magic: str) -> Iterator[None]:
+    try:
+        yield
+    except FuselabError as error:
+        raise UsageError(f"{magic}: {error}") from None
+
+
+__all__ = ["LabMagics"]

@@ -1,0 +1,146 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Lab 7: C++ kernels: order, accumulators, tiles
+#
+# Four kernels by hand. Each begins with loops that anyone would write, and becomes several times as
+# fast by one idea. About 45 minutes; it needs a C++ compiler, and no GPU.
+#
+# A kernel is a C++ function that gets pointers and sizes and returns 0. Yours is compiled with `-O3`
+# for this processor and with OpenMP, runs in a process of its own between pages of memory that
+# nobody may touch, on several sizes, with one thread and with several; whatever goes wrong there
+# does not take the notebook down.
+
+# %%
+# In a notebook service that has no Fuselab yet: %pip install fuselab
+# %load_ext fuselab
+import torch
+
+# %% [markdown]
+# ## What a compiler writes
+#
+# `--target plain` writes one loop nest a kernel, and nothing that would only make it faster.
+
+# %%
+x = torch.randn(1000)
+
+# %%
+# %%fuse --target plain --no-check --name mine
+y = torch.relu(2 * x + 1)
+
+# %% [markdown]
+# ## 1. A first kernel
+#
+# Write the same for any size `n`. NaN stays NaN: what does your comparison make of it?
+
+# %% tags=["solution"]
+# %%task lab07.scale
+#include <cmath>
+#include <cstdint>
+
+extern "C" int scale(const float* x, float* out, int64_t n, int64_t threads)
+{
+    for (int64_t i = 0; i < n; ++i) {
+        const float v = 2.0f * x[i] + 1.0f;
+        out[i] = v < 0.0f ? 0.0f : v;
+    }
+    return 0;
+}
+
+# %% [markdown]
+# ## 2. Order of loops
+#
+# Memory comes in lines of 64 bytes: 16 `float`s. The kernel below adds up columns, and takes one
+# number of each line before it goes on to the next. Make it at least 1.5 times as fast by going
+# through the same numbers in another order.
+
+# %% tags=["solution"]
+# %%task lab07.columns
+#include <cmath>
+#include <cstdint>
+
+extern "C" int columns(const float* x, float* out, int64_t rows, int64_t cols, int64_t threads)
+{
+    for (int64_t j = 0; j < cols; ++j) out[j] = 0.0f;
+    for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < cols; ++j) out[j] += x[i * cols + j];
+    return 0;
+}
+
+# %% [markdown]
+# ## 3. More than one sum
+#
+# An addition takes some four cycles until its result is there, though a new one can begin twice a
+# cycle, with 8 or 16 numbers in each. One sum lets each addition wait for the last. The compiler may
+# not change that by itself, because sums in another order round differently. You may.
+
+# %% tags=["solution"]
+# %%task lab07.dot
+#include <cmath>
+#include <cstdint>
+
+extern "C" int dot(const float* x, const float* y, float* out, int64_t n, int64_t threads)
+{
+    float sums[32] = {};
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32)
+        for (int64_t k = 0; k < 32; ++k) sums[k] += x[i + k] * y[i + k];
+    float sum = 0.0f;
+    for (; i < n; ++i) sum += x[i] * y[i];
+    for (int64_t k = 0; k < 32; ++k) sum += sums[k];
+    out[0] = sum;
+    return 0;
+}
+
+# %% [markdown]
+# ## 4. Tiles
+#
+# Transposing reads along rows and writes down columns, and whichever loop is inside, one of the two
+# jumps. With 2048 columns the jumps even fall on the same few places of the cache. Do a small square
+# at a time.
+
+# %% tags=["solution"]
+# %%task lab07.transpose
+#include <cmath>
+#include <cstdint>
+
+extern "C" int transpose(const float* x, float* out, int64_t rows, int64_t cols, int64_t threads)
+{
+    const int64_t tile = 16;
+    for (int64_t i0 = 0; i0 < rows; i0 += tile)
+        for (int64_t j0 = 0; j0 < cols; j0 += tile) {
+            const int64_t i1 = i0 + tile < rows ? i0 + tile : rows;
+            const int64_t j1 = j0 + tile < cols ? j0 + tile : cols;
+            for (int64_t j = j0; j < j1; ++j)
+                for (int64_t i = i0; i < i1; ++i) out[j * rows + i] = x[i * cols + j];
+        }
+    return 0;
+}
+
+# %% [markdown]
+# ## And the compiler?
+#
+# `%%fuse` writes such kernels, with vectors and threads where they pay. Read one, and beat it with
+# `%%kernel` if you can: %fuse_compare shows the two side by side.
+
+# %%
+m = torch.randn(500, 500)
+
+# %%
+# %%fuse --no-check
+s = torch.softmax(m, -1)
+
+# %%
+# %progress 7
+
+# %% [markdown] tags=["teacher"]
+# **For teachers.** 5, 10, 15 and 15 minutes. Times are taken in turns with the kernel that the task
+# starts from, in the same run, so that a slow machine is slow for both; `%%task --untimed` leaves
+# them out. Common mistakes: the end of the loop where `n` is no multiple of the block; `out[j]` is
+# not set to zero first (memory begins as NaN here); `v > 0 ? v : 0` turns NaN into 0.

@@ -1,0 +1,130 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Lab 13: Where compiled code is slower, and why
+#
+# Compiling is not free, calling compiled code is not free, and some work has nothing to fuse. This
+# lab finds the places where eager wins. About 40 minutes; no GPU is needed.
+
+# %%
+# In a notebook service that has no Fuselab yet: %pip install fuselab
+# %load_ext fuselab
+import torch
+
+# %% [markdown]
+# ## 1. When compiling pays
+#
+# Compiling costs once, and saves something with every call, or does not.
+
+# %% tags=["solution"]
+# %%task lab13.pays
+import math
+
+def calls_until_it_pays(compiling, eager, compiled):
+    """Return after how many calls compiling has paid off, -1 if it never does."""
+    if compiled >= eager:
+        return -1
+    return math.ceil(compiling / (eager - compiled) - 1e-9)
+
+# %% [markdown]
+# Put in what this machine says:
+
+# %%
+import time
+
+import fusec
+
+def chain(x):
+    return torch.relu(x * 2 + 1).sqrt()
+
+x = torch.rand(1_000_000)
+compiled = fusec.compile(chain)
+began = time.perf_counter()
+compiled(x)
+compiling = time.perf_counter() - began
+
+def seconds(function, calls=20):
+    began = time.perf_counter()
+    for _ in range(calls):
+        function(x)
+    return (time.perf_counter() - began) / calls
+
+print(f"compiling {compiling:.2f} s; {seconds(chain) * 1e6:.0f} and {seconds(compiled) * 1e6:.0f} µs a call")
+
+# %% [markdown]
+# ## 2. What a call costs
+#
+# For tensors of a hundred numbers, the arithmetic takes no time. What counts is starting things: an
+# operator in eager takes a microsecond or so, a compiled call has its guards to check.
+
+# %% tags=["solution"]
+# %%task lab13.overhead
+def saved(kernels, operators, launch, call):
+    """Return the microseconds that fusing saves a call, where tensors are tiny."""
+    return (operators - kernels) * launch - call
+
+# %% [markdown]
+# With one operator there is nothing to fuse, and the call is all cost. See for yourself:
+
+# %%
+x = torch.rand(100)
+one = fusec.compile(lambda x: x + 1)
+one(x)
+print(f"eager {seconds(lambda x: x + 1, 2000) * 1e6:.2f} µs, compiled {seconds(one, 2000) * 1e6:.2f} µs")
+
+# %% [markdown]
+# ## 3. softmax(x @ y) of 100 x 100
+#
+# Most of the time goes into the product, which is BLAS's in either case; what is left to fuse is a
+# small softmax. Anything clumsy around it costs more than fusing saves. Mend this one: one call of
+# BLAS, one kernel, no break.
+
+# %% tags=["solution"]
+# %%task lab13.scores
+import torch
+
+def scores(x, y):
+    """Return the softmax of the rows of x @ y."""
+    return torch.softmax(x @ y, -1)
+
+# %% [markdown]
+# ## 4. How often it is compiled
+#
+# A compiled function checks its *guards*, and where they fail it is compiled again. Sizes are the
+# usual reason. `fusec.predict_calls` says what would be compiled, without building anything:
+
+# %%
+print(fusec.predict_calls(chain, [(torch.rand(n),) for n in (5, 6, 7)]))
+
+# %% tags=["solution"]
+# %%task lab13.compiles
+def compiles(sizes):
+    """Return how often f(torch.randn(n)) is compiled if n runs through sizes."""
+    known, symbolic, count = set(), False, 0
+    for size in sizes:
+        if size in known or (symbolic and size > 1):
+            continue
+        count += 1
+        if known and size > 1:
+            symbolic = True
+        else:
+            known.add(size)
+    return count
+
+# %% [markdown]
+# On a GPU there is one cost more, starting kernels, and a way round it: CUDA graphs start all of
+# them at once. `%%fuse --cuda-graphs` asks for it where there is a GPU.
+
+# %%
+# %progress 13
+
+# %% [markdown] tags=["teacher"]
+# **For teachers.** 10 minutes each. Common mistakes: `-1` is forgotten where both times are equal;
+# in part 4 every new size is counted, or 1 is taken for an ordinary size. A sum in the guise of
+# `-1e-9` in the solution of part 1 keeps rounding from adding a call.

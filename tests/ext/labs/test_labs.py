@@ -1,0 +1,177 @@
+"""The labs: solutions pass, wrong answers are refused with words, notebooks are what they should be."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+
+import fusec
+from fuselab.judge import judge
+from fuselab.judge.task import Task
+from fuselab.labs.__main__ import main
+from fuselab.labs.content import lab13
+from fuselab.labs.lab import Lab, find_task, labs
+from fuselab.labs.notebooks import task_of
+from fuselab.labs.progress import Progress, points, progress
+from support.lab_answers import LABS, solutions, wrong_answers
+
+TASKS = [task for lab in labs() for task in lab.tasks]
+# Changes of a solution that make no difference to what is asked for.
+EQUIVALENT = {
+    ("lab06.fuse", "another number in line 3"),  # a constant more, for every plan
+    ("lab06.fuse", "half done in line 26"),  # None is as good as False
+    ("lab06.fuse", "the other operator in line 38"),  # pairs the other way round as well
+    # What a group must write is counted otherwise, and the same pairs are best.
+    ("lab06.fuse", "the other connective in line 11"),
+    ("lab06.fuse", "the other comparison in line 10"),
+    ("lab07.transpose", "one too many"),  # of tiles, an empty one
+}
+
+
+def lab_with(task: Task) -> Lab:
+    return next(lab for lab in labs() if task in lab.tasks)
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_a_solution_passes_and_the_start_does_not(task: Task) -> None:
+    verdict = judge(task, solutions(lab_with(task))[task.name])
+    assert verdict.ok, verdict
+    begun = judge(task, task.start)
+    assert not begun.ok
+    assert begun.stage != "rules", begun
+    assert len(task.hints) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lab", labs(), ids=lambda lab: lab.stem)
+def test_wrong_answers_are_refused(lab: Lab) -> None:
+    """At least 25 a lab, of many kinds; each verdict says more than that it is wrong."""
+    right, refused = solutions(lab), Counter()
+    for task in lab.tasks:
+        for name, text in wrong_answers(task, right[task.name]):
+            if (task.name, re.sub(r" \(\d+\)$", "", name)) in EQUIVALENT:
+                continue
+            verdict = judge(task, text)
+            assert not verdict.ok, (task.name, name, text)
+            assert len(verdict.reason) > 20, (task.name, name, verdict)
+            refused[task.name] += 1
+    assert refused.total() >= 25
+    assert min(refused.values()) >= 5
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("kind", ["nothing", "no Python", "half done", "another number", "prints"])
+def test_a_few_wrong_answers(kind: str) -> None:
+    task = find_task("lab13.pays")
+    answers = dict(wrong_answers(task, solutions(lab_with(task))[task.name]))
+    name = next(name for name in answers if name.startswith(kind))
+    verdict = judge(task, answers[name])
+    assert not verdict.ok
+    assert len(verdict.reason) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [[5, 6, 7], [5, 1, 6], [1, 1, 5], [3, 2, 1, 8], [9, 1, 9, 1, 3]])
+def test_lab_13_counts_compilations_as_the_compiler_does(sizes: list[int]) -> None:
+    torch._dynamo.reset()
+    calls = [(torch.randn(n),) for n in sizes]
+    said = fusec.predict_calls(lambda x: x.sin() + 1, calls)
+    assert len({part.graph for part in said.parts}) == lab13.compiles(sizes)
+
+
+# -- notebooks ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lab", labs(), ids=lambda lab: lab.stem)
+def test_notebooks_have_their_tasks_and_students_no_solutions(lab: Lab) -> None:
+    student = nbformat.read(LABS / f"{lab.stem}.ipynb", as_version=4)
+    found = dict(each for cell in student.cells if (each := task_of(cell)))
+    assert list(found) == [task.name for task in lab.tasks]
+    right = solutions(lab)
+    for task in lab.tasks:
+        assert found[task.name].strip() == task.start.strip()
+        assert right[task.name].strip() not in json.dumps(student)
+    assert not any("teacher" in cell.metadata.get("tags", []) for cell in student.cells)
+    assert not any(cell.get("outputs") for cell in student.cells)
+    for place in ("nbgrader", "otter"):
+        text = (LABS / place / lab.stem / f"{lab.stem}.ipynb").read_text()
+        assert all(task.name in text for task in lab.tasks)
+    tests = {path.stem for path in (LABS / "otter" / lab.stem / "tests").glob("*.py")}
+    assert tests == {task.name.replace(".", "_") for task in lab.tasks}
+
+
+def test_notebooks_are_those_of_the_sources(tmp_path: Path) -> None:
+    pytest.importorskip("jupytext")
+    from fuselab.labs.notebooks import build
+
+    (tmp_path / "source").symlink_to(LABS / "source")
+    for path in build(tmp_path):
+        assert path.read_text() == (LABS / path.relative_to(tmp_path)).read_text(), path.name
+
+
+# -- progress and grading -------------------------------------------------------------------
+
+
+def test_hints_progress_and_hand_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = Progress()
+    name = "lab01.bytes"
+    assert "Run a %%task cell first" in mine.hint()
+    assert not mine.judge(name, "def bytes_moved(n, k): return 8 * n, 8 * n\n").ok
+    texts = [mine.hint() for _ in range(4)]
+    assert [text[:11] for text in texts] == ["Hint 1 of 3", "Hint 2 of 3", "Hint 3 of 3"] + [
+        "Hint 3 of 3"
+    ]
+    right = "def bytes_moved(n, k): return 8 * n * k, 8 * n\n"
+    assert mine.judge(name, right).ok
+    assert not mine.judge(name, "def bytes_moved(n, k): return 0\n").ok
+    table = mine.table()
+    assert table.points == 1
+    assert "1 of 1" in str(table)
+    assert table.rows[0].attempts == 3
+    for student in ("=Ada", "Grace"):
+        mine.hand_in(tmp_path / f"{student.strip('=')}.json", student)
+    forged = json.loads((tmp_path / "Grace.json").read_text())
+    forged["tasks"]["lab01.softmax"] = {"best": "def softmax_bytes(r, c): return 1", "score": 1.0}
+    forged["tasks"]["lab99.none"] = {"best": "x = 1", "score": 1.0}
+    (tmp_path / "Grace.json").write_text(json.dumps(forged))
+    (tmp_path / "broken.json").write_text("{")
+    assert main(["grade", str(tmp_path), "--reasons"]) == 1
+    out = capsys.readouterr()
+    rows = {row["file"]: row for row in csv.DictReader(out.out.splitlines())}
+    assert rows["Ada.json"]["student"] == "'=Ada", "no spreadsheet takes it for a formula"
+    assert rows["Ada.json"]["lab01.bytes"] == rows["Ada.json"]["total"] == "1"
+    assert rows["Grace.json"]["lab01.softmax"] == "0", "what a file says of itself counts nothing"
+    assert "it is not JSON" in rows["broken.json"]["note"]
+    assert "Grace.json: lab99.none: there is no task" in out.err
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ([], "its format is not 1"),
+        ({"format": 1, "tasks": {}}, "no student"),
+        ({"format": 1, "student": "A", "tasks": {"lab01.bytes": {"best": 3}}}, "is no text"),
+    ],
+)
+def test_what_is_no_hand_in(tmp_path: Path, data: object, why: str) -> None:
+    from fuselab.labs.grading import grade_file
+
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(data))
+    assert why in grade_file(path).problem
+
+
+def test_points_are_those_of_this_notebook() -> None:
+    progress().tasks.clear()
+    assert points("lab13.overhead") == 0
+    progress().judge("lab13.overhead", solutions(labs()[-1])["lab13.overhead"])
+    assert points("lab13.overhead") == 1
+    progress().tasks.clear()

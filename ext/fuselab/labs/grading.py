@@ -1,4 +1,4 @@
-"""Grades a class: every answer of every hand-in is judged anew, and nobody's word is taken for it."""
+"""Grades a class: every answer of every hand-in is judged anew, whatever the file says of it."""
 
 from __future__ import annotations
 

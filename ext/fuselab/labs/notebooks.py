@@ -121,7 +121,8 @@ def otter(source: Any) -> tuple[Any, dict[str, str]]:
             id=f"check-{cell['id']}",
         )
         cells.append(check)
-        case = f">>> import fuselab.labs\n>>> fuselab.labs.points({task.name!r}) == {task.points}\nTrue"
+        points = f"fuselab.labs.points({task.name!r}) == {task.points}"
+        case = f">>> import fuselab.labs\n>>> {points}\nTrue"
         test = {
             "name": key,
             "points": task.points,

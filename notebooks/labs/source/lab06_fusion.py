@@ -39,7 +39,7 @@ graph = [
 # %% tags=["solution"]
 # %%task lab06.readers
 def readers(graph):
-    """Return a dictionary: each node's name to the list of names of the nodes that read it."""
+    """Return a dictionary: each node's name to the names of the nodes that read it."""
     found = {node["name"]: [] for node in graph}
     for node in graph:
         for name in node["inputs"]:

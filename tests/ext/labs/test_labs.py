@@ -1,4 +1,4 @@
-"""The labs: solutions pass, wrong answers are refused with words, notebooks are what they should be."""
+"""The labs: solutions pass, wrong answers are refused with words, notebooks are as they should."""
 
 from __future__ import annotations
 

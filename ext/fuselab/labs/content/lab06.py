@@ -27,7 +27,7 @@ LAB = Lab(
             start=GRAPH_NOTE
             + """
 def readers(graph):
-    \"\"\"Return a dictionary: each node's name to the list of names of the nodes that read it.\"\"\"
+    \"\"\"Return a dictionary: each node's name to the names of the nodes that read it.\"\"\"
     ...
 """,
             hints=(

@@ -8,7 +8,10 @@ from fuselab.judge.task import CppTask, Limits
 from fuselab.labs.lab import Lab
 
 _SCALE = 'extern "C" int scale(const float* x, float* out, int64_t n, int64_t threads)'
-_COLUMNS = 'extern "C" int columns(const float* x, float* out, int64_t rows, int64_t cols, int64_t threads)'
+_COLUMNS = (
+    'extern "C" int columns(const float* x, float* out, int64_t rows, int64_t cols, '
+    "int64_t threads)"
+)
 _DOT = 'extern "C" int dot(const float* x, const float* y, float* out, int64_t n, int64_t threads)'
 _TRANSPOSE = (
     'extern "C" int transpose(const float* x, float* out, int64_t rows, int64_t cols, '

@@ -124,7 +124,7 @@ def saved(kernels, operators, launch, call):
 import torch
 
 def scores(x, y):
-    \"\"\"Return the softmax of the rows of x @ y; without the product, there is 0 to take off.\"\"\"
+    \"\"\"Return the softmax of the rows of x @ y.\"\"\"
     largest = (x @ y).amax(-1, keepdim=True).cpu().tolist()
     shifted = x @ y - torch.tensor(largest)
     return torch.exp(shifted) / torch.exp(shifted).sum(-1, keepdim=True)
@@ -132,7 +132,7 @@ def scores(x, y):
             hints=(
                 "%%predict shows a break and two products. Which line turns a tensor into a list?",
                 "Leave the largest values in a tensor, and compute x @ y once.",
-                "product = x @ y, then torch.softmax(product, -1): one call of BLAS and one kernel.",
+                "torch.softmax(x @ y, -1) is one call of BLAS and one kernel.",
             ),
             reference=lambda x, y: torch.softmax(x @ y, -1),
             inputs=lambda g, n: [

@@ -42,9 +42,10 @@ from fuselab.magics.arguments import (
     passes,
     seconds,
 )
+from fuselab.magics.frontend import frontend_of
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.progress import Progress
-from fuselab.session.session import CellOptions, Frontend, Session
+from fuselab.session.session import CellOptions, Session
 
 if TYPE_CHECKING:
     pass
@@ -231,7 +232,7 @@ class FuseMagics(Magics):
 
     def _prepare(self, body: str, options: CellOptions, header: str | None) -> tuple[Any, Any]:
         try:
-            return self.session.prepare(body, options, self._frontend(), header)
+            return self.session.prepare(body, options, frontend_of(self._shell), header)
         except SyntaxError as error:
             # Only the last frame says anything; the text and the caret are in the error.
             raise error.with_traceback(None) from None
@@ -269,20 +270,6 @@ class FuseMagics(Magics):
 
         panel = cell.workbench()
         display(BelowResult(panel) if below else panel)
-
-    def _frontend(self) -> Frontend:
-        shell = self._shell
-        cell_id = None
-        with contextlib.suppress(Exception):  # a terminal has no parent message
-            cell_id = shell.get_parent()["metadata"].get("cellId")
-        return Frontend(
-            # newer IPython counts on before the cell runs; the prompt knows both ways
-            number=max(shell.displayhook.prompt_count, 1),
-            cell_id=cell_id,
-            transform=shell.transform_cell,
-            transform_ast=shell.transform_ast,
-            interactivity=shell.ast_node_interactivity,
-        )
 
     def _tune(self, fused: FusedCell, args: argparse.Namespace) -> list[Any]:
         budget = self.tune_seconds if args.tune is DEFAULT else args.tune

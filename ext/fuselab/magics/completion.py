@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 _known: weakref.WeakSet[Any] = weakref.WeakSet()
-PATTERN = r"\s*%%?(fuse|kernel)"
+PATTERN = r"\s*%%?(fuse|kernel|predict)"
 _KERNELS = frozenset({"kernel", "fuse_revert", "fuse_export", "fuse_compare"})
 _CELLS = frozenset({"fuse_report", "fuse_kernels", "fuse_compare"})
 
@@ -23,7 +23,7 @@ def completions(magics: Any, line: str, symbol: str) -> list[str]:
     """Return what may stand at the end of a line.
 
     Args:
-        magics: ``FuseMagics``.
+        magics: ``FuseMagics``, or ``PredictMagics`` for what that has.
         line: All of it, up to the cursor.
         symbol: The word that the cursor is in.
     """
@@ -42,11 +42,10 @@ def completions(magics: Any, line: str, symbol: str) -> list[str]:
     if option is not None and option.choices:
         return _starting([str(choice) for choice in option.choices], symbol)
     found = [a.option_strings[-1] for a in parser._actions if a.option_strings]
-    session = magics.session
     if head in _KERNELS or (option is not None and option.dest == "edit"):
-        found += list(session.kernels)
+        found += list(magics.session.kernels)
     if head in _CELLS:
-        found += list(session.cells)
+        found += list(magics.session.cells)
     return _starting(found, symbol)
 
 
@@ -55,7 +54,8 @@ def _starting(words: list[str], symbol: str) -> list[str]:
 
 
 def _complete(shell: Any, event: Any) -> list[str]:
-    magics = shell.magics_manager.registry.get("FuseMagics")
+    own = "PredictMagics" if event.line.lstrip(" %").startswith("predict") else "FuseMagics"
+    magics = shell.magics_manager.registry.get(own)
     if magics is None:
         return []
     return completions(magics, event.line[: len(event.line)], event.symbol)

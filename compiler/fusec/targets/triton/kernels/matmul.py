@@ -264,6 +264,9 @@ class _Product:
         masked = [each for each in loads if any(dim.mask for dim in self.reach(own, each))]
         own.padding = _Zeros(masked)
         block = Block(own)
+        one_row = self.one_row(block, node, tile.shape(frozenset(dims))) if side == "left" else {}
+        for each, load in one_row.items():
+            block.assign(each, load)
         block.write(nodes, roots=(node,))
         text = ex.typed(block.value(node), node.dtype)
         # a load's own mask has zeros for it, if its address varies that way at all
@@ -271,7 +274,7 @@ class _Product:
         if across.mask and not is_zero:
             text = Text(f"tl.where({across.mask}, {text.source}, 0.0)")
         places = {dim.place for dim in own.node_dims(node) if dim.size != 1}
-        if not {0, 1} <= places:
+        if not {0, 1} <= places and node not in one_row:
             # the same row, or column, over and over
             text = Text(f"tl.broadcast_to({text.source}, {tile.shape(frozenset(dims))})")
         name = text.source
@@ -306,6 +309,17 @@ class _Product:
         views = self.words.views if self.words is not None else {}
         given = [self.file.parameters[buffer] for _, buffer in views.values()]
         return [("ALIGNED", f"{name}.data_ptr() % 16 == 0") for name in given]
+
+    def one_row(self, block: Block, node: Node, shape: str) -> dict[Node, Text]:
+        """Return the load of one row as a tile, as which it is fetched ahead of its step."""
+        if self.words is None or not self.row_mask or not isinstance(node, Load):
+            return {}
+        places = {dim.place for dim in block.kernel.node_dims(node) if dim.size != 1}
+        if node.mask is not None or node.args or places != {1}:
+            return {}
+        address, _ = block.pointer(node.buffer, node.index)
+        load = f"tl.load(tl.broadcast_to({address}, {shape}), {self.row_mask}, other=0.0)"
+        return {node: Text(load)}
 
     def word_dim(self, words: Words) -> Dim:
         size = words.word.size

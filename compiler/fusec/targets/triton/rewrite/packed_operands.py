@@ -305,6 +305,7 @@ def _converted(node: Node, dtype: torch.dtype, less: float = 0.0) -> Node | None
 
 
 def is_whole(dtype: torch.dtype) -> bool:
+    """Whether a type has whole numbers only."""
     return not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool
 
 

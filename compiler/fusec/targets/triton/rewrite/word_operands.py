@@ -1,4 +1,4 @@
-"""Operands of matrix products that are read as words of 32 bits: eight numbers of 4 bits, four of 8.
+"""Operands of matrix products that are read as words: eight numbers of 4 bits, or four of 8.
 
 Read by bytes, each number costs a load from shared memory, a mask, and its conversion.  Of a word
 one mask takes two numbers at once, sixteen bits apart, into the places of two halves, where their

@@ -177,7 +177,8 @@ def better_transposed(product: Product) -> bool:
     else takes 32.0.
     """
     rows, columns, _ = (known(size) for size in product.sizes)
-    return rows <= 32 and columns >= 64 and product.node.args[0].dtype.itemsize == 2
+    few = FEW_ROWS if product.packed else 32  # what is unpacked is in registers then
+    return rows <= few and columns >= 64 and product.node.args[0].dtype.itemsize == 2
 
 
 def _parts_fit(product: Product) -> bool:

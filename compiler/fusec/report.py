@@ -6,6 +6,8 @@ read them.  Nothing here computes more than a sum.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -237,6 +239,13 @@ class OutputError:
     allowed: float
     worst: tuple[int, ...]
     ok: bool
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the output's elements."""
+        bits = re.search(r"\d+", self.dtype)
+        size = 1 if bits is None else max(int(bits[0]) // 8, 1)
+        return math.prod(self.shape) * size
 
 
 @dataclass(frozen=True)

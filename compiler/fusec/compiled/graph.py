@@ -422,7 +422,8 @@ class CompiledGraph:
         """
         from torch.utils.flop_counter import FlopCounterMode
 
-        from fusec.timing.limits import least_bytes, limit
+        from fusec.timing.eager_traffic import EagerTraffic
+        from fusec.timing.limits import least_bytes, limit, moved_bytes
 
         forward = [part for part in self.parts if part.kind != "backward"]
         if len(forward) != 1 or forward[0].last_inputs is None:
@@ -434,14 +435,18 @@ class CompiledGraph:
             inputs = self.copies()
             device = next((t.device.type for t in inputs if isinstance(t, torch.Tensor)), "cpu")
             counter = FlopCounterMode(display=False)
-            with counter:
+            traffic = EagerTraffic()
+            with counter, traffic:
                 whole(self.eager, inputs)()
-        moved = 0
+        least = moved = 0
         for part in timed:
             assert part.last_inputs is not None
             program = part.state.scheduled
-            moved += least_bytes(program, size_values(program, part.last_inputs))
-        return limit(moved, counter.get_total_flops(), device)
+            sizes = size_values(program, part.last_inputs)
+            least += least_bytes(program, sizes)
+            moved += moved_bytes(program, sizes, _traffic(part))
+        found = limit(least, counter.get_total_flops(), device)
+        return replace(found, eager=traffic.bytes, moved=moved)
 
     def kernel_timings(self, seconds: float = 0.2) -> dict[str, Timing]:
         """Return the time of each kernel alone, on its own inputs of the last call."""
@@ -599,6 +604,16 @@ class CompiledGraph:
                 eager=(lambda: self.eager(*inputs)) if part.kind != "backward" else None,
                 eager_is_whole=len(self.kernels) != 1 or bool(self.externs),
             )
+
+
+def _traffic(part: CompiledPart) -> dict[str, int]:
+    """Return the bytes that each kernel of a part moves, where they are known."""
+    sources = {name: kernel.generated for name, kernel in part.kernels.items()}
+    return {
+        name: source.read_bytes + source.written_bytes
+        for name, source in sources.items()
+        if min(source.read_bytes, source.written_bytes) >= 0
+    }
 
 
 def _library(kernel: Kernel, text: str) -> Path | None:

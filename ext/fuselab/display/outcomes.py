@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fusec.report import Trial, TuningRun, Verdict
-from fuselab.display import render, words
+from fuselab.display import noise, render, words
+from fuselab.display.listing import marked_listing
 from fuselab.display.pages.page import static_table
 from fuselab.display.pages.tuning import effect_rows, left_words
 
@@ -99,7 +100,7 @@ class EditOutcome:
         """Return the forms that a notebook and a terminal show."""
         text = self.lines()
         line = self.verdict.line
-        marked = render.marked_listing(self.text, self.kernel.target, line)
+        marked = marked_listing(self.text, self.kernel.target, line)
         diff = difflib.unified_diff(
             self.kernel.generated.text.splitlines(),
             self.text.splitlines(),
@@ -158,21 +159,22 @@ class TuningOutcome:
     def note(self) -> str:
         """The outcome in one line."""
         run = self.run
-        tried = f"{len(run.trials)} of {words.count(run.total, 'configuration')}"
+        tried = f"{noise.progress(run)} configurations"
         why = {"finished": "all tried", "budget": "out of time", "stopped": "stopped by you"}
         ending = why.get(run.stopped, run.stopped)
         note = f"{tried} in {words.duration(run.seconds)}" + (f" ({ending})" if ending else "")
         if run.best is None:
             return f"{note}: none ran, nothing has changed"
-        best, first = run.trials[run.best], run.trials[0]
-        note += f"; best {_config(best)}"
+        best = run.trials[run.best]
+        note += f"; in use: {_config(best)}"
         if best.timing is not None:
             note += f" with {words.duration(best.timing.median)}"
-            if run.best != 0 and first.timing is not None:
-                note += f", {words.compared(best.timing.median, first.timing.median, 'before')}"
+            if said := noise.gain(run)[1]:
+                note += f", {said}"
             elif run.best == 0:
                 note += ", which is what it started from: nothing was confirmed as faster"
-        return note
+        busy = noise.busy_note(trial.timing for trial in run.trials)
+        return f"{note}; {busy}" if busy else note
 
     def rows(self) -> list[dict[str, Any]]:
         """The winner and its runners-up, then what failed."""
@@ -180,14 +182,15 @@ class TuningOutcome:
         for rank, (index, trial) in enumerate(self.ranked[: RUNNERS_UP + 1], 1):
             assert trial.timing is not None
             time, _, quartiles = words.spread(trial.timing).partition(" (")
-            remark = "best" if index == self.run.best else "start" if index == 0 else ""
+            marks = ["in use"] if index == noise.in_use(self.run) else []
+            marks += ["start"] if index == 0 else []
             rows.append(
                 {
                     "rank": rank,
                     "config": _config(trial),
                     "time": time,
                     "quartiles": quartiles.rstrip(")"),
-                    "remark": remark,
+                    "remark": ", ".join(marks),
                     "best": index == self.run.best,
                 }
             )
@@ -243,7 +246,7 @@ def trial_line(run: TuningRun) -> str:
         time = f"{time}, {trial.note}" if trial.timing else f"left out: {trial.note}"
     mark = "  <- best so far" if run.best == len(run.trials) - 1 else ""
     left = left_words(run)
-    place = f"{len(run.trials)}/{run.total}" + (f", {left}" if left else "")
+    place = noise.progress(run) + (f", {left}" if left else "")
     return f"{run.kernel} [{place}] {_config(trial)}: {time}{mark}"
 
 

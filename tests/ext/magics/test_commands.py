@@ -165,12 +165,12 @@ class TestTune:
         assert len(outcome.run.trials) == 30
         out = capsys.readouterr().out
         # a busy machine takes longer than the first trial let expect
-        assert re.search(r"mine \[1/30, (less than 1|about \d+)\ss left\]", out)
-        assert "mine [30/30, settling on the best]" in out
+        assert re.search(r"mine \[1 of 30, (less than 1|about \d+)\ss left\]", out)
+        assert "mine [30 of 30, settling on the best]" in out
         assert "best so far" in out
         assert "failed: does not fit in registers" in out
         assert "(tuned)" in cell.text()
-        assert "best GRAIN=8 UNROLL=4 STREAM=1" in outcome.note()
+        assert "in use: GRAIN=8 UNROLL=4 STREAM=1" in outcome.note()
 
     def test_interrupt_keeps_the_best_so_far(self, shell, monkeypatch):
         shell.compiler.host.pause = 0.08

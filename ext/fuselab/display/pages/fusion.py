@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusec.report import FusionDecision
 from fusec.schedule.step_graph import FusionView, StepGraph, node_names
-from fuselab.display import words
+from fuselab.display import noise, words
 from fuselab.display.pages.page import Page, indented, static_table, svg_image
 from fuselab.display.svg.colors import PRINT, Look, kernel_colors
 from fuselab.display.svg.step_graph import MOST_NEAR, MOST_NODES, around, graph_svg, lines_text
@@ -236,7 +236,7 @@ def parts_of(cell: Any) -> list[tuple[str, Any, Any]]:
 def pass_gain_lines(found: PassGain) -> list[str]:
     """Say what a pass over the graph is worth, the outcome first."""
     now, then = found.now.median, found.then.median
-    ratio = words.against(then, now)
+    ratio = noise.against(found.then, found.now)
     first = f"without {found.name}: {words.duration(then)} instead of {words.duration(now)}"
     lines = [f"{first} ({ratio})" if ratio else first]
     before, after = found.kernels
@@ -256,7 +256,7 @@ def what_if_lines(found: WhatIf, before: int) -> list[str]:
         before: How many kernels are in use.
     """
     now, then = found.now.median, found.then.median
-    ratio = words.against(then, now)
+    ratio = noise.against(found.then, found.now)
     count = len(found.kernels)
     kernels = words.count(count, "kernel")
     first = f"{kernels} instead of {before}" if count != before else f"{kernels}, as before"

@@ -11,6 +11,7 @@ from fuselab.display.pages.timings import (
     STEPS,
     alone_note,
     failures_of,
+    noise_notes,
     step_note,
     step_rows,
     time_rows,
@@ -129,6 +130,8 @@ class TimingsTab(LateTab):
         rows, steps = time_rows(facts), step_rows(facts)
         value = markup.table(list(HEAD), [list(row) for row in rows])
         if note := alone_note(facts):
+            value += f"<div style='opacity:0.75'>{escape(note)}</div>"
+        for note in noise_notes(facts):
             value += f"<div style='opacity:0.75'>{escape(note)}</div>"
         if facts.extern_times:
             value += f"<div style='margin-top:6px'>{escape(step_note(facts))}</div>"

@@ -83,10 +83,11 @@ class Compilation:
     @property
     def by_pointers(self) -> dict[str, bool]:
         """Whether each kernel is a function that takes pointers, by name."""
-        return {
-            name: isinstance(find_target(kernel.target), LibraryTarget)
-            for name, kernel in self.kernels.items()
-        }
+        return {name: self.takes_pointers(name) for name in self.kernels}
+
+    def takes_pointers(self, name: str) -> bool:
+        """Whether a kernel is a function that takes pointers."""
+        return isinstance(find_target(self.kernels[name].target), LibraryTarget)
 
     @property
     def scheduled(self) -> Program:

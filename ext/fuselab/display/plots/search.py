@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusec.report import Timing, TuningRun
 from fuselab.display.plots import figures as plots
-from fuselab.display.plots.figures import EAGER, EDITED, FAILED, FUSED, SMALL, TEXT, config_text
+from fuselab.display.plots.figures import EAGER, EDITED, FAILED, FUSED, SMALL, TEXT
 from fuselab.display.words import digits, duration
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def _draw_run(axes: Axes, run: TuningRun, ground: Ground) -> list[Any]:
 
     best = run.trials[run.best].timing if run.best is not None else None
     if run.best is not None and best is not None:
-        label = f"best: {config_text(run.trials[run.best].values)}"
+        label = f"best: {run.trials[run.best]}"
         label += f", {digits(best.median * scale)} {unit}"
         tell(label, linestyle="", marker="o", color=EDITED, markersize=6)
     top = _slowest(run) * scale or 1.0

@@ -584,7 +584,7 @@ class CompiledGraph:
         progress: Callable[[TuningRun], None] | None,
         stop: threading.Event | None,
     ) -> TuningRun:
-        """Search a kernel's tunables on the inputs of the last call; see ``fusec.tune``."""
+        """Search a kernel's plans and tunables on the inputs of the last call; see ``tune``."""
         from fusec.tune.run import tune_in_graph
 
         with self.lock:

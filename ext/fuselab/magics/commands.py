@@ -110,8 +110,8 @@ class FuseMagics(Magics):
         const=DEFAULT,
         type=seconds,
         metavar="SECONDS",
-        help="Search the kernels' tunables for so many seconds (default 10) and wait; "
-        "interrupting keeps the best so far.",
+        help="Search the kernels' plans and tunables for so many seconds (default 10) and "
+        "wait; interrupting keeps the best so far.",
     )
     @argument(
         "--edit",
@@ -273,9 +273,9 @@ class FuseMagics(Magics):
 
     def _tune(self, fused: FusedCell, args: argparse.Namespace) -> list[Any]:
         budget = self.tune_seconds if args.tune is DEFAULT else args.tune
-        tunable = [name for name, kernel in fused.kernels.items() if kernel.tunables]
+        tunable = [name for name, kernel in fused.kernels.items() if kernel.can_be_tuned]
         if not tunable:
-            fused.notes.append("--tune found no kernel with tunables")
+            fused.notes.append("--tune found no kernel with anything to search")
             return []
         outcomes = []
         with Progress(self._shell, quiet=args.quiet) as progress:

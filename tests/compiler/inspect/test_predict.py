@@ -66,7 +66,7 @@ def whole(function: Callable[..., Any], args: list[Any]) -> None:
 
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_prediction_is_what_is_built(name: str, gradients: bool) -> None:
     if gradients and name == "break":
         pytest.skip("eager refuses to update a leaf")
@@ -167,7 +167,7 @@ def test_options_count() -> None:
     assert compiled.graphs == ()
 
 
-@pytest.mark.parametrize("seed", [3, 8])
+@pytest.mark.parametrize("seed", [8])
 def test_random_programs(seed: int) -> None:
     """Two of them; ``tests/nets/test_predictions.py`` has a thousand."""
     program = generate.write(seed, train=seed % 2 == 1)

@@ -37,11 +37,19 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class GraphBreak:
-    """A place where capture stopped and Python ran in between."""
+    """A place where capture stopped and Python ran in between.
+
+    Attributes:
+        reason: What is there, in words.
+        hint: How to mend it; empty where nothing is known.
+        where: The user's line.
+        expected: Whether there is nothing to mend: ``backward()``, an optimizer.
+    """
 
     reason: str
     hint: str
     where: SourceLine | None
+    expected: bool = False
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from fuselab.cell.tracebacks import shorten_traceback
 from fuselab.display.outcomes import EditRefused, Table
 from fuselab.display.pages import subjects
 from fuselab.display.pages.page import Page
-from fuselab.errors import UnknownName
+from fuselab.errors import CellSyntaxError, UnknownName
 from fuselab.exporting import export
 from fuselab.magics.arguments import (
     explained,
@@ -233,8 +233,7 @@ class FuseMagics(Magics):
         try:
             return self.session.prepare(body, options, self._frontend(), header)
         except SyntaxError as error:
-            # Only the last frame says anything; the text and the caret are in the error.
-            raise error.with_traceback(None) from None
+            raise CellSyntaxError(error) from None
         except ValueError as error:
             raise UsageError(f"%%fuse: {error}") from None
 

@@ -173,8 +173,10 @@ class FusedCell:
 
     @property
     def fusions(self) -> tuple[FusionDecision, ...]:
-        """Which computations share a kernel, which do not, and why."""
-        return tuple(decision for graph in self.graphs for decision in graph.fusions)
+        """Which computations share a kernel, which do not, and why, called as in the graph."""
+        from fuselab.display.pages.fusion import named_decisions
+
+        return tuple(d for graph in self.graphs for d in named_decisions(graph))
 
     @property
     def max_error(self) -> float | None:

@@ -221,6 +221,27 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class GpuStart:
+    """One start of a kernel on a GPU, as compiled for it; nothing of it was measured.
+
+    Attributes:
+        name: The function's.
+        programs: How many there are; 0 where that hangs on sizes.
+        warps: Of each program.
+        registers: Of each thread; 0 where that is not known.
+        shared: Bytes of shared memory of each program.
+        tile: The tunables that say how large a program's tile is: ``YBLOCK=1 XBLOCK=128``.
+    """
+
+    name: str
+    programs: int
+    warps: int
+    registers: int
+    shared: int
+    tile: str = ""
+
+
+@dataclass(frozen=True)
 class OutputError:
     """How far one output is from the references.
 

@@ -45,6 +45,7 @@ from fuselab.magics.arguments import (
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.progress import Progress
 from fuselab.session.session import CellOptions, Frontend, Session
+from fuselab.session.without_gpu import NOT_TUNED
 
 if TYPE_CHECKING:
     pass
@@ -243,7 +244,7 @@ class FuseMagics(Magics):
         if not args.quiet:
             checked = self.check and not args.no_check
             fused.update(checked=checked, seconds=self.measure_seconds)
-        if args.compare:
+        if args.compare and not fused.simulated:
             fused.compare(args.compare, self.measure_seconds)
         if not args.quiet:
             display(fused)
@@ -285,6 +286,9 @@ class FuseMagics(Magics):
 
     def _tune(self, fused: FusedCell, args: argparse.Namespace) -> list[Any]:
         budget = self.tune_seconds if args.tune is DEFAULT else args.tune
+        if fused.simulated:
+            fused.notes.append(NOT_TUNED)
+            return []
         tunable = [name for name, kernel in fused.kernels.items() if kernel.tunables]
         if not tunable:
             fused.notes.append("--tune found no kernel with tunables")

@@ -37,11 +37,19 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class GraphBreak:
-    """A place where capture stopped and Python ran in between."""
+    """A place where capture stopped and Python ran in between.
+
+    Attributes:
+        reason: What is there, in words.
+        hint: How to mend it; empty where nothing is known.
+        where: The user's line.
+        expected: Whether there is nothing to mend: ``backward()``, an optimizer.
+    """
 
     reason: str
     hint: str
     where: SourceLine | None
+    expected: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,6 +218,27 @@ class Timing:
     def milliseconds(self) -> float:
         """The median in milliseconds."""
         return self.median * 1e3
+
+
+@dataclass(frozen=True)
+class GpuStart:
+    """One start of a kernel on a GPU, as compiled for it; nothing of it was measured.
+
+    Attributes:
+        name: The function's.
+        programs: How many there are; 0 where that hangs on sizes.
+        warps: Of each program.
+        registers: Of each thread; 0 where that is not known.
+        shared: Bytes of shared memory of each program.
+        tile: The tunables that say how large a program's tile is: ``YBLOCK=1 XBLOCK=128``.
+    """
+
+    name: str
+    programs: int
+    warps: int
+    registers: int
+    shared: int
+    tile: str = ""
 
 
 @dataclass(frozen=True)

@@ -313,7 +313,8 @@ class CompiledGraph:
                 t.to(torch.float64) if isinstance(t, torch.Tensor) and t.is_floating_point() else t
                 for t in inputs
             ]
-            return _tensors(module(*raised))
+            # Not by a call: where it fails, a graph module prints what failed.
+            return _tensors(module.forward(*raised))
 
         return run
 

@@ -39,6 +39,7 @@ def bars(traffic: Traffic, width: int) -> list[tuple[str, int, int]]:
     rows = [("eager", traffic.eager), ("fused", traffic.fused)]
     known = [(name, count) for name, count in rows if count >= 0]
     longest = max((count for _, count in known), default=0)
+    # Nothing but zeros is no bar.
     return [
         (name, count, max(1, round(width * count / longest)) if count and longest else 0)
         for name, count in known

@@ -131,8 +131,18 @@ def lines_listing(kernel: Any, numbers: Sequence[int], most: int = 60) -> Listin
     return Listing("\n".join(numbered), "", Markup("\n").join(shown), len(wanted))
 
 
-def marked_listing(text: str, target: str, bad: int | None, around: int = 3) -> Listing | None:
-    """Return the lines near the one at fault."""
+def marked_listing(
+    text: str, target: str, bad: int | None, around: int = 3, offset: int = 0
+) -> Listing | None:
+    """Return the lines near the one at fault.
+
+    Args:
+        text: The kernel's file.
+        target: The name of its target.
+        bad: The line at fault.
+        around: How many lines to show before and after it.
+        offset: Added to a line's number to get the one that the gutter shows.
+    """
     from markupsafe import Markup
 
     if bad is None:
@@ -144,7 +154,7 @@ def marked_listing(text: str, target: str, bad: int | None, around: int = 3) -> 
         look.format(Style.code_bad, lines[n - 1]) if n == bad else lines[n - 1]
         for n in range(first, last + 1)
     ]
-    numbers = [f"→ {n}" if n == bad else str(n) for n in range(first, last + 1)]
+    numbers = [f"→ {n + offset}" if n == bad else str(n + offset) for n in range(first, last + 1)]
     return Listing("\n".join(numbers), "", Markup("\n").join(shown), len(shown))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -80,6 +81,15 @@ class EditOutcome:
         # The compiler counts the kernel's lines; the user sees the cell's.
         return f"line {self.cell_line}: {self.verdict.bare or self.verdict.reason}"
 
+    def details(self) -> str:
+        """The compiler's full output, its line numbers those of the cell."""
+
+        def shifted(found: re.Match[str]) -> str:
+            return f"{found[1]}{int(found[2]) + self.offset}{found[3]}"
+
+        text = re.sub(r"(kernel\.\w+:)(\d+)(\b)", shifted, self.verdict.details)
+        return re.sub(r"(?m)^( *)(\d+)( \|)", shifted, text)
+
     def lines(self, *, quoted: bool = True) -> list[str]:
         """The verdict as lines of text, the outcome first.
 
@@ -101,7 +111,7 @@ class EditOutcome:
         """Return the forms that a notebook and a terminal show."""
         text = self.lines()
         line = self.verdict.line
-        marked = marked_listing(self.text, self.kernel.target, line)
+        marked = marked_listing(self.text, self.kernel.target, line, offset=self.offset)
         diff = difflib.unified_diff(
             self.kernel.generated.text.splitlines(),
             self.text.splitlines(),
@@ -118,6 +128,7 @@ class EditOutcome:
             lines=self.lines(quoted=False)[1:],
             marked=marked,
             diff="\n".join(diff),
+            details=self.details(),
         )
         bundle: dict[str, Any] = {"text/plain": "\n".join(text)}
         if self.verdict.timing is not None and self.verdict.generated is not None:

@@ -150,13 +150,25 @@ class Summary:
         return self.verdict.max_error if self.verdict and self.verdict.outputs else None
 
     @property
+    def to_mend(self) -> tuple[GraphBreak, ...]:
+        """The graph breaks that somebody could do something about."""
+        return tuple(item for item in self.breaks if not item.expected)
+
+    @property
+    def pauses(self) -> str:
+        """The others in a sentence: what runs in Python, as it should."""
+        found = [item for item in self.breaks if item.expected]
+        said = [f"{_located(item.reason, item.where, self)}" for item in found]
+        return f"as it should: {'; '.join(said)}" if said else ""
+
+    @property
     def facts(self) -> list[str]:
         """How many kernels there are, what else there is, and how fast it is."""
         parts = [words.count(len(self.kernels), "kernel")]
         if self.externs:
             parts.append(words.count(len(self.externs), "extern call"))
-        if self.breaks:
-            parts.append(words.count(len(self.breaks), "graph break"))
+        if self.to_mend:
+            parts.append(words.count(len(self.to_mend), "graph break"))
         if self.eager and self.fused:
             faster = noise.against(self.fused, self.eager)
             eager, fused = words.duration(self.eager.median), words.duration(self.fused.median)
@@ -189,9 +201,11 @@ def summary_text(summary: Summary) -> str:
     for call, count in Counter(summary.externs).items():
         times = f" {count} times" if count > 1 else ""
         lines.append(f"  extern  {_located(call.name, call.where, summary)}{times}: {call.reason}")
-    for item in summary.breaks:
+    for item in summary.to_mend:
         hint = f" – {item.hint}" if item.hint else ""
         lines.append(f"  break   {_located(item.reason, item.where, summary)}{hint}")
+    if summary.pauses:
+        lines += _wrapped("python", summary.pauses)
     lines += [f"  eager   {reason}" for reason in summary.fallbacks]
     lines += [f"  again   {item}" for item in summary.recompiles]
     for text in summary.kept:

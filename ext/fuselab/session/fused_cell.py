@@ -10,6 +10,7 @@ import base64
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ from fuselab.session.line_views import line_views
 from fuselab.session.peers import Peer
 from fuselab.session.rescheduling import rule_notes
 from fuselab.session.saving import MIME
+from fuselab.session.without_gpu import cell_is_simulated, model_lines
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
@@ -113,6 +115,7 @@ class FusedCell:
         self._live = live
         self._failures = failures
         self._peers: dict[tuple[int, str], Peer] = {}
+        self._models: tuple[str, ...] = ()
         self._extern_seconds: dict[SourceLine, float] = {}
         self._stepped: tuple[int, ...] = ()
         self._measured: tuple[Any, ...] = ()
@@ -173,8 +176,10 @@ class FusedCell:
 
     @property
     def fusions(self) -> tuple[FusionDecision, ...]:
-        """Which computations share a kernel, which do not, and why."""
-        return tuple(decision for graph in self.graphs for decision in graph.fusions)
+        """Which computations share a kernel, which do not, and why, called as in the graph."""
+        from fuselab.display.pages.fusion import named_decisions
+
+        return tuple(d for graph in self.graphs for d in named_decisions(graph))
 
     @property
     def max_error(self) -> float | None:
@@ -196,6 +201,9 @@ class FusedCell:
         Returns:
             Eager and fused, each summed over the graphs; None where there is no graph.
         """
+        if self.simulated:
+            with self.lock:
+                return self._count_bytes()
         with self.lock:
             graphs = self.graphs
             runs: list[dict[str, Timing]] = []
@@ -243,6 +251,23 @@ class FusedCell:
             self.traffic = sum_of_limits(known) if len(known) == len(self.graphs) else None
             self.limit = self.traffic.limit if self.traffic is not None else None
             return self.limit
+
+    @property
+    def simulated(self) -> bool:
+        """Whether something stands in for the device of a kernel: no time means anything then."""
+        return cell_is_simulated(self)
+
+    def _count_bytes(self) -> tuple[None, None]:
+        """Take what the cell moves in place of times, which would be an interpreter's."""
+        self._take([])
+        self.kernel_times, self.extern_times, self._extern_seconds = {}, {}, {}
+        self.measure_limit()
+        self.limit = None
+        if self.traffic is not None:
+            self.traffic = replace(self.traffic, copy=0.0, limit=0.0)
+        self._models = model_lines(self)
+        self._measured = self._state()
+        return None, None
 
     def _measure_limit(self, runs: Sequence[object]) -> None:
         """Measure the limit of what was just timed, where it was and is long enough to ask."""
@@ -451,7 +476,7 @@ class FusedCell:
                 pending=self._pending if not graphs else (),
                 traffic=self.traffic,
                 lines=line_views(self, self.traffic, self._extern_seconds),
-                models=(),
+                models=self._models,
                 spare=self._spare(),
             )
 

@@ -135,7 +135,7 @@ def test_same_facts(name: str) -> None:
     summary = cell.summary()
     said = [k.name for k in summary.kernels] + [k.summary for k in summary.kernels]
     said += [k.lines for k in summary.kernels] + [k.target for k in summary.kernels]
-    said += [b.reason for b in summary.breaks] + [b.hint for b in summary.breaks]
+    said += [b.reason for b in summary.breaks] + [b.hint for b in summary.to_mend]
     said += [*summary.kept, *summary.notes, *summary.fallbacks]
     said += [each.text for each in summary.recompiles] + [each.hint for each in summary.recompiles]
     said += [summary.device, render.compile_line(dict(summary.stages))]

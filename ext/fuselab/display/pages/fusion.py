@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,30 @@ def _plain(decision: FusionDecision) -> str:
 def rounded(text: str) -> str:
     """Return a reason with its bytes in the unit that suits them."""
     return _BYTES.sub(lambda found: words.size(int(found[1].replace(",", ""))), text)
+
+
+def named_decisions(graph: Any) -> Iterator[FusionDecision]:
+    """Yield a graph's decisions, its computations and tensors named as a person knows them."""
+    from fusec.inspect.whatif import part_view  # imports the compiler
+
+    parts = [part for part in getattr(graph, "parts", ()) if part.state.schedule]
+    if not parts:
+        yield from graph.fusions
+    for part in parts:
+        if not part.state.schedule.decisions:
+            continue
+        names = node_names(part_view(part))
+        hints = {b.name: b.hint for b in part.state.program.buffers.values() if b.hint}
+        called = names | hints
+        for each in part.state.schedule.decisions:
+            words_of = re.split(r"\b", each.reason)
+            reason = "".join(called.get(word, word) for word in words_of)
+            yield replace(
+                each,
+                producer=names.get(each.producer, each.producer),
+                consumer=names.get(each.consumer, each.consumer),
+                reason=rounded(reason),
+            )
 
 
 def kernel_rows(view: FusionView) -> list[tuple[str, str, str, str]]:

@@ -137,6 +137,7 @@ class Sweep(LateTab):
         self.button.description = "Stop" if sweeping else "Sweep"
         self.button.icon = "stop" if sweeping else "line-chart"
         self.button.disabled = (busy and not sweeping) or not self._sizes
+        self.button.disabled = self.button.disabled or self._bench.simulated
         rows = [
             [
                 str(point.size),

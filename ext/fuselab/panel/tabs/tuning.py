@@ -81,7 +81,8 @@ class TuningTab(LateTab):
             if self.running
             else "Search the tunables of the text in use"
         )
-        control.disabled = not self.running and (kernel is None or not kernel.can_be_tuned)
+        idle = kernel is None or not kernel.can_be_tuned or self._bench.simulated
+        control.disabled = not self.running and idle
 
     def close(self) -> None:
         """Stop the search."""

@@ -157,7 +157,8 @@ class Backend:
                     else:
                         compiler.direct.forget_epilogue()
                 elif compiler.forward is not None and not graph.fallback:
-                    graph.record(recorded_call(graph.compiled, compiler.forward))
+                    short = recorded_call(graph.compiled, compiler.forward, graph.run_captured)
+                    graph.record(short)
             except BaseException as error:
                 # Also how AOTAutograd asks TorchDynamo to capture once more.
                 if isinstance(error, Restart) and loses_updates(module):
@@ -171,7 +172,7 @@ class Backend:
                 self.clock = time.perf_counter()
             forget_numbers()
             native.prepare()  # not earlier: where it has to be built, that takes a compiler's time
-            return graph
+            return graph.entry()
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from fuselab.cell.tracebacks import shorten_traceback
 from fuselab.display.outcomes import EditRefused, Table
 from fuselab.display.pages import subjects
 from fuselab.display.pages.page import Page
-from fuselab.errors import UnknownName
+from fuselab.errors import CellSyntaxError, UnknownName
 from fuselab.exporting import export
 from fuselab.magics.arguments import (
     explained,
@@ -46,6 +46,7 @@ from fuselab.magics.frontend import frontend_of
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.progress import Progress
 from fuselab.session.session import CellOptions, Session
+from fuselab.session.without_gpu import NOT_TUNED
 
 if TYPE_CHECKING:
     pass
@@ -110,8 +111,8 @@ class FuseMagics(Magics):
         const=DEFAULT,
         type=seconds,
         metavar="SECONDS",
-        help="Search the kernels' tunables for so many seconds (default 10) and wait; "
-        "interrupting keeps the best so far.",
+        help="Search the kernels' plans and tunables for so many seconds (default 10) and "
+        "wait; interrupting keeps the best so far.",
     )
     @argument(
         "--edit",
@@ -234,8 +235,7 @@ class FuseMagics(Magics):
         try:
             return self.session.prepare(body, options, frontend_of(self._shell), header)
         except SyntaxError as error:
-            # Only the last frame says anything; the text and the caret are in the error.
-            raise error.with_traceback(None) from None
+            raise CellSyntaxError(error) from None
         except ValueError as error:
             raise UsageError(f"%%fuse: {error}") from None
 
@@ -245,7 +245,7 @@ class FuseMagics(Magics):
         if not args.quiet:
             checked = self.check and not args.no_check
             fused.update(checked=checked, seconds=self.measure_seconds)
-        if args.compare:
+        if args.compare and not fused.simulated:
             fused.compare(args.compare, self.measure_seconds)
         if not args.quiet:
             display(fused)
@@ -273,9 +273,12 @@ class FuseMagics(Magics):
 
     def _tune(self, fused: FusedCell, args: argparse.Namespace) -> list[Any]:
         budget = self.tune_seconds if args.tune is DEFAULT else args.tune
-        tunable = [name for name, kernel in fused.kernels.items() if kernel.tunables]
+        if fused.simulated:
+            fused.notes.append(NOT_TUNED)
+            return []
+        tunable = [name for name, kernel in fused.kernels.items() if kernel.can_be_tuned]
         if not tunable:
-            fused.notes.append("--tune found no kernel with tunables")
+            fused.notes.append("--tune found no kernel with anything to search")
             return []
         outcomes = []
         with Progress(self._shell, quiet=args.quiet) as progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -37,6 +38,14 @@ BLOCK = 5
 def any_number_of_states() -> Iterator[None]:
     with torch._dynamo.config.patch(recompile_limit=64):
         yield
+
+
+@pytest.fixture(autouse=True)
+def collects_what_is_new() -> Iterator[None]:
+    """Programs that raise collect garbage: not that of all tests before, which takes a second."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.sample(2)

@@ -160,6 +160,10 @@ COMPUTED: dict[str, Case] = {
         lambda x: x.index_add(0, torch.tensor([0, 1, 2]), x, alpha=-1),
         torch.ones(3, dtype=BOOL),
     ),
+    "a row of one element": (
+        lambda x: x.index_fill(0, torch.tensor([0]), 2.5) // 300,
+        torch.ones(1, 3, dtype=U8),
+    ),
     "complex numbers": (lambda x: x.nan_to_num(2.0), torch.ones(3, dtype=torch.complex64)),
     "a mean and a fraction": (lambda x: x * 0.5 + x.float().mean(), torch.arange(3)),
 }

@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -69,7 +70,8 @@ def raises_in_eager(node: fx.Node) -> bool:
         with torch.random.fork_rng(devices=()), warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             with torch._C._DisableAutocast(), unset_fake_temporarily():
-                return _raises(node)
+                # places beyond the end, or division by zero, are no matter of the number
+                return _raises(node, 1) and _raises(node, 0)
     except _Unknown:
         return False
 
@@ -78,8 +80,8 @@ class _Unknown(Exception):
     """There is no small tensor that stands for an argument."""
 
 
-def _raises(node: fx.Node) -> bool:
-    args, kwargs = tree_map(_small, (node.args, dict(node.kwargs)))
+def _raises(node: fx.Node, element: int) -> bool:
+    args, kwargs = tree_map(partial(_small, element=element), (node.args, dict(node.kwargs)))
     call: Any = node.target
     if node.op == "call_method":
         if not isinstance(args[0], torch.Tensor):
@@ -92,7 +94,7 @@ def _raises(node: fx.Node) -> bool:
     return False
 
 
-def _small(value: object) -> object:
+def _small(value: object, element: int) -> object:
     if not isinstance(value, fx.Node):
         return value
     known = value.meta.get("example_value")
@@ -101,7 +103,7 @@ def _small(value: object) -> object:
         if not plain or known.is_quantized:
             raise _Unknown
         shape = [min(size, _MOST) if isinstance(size, int) else _MOST for size in known.shape]
-        return torch.ones(shape, dtype=torch.float32).to(known.dtype)
+        return torch.full(shape, float(element)).to(known.dtype)
     if isinstance(known, (bool, int, float)):
         return known
     raise _Unknown

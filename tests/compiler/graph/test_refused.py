@@ -113,6 +113,7 @@ REFUSED: dict[str, Case] = {
     "xlogy": (lambda x: torch.xlogy(x, 0.5), torch.ones(3, dtype=torch.complex64)),
     # Numbers that tensors cannot hold.
     "a fraction of integers": (lambda x: torch.sub(x, x, alpha=0.5), torch.ones(3, dtype=I64)),
+    "one as a fraction": (lambda x: torch.add(x, x, alpha=1.0), torch.ones(3, dtype=I64)),
     "a fraction of bools": (lambda x: x.add_(x, alpha=2.0), torch.ones(3, dtype=BOOL)),
     "a bool as a factor": (lambda x: torch.add(x, x, alpha=True), torch.ones(3)),
     "a large number beside halves": (lambda x: x.clamp(min=1e40), torch.ones(3, dtype=HALF)),
@@ -163,6 +164,10 @@ COMPUTED: dict[str, Case] = {
     "a row of one element": (
         lambda x: x.index_fill(0, torch.tensor([0]), 2.5) // 300,
         torch.ones(1, 3, dtype=U8),
+    ),
+    "sizes": (
+        lambda x: torch.full((300,), 3, dtype=U8)[:7].reshape(7, -1) + x.view(-1).sum(),
+        torch.ones(3, dtype=U8),
     ),
     "complex numbers": (lambda x: x.nan_to_num(2.0), torch.ones(3, dtype=torch.complex64)),
     "a mean and a fraction": (lambda x: x * 0.5 + x.float().mean(), torch.arange(3)),

@@ -18,6 +18,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from fusec.build.queue import BuildQueue
 from fusec.call import native
+from fusec.capture import whole_calls
 from fusec.capture.background import Early
 from fusec.capture.fast_path.direct import (
     analyze_no_operators,
@@ -72,6 +73,7 @@ _ASK_FOR_BOTH = "force_non_lazy_backward_lowering"
 
 # torch keeps the assertion that has a message, and drops the one without as nobody reads it.
 fx.node.has_side_effect(torch.ops.aten._assert_async.default)
+whole_calls.install()  # before anything is captured: this module is what names the backend
 
 
 def strict() -> bool:

@@ -122,6 +122,14 @@ def _hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.where((x > -3.0) & (x < 3.0), grad * sixth, 0.0)
 
 
+def _nan_to_num(x: torch.Tensor, *numbers: float | None) -> object:
+    """Torch's own, which has none for complex tensors; eager does."""
+    if x.is_complex():
+        return NotImplemented
+    rule = get_decompositions([aten.nan_to_num.default])[aten.nan_to_num.default]
+    return rule(x, *numbers)
+
+
 def _roll(x: torch.Tensor, shifts: list[int], dims: list[int] | tuple[int, ...] = ()) -> object:
     """Torch's own, laid out as eager has it: torch's forgets that the channels are innermost."""
     rule = get_decompositions([aten.roll.default])[aten.roll.default]
@@ -173,6 +181,7 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.hardsigmoid_backward.default: _hardsigmoid_backward,
     # torch's own only notes that elements are negated, where kernels read memory.
     aten._neg_view.default: aten.neg.default,
+    aten.nan_to_num.default: _nan_to_num,
     aten.roll.default: _roll,
     aten.silu_backward.default: _silu_backward,
     aten.view_copy.default: _view_copy,

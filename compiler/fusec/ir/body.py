@@ -360,6 +360,7 @@ class ExternKind(Enum):
     """What a call is there for: an operator of the user's, or something that the program needs."""
 
     OPERATOR = auto()
+    REFUSED = auto()  # an operator that raises: eager has no kernel for its types
     OWNED_TENSOR = auto()
     RANDOM_SEED = auto()
     UNINITIALIZED = auto()
@@ -431,7 +432,7 @@ class Extern:
     @property
     def is_plumbing(self) -> bool:
         """Whether it is no operator of the user's, but something that the program needs."""
-        return self.kind is not ExternKind.OPERATOR
+        return self.kind in PLUMBING
 
 
 Step = Compute | Extern

@@ -62,7 +62,7 @@ def arange(
     """Return evenly spaced numbers."""
     meta = lowering.meta()
     if meta.dtype == torch.bool:
-        raise NotLowered("eager refuses a range of bools")
+        raise NotLowered("eager refuses a range of bools", refused=True)
     return _steps(lowering, start, step, meta.dtype)
 
 

@@ -27,7 +27,9 @@ def require_fitting(dtype: torch.dtype, *values: object) -> None:
             with unset_fake_temporarily():
                 torch.full((), value, dtype=dtype)
         except (RuntimeError, OverflowError):
-            raise NotLowered(f"{value} is no {str(dtype).removeprefix('torch.')}") from None
+            raise NotLowered(
+                f"{value} is no {str(dtype).removeprefix('torch.')}", refused=True
+            ) from None
 
 
 __all__ = ["require_fitting"]

@@ -228,7 +228,7 @@ def add(lowering: Lowering, x: Operand, y: Operand, *, alpha: Operand = 1) -> Te
 
 def _require_no_bool(*operands: Operand) -> None:
     if any(isinstance(operand, bool) for operand in operands):
-        raise NotLowered("eager refuses to subtract a bool")
+        raise NotLowered("eager refuses to subtract a bool", refused=True)
 
 
 @register(aten.sub)
@@ -437,6 +437,8 @@ def compare(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
 def bitwise(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
     """Return a bitwise operation; on bools, the logical one."""
     name = lowering.label.replace("bitwise_left_", "l").replace("bitwise_right_", "r").strip("_")
+    if promoted((x, y))[0].is_floating_point:
+        raise NotLowered("eager refuses the bits of fractions", refused=True)
 
     def value(a: Node, b: Node) -> Node:
         if a.dtype == torch.bool:
@@ -490,7 +492,7 @@ def clamp(
     dtype, common = promoted(operands)
     require_fitting(common, low, high)
     if common == torch.bool and lowering.label == "clamp":
-        raise NotLowered("eager refuses to clamp bools")
+        raise NotLowered("eager refuses to clamp bools", refused=True)
     if any(isinstance(bound, float) and math.isnan(bound) for bound in (low, high)):
         return lowering.pointwise(lambda index: ops.const(math.nan, dtype))  # as eager fills it
 

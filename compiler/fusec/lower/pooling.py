@@ -325,7 +325,7 @@ def dividing(
     def divide(total: Node, index: Index) -> Node:
         if divisor_override is not None:
             if divisor_override == 0:
-                raise NotLowered("eager refuses to divide by zero")
+                raise NotLowered("eager refuses to divide by zero", refused=True)
             return _over(total, ops.const(divisor_override, torch.int64))
         average = _over(total, ops.index_value(product(lengths(windows)), torch.int64))
         whole: Node | None = None

@@ -248,7 +248,9 @@ class _Driver:
                 assert self.form is not None
                 return tree_unflatten(list(found), self.form) if several else found[0]
             mutated = self.mutated(target, args, kwargs)
-            results = lowering.extern(target, args, kwargs, reason.why, mutated)
+            results = lowering.extern(
+                target, args, kwargs, reason.why, mutated, refused=reason.refused
+            )
             return results if several else results[0]
 
     def converted(self, target: object) -> frozenset[torch.dtype]:
@@ -382,7 +384,7 @@ class _Driver:
         self.lowering.results = (self.tensor_meta(tensor),)
         returned = any(user.op == "output" for user in node.users)
         on_cpu = tensor.device.type == "cpu"
-        if on_cpu and tensor.dim() == 0 and not tensor.is_complex() and not returned:
+        if on_cpu and tensor.dim() == 0 and tensor.dtype in SUPPORTED_DTYPES and not returned:
             with unset_fake_temporarily():
                 number = const(tensor.item(), tensor.dtype)
             self.values[node] = self.lowering.lazy(lambda index: number)
@@ -429,7 +431,7 @@ def _require_implemented(target: object, args: Sequence[object], kwargs: dict[st
     kinds = [(tensor.dtype, tensor.device.type) for tensor in tensors]
     dtype = refused(target, kinds, kwargs.get("dtype"))
     if dtype is not None:
-        raise NotLowered(f"eager refuses {str(dtype).removeprefix('torch.')}")
+        raise NotLowered(f"eager refuses {str(dtype).removeprefix('torch.')}", refused=True)
 
 
 @cache

@@ -254,6 +254,8 @@ def _reduced(
     include_self: bool,
 ) -> TensorValue:
     meta = lowering.meta()
+    if reduce == "mean" and meta.dtype == torch.bool:
+        raise NotLowered("eager refuses bool", refused=True)
     mode = _MODES[reduce]
     dtype = combining_dtype(lowering, mode)
     total = fill(lowering, replace(meta, dtype=dtype), lambda i: convert(x.at(i), dtype))
@@ -304,7 +306,7 @@ def masked_scatter(
     if source.numel.constant == 0 or not shape:
         raise NotLowered("masked_scatter of a scalar, or from nothing")
     if mask.dtype != torch.bool:
-        raise NotLowered("eager refuses a mask that is not bool")
+        raise NotLowered("eager refuses a mask that is not bool", refused=True)
 
     def chosen(index: Index) -> Node:
         return truth(mask.at(broadcast_index(index, mask.shape)))

@@ -58,11 +58,13 @@ class NotLowered(Exception):
 
     Args:
         why: The reason that the user is shown; or what the call is there for.
+        refused: Whether it is one that eager refuses.
     """
 
-    def __init__(self, why: str | ExternKind) -> None:
+    def __init__(self, why: str | ExternKind, *, refused: bool = False) -> None:
         super().__init__(why if isinstance(why, str) else PLUMBING[why])
         self.why = why
+        self.refused = refused
 
 
 @dataclass(frozen=True)
@@ -311,6 +313,8 @@ class Lowering:
         kwargs: dict[str, object],
         why: str | ExternKind,
         mutates: tuple[str, ...] = (),
+        *,
+        refused: bool = False,
     ) -> tuple[TensorValue | None, ...]:
         """Emit a call of an ATen operator; return its tensor results in order.
 
@@ -320,8 +324,10 @@ class Lowering:
             kwargs: The named ones.
             why: Why no kernel is generated, in words; or what the call is there for.
             mutates: Buffers that it writes to in place.
+            refused: Whether eager refuses it, so that it raises.
         """
-        kind = ExternKind.OPERATOR if isinstance(why, str) else why
+        operator = ExternKind.REFUSED if refused else ExternKind.OPERATOR
+        kind = operator if isinstance(why, str) else why
         reason = why if isinstance(why, str) else PLUMBING[why]
         if self.notes:
             reason = ", ".join([reason, *(note.words for note in self.notes)])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Step
+from fusec.ir.body import Body, Buffer, Compute, Extern, ExternKind, Program, Step
 from fusec.schedule import choices
 from fusec.schedule.overrides import Wishes
 
@@ -253,6 +253,8 @@ def has_effects(step: Extern) -> bool:
     tags = getattr(step.target, "tags", ())
     if step.has_unknown_size:
         return True  # its sizes were promised: somebody has to look
+    if step.kind is ExternKind.REFUSED:
+        return True  # its error is what is wanted, also where no element of it is read
     return bool(schema.is_mutable) or torch.Tag.nondeterministic_seeded in tags
 
 

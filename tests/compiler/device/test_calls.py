@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusec
 from fusec.call import native
@@ -200,6 +201,35 @@ def test_random_numbers_differ_from_call_to_call_and_repeat_with_the_seed() -> N
         assert torch.equal(first, second)
     assert not torch.equal(runs[0][0], runs[0][1])
     assert hits() >= 5
+
+
+@pytest.mark.parametrize("operators", [False, True], ids=["kernels", "operators"])
+def test_a_plan_without_inputs_leaves_modes_their_operators(operators: bool) -> None:
+    class Operators(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kw: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kw or {}))
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = torch.arange(64.0).reshape(8, 8) / 64
+        return torch.sort(torch.tanh(y), -1)[0] * 2 if operators else torch.tanh(y)
+
+    compiled = torch.compile(function, backend="fusec")
+    x, seen = torch.ones(3), list[Any]()
+    expected = function(x)
+    for _ in range(6):
+        torch.testing.assert_close(compiled(x), expected)
+    before = hits()
+    assert before
+    with Operators():
+        torch.testing.assert_close(compiled(x), expected)
+    assert seen
+    value, tangent = torch.func.jvp(compiled, (x,), (x,))
+    torch.testing.assert_close(value, expected)
+    assert not tangent.any()
+    assert hits() == before
+    torch.testing.assert_close(compiled(x), expected)
+    assert hits() == before + 1
 
 
 def test_an_edited_kernel_is_launched_at_once() -> None:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import fx
 from torch.nn import functional as F
 
 import fusec
 from fusec.graph.refusals.kernels import refused
+from fusec.graph.refusals.numbers import has_odd_number, raises_in_eager
 from support.compare import difference
 
 I64, BOOL, HALF, U8 = torch.int64, torch.bool, torch.float16, torch.uint8
@@ -81,6 +83,49 @@ REFUSED: dict[str, Case] = {
     "product of complex halves": (lambda x: x @ x, torch.ones(3, dtype=torch.complex32)),
     "identity": (lambda x: torch.eye(3, dtype=torch.uint32), torch.ones(3)),
     "gather": (lambda x: torch.gather(x, 0, (x + 9).long()), torch.ones(3)),
+    "a quotient without a fraction": (
+        lambda x: torch.div(x, x, rounding_mode="trunc"),
+        torch.ones(3, dtype=BOOL),
+    ),
+    "a mean of bools": (
+        lambda x: torch.zeros_like(x).scatter_reduce(0, torch.tensor([0, 1, 1]), x, "mean"),
+        torch.ones(3, dtype=BOOL),
+    ),
+    # No element of what raises is read, or there is none.
+    "softsign of no bools": (F.softsign, torch.ones(1, 0, 3, dtype=BOOL)),
+    "vecdot of nothing": (
+        lambda x: torch.linalg.vecdot(x, x),
+        torch.ones(0).to(torch.float8_e5m2),
+    ),
+    "a sum of bytes of floats": (
+        lambda x: torch.masked.sum(x, mask=torch.ones(3, dtype=BOOL)),
+        torch.ones(3).to(torch.float8_e4m3fn),
+    ),
+    # TorchDynamo takes these apart.
+    "addcdiv": (lambda x: torch.addcdiv(x, x, x, value=2), torch.ones(3, dtype=I64)),
+    "addcdiv of bytes": (
+        lambda x: torch.addcdiv(x.float(), x, x, value=2),
+        torch.ones(3, dtype=U8),
+    ),
+    "addcdiv_": (lambda x: x.addcdiv_(x, x, value=2), torch.ones(3, dtype=I64)),
+    "addcdiv of bools": (lambda x: x.float().addcdiv_(x, x, value=2), torch.ones(3, dtype=BOOL)),
+    "heaviside": (lambda x: torch.heaviside(x, torch.tensor(0.5)), torch.ones(3, dtype=I64)),
+    "xlogy": (lambda x: torch.xlogy(x, 0.5), torch.ones(3, dtype=torch.complex64)),
+    # Numbers that tensors cannot hold.
+    "a fraction of integers": (lambda x: torch.sub(x, x, alpha=0.5), torch.ones(3, dtype=I64)),
+    "one as a fraction": (lambda x: torch.add(x, x, alpha=1.0), torch.ones(3, dtype=I64)),
+    "a fraction of bools": (lambda x: x.add_(x, alpha=2.0), torch.ones(3, dtype=BOOL)),
+    "a bool as a factor": (lambda x: torch.add(x, x, alpha=True), torch.ones(3)),
+    "a large number beside halves": (lambda x: x.clamp(min=1e40), torch.ones(3, dtype=HALF)),
+    "filled with a large number": (
+        lambda x: torch.full((2,), 1e40, dtype=x.dtype),
+        torch.ones(3, dtype=HALF),
+    ),
+    "padded with a large number": (lambda x: F.pad(x, (1, 1), value=1e40), torch.ones(3)),
+    "a complex number": (lambda x: x.sub_(2j), torch.ones(3)),
+    "bits of a fraction": (lambda x: x & 0.5, torch.ones(3, dtype=I64)),
+    "bits of halves": (lambda x: x & 3, torch.ones(3, dtype=HALF)),
+    "a remainder of bools": (lambda x: x % True, torch.ones(3, dtype=BOOL)),
 }
 COMPUTED: dict[str, Case] = {
     "mean": (lambda x: x.mean(dtype=torch.float32), torch.arange(3)),
@@ -97,6 +142,35 @@ COMPUTED: dict[str, Case] = {
     "floor of integers": (lambda x: x.floor() + x.round(), torch.arange(3)),
     "average of int64": (lambda x: F.avg_pool2d(x, 2), torch.arange(16).reshape(1, 4, 4)),
     "index_add": (lambda x: x.index_add(0, torch.tensor([0]), x[:1]), torch.arange(3)),
+    "a quotient of bools": (lambda x: torch.div(x, 2, rounding_mode="trunc"), torch.ones(3) > 0),
+    "a maximum of bools": (
+        lambda x: x.scatter_reduce(0, torch.tensor([0, 1, 1]), x, "amax"),
+        torch.ones(3, dtype=BOOL),
+    ),
+    "a constant of bytes of floats": (
+        lambda x: torch.where(
+            x > 0, torch.tensor(2.0).to(torch.float8_e5m2), x.to(torch.float8_e5m2)
+        ),
+        torch.arange(3.0),
+    ),
+    "addcdiv": (lambda x: torch.addcdiv(x, x, x, value=2), torch.ones(3)),
+    "addcdiv of a mixture": (lambda x: torch.addcdiv(x, x.long(), x, value=2), torch.ones(3)),
+    "addcmul_": (lambda x: x.addcmul_(x, x, value=2), torch.arange(3)),
+    "addcmul of a fraction": (lambda x: torch.addcmul(x, x, x, value=1.5), torch.arange(3)),
+    "rows of bools": (
+        lambda x: x.index_add(0, torch.tensor([0, 1, 2]), x, alpha=-1),
+        torch.ones(3, dtype=BOOL),
+    ),
+    "a row of one element": (
+        lambda x: x.index_fill(0, torch.tensor([0]), 2.5) // 300,
+        torch.ones(1, 3, dtype=U8),
+    ),
+    "sizes": (
+        lambda x: torch.full((300,), 3, dtype=U8)[:7].reshape(7, -1) + x.view(-1).sum(),
+        torch.ones(3, dtype=U8),
+    ),
+    "complex numbers": (lambda x: x.nan_to_num(2.0), torch.ones(3, dtype=torch.complex64)),
+    "a mean and a fraction": (lambda x: x * 0.5 + x.float().mean(), torch.arange(3)),
 }
 
 
@@ -157,3 +231,17 @@ def test_what_raises_within_autocast_leaves_it() -> None:
         graph(torch.randn(2, 3))
     assert not torch.is_autocast_enabled("cpu")
     assert graph.fallback == "for a test"
+
+
+def test_a_number_that_is_asked_about_leaves_no_trace() -> None:
+    graph = fx.symbolic_trace(lambda x: x.random_(0, 300)).graph
+    given, drawn, _ = graph.nodes
+    given.meta["example_value"] = tensor = torch.zeros(3, dtype=U8)
+    before = torch.get_rng_state()
+    assert has_odd_number(drawn)
+    assert raises_in_eager(drawn)
+    drawn.args = (given, 0, 200)
+    assert not has_odd_number(drawn)
+    assert not raises_in_eager(drawn)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not tensor.any()

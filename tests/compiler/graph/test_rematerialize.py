@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import fusec
+from fusec.graph.simplify.extremes import COMPARED
 from fusec.graph.training.norm_formula import normalized
 from fusec.graph.training.rematerialize import activate_again
 from support.compare import difference
@@ -265,6 +266,27 @@ def test_an_input_that_is_updated_is_not_read_again() -> None:
     assert activate_again(traced(), 2) == 1
     assert activate_again(traced(), 2, updated=("mean_1",)) == 0
     assert activate_again(traced(), 2, updated=("x_1",)) == 1  # which is read in any case
+
+
+def test_what_is_compared_is_computed_once() -> None:
+    """Nor is what backward does not read, or what nothing is computed for."""
+
+    def joint(x: torch.Tensor, gradient: torch.Tensor) -> object:
+        y = F.relu(x * 2)
+        return y, torch.where(y <= 0, 0.0, gradient) + x
+
+    def traced(mark: bool) -> torch.fx.GraphModule:
+        module = make_fx(joint, tracing_mode="fake")(torch.randn(64, 32), torch.randn(64, 32))
+        for node in module.graph.nodes:
+            if mark and node.target is torch.ops.aten.relu.default:
+                node.meta[COMPARED] = True
+        return module
+
+    assert activate_again(traced(mark=False), 1) == 1
+    marked = traced(mark=True)
+    before = str(marked.graph)
+    assert activate_again(marked, 1) == 0
+    assert str(marked.graph) == before
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import Body, Buffer, Compute, Store
+from fusec.ir.body import Body, Buffer, Compute, Program, Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, const, recording
 from fusec.schedule import choices
+from fusec.schedule.inline import _belongs_to_its_producer
 from fusec.schedule.products import loops_of
 from support import triton_bodies as bodies
 from support.decisions import compare, runs
@@ -275,3 +276,32 @@ def test_windows() -> None:
     assert choices.unfit_for_windows(image.body, total.body, buffers) == found
     assert choices.unfit_for_windows(total.body, image.body, buffers) == found
     assert choices.unfit_for_windows(total.body, pool.body, buffers) is None
+
+
+@pytest.mark.parametrize("summed", [True, False], ids=["a sum", "no sum"])
+@pytest.mark.parametrize("reducing", [True, False], ids=["of a reduction", "of none"])
+@pytest.mark.parametrize("columns", [64, 2], ids=["few of many", "half of all"])
+def test_what_picks_from_a_large_result(columns: int, reducing: bool, summed: bool) -> None:
+    """It stays out of the sum that reads it where a reduction makes what it picks from."""
+    rows = 100
+    sizes = {"x": (rows, columns), "large": (rows, columns), "picked": (rows,), "out": (rows,)}
+    with recording():
+        i, j = axes(rows, columns)
+        (r,) = axes(columns, prefix="r")
+        value = read("x", at(i, j), F32)
+        if reducing:
+            value = ops.binary("sub", value, ops.reduce("max", read("x", at(i, r), F32), (r,), F32))
+        made = Body((i, j), (r,) if reducing else (), (Store("large", at(i, j), value),))
+        (k,) = axes(rows)
+        picks = Body(
+            (k,), (), (Store("picked", at(k), read("large", (Expr.of(k), Expr.of(0)), F32)),)
+        )
+        (n,), (m,) = axes(rows), axes(rows, prefix="m")
+        loaded = read("picked", at(m if summed else n), F32)
+        total = ops.reduce("sum", loaded, (m,), F32) if summed else ops.unary("neg", loaded)
+        reads = Body((n,), (m,) if summed else (), (Store("out", at(n), total),))
+    steps = {each.name: each for each in (Compute("made", made), Compute("read", reads))}
+    buffers = {name: buffer(name, shape) for name, shape in sizes.items()}
+    program = Program(("x",), {}, buffers, tuple(steps.values()), ())
+    found = _belongs_to_its_producer(picks, [Compute("read", reads)], program, dict(steps))
+    assert found == (columns == 64 and reducing and summed)

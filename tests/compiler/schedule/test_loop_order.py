@@ -14,8 +14,8 @@ from fusec.ir import ops
 from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr
 from fusec.ir.interpret import run_body
-from fusec.ir.node import recording
-from fusec.schedule.loops import _score, arrange_loops
+from fusec.ir.node import index_value, recording
+from fusec.schedule.loops import _joinable, _score, arrange_loops
 from support.triton_bodies import F32, at, axes, buffer
 
 CHANNELS_LAST = torch.channels_last
@@ -73,6 +73,30 @@ def test_loops_of_different_reductions_stay_apart() -> None:
     tensors = {"x": x, "y": torch.empty(5)}
     run_body(arranged, tensors)
     torch.testing.assert_close(tensors["y"], x.sum(2).amax(1))
+
+
+def test_which_loops_are_one() -> None:
+    """Those that walk through memory as one does: in every access, and in every sum."""
+    buffers = {"x": buffer("x", (5, 6)), "y": buffer("y", (5, 6)), "z": buffer("z", (6, 5))}
+
+    def joinable(place: str, turned: bool = False) -> bool:
+        with recording():
+            i, j = axes(5, 6)
+            value = {
+                "row": lambda: ops.load("x", at(i, j), F32),
+                "column": lambda: ops.load("z", at(j, i), F32),
+                "half": lambda: ops.load("x", at(i, Expr.of(j) // 2), F32),
+                "place": lambda: index_value(Expr.of(j), torch.int64),
+                "number": lambda: ops.const(1.0, F32),
+                "part": lambda: ops.reduce("sum", ops.load("x", at(i, j), F32), (j,), F32),
+            }[place]()
+            body = Body((i, j), (), (Store("y", at(i, j), value),))
+        return _joinable(body, buffers, *((j, i) if turned else (i, j)))
+
+    assert joinable("row")
+    assert joinable("number")
+    assert not joinable("row", turned=True)
+    assert not any(map(joinable, ("column", "half", "place", "part")))
 
 
 @pytest.mark.parametrize("shape", [(5, 0), (0, 5), (5, 1)])

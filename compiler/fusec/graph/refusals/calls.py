@@ -1,4 +1,4 @@
-"""Calls that eager refuses, and of which tracing leaves nothing to see.
+"""Calls that eager refuses, or alone can make, and of which tracing leaves nothing to see.
 
 ``x.mul_(1.5)`` of integers, or ``out=`` of another type: fake tensors let some of them pass, and a
 functional graph converts without a word.  Losses that tracing takes apart before it asks us.
@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 from torch.utils._pytree import tree_leaves
+
+from fusec.graph.refusals.numbers import has_odd_number, raises_in_eager
 
 # In place, with a result of the type that the operands have in common.
 _IN_PLACE = frozenset(("mul_", "multiply_", "__imul__", operator.imul))
@@ -32,7 +34,18 @@ _TYPES: dict[object, tuple[torch.dtype, ...]] = {
     # Traced as pooling in two dimensions, which has more types.
     F.max_pool1d: _FLOATS + _HALVES,
     torch.max_pool1d: _FLOATS + _HALVES,
+    # Traced as a product and a sum, which nothing refuses where it is empty.
+    torch.linalg.vecdot: _FLOATS + _HALVES + (torch.complex64, torch.complex128),
 }
+_REAL = tuple(
+    dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and not dtype.is_complex
+)
+_TYPES |= dict.fromkeys((torch.xlogy, torch.special.xlogy, "xlogy", "xlogy_"), _REAL)
+# Nothing is promoted: fake tensors do not say so.
+_ALIKE = frozenset((torch.heaviside, "heaviside", "heaviside_"))
+_DIVIDED = frozenset((torch.addcdiv, "addcdiv", "addcdiv_"))
 _INDEX_ADD = frozenset(("index_add", "index_add_", torch.index_add))
 
 
@@ -49,6 +62,14 @@ def refused_call(module: fx.GraphModule) -> str:
             return f"{node.name} is of a type that has no kernel"
         if node.target in _INDEX_ADD and _broadcasts(node):
             return f"{node.name} adds rows of another shape"
+        if node.target in _INDEX_ADD and _scales_bools(node):
+            return f"{node.name} adds bools times a number, which only ATen's kernel knows how to"
+        if node.target in _ALIKE and len(set(_types((node.args, node.kwargs)))) > 1:
+            return f"{node.name} is of tensors of different types"
+        if node.target in _DIVIDED and _divides_integers(node):
+            return f"{node.name} divides integers"
+        if has_odd_number(node) and raises_in_eager(node):
+            return f"{node.name} has a number that its tensors cannot hold"
     return ""
 
 
@@ -98,6 +119,16 @@ def _broadcasts(node: fx.Node) -> bool:
         for d, (a, b) in enumerate(sizes)
         if d != dim
     )
+
+
+def _scales_bools(node: fx.Node) -> bool:
+    scaled = len(node.args) > 4 or "alpha" in node.kwargs
+    return scaled and next(_types((node.args, node.kwargs)), None) == torch.bool
+
+
+def _divides_integers(node: fx.Node) -> bool:
+    types = list(_types((node.args, node.kwargs)))[1:3]
+    return len(types) == 2 and not any(d.is_floating_point or d.is_complex for d in types)
 
 
 def _types(values: object) -> Iterator[torch.dtype]:

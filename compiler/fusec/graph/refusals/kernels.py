@@ -47,12 +47,13 @@ _TABLE: dict[tuple[str, ...], str] = {
         var_mean.correction
     """,
     ("bools", "complex"): """
-        argmax argmin ceil floor floor_divide fmod.Tensor hardtanh max_pool2d_with_indices
-        max_pool3d_with_indices mvlgamma relu remainder.Tensor round threshold trunc
+        argmax argmin ceil floor floor_divide fmod.Scalar fmod.Tensor hardtanh
+        max_pool2d_with_indices max_pool3d_with_indices mvlgamma relu remainder.Scalar
+        remainder.Tensor round threshold trunc
     """,
     ("bools",): """
-        abs addbmm addcmul addmv baddbmm bmm convolution dot index_reduce linalg_cross mv neg
-        pow.Tensor_Tensor
+        abs addbmm addcmul addmv baddbmm bmm convolution div.Tensor_mode dot index_reduce
+        linalg_cross mv neg pow.Tensor_Tensor
         reflection_pad1d replication_pad1d replication_pad2d rsub.Scalar rsub.Tensor sub.Tensor
         trace vdot
     """,
@@ -135,7 +136,7 @@ def refused(target: object, tensors: Sequence[Kind], dtype: object = None) -> to
 
 
 def refusing(operator: object, rule: Rule) -> Rule:
-    """Return a decomposition that leaves whole what eager refuses."""
+    """Return a decomposition that leaves whole what eager refuses, and what it refuses itself."""
     if _moves_only(operator):
         return rule
 
@@ -149,7 +150,10 @@ def refusing(operator: object, rule: Rule) -> Rule:
             return NotImplemented
         if dtype in _RARE or (kinds and kinds[0][0] in _RARE and kinds[0][1] == "cpu"):
             return NotImplemented
-        return rule(*args, **kwargs)
+        try:
+            return rule(*args, **kwargs)
+        except (TypeError, ValueError):
+            return NotImplemented  # torch's formula is stricter than eager's kernel, or as strict
 
     return decompose
 

@@ -1,0 +1,61 @@
+"""Calls that TorchDynamo takes apart, although eager refuses them as a whole.
+
+``addcdiv`` of integers is an error in eager; TorchDynamo writes a division, a product and a sum in
+its place, each of which is fine.  It does so to keep a factor that is a tensor from breaking the
+graph.  Of integers such a call is left whole, so that fake tensors refuse it, or
+``graph/refusals/calls.py``.  They do for whichever backend is asked; no call of other types, and
+none that eager computes but ``addcmul_`` of integers, is captured in another way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_METHODS = ("addcdiv_", "addcmul_")
+
+
+@functools.cache
+def install() -> None:
+    """Hook into TorchDynamo, once; a release that takes nothing apart is left alone."""
+    from torch._dynamo.variables.tensor import TensorVariable
+    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+    handlers: Any = getattr(TorchInGraphFunctionVariable, "_get_handlers", dict)()
+    if torch.addcdiv in handlers:
+        handlers[torch.addcdiv] = _unless_integers(handlers[torch.addcdiv], 3)
+    for name in _METHODS:
+        method: Any = getattr(TensorVariable, f"method_{name}", None)
+        if method is not None:
+            setattr(TensorVariable, f"method_{name}", _unless_integers(method, 2))
+
+
+def _unless_integers(take_apart: Callable[..., Any], factors: int) -> Callable[..., Any]:
+    """Return a handler that leaves a call whole, which None says, where it is of integers.
+
+    Args:
+        take_apart: TorchDynamo's.
+        factors: Which of its arguments is the first of the two that are multiplied or divided.
+    """
+
+    @functools.wraps(take_apart)
+    def handle(*args: Any, **kwargs: Any) -> Any:
+        pair = args[factors : factors + 2]
+        if len(pair) == 2 and all(map(_is_of_integers, pair)):
+            return None
+        return take_apart(*args, **kwargs)
+
+    return handle
+
+
+def _is_of_integers(operand: object) -> bool:
+    """Whether what TorchDynamo knows of an operand says that it is a tensor of integers."""
+    dtype = getattr(operand, "dtype", None)
+    known = isinstance(dtype, torch.dtype)
+    return known and not (dtype.is_floating_point or dtype.is_complex)  # type: ignore[union-attr]
+
+
+__all__ = ["install"]

@@ -1,0 +1,139 @@
+"""Python numbers beside tensors that eager may refuse, and how that is found out: eager is asked.
+
+A fraction as ``alpha`` of integers, ``1e40`` beside a half, ``True`` as a factor, a complex number
+beside a real tensor: whether an operator converts such a number, rounds it or raises is up to its
+kernel.  Tracing makes a constant of the number and knows nothing of this.  So a call that has one
+is made once, while the graph is compiled, on small tensors of the same types; what raises there,
+and does not with another number, is left to eager.  To be wrong about it costs speed, no more.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._pytree import tree_leaves, tree_map
+
+_MOST = 3  # elements along a dimension of the small tensors
+_NUMBERS = (int, float, complex)
+_FACTORS = ("alpha", "beta")
+_OPERATORS = frozenset(value for value in vars(operator).values() if callable(value))
+
+
+def has_odd_number(node: fx.Node) -> bool:
+    """Whether a call of torch's has a number that tensors beside it may be unable to hold."""
+    numbers = [n for n in tree_leaves((node.args, node.kwargs)) if isinstance(n, _NUMBERS)]
+    if not numbers or not _is_torchs(node):
+        return False
+    types = _types(node)
+    return any(_is_odd(number, types) for number in numbers) or bool(_flags(node, types))
+
+
+def _types(node: fx.Node) -> set[torch.dtype]:
+    found = set()
+    for leaf in tree_leaves((node.args, node.kwargs)):
+        value = leaf.meta.get("example_value") if isinstance(leaf, fx.Node) else None
+        if isinstance(leaf, torch.dtype):
+            found.add(leaf)
+        if isinstance(value, torch.Tensor):
+            found.add(value.dtype)
+    return found
+
+
+def _flags(node: fx.Node, types: set[torch.dtype]) -> list[str]:
+    """Return which factors are bools, where not all tensors are."""
+    known = types != {torch.bool}
+    return [name for name in _FACTORS if known and isinstance(node.kwargs.get(name), bool)]
+
+
+def _with_plain_numbers(node: fx.Node) -> tuple[Any, dict[str, Any]]:
+    """Return a call's arguments with 1 in place of each odd number."""
+    types = _types(node)
+
+    def plain(value: object) -> object:
+        return 1 if isinstance(value, _NUMBERS) and _is_odd(value, types) else value
+
+    args, kwargs = tree_map(plain, (node.args, dict(node.kwargs)))
+    return args, kwargs | dict.fromkeys(_flags(node, types), 1)
+
+
+def _is_torchs(node: fx.Node) -> bool:
+    if node.op == "call_method":
+        return True
+    module = getattr(node.target, "__module__", None) or ""
+    return node.target in _OPERATORS or module.split(".")[0] in ("torch", "")
+
+
+def _is_odd(number: object, types: Iterable[torch.dtype]) -> bool:
+    if isinstance(number, bool):
+        return False
+    if isinstance(number, complex):
+        return not any(dtype.is_complex for dtype in types)
+    assert isinstance(number, (int, float))
+    return any(_is_odd_beside(number, dtype) for dtype in types)
+
+
+def _is_odd_beside(number: float, dtype: torch.dtype) -> bool:
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.finfo(dtype).max < abs(number) < float("inf")
+    if not isinstance(number, int) or dtype == torch.bool:
+        return True
+    return not torch.iinfo(dtype).min <= number <= torch.iinfo(dtype).max
+
+
+def raises_in_eager(node: fx.Node) -> bool:
+    """Whether a call raises on small tensors of the types and numbers of dimensions that it has."""
+    try:
+        with torch.random.fork_rng(devices=()), warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            with torch._C._DisableAutocast(), unset_fake_temporarily():
+                given, plain = (node.args, dict(node.kwargs)), _with_plain_numbers(node)
+                # Ones may be places beyond the end, zeros divisors.
+                return any(
+                    _raises(node, given, element) and not _raises(node, plain, element)
+                    for element in (1, 0)
+                )
+    except _Unknown:
+        return False
+
+
+class _Unknown(Exception):
+    """There is no small tensor that stands for an argument."""
+
+
+def _raises(node: fx.Node, given: tuple[Any, dict[str, Any]], element: int) -> bool:
+    args, kwargs = tree_map(partial(_small, element=element), given)
+    call: Any = node.target
+    if node.op == "call_method":
+        if not isinstance(args[0], torch.Tensor):
+            return False
+        call, args = getattr(args[0], str(node.target)), args[1:]
+    try:
+        call(*args, **kwargs)
+    except Exception:
+        return True
+    return False
+
+
+def _small(value: object, element: int) -> object:
+    if not isinstance(value, fx.Node):
+        return value
+    known = value.meta.get("example_value")
+    if isinstance(known, torch.Tensor):
+        plain = known.layout is torch.strided and known.device.type == "cpu"
+        if not plain or known.is_quantized:
+            raise _Unknown
+        shape = [min(size, _MOST) if isinstance(size, int) else _MOST for size in known.shape]
+        return torch.full(shape, float(element)).to(known.dtype)
+    if isinstance(known, (bool, int, float)):
+        return known
+    raise _Unknown
+
+
+__all__ = ["has_odd_number", "raises_in_eager"]

@@ -128,11 +128,20 @@ def summarize(body: Body, pointwise: str, kinds: Mapping[str, str]) -> str:
     return f"{what} over {words(inner)}{where}{columns}"
 
 
-def head_lines(body: Body, signature: Signature, title: str) -> Iterator[str]:
-    """Yield the remarks that a file begins with: what it computes, of what, for which lines."""
+def head_lines(
+    body: Body, signature: Signature, title: str, *, point: str = "scalar"
+) -> Iterator[str]:
+    """Yield the remarks that a file begins with: what it computes, of what, for which lines.
+
+    Args:
+        body: What is computed.
+        signature: Of what.
+        title: What stands first.
+        point: What a tensor without dimensions is called.
+    """
     yield f"// {title}."
     for argument in signature.arguments:
-        shape = " x ".join(str(size) for size in argument.shape) or "scalar"
+        shape = " x ".join(str(size) for size in argument.shape) or point
         verb = {"in": "reads", "out": "writes", "inout": "updates"}[argument.role]
         dtype = str(argument.dtype).removeprefix("torch.")
         yield f"//   {verb} {argument.name}: {shape} {dtype}"

@@ -58,7 +58,7 @@ def emit_plain(
 
     summary = summarize(body, "each of", _WORDS)
     file = Writer()
-    for line in head_lines(body, signature, f"{label or name}: {summary}"):
+    for line in head_lines(body, signature, f"{label or name}: {summary}", point="a number"):
         file.line(line)
     helpers = helper_texts(loops.helpers)
     for header in ("cmath", "cstdint", "cstring", "limits"):

@@ -6,6 +6,8 @@ read them.  Nothing here computes more than a sum.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -35,11 +37,19 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class GraphBreak:
-    """A place where capture stopped and Python ran in between."""
+    """A place where capture stopped and Python ran in between.
+
+    Attributes:
+        reason: What is there, in words.
+        hint: How to mend it; empty where nothing is known.
+        where: The user's line.
+        expected: Whether there is nothing to mend: ``backward()``, an optimizer.
+    """
 
     reason: str
     hint: str
     where: SourceLine | None
+    expected: bool = False
 
 
 @dataclass(frozen=True)
@@ -211,6 +221,27 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class GpuStart:
+    """One start of a kernel on a GPU, as compiled for it; nothing of it was measured.
+
+    Attributes:
+        name: The function's.
+        programs: How many there are; 0 where that hangs on sizes.
+        warps: Of each program.
+        registers: Of each thread; 0 where that is not known.
+        shared: Bytes of shared memory of each program.
+        tile: The tunables that say how large a program's tile is: ``YBLOCK=1 XBLOCK=128``.
+    """
+
+    name: str
+    programs: int
+    warps: int
+    registers: int
+    shared: int
+    tile: str = ""
+
+
+@dataclass(frozen=True)
 class OutputError:
     """How far one output is from the references.
 
@@ -237,6 +268,13 @@ class OutputError:
     allowed: float
     worst: tuple[int, ...]
     ok: bool
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the output's elements."""
+        bits = re.search(r"\d+", self.dtype)
+        size = 1 if bits is None else max(int(bits[0]) // 8, 1)
+        return math.prod(self.shape) * size
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from fusec.device.residents import Holders, holders
 from fusec.device.steps import Join
 from fusec.devices import GPU
 from fusec.errors import BadOption
+from fusec.systems import this_system
 from fusec.target_api.base import PackedKernel, PythonTarget
 from fusec.target_api.registry import default_target
 
-_DRIVER = "libcuda.so.1"
 _CHAINS = "FUSEC_GPU_CHAINS"
 _CHAINING = {"never": 0, "measured": 1, "always": 2}  # as in driver.cpp
 
@@ -82,7 +82,7 @@ def machine() -> Machine | None:
     from triton import knobs
 
     try:
-        driver = found.Driver(_DRIVER, chaining())
+        driver = found.Driver(this_system().cuda_driver, chaining())
     except OSError:
         return None
     hooks = [getattr(knobs.runtime, n, None) for n in ("launch_enter_hook", "launch_exit_hook")]

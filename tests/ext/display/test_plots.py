@@ -71,7 +71,7 @@ class TestTuning:
     def test_every_configuration_and_the_best(self):
         figure = tuning_figure(tuned(3.0, 2.0, None, 4.0))
         shown = texts(figure)
-        assert "best: GRAIN=1, 2.00 ms" in shown
+        assert "best so far: GRAIN=1, 2.00 ms" in shown
         assert "failed" in shown
         assert "eager: 9.00 ms" in shown
         assert "4 of 10" in shown

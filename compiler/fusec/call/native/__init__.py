@@ -6,9 +6,7 @@ everything runs as it does until it is there: by Python, more slowly.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ import torch
 from fusec.build.python_headers import python_flags, python_name
 from fusec.call import huge_pages as memory
 from fusec.call.native import capsule
+from fusec.systems import this_system
 from fusec.targets.cpp.toolchain import build as cpp_build
 
 _SHARED = ("tensors.cpp", "inputs.cpp")  # in the order of their use, as the two below
@@ -129,9 +128,8 @@ def problem() -> str:
 def _prepare(awaited: bool) -> None:
     global _types, _device_types, _problem
     if not awaited:
-        with contextlib.suppress(OSError, AttributeError):
-            # This thread, and the compiler that it starts, give way to what somebody waits for.
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
+        # This thread, and the compiler that it starts, give way to what somebody waits for.
+        this_system().give_way()
     memory.prepare()
     capsule.prepare()
     try:

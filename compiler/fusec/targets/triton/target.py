@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from fusec.ir.body import Body, Buffer, Compute, Settings
     from fusec.kernel import Kernel, KernelSource, Runnable, Signature
+    from fusec.report import GpuStart
 
 
 class Triton(PythonTarget):
@@ -133,6 +134,12 @@ class Triton(PythonTarget):
         from fusec.targets.triton.toolchain.entry import check_entry
 
         return check_entry(text, entry, generated)
+
+    def gpu_starts(self, text: str, signature: Signature, gpu: str) -> tuple[GpuStart, ...]:
+        """Compile a text for a GPU and return what each of its kernels takes of it."""
+        from fusec.targets.triton.toolchain.resources import gpu_starts
+
+        return gpu_starts(text, signature, gpu)
 
     def artifact(self, text: str, signature: Signature, kind: str, gpu: str) -> str:
         """Return one of Triton's stages, down to a GPU's machine code; it need not be there."""

@@ -11,7 +11,7 @@ import ipywidgets as widgets
 
 from fusec.kernel import Kernel
 from fusec.report import Trial, TuningRun
-from fuselab.display import words
+from fuselab.display import noise, words
 from fuselab.display.pages.tuning import effect_rows, left_words
 from fuselab.display.plots.search import SearchPicture
 from fuselab.panel.context import Bench
@@ -81,7 +81,8 @@ class TuningTab(LateTab):
             if self.running
             else "Search the tunables of the text in use"
         )
-        control.disabled = not self.running and (kernel is None or not kernel.can_be_tuned)
+        idle = kernel is None or not kernel.can_be_tuned or self._bench.simulated
+        control.disabled = not self.running and idle
 
     def close(self) -> None:
         """Stop the search."""
@@ -242,7 +243,7 @@ class TuningTab(LateTab):
 
     def _show(self, run: TuningRun) -> None:
         with self._bench.state:
-            self.progress.max = max(run.total, len(run.trials), 1)
+            self.progress.max = max(noise.total(run), 1)
             self.progress.value = self.progress.max if run.stopped else len(run.trials)
             self.progress.bar_style = "success" if run.stopped else "info"
             later = [] if run.stopped else [self._hint, self._bench.waiting]
@@ -287,10 +288,11 @@ class Turns:
 
 def progress_line(run: TuningRun) -> str:
     """Say how far a search is: ``gelu: 12 of 40, best 0.61 ms (GRAIN=4 UNROLL=2)``."""
-    parts = [f"{run.kernel}: {len(run.trials)} of {max(run.total, len(run.trials))}"]
+    parts = [f"{run.kernel}: {noise.progress(run)}"]
     best = run.trials[run.best] if run.best is not None else None
     if best and best.timing:
-        parts.append(f"best {words.duration(best.timing.median)} ({best})")
+        word = "in use" if run.stopped else "best so far"
+        parts.append(f"{word} {best}, {words.duration(best.timing.median)}")
     if run.stopped:
         took = f"{run.seconds:.1f}\N{NO-BREAK SPACE}s"
         parts.append(f"{ENDINGS.get(run.stopped, run.stopped)} after {took}")
@@ -323,16 +325,18 @@ def ranking_table(run: TuningRun, length: int = 5) -> str:
     for place, (timing, index) in enumerate(timed):
         if place >= length and index:
             continue
-        marks = ["best"] if index == run.best else []
+        marks = ["in use" if run.stopped else "best so far"] if index == noise.in_use(run) else []
         marks += ["at the start"] if index == 0 else []
         label = str(run.trials[index])
         row = [f"{label} ({', '.join(marks)})" if marks else label, words.spread(timing)]
-        row.append(words.against(timing.median, first.median) if first and index else "")
-        row += [words.against(timing.median, alone.median)] if alone else []
+        row.append(noise.against(timing, first) if first and index else "")
+        row += [noise.against(timing, alone)] if alone else []
         rows.append(row)
     notes = [f"{escape(reason)}." for reason in run.plan_reasons()]
     if run.stopped and fastest != run.best:
         notes.append("A lead that is within the noise does not win.")
+    if busy := noise.busy_note(timing for timing, _ in timed):
+        notes.append(f"{busy[:1].upper()}{busy[1:]}.")
     failed = sum(bool(trial.error) for trial in run.trials)
     if failed:
         notes.append(f"{failed} of {len(run.trials)} failed.")

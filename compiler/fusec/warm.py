@@ -8,13 +8,14 @@ import importlib
 import threading
 from collections.abc import Callable
 
-from fusec.errors import FusecError
+from fusec.devices import CPU
 from fusec.gc_pause import Rest
+from fusec.target_api.registry import default_target
 
 # TorchDynamo takes about a second to import, AOTAutograd with its decompositions and the emitter
 # half a second more.  What one of them imports first has a line of its own, so that who has to
 # stop in the middle does not have to wait for all of it.
-_MODULES = (
+_BEFORE = (
     "sympy",
     "torch.fx.experimental.symbolic_shapes",
     "torch.distributed.tensor",
@@ -26,16 +27,15 @@ _MODULES = (
     "torch._functorch.partitioners",
     "fusec.capture.backend",
     "fusec.api",
-    "fusec.targets.cpp.emit",
-    "fusec.verify.check",
 )
+_AFTER = ("fusec.verify.check",)
 
 _lock = threading.Lock()
 _helped = False
 
 
 def prestart() -> None:
-    """Import the compiler, start the worker for candidate kernels, look for a C++ compiler.
+    """Import the compiler, start the worker for candidate kernels, look for what compiles them.
 
     The worker is a process and the search runs other programs, so both go on in the background.
     The imports do not: two threads that import parts of torch at once may each see a half-made
@@ -57,13 +57,16 @@ def start_helpers() -> None:
     from fusec.verify import sandbox
 
     sandbox.prestart()
-    threading.Thread(target=_find_compiler, name="fusec-prestart", daemon=True).start()
+    threading.Thread(
+        target=default_target(CPU).find_tools, name="fusec-prestart", daemon=True
+    ).start()
 
 
 def steps() -> tuple[Callable[[], object], ...]:
     """Return what there is to import and to make, each doing nothing the second time."""
-    imports = (functools.partial(_import, name) for name in _MODULES)
-    return (*imports, _native, _decompositions, _helpers)
+    target = default_target(CPU)
+    imports = (functools.partial(_import, n) for n in (*_BEFORE, *target.imports, *_AFTER))
+    return (*imports, _native, _decompositions, target.read_helpers)
 
 
 def _import(name: str) -> None:
@@ -83,17 +86,3 @@ def _decompositions() -> None:
     from fusec.graph.decompositions import decomposition_table
 
     decomposition_table()
-
-
-def _helpers() -> None:
-    from fusec.targets.cpp.mathlib import available
-
-    available()
-
-
-def _find_compiler() -> None:
-    from fusec.targets.cpp.toolchain.compiler import find_compiler
-
-    # without one, the first cell says so itself
-    with contextlib.suppress(FusecError):
-        find_compiler()

@@ -8,7 +8,7 @@ operators by their bindings. Starts in a row (``start_rows.py`` puts them next t
 says which waits for which) become one small graph that is told the parameters of each call, where
 the driver does that in less time than starting them one by one; both are timed in the first calls
 (``call/native/chains.cpp``). Starts of one kernel that do not wait for each other, an optimizer's
-for each parameter, become one (``packing.py``, ``packed_kernel.py``).
+for each parameter, become one (``packing.py``).
 
 ``call/native/device.cpp`` finds the plan by sizes and alignment. A new plan, or graph, runs once
 beside the host program and is dropped if their results differ (``plan_check.py``). Sizes get a plan

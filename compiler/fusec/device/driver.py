@@ -12,12 +12,14 @@ import torch
 
 from fusec.call import native
 from fusec.device.cuda_capture import capture
-from fusec.device.packed_kernel import pack
 from fusec.device.packing import pack_starts
 from fusec.device.residents import Holders, holders
 from fusec.device.steps import Join
+from fusec.devices import GPU
 from fusec.errors import BadOption
 from fusec.systems import this_system
+from fusec.target_api.base import PackedKernel, PythonTarget
+from fusec.target_api.registry import default_target
 
 _CHAINS = "FUSEC_GPU_CHAINS"
 _CHAINING = {"never": 0, "measured": 1, "always": 2}  # as in driver.cpp
@@ -65,6 +67,12 @@ def chaining() -> int:
     return _CHAINING[value]
 
 
+def _packer() -> Callable[[Any, int], PackedKernel | None]:
+    target = default_target(GPU)
+    assert isinstance(target, PythonTarget)
+    return target.pack
+
+
 @functools.cache
 def machine() -> Machine | None:
     """Return this machine's; None where there is no driver of CUDA's."""
@@ -89,7 +97,7 @@ def machine() -> Machine | None:
         capture,
         torch.cuda.is_current_stream_capturing,
         calls,
-        functools.partial(pack_starts, build=pack),
+        functools.partial(pack_starts, build=_packer()),
         holders(),
     )
 

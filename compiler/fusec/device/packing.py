@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusec.device.packed_kernel import Packed, pointer_count
 from fusec.device.same_memory import SameMemory
 from fusec.device.steps import Call, Copy, Memory, Place, Start, Step, touched
+from fusec.target_api.base import PackedKernel
 
 # A kernel's parameters are 4096 bytes at most; two are Triton's own.
 MOST_POINTERS = 448
@@ -25,7 +25,7 @@ MOST_PROGRAMS = 8192
 _BUILDERS = 8
 
 Key = tuple[object, ...]
-Build = Callable[[Any, int], Packed | None]
+Build = Callable[[Any, int], PackedKernel | None]
 
 
 @dataclass
@@ -57,7 +57,7 @@ def pack_starts(steps: Sequence[Step], build: Build) -> tuple[list[Step], tuple[
 
     Args:
         steps: A program's, without frees, every tensor with memory of its own.
-        build: Returns a kernel for several sets of tensors; see ``packed_kernel.pack``.
+        build: Returns a kernel for several sets of tensors; see ``PythonTarget.pack``.
     """
     groups = _put_off(steps)
     wanted = {
@@ -101,11 +101,15 @@ def _put_off(steps: Sequence[Step]) -> list[Step | list[Start]]:
         group.starts.append(step)
         group.touched |= memory.of(touched(step))
         group.written |= memory.of(step.writes)
-        if (len(group.starts) + 1) * pointer_count(step.kernel) > MOST_POINTERS:
+        if (len(group.starts) + 1) * _pointers(step) > MOST_POINTERS:
             flush(key)
     for key in list(waiting):
         flush(key)
     return result
+
+
+def _pointers(start: Start) -> int:
+    return sum(place.name is not None for place in start.places)
 
 
 def _may_pack(start: Start) -> bool:
@@ -131,7 +135,7 @@ def _written(step: Step) -> tuple[str, ...]:
     return touched(step) if isinstance(step, Call) else ()
 
 
-def _joined(starts: Sequence[Start], packed: Packed) -> Start:
+def _joined(starts: Sequence[Start], packed: PackedKernel) -> Start:
     """Return one start for all of them."""
     pointers = [place for start in starts for place in start.places if place.name is not None]
     numbers: list[Place] = [place for place in starts[0].places if place.name is None]

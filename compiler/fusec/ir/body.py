@@ -329,6 +329,10 @@ class TensorRef:
     dtype: torch.dtype
 
 
+# Values of a kernel's tunables, and what is wanted of its loops.
+Settings = tuple[tuple[str, int], ...]
+
+
 @dataclass(frozen=True)
 class Compute:
     """A step that runs a generated kernel.
@@ -345,7 +349,7 @@ class Compute:
     body: Body
     label: str = ""
     strategy: str = ""
-    settings: tuple[tuple[str, int], ...] = ()
+    settings: Settings = ()
 
     def reads(self) -> tuple[str, ...]:
         """Return the buffers that it reads."""

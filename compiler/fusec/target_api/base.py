@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from fusec.cache import Store
-    from fusec.ir.body import Buffer, Compute
+    from fusec.ir.body import Body, Buffer, Compute, Settings
     from fusec.kernel import Kernel, KernelSource, Runnable, Signature
     from fusec.report import GpuStart
 
@@ -50,6 +50,24 @@ class ExportWords:
     template: str
     needs: str
     device: str
+
+
+@dataclass(frozen=True)
+class PackedKernel:
+    """A compiled kernel for several sets of tensors.
+
+    Attributes:
+        kernel: What was compiled; its pointers are those of the first set, then of the second and
+            so on, in the original's order, and then the original's integers.
+        function: The driver's handle.
+        threads: A program's.
+        shared: Bytes of shared memory of a program.
+    """
+
+    kernel: Any
+    function: int
+    threads: int
+    shared: int
 
 
 class Target(ABC):
@@ -75,6 +93,7 @@ class Target(ABC):
         threads: Whether a kernel computes on several threads of the CPU.
         export: How a kernel becomes a Python file that runs alone.
         gpu_model: Whether the compiled kernel says what a model of the GPU needs to know of it.
+        imports: What a first kernel would import, in the order in which that should be done ahead.
     """
 
     name: ClassVar[str]
@@ -94,6 +113,7 @@ class Target(ABC):
     threads: ClassVar[bool] = False
     export: ClassVar[ExportWords]
     gpu_model: ClassVar[bool] = False
+    imports: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def emit(self, step: Compute, buffers: Mapping[str, Buffer]) -> KernelSource:
@@ -144,6 +164,14 @@ class Target(ABC):
 
     def prepare(self) -> None:
         """Start what will be needed, once a GPU is in use; returns at once."""
+        return
+
+    def find_tools(self) -> None:
+        """Look for what compiles, ahead of the first kernel; may run other programs."""
+        return
+
+    def read_helpers(self) -> None:
+        """Read what kernels are written with, ahead of the first one."""
         return
 
 
@@ -230,6 +258,27 @@ class PythonTarget(Target):
         """Return how many processes compile its kernels beside this one."""
         return 0
 
+    def product_candidates(
+        self, body: Body, buffers: Mapping[str, Buffer]
+    ) -> Sequence[tuple[str, Settings]]:
+        """Return how a matrix product might best be computed: strategies with their settings."""
+        return ()
+
+    def build_for(
+        self, sources: Sequence[KernelSource], tensors: Sequence[torch.Tensor]
+    ) -> list[Runnable | None]:
+        """Build kernels side by side, each ready to run on tensors; None for what is refused."""
+        raise NotImplementedError
+
+    def pack(self, compiled: Any, count: int) -> PackedKernel | None:
+        """Return a compiled kernel for several sets of tensors at once; None if it cannot be.
+
+        Args:
+            compiled: What the device starts, as the target made it.
+            count: How many sets; the grid's second size.
+        """
+        return None
+
     def compile_ahead(self, text: str, signature: Signature, entry: str) -> None:
         """Have a process compile a text that will be loaded, and wait for it."""
 
@@ -271,6 +320,7 @@ __all__ = [
     "Language",
     "LibraryTarget",
     "Mismatch",
+    "PackedKernel",
     "Placed",
     "Prepare",
     "PythonTarget",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusec.targets.triton.plan.choices_matmul import Settings
+from fusec.ir.body import Settings
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Which matrix products become kernels: BLAS and separate kernels against one kernel, measured.
 
-No rule knows when a Triton kernel with its epilogue beats BLAS followed by a kernel for the
+No rule knows when a kernel with its epilogue beats BLAS followed by a kernel for the
 epilogue; both are a few percent apart, either way.  So the first compilation on a GPU runs both on
 random data of the very shapes, for some tenths of a second each shape, and the disk cache remembers
 who won.  No matrix product is taken that was not measured to be faster; products of a vector with
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from fusec.codegen.common.product_axes import product_axes
 from fusec.codegen.common.signatures import argument_buffers
 from fusec.devices import is_gpu
 from fusec.ir.body import Compute, Extern, Program
@@ -25,7 +26,8 @@ from fusec.ir.equality import body_key
 from fusec.report import FusionDecision
 from fusec.schedule import Schedule, schedule_program
 from fusec.schedule.overrides import Wishes
-from fusec.targets.triton.plan.choices_matmul import candidates, take_apart
+from fusec.target_api.base import PythonTarget
+from fusec.target_api.registry import default_target
 from fusec.tune.product_choice import ProductChoice
 from fusec.version import __version__
 
@@ -150,15 +152,19 @@ def measured(step: Compute, program: Program, *, may_measure: bool = True) -> Pr
         return ProductChoice(
             "its sizes change from call to call, and BLAS chooses by them each time"
         )
-    product = take_apart(step.body, program.buffers)
-    (node,) = step.body.products
-    exact = node.args[0].dtype == torch.float32 and node.precision == "ieee"
-    rows, columns, inner = (size.constant or 0 for size in product.sizes)
+    axes = product_axes(step.body)
+    exact = axes.node.args[0].dtype == torch.float32 and axes.node.precision == "ieee"
+    rows, columns, inner = (
+        (axis.size.constant or 0) if axis.size is not None else 1
+        for axis in (axes.row, axes.column, axes.inner)
+    )
     if exact and min(rows, columns) > 64 and rows * columns * inner > EXACT_WORK:
         return ProductChoice("float32 without tensor cores runs best in BLAS")
     from fusec.cache import default_store
 
-    store, key = default_store(), _key(step, program, names)
+    target = default_target(program.buffers[step.writes()[0]].device.type)
+    assert isinstance(target, PythonTarget), "only such a target multiplies"
+    store, key = default_store(), _key(step, program, names, target)
     entry = store.get(KIND, key)
     if entry is not None:
         known = json.loads(entry.read_text(FILE))
@@ -170,7 +176,8 @@ def measured(step: Compute, program: Program, *, may_measure: bool = True) -> Pr
         )
     from fusec.tune.products_race import race
 
-    choice = race(step, program, candidates(product), WORTH)
+    candidates = target.product_candidates(step.body, program.buffers)
+    choice = race(step, program, candidates, WORTH, target)
     if choice is None:
         return ProductChoice(
             "BLAS, unmeasured: there was no memory for it, or a capture was under way"
@@ -180,10 +187,10 @@ def measured(step: Compute, program: Program, *, may_measure: bool = True) -> Pr
     return choice
 
 
-def _key(step: Compute, program: Program, names: Collection[str]) -> dict[str, Any]:
+def _key(
+    step: Compute, program: Program, names: Collection[str], target: PythonTarget
+) -> dict[str, Any]:
     """Return what a choice depends on: the computation, the GPU, and whose code runs on it."""
-    import triton
-
     text = body_key(step.body, program.buffers, tuple(names), ())
     device = program.buffers[step.writes()[0]].device
     major, minor = torch.cuda.get_device_capability(device)
@@ -191,7 +198,7 @@ def _key(step: Compute, program: Program, names: Collection[str]) -> dict[str, A
         "schema": SCHEMA,
         "body": hashlib.sha256(text.encode()).hexdigest(),
         "gpu": f"{torch.cuda.get_device_name(device)} sm_{major}{minor}",
-        "versions": [torch.__version__, triton.__version__, __version__],
+        "versions": [torch.__version__, target.version(), __version__],
     }
 
 

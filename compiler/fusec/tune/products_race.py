@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fusec.codegen.common.product_axes import product_axes
 from fusec.codegen.common.signatures import argument_buffers
-from fusec.devices import GPU
-from fusec.ir.body import Body, Buffer, Compute, Program, Store
+from fusec.devices import GPU, is_gpu
+from fusec.errors import FusecError
+from fusec.ir.body import Body, Buffer, Compute, Program, Settings, Store
 from fusec.ir.index import Expr, contiguous_strides
 from fusec.ir.node import Cast, Dot, Load, Node, cast, load, recording
-from fusec.kernel import KernelSource
+from fusec.kernel import Runnable
 from fusec.schedule.loops import arrange_loops
-from fusec.targets.triton.emit import emit_triton
-from fusec.targets.triton.plan.choices_matmul import Settings, take_apart
-from fusec.targets.triton.toolchain.build import TritonRunnable, build_triton
-from fusec.targets.triton.toolchain.interpret import compiling
-from fusec.targets.triton.toolchain.starts import starts_of
+from fusec.target_api.base import PythonTarget
 from fusec.timing.measure import interleave_series
 from fusec.tune.product_choice import ProductChoice
 
@@ -41,11 +36,15 @@ class _Contestant:
 
     strategy: str
     settings: Settings
-    kernel: TritonRunnable
+    kernel: Runnable
 
 
 def race(
-    step: Compute, program: Program, wanted: Sequence[tuple[str, Settings]], worth: float
+    step: Compute,
+    program: Program,
+    wanted: Sequence[tuple[str, Settings]],
+    worth: float,
+    target: PythonTarget,
 ) -> ProductChoice | None:
     """Measure; return what to take, or None where that was impossible.
 
@@ -54,6 +53,7 @@ def race(
         program: What it is part of.
         wanted: The candidates: strategy and values of the tunables.
         worth: The share of the time that a kernel has to save.
+        target: Whose kernels they are.
     """
     device = program.buffers[step.writes()[0]].device
     names = argument_buffers(step.body)
@@ -63,14 +63,20 @@ def race(
         if not _may_measure(3 * needed):
             return None
         tensors = {name: _example(program.buffers[name]) for name in names}
-        blas = blas_and_kernels(step.body, program.buffers, tensors)
+        blas = blas_and_kernels(step.body, program.buffers, tensors, target)
         with recording():
             sources = [
-                emit_triton(step.name, step.body, program.buffers, strategy=kind, settings=values)
+                target.emit(replace(step, strategy=kind, settings=values), program.buffers)
                 for kind, values in wanted
             ]
         arguments = [tensors[name] for name in names]
-        found = _compiled(sources, wanted, arguments)
+        found = [
+            _Contestant(kind, values, kernel)
+            for (kind, values), kernel in zip(
+                wanted, target.build_for(sources, arguments), strict=True
+            )
+            if kernel is not None
+        ]
         blas()
         outputs = step.writes()
         expected = {name: tensors[name].clone() for name in outputs}
@@ -154,7 +160,7 @@ def _agrees(
         tensors[name].zero_()
     try:
         contestant.kernel(arguments, ())
-        if contestant.kernel.interpreted is False:
+        if is_gpu(arguments[0]):
             torch.cuda.synchronize()
     except Exception:  # too much shared memory, registers...: it is out
         return False
@@ -171,10 +177,13 @@ def _agrees(
 
 
 def blas_and_kernels(
-    body: Body, buffers: Mapping[str, Buffer], tensors: Mapping[str, torch.Tensor]
+    body: Body,
+    buffers: Mapping[str, Buffer],
+    tensors: Mapping[str, torch.Tensor],
+    target: PythonTarget,
 ) -> Callable[[], object]:
     """Return a call that does what ``body`` does: operands, BLAS, epilogue, one after the other."""
-    parts = take_apart(body, buffers)
+    parts = product_axes(body)
     node, inner, row, column = parts.node, parts.inner, parts.row, parts.column
     batch = () if parts.batch is None else (parts.batch,)
     known = dict(buffers)
@@ -182,9 +191,11 @@ def blas_and_kernels(
     calls: list[Callable[[], object]] = []
 
     def kernel(made: Body) -> None:
-        source = emit_triton("part", arrange_loops(made, known), known)
-        runnable = build_triton(source.text, source.signature)
+        source = target.emit(Compute("part", arrange_loops(made, known), "part"), known)
         arguments = [given[name] for name in argument_buffers(made)]
+        (runnable,) = target.build_for([source], arguments)
+        if runnable is None:
+            raise FusecError("a kernel beside BLAS does not compile")
         calls.append(lambda: runnable(arguments, ()))
 
     def fresh(name: str, shape: tuple[Expr, ...], dtype: torch.dtype) -> Buffer:
@@ -212,10 +223,10 @@ def blas_and_kernels(
         loops = (*batch, row, column)
         shape = tuple(axis.size or Expr.of(1) for axis in loops)
         multiply = torch.bmm if batch else torch.mm
-        target = _plain_target(body, node, known, dtype)
-        out = given[target] if target else given[fresh("product", shape, dtype).name]
+        written = _plain_target(body, node, known, dtype)
+        out = given[written] if written else given[fresh("product", shape, dtype).name]
         calls.append(lambda: multiply(left, right, out=out))
-        if not target:
+        if not written:
             index = tuple(Expr.of(axis) for axis in loops)
 
             def swap(each: Node) -> Node | None:
@@ -266,46 +277,6 @@ def _view(
         return None
     sizes = [axis.size.constant for axis in axes]
     return tensors[value.buffer].as_strided(sizes, _numbers(strides), rest.constant)
-
-
-# -- compiling ----------------------------------------------------------------------------
-
-
-def _compiled(
-    sources: Sequence[KernelSource],
-    wanted: Sequence[tuple[str, Settings]],
-    arguments: Sequence[torch.Tensor],
-) -> list[_Contestant]:
-    """Build all candidates side by side; those that the compiler refuses are left out."""
-    kernels = [build_triton(source.text, source.signature) for source in sources]
-    loaded = [kernel for kernel in kernels if isinstance(kernel, TritonRunnable)]
-    return [
-        _Contestant(kind, values, kernel)
-        for (kind, values), kernel, good in zip(
-            wanted, loaded, _warm_up(loaded, arguments), strict=True
-        )
-        if good
-    ]
-
-
-def _warm_up(kernels: Sequence[TritonRunnable], arguments: Sequence[torch.Tensor]) -> list[bool]:
-    """Have Triton compile what the kernels would start; return which of them it accepts."""
-    device = torch.cuda.current_device()
-
-    def compiles(start: Any) -> bool:
-        torch.cuda.set_device(device)
-        try:
-            start.function.warmup(*start.args, grid=(1,), **start.kwargs)
-        except Exception:  # refused: not a candidate
-            return False
-        return True
-
-    with compiling():
-        starts = [starts_of(k.namespace, k.starter, arguments) for k in kernels]
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, 16), "fusec-product") as pool:
-            done = list(pool.map(compiles, [start for each in starts for start in each]))
-    good = iter(done)
-    return [all(list(islice(good, len(each)))) for each in starts]
 
 
 __all__ = ["blas_and_kernels", "race"]

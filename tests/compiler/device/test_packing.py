@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 import torch
 
-from fusec.device.packed_kernel import Packed, compile_packed, packed_source, packed_text
 from fusec.device.packing import MOST_POINTERS, pack_starts
 from fusec.device.steps import Call, Copy, Memory, Place, Start, Step
 from fusec.ir.index import Expr
 from fusec.kernel import Argument, Signature
+from fusec.target_api.base import PackedKernel
 from fusec.targets.triton.toolchain import build as triton_build
 from fusec.targets.triton.toolchain import cross_compile as triton_cross
 from fusec.targets.triton.toolchain import load as triton_load
 from fusec.targets.triton.toolchain import starts as triton_starts
+from fusec.targets.triton.toolchain.packed_kernel import compile_packed, packed_source, packed_text
 
 KINDS = {"x_ptr": "*fp32", "out_ptr": "*fp32", "BLOCK": "constexpr"}
 KERNELS = [SimpleNamespace(src=SimpleNamespace(signature=KINDS)) for _ in range(3)]
@@ -44,9 +45,9 @@ def memory(name: str) -> Memory:
     return Memory(name, (4,), (1,), torch.float32)
 
 
-def build(kernel: Any, count: int) -> Packed:
+def build(kernel: Any, count: int) -> PackedKernel:
     (index,) = (i for i, each in enumerate(KERNELS) if each is kernel)
-    return Packed(kernel, 1000 * count + 100 + index, 128, 0)
+    return PackedKernel(kernel, 1000 * count + 100 + index, 128, 0)
 
 
 def joined(steps: Sequence[Step]) -> list[Step]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from fusec.codegen.common.c_language import head_lines, parameters, summarize
 from fusec.codegen.common.operation_count import count_operations
 from fusec.codegen.common.patterns import half_form, index_nodes, replace_values, use_one_plus
 from fusec.codegen.common.relaxed_maths import coarse_nodes, relaxed_nodes
@@ -13,8 +14,7 @@ from fusec.codegen.common.signatures import body_sizes, identifier, make_signatu
 from fusec.codegen.common.traffic import read_bytes, written_bytes
 from fusec.helper_block import HEAD, INCLUDE
 from fusec.ir.body import Body, Buffer
-from fusec.ir.index import Expr
-from fusec.ir.node import Node, Op, Reduce, Scan, op
+from fusec.ir.node import Node, Op, op
 from fusec.kernel import KernelSource, Signature
 from fusec.targets.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.loops.columns import write_columns
@@ -100,7 +100,7 @@ def emit_cpp(
     for argument in signature.arguments:
         if C_TYPES[argument.dtype].startswith("fx_"):
             kernel.use(f"to_float.{C_TYPES[argument.dtype].removeprefix('fx_')}")
-    summary = summarize(body)
+    summary = summarize(body, "pointwise over", {})
     file = _assemble(kernel, code, entry, label or name, summary)
     return KernelSource(
         name=name,
@@ -137,7 +137,9 @@ def _kernel(
 def _assemble(kernel: Kernel, code: Writer, entry: str, label: str, summary: str) -> Writer:
     """Return the file: what it computes, the kernel, and at the end what that calls."""
     file = Writer()
-    _write_head(file, kernel, label, summary)
+    for line in head_lines(kernel.body, kernel.signature, f"{label}: {summary}"):
+        file.line(line)
+    file.line("#include <stdint.h>")
     helpers = helper_texts(kernel.helpers)
     texts = [line.text for line in code.lines]
     defines = [line for word, line in _DEFINES.items() if any(word in text for text in texts)]
@@ -147,7 +149,9 @@ def _assemble(kernel: Kernel, code: Writer, entry: str, label: str, summary: str
     file.lines_of([*kernel.tunables.values(), *kernel.asserts])
     if kernel.tunables:
         file.line()
-    _write_parameters(file, kernel, entry)
+    sizes = kernel.size_names.values()
+    given = parameters(kernel.signature, sizes, ELEMENT_TYPES, restrict=True)
+    file.line(f'extern "C" int {entry}({", ".join(given)})')
     file.line("{")
     file.lines.extend(code.lines)
     file.line("}")
@@ -174,52 +178,6 @@ def _use_patterns(body: Body) -> Body:
         return op(name, (done[node.args[0]],), node.dtype) if name else None
 
     return replace_values(body, for_half)
-
-
-def summarize(body: Body) -> str:
-    """Return ``pointwise over 4096 x 1024`` or so."""
-
-    def sizes(axes: tuple[object, ...], extents: tuple[Expr, ...]) -> str:
-        return " x ".join(str(e) for e in extents) if axes else "one point"
-
-    outer, inner = body.sizes()
-    if body.updated():
-        return f"updates at {sizes(body.axes, outer)}"
-    if not body.has_reduction and not body.reduce_axes:
-        return f"pointwise over {sizes(body.axes, outer)}"
-    kinds = dict.fromkeys(
-        f"running {n.kind}" if isinstance(n, Scan) else n.kind
-        for n in body.nodes()
-        if isinstance(n, Reduce | Scan)
-    )
-    what = ", ".join(kinds) or "row stores"
-    where = f" for each of {sizes(body.axes, outer)}" if body.axes else ""
-    columns = ", and sums of the columns" if body.sums else ""
-    return f"{what} over {sizes(body.reduce_axes, inner)}{where}{columns}"
-
-
-def _write_head(file: Writer, kernel: Kernel, label: str, summary: str) -> None:
-    file.line(f"// {label}: {summary}.")
-    for argument in kernel.signature.arguments:
-        shape = " x ".join(str(s) for s in argument.shape) or "scalar"
-        verb = {"in": "reads", "out": "writes", "inout": "updates"}[argument.role]
-        dtype = str(argument.dtype).removeprefix("torch.")
-        file.line(f"//   {verb} {argument.name}: {shape} {dtype}")
-    for source in kernel.body.origins():
-        file.line(f"// {source}")
-    file.line("#include <stdint.h>")
-
-
-def _write_parameters(file: Writer, kernel: Kernel, entry: str) -> None:
-    parameters = []
-    for argument in kernel.signature.arguments:
-        const = "const " if argument.role == "in" else ""
-        # What is read and written through one parameter is promised nothing.
-        restrict = " __restrict__" if argument.role != "inout" else ""
-        parameters.append(f"{const}{ELEMENT_TYPES[argument.dtype]}*{restrict} {argument.name}")
-    parameters += [f"int64_t {name}" for name in kernel.size_names.values()]
-    parameters.append("int64_t threads")
-    file.line(f'extern "C" int {entry}({", ".join(parameters)})')
 
 
 __all__ = ["emit_cpp"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fusec.errors import FusecError
 from fusec.machine import current_machine
 from fusec.target_api.base import LibraryTarget
 
@@ -25,6 +27,7 @@ class Cpp(LibraryTarget):
     default_for = frozenset({"cpu"})
     threads = True
     artifacts = {"asm": "assembly"}  # noqa: RUF012
+    imports = ("fusec.targets.cpp.emit",)
     # The flags of ``toolchain.compiler``, less what belongs to one machine's torch.
     export_flags = (
         "-std=c++17",
@@ -66,6 +69,19 @@ class Cpp(LibraryTarget):
 
         kind = f"edits-{self.name}" if edited else self.name
         return build.build(text, extra_flags=flags, kind=kind, store=store, children=children)
+
+    def find_tools(self) -> None:
+        """Look for a C++ compiler; without one, the first kernel says so itself."""
+        from fusec.targets.cpp.toolchain.compiler import find_compiler
+
+        with contextlib.suppress(FusecError):
+            find_compiler()
+
+    def read_helpers(self) -> None:
+        """Read the functions that kernels call."""
+        from fusec.targets.cpp.mathlib import available
+
+        available()
 
     def whole_text(self, text: str) -> str:
         """Return a text with its helpers where it includes them."""

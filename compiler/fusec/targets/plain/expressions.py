@@ -2,69 +2,33 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import numpy
 import torch
 
-from fusec.codegen.common.expressions import Grammar, Sign, Spelled, from_left, joined, meaning
-from fusec.ir.node import Number
+from fusec.codegen.common import c_language
+from fusec.codegen.common.c_language import (
+    ATOM,
+    CHOICE,
+    EQUAL,
+    GRAMMAR,
+    OR,
+    PRODUCT,
+    SUM,
+    UNARY,
+    Expression,
+    UnsupportedNode,
+    Use,
+    literal,
+)
+from fusec.codegen.common.expressions import joined, meaning
 from fusec.ir.scalars import RANDOM_BITS, RANDOM_WORD
 
-# How strongly C++ binds, weakest first.
-CHOICE, OR, AND, BIT_OR, BIT_XOR, BIT_AND, EQUAL, COMPARE, SUM, PRODUCT, UNARY, ATOM = range(12)
-# Beyond what the language asks for: readers know the precedence of sums and products.
-_GRAMMAR: Grammar = (
-    dict.fromkeys("+-", from_left(SUM))
-    | dict.fromkeys("*/", from_left(PRODUCT))
-    | dict.fromkeys(("<", "<=", ">", ">="), Sign(COMPARE, SUM, SUM))
-    | dict.fromkeys(("==", "!="), Sign(EQUAL, SUM, SUM))
-    | {"&": Sign(BIT_AND, UNARY, UNARY), "^": Sign(BIT_XOR, UNARY, UNARY)}
-    | {"|": Sign(BIT_OR, UNARY, UNARY)}
-    | {"&&": Sign(AND, EQUAL, EQUAL), "||": Sign(OR, EQUAL, EQUAL)}
-)
 # Signs that say more in C++ than those of the table.
 _SIGNS = {"logical_and": "&&", "logical_or": "||", "logical_xor": "!="}
 
 HALVES = {torch.float16: "half", torch.bfloat16: "bfloat16"}
-TYPES = {
-    torch.float32: "float",
-    torch.float64: "double",
-    torch.float16: "uint16_t",
-    torch.bfloat16: "uint16_t",
-    torch.bool: "bool",
-    torch.int8: "int8_t",
-    torch.int16: "int16_t",
-    torch.int32: "int32_t",
-    torch.int64: "int64_t",
-    torch.uint8: "uint8_t",
-    torch.uint16: "uint16_t",
-    torch.uint32: "uint32_t",
-    torch.uint64: "uint64_t",
-}
-
-Use = Callable[[str], None]
-
-
-class UnsupportedNode(TypeError):
-    """A node that has no plain C++."""
-
-
-@dataclass(frozen=True)
-class Text(Spelled):
-    """C++ text of a value.
-
-    Attributes:
-        text: The text.
-        strength: How strongly it binds.
-        reads: Whether it reads memory, which a store may change.
-    """
-
-    strength: int = ATOM
-    reads: bool = False
-
+TYPES = {**c_language.TYPES, **dict.fromkeys(HALVES, "uint16_t")}
 
 # Helpers, for real numbers and for integers.
 _REAL = {
@@ -94,8 +58,12 @@ _IN_DOUBLE = {"digamma": "digamma", "erfinv": "inverse_erf"}
 
 
 def operation(
-    name: str, kinds: Sequence[torch.dtype], dtype: torch.dtype, args: Sequence[Text], use: Use
-) -> Text:
+    name: str,
+    kinds: Sequence[torch.dtype],
+    dtype: torch.dtype,
+    args: Sequence[Expression],
+    use: Use,
+) -> Expression:
     """Return scalar maths.
 
     Args:
@@ -112,7 +80,7 @@ def operation(
     if name == "where":
         condition, yes, no = args
         text = f"{condition.within(OR)} ? {yes.within(OR)} : {no.within(CHOICE)}"
-        return Text(text, CHOICE, reads)
+        return Expression(text, CHOICE, reads)
     kind = kinds[0]
     if kind in HALVES:  # lowering converts, so this is rare
         wide = [conversion(k, torch.float32, a, use) for k, a in zip(kinds, args, strict=True)]
@@ -129,20 +97,20 @@ def operation(
         raise UnsupportedNode(f"{name} of {kind} has no plain C++")
     name = scalar.name
     if name == "logical_not":
-        return Text(f"!{args[0].within(UNARY)}", UNARY, reads)
+        return Expression(f"!{args[0].within(UNARY)}", UNARY, reads)
     if name in (RANDOM_BITS, RANDOM_WORD):
         use(name)
         return _call(name, args, reads)
     if name == "neg":
-        return _narrow(Text(f"-{args[0].within(ATOM)}", UNARY, reads), dtype)
+        return _narrow(Expression(f"-{args[0].within(ATOM)}", UNARY, reads), dtype)
     if name == "bitwise_not":
-        return _narrow(Text(f"~{args[0].within(ATOM)}", UNARY, reads), dtype)
+        return _narrow(Expression(f"~{args[0].within(ATOM)}", UNARY, reads), dtype)
     if name == "rsqrt":
-        return Text(f"{literal(1, kind)} / std::sqrt({args[0].text})", PRODUCT, reads)
+        return Expression(f"{literal(1, kind)} / std::sqrt({args[0].text})", PRODUCT, reads)
     sign = _SIGNS.get(name, scalar.infix)
     if sign:
-        made = joined(_GRAMMAR, sign, *args)
-        return _narrow(Text(made.text, made.strength, reads), dtype)
+        made = joined(GRAMMAR, sign, *args)
+        return _narrow(Expression(made.text, made.strength, reads), dtype)
     real = kind.is_floating_point
     if real and name in _IN_DOUBLE:
         use(_IN_DOUBLE[name])
@@ -158,31 +126,31 @@ def operation(
     return _call(f"{helper}<{TYPES[kind]}>" if not real else helper, args, reads)
 
 
-def _call(function: str, args: Sequence[Text], reads: bool) -> Text:
-    return Text(f"{function}({', '.join(arg.text for arg in args)})", ATOM, reads)
+def _call(function: str, args: Sequence[Expression], reads: bool) -> Expression:
+    return Expression(f"{function}({', '.join(arg.text for arg in args)})", ATOM, reads)
 
 
-def _narrow(value: Text, dtype: torch.dtype) -> Text:
+def _narrow(value: Expression, dtype: torch.dtype) -> Expression:
     """Return a result that C++ computes in int, in its own type: it wraps around."""
     if dtype.is_floating_point or dtype == torch.bool or dtype.itemsize >= 4:
         return value
-    return Text(f"({TYPES[dtype]})({value.text})", UNARY, value.reads)
+    return Expression(f"({TYPES[dtype]})({value.text})", UNARY, value.reads)
 
 
-def conversion(source: torch.dtype, target: torch.dtype, value: Text, use: Use) -> Text:
+def conversion(source: torch.dtype, target: torch.dtype, value: Expression, use: Use) -> Expression:
     """Return a value in another type, as torch converts it."""
     if source == target:
         return value
     if source in HALVES:
         use(f"from_{HALVES[source]}")
-        single = Text(f"from_{HALVES[source]}({value.text})", ATOM, value.reads)
+        single = Expression(f"from_{HALVES[source]}({value.text})", ATOM, value.reads)
         return conversion(torch.float32, target, single, use)
     if target in HALVES:
         single = conversion(source, torch.float32, value, use)
         use(f"to_{HALVES[target]}")
-        return Text(f"to_{HALVES[target]}({single.text})", ATOM, value.reads)
+        return Expression(f"to_{HALVES[target]}({single.text})", ATOM, value.reads)
     if target == torch.bool:
-        return Text(f"{value.within(SUM)} != 0", EQUAL, value.reads)
+        return Expression(f"{value.within(SUM)} != 0", EQUAL, value.reads)
     if source.is_floating_point and not target.is_floating_point:
         # where it does not fit, what processors make of it, and what is left of that
         through = torch.int64
@@ -191,33 +159,9 @@ def conversion(source: torch.dtype, target: torch.dtype, value: Text, use: Use) 
         elif target == torch.int32:
             through = target
         use("to_integer")
-        whole = Text(f"to_integer<{TYPES[through]}>({value.text})", ATOM, value.reads)
+        whole = Expression(f"to_integer<{TYPES[through]}>({value.text})", ATOM, value.reads)
         return conversion(through, target, whole, use)
-    return Text(f"({TYPES[target]}){value.within(ATOM)}", UNARY, value.reads)
+    return Expression(f"({TYPES[target]}){value.within(ATOM)}", UNARY, value.reads)
 
 
-def literal(value: Number, dtype: torch.dtype) -> str:
-    """Return a number as a constant that is exactly what torch would make of it."""
-    if dtype == torch.bool:
-        return "true" if value else "false"
-    if dtype in HALVES:
-        return f"0x{int(torch.tensor(value, dtype=dtype).view(torch.uint16).item()):04x}"
-    if not dtype.is_floating_point:
-        number = int(value)
-        if number == -(2**63):
-            return "INT64_MIN"
-        return f"{number}u" if dtype == torch.uint64 and number > 2**63 - 1 else str(number)
-    real = float(value)
-    if dtype == torch.float32:
-        with numpy.errstate(over="ignore"):
-            real = float(numpy.float32(real))
-    if math.isnan(real):
-        return "NAN"
-    if math.isinf(real):
-        return "INFINITY" if real > 0 else "-INFINITY"
-    text = str(numpy.float32(real)) if dtype == torch.float32 else repr(real)
-    text = text if any(mark in text for mark in ".e") else f"{text}.0"
-    return f"{text}f" if dtype == torch.float32 else text
-
-
-__all__ = ["Text", "UnsupportedNode", "conversion", "literal", "operation"]
+__all__ = ["TYPES", "conversion", "operation"]

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack
 
 import torch
 
+from fusec.codegen.common.c_language import EQUAL, SUM, Expression, UnsupportedNode, literal
 from fusec.codegen.common.identities import COMBINES, identity
 from fusec.codegen.common.reduction_passes import Pass, plan_passes
 from fusec.ir.body import Store
@@ -19,16 +20,7 @@ from fusec.ir.index import Expr, Symbol, flatten
 from fusec.ir.node import Node, Op, Reduce, Scan, indirect_nodes
 from fusec.ir.ops import CHECK_PREFIX
 from fusec.ir.scalars import cost_of
-from fusec.targets.plain.expressions import (
-    EQUAL,
-    SUM,
-    TYPES,
-    Text,
-    UnsupportedNode,
-    conversion,
-    literal,
-    operation,
-)
+from fusec.targets.plain.expressions import TYPES, conversion, operation
 from fusec.targets.plain.values import Values, ValueWriter
 
 _COSTLY = 4  # additions that an outer loop is worth
@@ -162,7 +154,11 @@ class Loops(ValueWriter):
         for node, place, _ in started:
             wide = self.kept_type(node)
             whole = node.kind.startswith("arg") or wide == node.dtype
-            result = Text(place) if whole else conversion(wide, node.dtype, Text(place), self.use)
+            result = (
+                Expression(place)
+                if whole
+                else conversion(wide, node.dtype, Expression(place), self.use)
+            )
             values[node] = result
 
     def kept_type(self, node: Reduce | Scan) -> torch.dtype:
@@ -184,7 +180,7 @@ class Loops(ValueWriter):
         self.writer.line(f"{TYPES[dtype]} {best or place} = {first};", node.source)
         return place, best
 
-    def take(self, node: Reduce, value: Text, place: str, best: str) -> None:
+    def take(self, node: Reduce, value: Expression, place: str, best: str) -> None:
         """Write how a reduction takes a value."""
         kind, given, kept = node.kind, node.args[0].dtype, self.kept_type(node)
         if given != torch.float32 or kept != torch.float64:  # which C++ adds as doubles by itself
@@ -209,7 +205,7 @@ class Loops(ValueWriter):
             sign = "+" if kind == "sum" else "*"
             self.writer.line(f"{place} {sign}= {value.text};", node.source)
         else:
-            both = [Text(place), value]
+            both = [Expression(place), value]
             text = operation(COMBINES[kind], [kept, kept], kept, both, self.use)
             self.writer.line(f"{place} = {text.text};", node.source)
 
@@ -234,7 +230,7 @@ class Loops(ValueWriter):
                 self.writer.line(f"double {second} = 0.0;", node.source)
             self.running[node] = place, second
 
-    def scan(self, node: Scan, values: Values) -> Text:
+    def scan(self, node: Scan, values: Values) -> Expression:
         """Write how a scan takes a value; return what it has then."""
         place, second = self.running[node]
         given, kept = node.args[0].dtype, self.kept_type(node)
@@ -247,10 +243,10 @@ class Loops(ValueWriter):
             if kept.is_floating_point or kept.itemsize >= 4:
                 self.writer.line(f"{place} {sign}= {value.text};", node.source)
             else:
-                both = [Text(place), value]
+                both = [Expression(place), value]
                 text = operation(COMBINES[kind], [kept, kept], kept, both, self.use)
                 self.writer.line(f"{place} = {text.text};", node.source)
-            result = conversion(kept, node.dtype, Text(place), self.use)
+            result = conversion(kept, node.dtype, Expression(place), self.use)
         elif kind == "logsumexp":
             value = self.named(value, kept, node)
             x = value.text
@@ -260,7 +256,7 @@ class Loops(ValueWriter):
             with self.writer.block("else", node.source):
                 same = f"{x} == {place} ? 1 : std::exp({x} - {place})"
                 self.writer.line(f"{second} += {same};", node.source)
-            log = Text(f"{place} + std::log({second})", SUM)
+            log = Expression(f"{place} + std::log({second})", SUM)
             result = conversion(kept, node.dtype, log, self.use)
         else:  # the last of equal values; NaN comes before all numbers
             value = self.named(value, kept, node)
@@ -273,7 +269,7 @@ class Loops(ValueWriter):
                     where = self.index(Expr.of(node.axis), {})
                     self.writer.line(f"{second} = {where};", node.source)
             result = conversion(
-                torch.int64 if second else kept, node.dtype, Text(second or place), self.use
+                torch.int64 if second else kept, node.dtype, Expression(second or place), self.use
             )
         return result
 
@@ -316,7 +312,9 @@ class Loops(ValueWriter):
         if store.mode in ("add", "sum") and simple:
             self.writer.line(f"{guard}{target} += {value.text};", source)
             return
-        there = Text(f"{target} != 0", EQUAL, True) if dtype == torch.bool else Text(target)
+        there = (
+            Expression(f"{target} != 0", EQUAL, True) if dtype == torch.bool else Expression(target)
+        )
         combine = COMBINES[store.mode]
         text = operation(combine, [dtype, dtype], dtype, [there, value], self.use)
         self.writer.line(f"{guard}{target} = {text.text};", source)

@@ -8,6 +8,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
 
+from fusec.codegen.common.c_language import (
+    ATOM,
+    CHOICE,
+    EQUAL,
+    OR,
+    SUM,
+    Expression,
+    UnsupportedNode,
+    literal,
+)
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
@@ -27,19 +37,7 @@ from fusec.ir.node import (
 from fusec.ir.ops import CHECK_PREFIX
 from fusec.ir.scalars import word_of
 from fusec.targets.cpp.text.writer import Writer
-from fusec.targets.plain.expressions import (
-    ATOM,
-    CHOICE,
-    EQUAL,
-    OR,
-    SUM,
-    TYPES,
-    Text,
-    UnsupportedNode,
-    conversion,
-    literal,
-    operation,
-)
+from fusec.targets.plain.expressions import TYPES, conversion, operation
 
 _LONGEST = 48  # characters that are written into what uses them
 _LETTERS = "ijklmnpqrstuvw"
@@ -61,7 +59,7 @@ _OPERATIONS = {
     "ne": "differs",
 }
 
-Values = dict[Node, Text]
+Values = dict[Node, Expression]
 
 
 class ValueWriter:
@@ -153,13 +151,13 @@ class ValueWriter:
                 text = self.named(text, node.dtype, node)
             values[node] = text
 
-    def named(self, value: Text, dtype: torch.dtype, node: Node) -> Text:
+    def named(self, value: Expression, dtype: torch.dtype, node: Node) -> Expression:
         """Return a value by name: one that it has, or a new one."""
         if value.strength == ATOM and value.text in self.taken:
             return value
         name = self.name(self.word(node))
         self.writer.line(f"const {TYPES[dtype]} {name} = {value.text};", node.source)
-        return Text(name)
+        return Expression(name)
 
     def name(self, wanted: str) -> str:
         """Return a name that is not taken."""
@@ -188,22 +186,22 @@ class ValueWriter:
         """Whether a value is a sum over a row."""
         return isinstance(node, Reduce) and node.kind == "sum"
 
-    def text(self, node: Node, values: Values) -> Text:
+    def text(self, node: Node, values: Values) -> Expression:
         """Return the text that computes a node from its arguments' texts."""
         if node.dtype not in TYPES:
             raise UnsupportedNode(f"{node.dtype} has no plain C++")
         if isinstance(node, Const):
-            return Text(literal(node.value, node.dtype), SUM if node.value < 0 else ATOM)
+            return Expression(literal(node.value, node.dtype), SUM if node.value < 0 else ATOM)
         if isinstance(node, IndexValue):
             position = self.index(node.expr, values)
             level = ATOM if position.isidentifier() or position.isdigit() else SUM
-            return conversion(torch.int64, node.dtype, Text(position, level), self.use)
+            return conversion(torch.int64, node.dtype, Expression(position, level), self.use)
         if isinstance(node, Load):
             return self.load(node, values)
         if isinstance(node, Cast) and node.bitcast:
             self.use("bits_as")
             arg = values[node.args[0]]
-            return Text(f"bits_as<{TYPES[node.dtype]}>({arg.text})", ATOM, arg.reads)
+            return Expression(f"bits_as<{TYPES[node.dtype]}>({arg.text})", ATOM, arg.reads)
         if isinstance(node, Cast):
             return conversion(node.args[0].dtype, node.dtype, values[node.args[0]], self.use)
         if not isinstance(node, Op):
@@ -211,15 +209,17 @@ class ValueWriter:
         kinds = [arg.dtype for arg in node.args]
         return operation(node.name, kinds, node.dtype, [values[arg] for arg in node.args], self.use)
 
-    def load(self, node: Load, values: Values) -> Text:
+    def load(self, node: Load, values: Values) -> Expression:
         """Return the text that reads an element."""
         value = self.element(node.buffer, node.index, values)
         if node.mask is None:
             return value
         other = literal(node.other, node.dtype)
-        return Text(f"{values[node.mask].within(OR)} ? {value.within(OR)} : {other}", CHOICE, True)
+        return Expression(
+            f"{values[node.mask].within(OR)} ? {value.within(OR)} : {other}", CHOICE, True
+        )
 
-    def check(self, node: Op, values: Values) -> Text:
+    def check(self, node: Op, values: Values) -> Expression:
         """Write a run-time check: the kernel ends where it fails."""
         condition, value = (values[arg] for arg in node.args)
         message = check_parts(node.name)[1]
@@ -251,19 +251,19 @@ class ValueWriter:
                 text = text.replace(f"{helper}(", f"{helper}<int64_t>(")
         return text
 
-    def element(self, buffer: str, index: tuple[Expr, ...], values: Values) -> Text:
+    def element(self, buffer: str, index: tuple[Expr, ...], values: Values) -> Expression:
         """Return ``x[i * 4 + j]``; a bool as whether it is not 0."""
         offset = self.buffers[buffer].offset(index)
         text = f"{self.parameters[buffer]}[{self.index(offset, values)}]"
         if self.buffers[buffer].dtype == torch.bool:
-            return Text(f"{text} != 0", EQUAL, True)
-        return Text(text, ATOM, True)
+            return Expression(f"{text} != 0", EQUAL, True)
+        return Expression(text, ATOM, True)
 
     def use(self, helper: str) -> None:
         """Note that the text calls a helper."""
         self.helpers.add(helper)
 
-    def scan(self, node: Scan, values: Values) -> Text:
+    def scan(self, node: Scan, values: Values) -> Expression:
         """Write how a scan takes a value; return what it has then."""
         raise NotImplementedError
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from fusec.abilities import Abilities
-from fusec.target_api.base import ExportWords, Mismatch, PythonTarget
+from fusec.target_api.base import ExportWords, Mismatch, PackedKernel, PythonTarget
 
 if TYPE_CHECKING:
-    from fusec.ir.body import Buffer, Compute
+    import torch
+
+    from fusec.ir.body import Body, Buffer, Compute, Settings
     from fusec.kernel import Kernel, KernelSource, Runnable, Signature
     from fusec.report import GpuStart
 
@@ -92,6 +94,28 @@ class Triton(PythonTarget):
         from fusec.targets.triton.toolchain import pool
 
         return pool.worker_count()
+
+    def product_candidates(
+        self, body: Body, buffers: Mapping[str, Buffer]
+    ) -> Sequence[tuple[str, Settings]]:
+        """Return tiles and schedules worth a measurement, the rules' own choice first."""
+        from fusec.targets.triton.plan.choices_matmul import candidates, take_apart
+
+        return candidates(take_apart(body, buffers))
+
+    def build_for(
+        self, sources: Sequence[KernelSource], tensors: Sequence[torch.Tensor]
+    ) -> list[Runnable | None]:
+        """Have Triton compile kernels side by side for tensors."""
+        from fusec.targets.triton.toolchain import side_by_side
+
+        return side_by_side.build_for(sources, tensors)
+
+    def pack(self, compiled: Any, count: int) -> PackedKernel | None:
+        """Have Triton compile a kernel around a compiled one."""
+        from fusec.targets.triton.toolchain import packed_kernel
+
+        return packed_kernel.pack(compiled, count)
 
     def compile_ahead(self, text: str, signature: Signature, entry: str) -> None:
         """Have a process compile a text, and wait for it."""

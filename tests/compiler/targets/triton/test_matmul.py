@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +13,15 @@ import torch.nn.functional as F
 
 import fusec
 from fusec.errors import BadOption
-from fusec.ir.body import Compute, Extern, Program
+from fusec.ir.body import Buffer, Compute, Extern, Program
 from fusec.ir.index import Expr, Symbol
+from fusec.kernel import KernelSource
 from fusec.schedule import small_products
 from fusec.schedule.step_graph import fusion_view, why
 from fusec.targets.triton.emit import emit_triton
 from fusec.targets.triton.plan.choices_matmul import candidates, take_apart
+from fusec.targets.triton.target import TARGET as TRITON
+from fusec.targets.triton.target import Triton
 from fusec.targets.triton.toolchain.build import build_triton
 from fusec.targets.triton.toolchain.cross_compile import artifacts
 from fusec.tunables import set_tunables
@@ -442,11 +445,10 @@ def test_a_race_on_the_real_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products_race, "_times", clock)
     monkeypatch.setattr(products_race, "_on_device", lambda device: torch.no_grad())
     monkeypatch.setattr(products_race, "_may_measure", lambda needed: True)
-    monkeypatch.setattr(products_race, "_warm_up", lambda kernels, arguments: [True] * len(kernels))
 
     def judge(step: Compute, program: Program) -> ProductChoice:
         found = candidates(take_apart(step.body, program.buffers))[:2]
-        choice = products_race.race(step, program, found, 0.02)
+        choice = products_race.race(step, program, found, 0.02, TRITON)
         assert choice is not None
         return choice
 
@@ -472,19 +474,18 @@ def test_a_wrong_candidate_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
     case = product(64, 64, 64)
     step = Compute("op0", case.body, "mlp")
     program = Program((), {}, case.buffers, (step,), ())
-    emit = products_race.emit_triton
+    emit = type(TRITON).emit
 
-    def broken(*args: Any, **kwargs: Any) -> Any:
-        source = emit(*args, **kwargs)
-        wrong = kwargs.get("strategy") == "tiles"
+    def broken(target: Triton, step: Compute, buffers: Mapping[str, Buffer]) -> KernelSource:
+        source = emit(target, step, buffers)
+        wrong = step.strategy == "tiles"
         return replace(source, text=source.text.replace("* 0.5", "* 0.6")) if wrong else source
 
-    monkeypatch.setattr(products_race, "emit_triton", broken)
+    monkeypatch.setattr(Triton, "emit", broken)
     monkeypatch.setattr(products_race, "_times", lambda calls, seconds: dict.fromkeys(calls, 1.0))
     monkeypatch.setattr(products_race, "_on_device", lambda device: torch.no_grad())
     monkeypatch.setattr(products_race, "_may_measure", lambda needed: True)
-    monkeypatch.setattr(products_race, "_warm_up", lambda kernels, arguments: [True] * len(kernels))
-    choice = products_race.race(step, program, [("tiles", ())], 0.02)
+    choice = products_race.race(step, program, [("tiles", ())], 0.02, TRITON)
     assert choice is not None
     assert choice.reason == "no candidate kernel runs here"
 
@@ -493,7 +494,7 @@ def test_blas_and_kernels_do_the_same() -> None:
     turned = product(9, 17, 30, quantized=True, turned=True)
     for case in (product(33, 40, 50), turned, softmax_of_product(33, 40, 50)):
         tensors = case.inputs()
-        products_race.blas_and_kernels(case.body, case.buffers, tensors)()
+        products_race.blas_and_kernels(case.body, case.buffers, tensors, TRITON)()
         expected, exact = case.expected(tensors), case.expected(tensors, F64)
         scale = exact["out"].abs().max().item()
         wrong = (tensors["out"].double() - exact["out"]).abs().max().item()

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from fusec.codegen.common.c_language import Expression
 from fusec.ir.index import Symbol
 from fusec.targets.cpp.dtypes import C_TYPES
 from fusec.targets.cpp.memory.prefetch import LINE, declare_line, write_requests
 from fusec.targets.cpp.memory.staging import bind_staged, name_arrays, write_after, write_before
 from fusec.targets.cpp.plan.loop_plan import InnerLoop
-from fusec.targets.cpp.text.expressions import Expression
 from fusec.targets.cpp.text.reductions import (
     Accumulator,
     clause,

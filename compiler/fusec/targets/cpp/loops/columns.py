@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
+from fusec.codegen.common.c_language import Expression
 from fusec.ir.body import Store
 from fusec.ir.index import Symbol
 from fusec.ir.node import Node, Scan
@@ -22,7 +23,7 @@ from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.columns import held_columns
 from fusec.targets.cpp.plan.facts import extent
 from fusec.targets.cpp.plan.loop_plan import Columns, InnerLoop, Sharing
-from fusec.targets.cpp.text.expressions import Expression, from_memory
+from fusec.targets.cpp.text.expressions import from_memory
 from fusec.targets.cpp.text.loop_heads import head, shared_loops
 from fusec.targets.cpp.text.reductions import (
     Accumulator,

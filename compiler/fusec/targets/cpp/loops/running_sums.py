@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from fusec.codegen.common.c_language import ATOM, UNARY, Expression
 from fusec.ir.index import Symbol
 from fusec.ir.node import Load, Node, Scan
 from fusec.targets.cpp.dtypes import C_TYPES, ELEMENT_TYPES
@@ -18,7 +19,6 @@ from fusec.targets.cpp.loops.cache_blocks import blocks
 from fusec.targets.cpp.memory.prefetch import LINE
 from fusec.targets.cpp.plan.loop_plan import RowPass
 from fusec.targets.cpp.plan.scan_passes import Stretch, is_direct
-from fusec.targets.cpp.text.expressions import ATOM, UNARY, Expression
 from fusec.targets.cpp.text.scope import Scope
 from fusec.targets.cpp.text.writer import Writer
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+from fusec.codegen.common.c_language import Expression
 from fusec.ir.body import Store
 from fusec.ir.index import Expr
 from fusec.ir.node import Load, Node
@@ -20,7 +21,7 @@ from fusec.targets.cpp.loops.columns import ColumnWriter
 from fusec.targets.cpp.plan.columns import axes_of, is_of_both, row_step, turned_over
 from fusec.targets.cpp.plan.facts import extent
 from fusec.targets.cpp.plan.loop_plan import Columns
-from fusec.targets.cpp.text.expressions import Expression, from_memory
+from fusec.targets.cpp.text.expressions import from_memory
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.writer import Writer
 

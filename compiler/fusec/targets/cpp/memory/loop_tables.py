@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fusec.codegen.common.c_language import Expression
 from fusec.ir.index import Symbol
 from fusec.ir.node import Node
 from fusec.ir.ops import is_check
 from fusec.targets.cpp.dtypes import ELEMENT_TYPES
 from fusec.targets.cpp.plan.loop_tables import short_indices
-from fusec.targets.cpp.text.expressions import Expression, from_memory
+from fusec.targets.cpp.text.expressions import from_memory
 from fusec.targets.cpp.text.loop_heads import head
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.writer import Writer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from fusec.codegen.common.c_language import Expression
 from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Const, IndexValue, Load, Node, Op
@@ -12,7 +13,6 @@ from fusec.targets.cpp.dtypes import ELEMENT_TYPES, SHORT
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import extent
 from fusec.targets.cpp.plan.staging import Staging
-from fusec.targets.cpp.text.expressions import Expression
 from fusec.targets.cpp.text.scope import Scope
 from fusec.targets.cpp.text.support import END, STREAM
 from fusec.targets.cpp.text.writer import Writer

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
+from fusec.codegen.common.c_language import HALVES
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Cast, Load, Node
-from fusec.targets.cpp.dtypes import HALVES
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, extent
 

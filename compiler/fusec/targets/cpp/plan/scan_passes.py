@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from fusec.codegen.common.c_language import HALVES
 from fusec.codegen.common.reduction_passes import Pass
 from fusec.ir.body import Store
 from fusec.ir.index import Symbol
 from fusec.ir.node import Cast, Load, Node, Op, Reduce, Scan
 from fusec.ir.scalars import cost_of
-from fusec.targets.cpp.dtypes import HALVES
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import in_blocks, is_position
 from fusec.targets.cpp.plan.facts import Facts

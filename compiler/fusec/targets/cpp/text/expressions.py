@@ -6,54 +6,32 @@ what C++ means otherwise than torch has a rule here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 
-from fusec.codegen.common.expressions import Grammar, Sign, Spelled, from_left, joined, meaning
+from fusec.codegen.common.c_language import (
+    ATOM,
+    BIT_OR,
+    CHOICE,
+    EQUAL,
+    GRAMMAR,
+    HALVES,
+    SUM,
+    UNARY,
+    Expression,
+    UnsupportedNode,
+    Use,
+)
+from fusec.codegen.common.expressions import joined, meaning
 from fusec.ir.node import Cast, Const, Node, Op
 from fusec.ir.scalars import RANDOM_BITS, RANDOM_WORD, SCALARS
-from fusec.targets.cpp.dtypes import C_TYPES, HALVES, SHORT, is_integer, literal
+from fusec.targets.cpp.dtypes import C_TYPES, SHORT, is_integer, literal
 from fusec.targets.cpp.text.support import function_name, helper_name, own_name
-
-# How strongly C++ binds, weakest first.
-CHOICE, BITS, EQUAL, COMPARE, SUM, PRODUCT, UNARY, ATOM = range(8)
-# Beyond what the language asks for: readers know the precedence of sums and products.
-_GRAMMAR: Grammar = (
-    dict.fromkeys("+-", from_left(SUM))
-    | dict.fromkeys("*/", from_left(PRODUCT))
-    | dict.fromkeys(("<", "<=", ">", ">="), Sign(COMPARE, SUM, SUM))
-    | dict.fromkeys(("==", "!="), Sign(EQUAL, SUM, SUM))
-    | dict.fromkeys("&|^", Sign(BITS, UNARY, UNARY))
-)
-
-
-@dataclass(frozen=True)
-class Expression(Spelled):
-    """C++ text for a value.
-
-    Attributes:
-        text: The text.
-        strength: How strongly its outermost operator binds.
-        reads: Whether it reads memory: it must not move under a condition or past a write.
-    """
-
-    strength: int = ATOM
-    reads: bool = False
-
-
-class UnsupportedNode(TypeError):
-    """A node that has no C++: a dtype that no kernel stores, an unknown operation."""
-
 
 # Signs that say more in C++ than those of the table.
 _SIGNS = {"logical_xor": "!="}
 _EXTREMES = {"maximum": "nan_max", "minimum": "nan_min"}
 # Operators of which C++ evaluates some operands only at need.
 LAZY = frozenset({"where"})
-
-Use = Callable[[str], None]
 
 
 def op_expression(node: Op, args: tuple[Expression, ...], use: Use) -> Expression:
@@ -71,7 +49,7 @@ def op_expression(node: Op, args: tuple[Expression, ...], use: Use) -> Expressio
     name = node.name
     if name == "where":
         condition, yes, no = args
-        text = f"{condition.within(BITS)} ? {yes.within(BITS)} : {no.within(CHOICE)}"
+        text = f"{condition.within(BIT_OR)} ? {yes.within(BIT_OR)} : {no.within(CHOICE)}"
         return Expression(text, CHOICE, reads)
     kind = node.args[0].dtype
     if kind in HALVES:
@@ -110,7 +88,7 @@ def op_expression(node: Op, args: tuple[Expression, ...], use: Use) -> Expressio
 
 
 def _infix(sign: str, args: tuple[Expression, ...], reads: bool) -> Expression:
-    made = joined(_GRAMMAR, sign, *args)
+    made = joined(GRAMMAR, sign, *args)
     return Expression(made.text, made.strength, reads)
 
 
@@ -167,7 +145,7 @@ def cast_expression(
         return arg
     if source == torch.bool and target not in HALVES:
         zero, one = literal(0, target), literal(1, target)
-        return Expression(f"{arg.within(BITS)} ? {one} : {zero}", CHOICE, arg.reads)
+        return Expression(f"{arg.within(BIT_OR)} ? {one} : {zero}", CHOICE, arg.reads)
     if source in HALVES:
         use(f"to_float.{SHORT[source]}")
         single = Expression(f"fx_to_float({arg.text})", ATOM, arg.reads)

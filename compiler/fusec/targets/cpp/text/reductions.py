@@ -14,6 +14,7 @@ from types import MappingProxyType
 import torch
 
 from fusec.codegen.common import identities
+from fusec.codegen.common.c_language import ATOM, PRODUCT, UNARY, Expression
 from fusec.ir.index import Expr, flatten
 from fusec.ir.node import Reduce
 from fusec.ir.scalars import SCALARS
@@ -21,7 +22,6 @@ from fusec.targets.cpp.dtypes import C_TYPES, SHORT, is_integer, literal
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import is_position
 from fusec.targets.cpp.plan.loop_plan import Size
-from fusec.targets.cpp.text.expressions import ATOM, PRODUCT, UNARY, Expression
 from fusec.targets.cpp.text.names import reduction_word
 from fusec.targets.cpp.text.scope import Kernel, Scope
 from fusec.targets.cpp.text.support import function_name, own_name

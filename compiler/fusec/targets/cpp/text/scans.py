@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fusec.codegen.common.c_language import SUM, Expression, Use
 from fusec.codegen.common.identities import COMBINES, identity
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.node import Op, Scan
 from fusec.targets.cpp.dtypes import C_TYPES, literal
-from fusec.targets.cpp.text.expressions import SUM, Expression, Use, op_expression
+from fusec.targets.cpp.text.expressions import op_expression
 
 _WORDS = {"prod": "product", "logsumexp": "greatest"}
 

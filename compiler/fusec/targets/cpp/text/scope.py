@@ -9,6 +9,16 @@ from dataclasses import dataclass, field
 
 import torch
 
+from fusec.codegen.common.c_language import (
+    ATOM,
+    BIT_OR,
+    CHOICE,
+    HALVES,
+    SUM,
+    UNARY,
+    Expression,
+    UnsupportedNode,
+)
 from fusec.codegen.common.identities import COMBINES
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.body import Store
@@ -17,20 +27,13 @@ from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan,
 from fusec.ir.ops import CHECK_PREFIX
 from fusec.ir.scalars import root_of, word_of
 from fusec.kernel import Signature
-from fusec.targets.cpp.dtypes import C_TYPES, HALVES, literal
+from fusec.targets.cpp.dtypes import C_TYPES, literal
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, may_be_empty
 from fusec.targets.cpp.plan.loop_plan import Size
 from fusec.targets.cpp.plan.moderate_angles import NEAR_FORMS
 from fusec.targets.cpp.text.expressions import (
-    ATOM,
-    BITS,
-    CHOICE,
     LAZY,
-    SUM,
-    UNARY,
-    Expression,
-    UnsupportedNode,
     cast_expression,
     cast_node,
     const_expression,
@@ -301,7 +304,9 @@ class Scope:
         self.values[node] = value
         if node.dtype == torch.int64:  # it may be an index
             safe = self.name("checked")
-            writer.line(f"const int64_t {safe} = {valid} ? {value.within(BITS)} : 0;", node.source)
+            writer.line(
+                f"const int64_t {safe} = {valid} ? {value.within(BIT_OR)} : 0;", node.source
+            )
             self.values[node] = Expression(safe)
 
     def expression(self, node: Node) -> Expression:

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusec.ir import ops
-from fusec.ir.body import Body, Buffer, Store
+from fusec.ir.body import Body, Buffer, Settings, Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Cast, Const, Dot, Load, Node, Op, Reduce, const, walk
 from fusec.targets.triton.plan.choice import Choice, known, power_of_two
 from fusec.targets.triton.plan.choices_attention import (
     Listed,
-    Settings,
     fitted,
     make_knobs,
     parts_of_mask,

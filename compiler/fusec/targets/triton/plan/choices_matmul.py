@@ -15,7 +15,8 @@ from math import gcd
 
 import torch
 
-from fusec.ir.body import Body, Buffer
+from fusec.codegen.common.product_axes import product_axes
+from fusec.ir.body import Body, Buffer, Settings
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Dot, Load
 from fusec.machine import current_machine
@@ -27,8 +28,6 @@ STRATEGIES = ("tiles", "persistent", "split", "rows")
 FEW_ROWS = 64  # below, a product waits for memory: its second operand is read once
 FINISHED = (16, 32)  # rows and columns of a program that adds up parts: many, and soon over
 DESCRIPTOR_BYTES = 16  # what a tensor descriptor wants its base and its strides to be divisible by
-
-Settings = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
@@ -99,18 +98,14 @@ class Product:
 
 def take_apart(body: Body, buffers: Mapping[str, Buffer]) -> Product:
     """Return the parts of a body with one matrix product."""
-    (node,) = body.products
-    (inner,) = node.axes
-    columns = tuple(axis for axis in body.reduce_axes if axis is not inner)
-    *batch, row, column = (*body.axes, *columns)
-    assert len(batch) <= 1
+    axes = product_axes(body)
+    node, row, column, inner = axes.node, axes.row, axes.column, axes.inner
     left = as_matrix(node.args[0], (row, inner), buffers)
     right = as_matrix(node.args[1], (inner, column), buffers)
-    first = batch[0] if batch else None
     packed = [operand for operand in node.args if reads_bytes(operand, inner)]
     group = gcd(*(group_of(operand, inner) for operand in packed)) if packed else 0
-    several = bool(columns)
-    return Product(node, first, row, column, inner, several, left, right, bool(packed), group)
+    several = column in body.reduce_axes
+    return Product(node, axes.batch, row, column, inner, several, left, right, bool(packed), group)
 
 
 def as_matrix(

@@ -13,11 +13,11 @@ import logging
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from fusec.target_api.base import PackedKernel
 from fusec.targets.triton.toolchain import pool as triton_pool
 from fusec.targets.triton.toolchain.interpret import compiling
 from fusec.targets.triton.toolchain.load import load
@@ -29,34 +29,11 @@ _OTHER_PROGRAMS = re.compile(r"program_id\s*\(\s*(axis\s*=\s*)?[^0\s]|num_progra
 _SIMPLE = (bool, int, float, str, type(None))
 
 
-@dataclass(frozen=True)
-class Packed:
-    """A compiled kernel for several sets of tensors.
-
-    Attributes:
-        kernel: What Triton compiled; its pointers are those of the first set, then of the second
-            and so on, in the original's order, and then the original's integers.
-        function: The driver's handle.
-        threads: A program's.
-        shared: Bytes of shared memory of a program.
-    """
-
-    kernel: Any
-    function: int
-    threads: int
-    shared: int
-
-
 # By the kernel's hash, the device and the count; Triton keeps what it compiled as well.
-_packed: dict[tuple[str, int, int], Packed | None] = {}
+_packed: dict[tuple[str, int, int], PackedKernel | None] = {}
 
 
-def pointer_count(kernel: Any) -> int:
-    """Return how many tensors a compiled kernel takes."""
-    return sum(str(kind).startswith("*") for kind in kernel.src.signature.values())
-
-
-def pack(kernel: Any, count: int) -> Packed | None:
+def pack(kernel: Any, count: int) -> PackedKernel | None:
     """Return ``kernel`` for ``count`` sets of tensors, ready to be started; None if it cannot be.
 
     Args:
@@ -73,7 +50,7 @@ def pack(kernel: Any, count: int) -> Packed | None:
     return _packed[key]
 
 
-def _build(kernel: Any, count: int) -> Packed | None:
+def _build(kernel: Any, count: int) -> PackedKernel | None:
     source = packed_source(kernel.src, count)
     if source is None:
         return None
@@ -85,7 +62,7 @@ def _build(kernel: Any, count: int) -> Packed | None:
     start = compiled.run  # has the driver load it
     assert start is not None
     metadata = compiled.metadata
-    return Packed(compiled, int(compiled.function), 32 * metadata.num_warps, metadata.shared)
+    return PackedKernel(compiled, int(compiled.function), 32 * metadata.num_warps, metadata.shared)
 
 
 def compile_packed(source: Any, metadata: Any) -> Any:
@@ -187,4 +164,4 @@ def _literal(value: object) -> str | None:
     return repr(value) if isinstance(value, _SIMPLE) else None
 
 
-__all__ = ["Packed", "compile_packed", "pack", "packed_source", "packed_text", "pointer_count"]
+__all__ = ["compile_packed", "pack", "packed_source", "packed_text"]

@@ -3,7 +3,7 @@
 // g++ calls libgomp, clang calls libomp; torch's wheels for Linux bring libgomp. Two runtimes in one
 // process are two teams of threads that wait for work beside each other, so a kernel that clang builds
 // is linked with this file, which answers clang's calls with libgomp's. What is not here (tasks,
-// unsigned loops of 64 bits with a dynamic schedule) the linker refuses by name.
+// sections, `ordered`) the linker refuses by name.
 //
 // The calls and their meaning are LLVM's: openmp/runtime/src/kmp_csupport.cpp and kmp_sched.cpp;
 // loops are shared out as libgomp does, the first threads taking one turn more.
@@ -102,42 +102,40 @@ void share(int schedule, int* last, T* lower, T* upper, S* stride, S step, S chu
     }
 }
 
-// A loop whose turns are handed out as threads ask for them.
+// A loop whose turns are handed out as threads ask for them, by their numbers: any type will do.
 struct Handed {
-    long lower, upper, step, chunk;
+    uint64_t base, step;
+    long turns, chunk;
     bool guided, started, alone;
 };
 thread_local Handed handed;
 
-void hand_out(int schedule, long lower, long upper, long step, long chunk)
+template <class T, class S, class U> void hand_out(int schedule, T lower, T upper, S step, S chunk)
 {
-    bool guided = (schedule & ~(3 << 29)) == GUIDED;
-    handed = {lower, upper + (step > 0 ? 1 : -1), step, chunk < 1 ? 1 : chunk, guided, false, alone != 0};
+    bool none = step > 0 ? upper < lower : lower < upper;
+    U turns = step > 0 ? ((U)upper - (U)lower) / (U)step : ((U)lower - (U)upper) / (U)(0 - (U)step);
+    handed.base = (uint64_t)lower, handed.step = (uint64_t)step;
+    handed.turns = none ? 0 : (long)turns + 1, handed.chunk = chunk < 1 ? 1 : (long)chunk;
+    handed.guided = (schedule & ~(3 << 29)) == GUIDED, handed.started = false, handed.alone = alone != 0;
 }
 
-template <class T> int next(int* last, T* lower, T* upper, T* stride)
+template <class T, class S> int next(int* last, T* lower, T* upper, S* stride)
 {
     Handed& loop = handed;
-    long first = 0, end = 0;
+    long first = 0, end = loop.turns;
     bool more;
-    if (loop.alone) {
-        more = !loop.started && (loop.step > 0 ? loop.lower < loop.upper : loop.lower > loop.upper);
-        first = loop.lower, end = loop.upper;
-    } else if (!loop.started) {
-        more = (loop.guided ? GOMP_loop_guided_start : GOMP_loop_dynamic_start)(
-            loop.lower, loop.upper, loop.step, loop.chunk, &first, &end);
-    } else {
-        more = (loop.guided ? GOMP_loop_guided_next : GOMP_loop_dynamic_next)(&first, &end);
-    }
+    if (loop.alone) more = !loop.started && loop.turns != 0;
+    else if (loop.started) more = (loop.guided ? GOMP_loop_guided_next : GOMP_loop_dynamic_next)(&first, &end);
+    else more = (loop.guided ? GOMP_loop_guided_start : GOMP_loop_dynamic_start)(0, loop.turns, 1, loop.chunk, &first, &end);
     loop.started = true;
     if (!more) {
         if (!loop.alone) GOMP_loop_end_nowait();
         return 0;
     }
-    *lower = (T)first;
-    *upper = (T)(end + (loop.step > 0 ? -1 : 1));
-    *stride = (T)loop.step;
-    *last = loop.step > 0 ? end >= loop.upper : end <= loop.upper;
+    *lower = (T)(loop.base + (uint64_t)first * loop.step);
+    *upper = (T)(loop.base + (uint64_t)(end - 1) * loop.step);
+    *stride = (S)loop.step;
+    *last = end == loop.turns;
     return 1;
 }
 
@@ -181,19 +179,20 @@ SHARE(8, int64_t, int64_t, uint64_t)
 SHARE(8u, uint64_t, int64_t, uint64_t)
 HIDDEN void __kmpc_for_static_fini(void*, int) {}
 
-#define HAND(name, T, S)                                                                                  \
+#define HAND(name, T, S, U)                                                                               \
     HIDDEN void __kmpc_dispatch_init_##name(void*, int, int schedule, T lower, T upper, S step, S chunk)  \
     {                                                                                                     \
-        hand_out(schedule, (long)lower, (long)upper, (long)step, (long)chunk);                            \
+        hand_out<T, S, U>(schedule, lower, upper, step, chunk);                                           \
     }                                                                                                     \
     HIDDEN int __kmpc_dispatch_next_##name(void*, int, int* last, T* lower, T* upper, S* stride)          \
     {                                                                                                     \
-        return next<T>(last, lower, upper, (T*)stride);                                                   \
+        return next<T, S>(last, lower, upper, stride);                                                    \
     }                                                                                                     \
     HIDDEN void __kmpc_dispatch_fini_##name(void*, int) {}
-HAND(4, int32_t, int32_t)
-HAND(4u, uint32_t, int32_t)
-HAND(8, int64_t, int64_t)
+HAND(4, int32_t, int32_t, uint32_t)
+HAND(4u, uint32_t, int32_t, uint32_t)
+HAND(8, int64_t, int64_t, uint64_t)
+HAND(8u, uint64_t, int64_t, uint64_t)
 HIDDEN void __kmpc_dispatch_deinit(void*, int) {}
 
 HIDDEN void __kmpc_barrier(void*, int) { if (!alone) GOMP_barrier(); }

@@ -68,7 +68,7 @@ def chaining() -> int:
 @functools.cache
 def machine() -> Machine | None:
     """Return this machine's; None where there is no driver of CUDA's."""
-    found = native.types()
+    found = native.device_types()
     if found is None or torch.version.hip is not None:
         return None
     from triton import knobs

@@ -12,7 +12,6 @@ import os
 import platform
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -111,7 +110,7 @@ def _triton() -> Iterator[Finding]:
     version = _version("triton")
     if version:
         yield Finding("Triton", "ok", version)
-    elif sys.platform == "linux":
+    elif platform.system() == "Linux":
         mend = "pip install triton, if kernels are to be made for a GPU"
         yield Finding("Triton", "without", "not installed", mend)
     else:

@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean
+.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -44,6 +44,10 @@ models: $(INSTALLED) ## Whole models beside eager and TorchInductor (ARGS="--hel
 
 mutants: $(INSTALLED) ## Mistakes made on purpose in the compiler: which do the tests find (ARGS="--help")
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(ARGS)
+
+compilers: $(INSTALLED) ## The golden kernels with g++, clang and zig, and for other machines
+	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[compiler]'
+	@PYTHONPATH=tests $(BIN)/python -m compilers $(ARGS)
 
 bench-cpu: $(INSTALLED) ## Workloads on the CPU beside eager, TorchInductor and a copy (ARGS="--help")
 	@$(BIN)/python tests/bench/cpu.py $(ARGS)

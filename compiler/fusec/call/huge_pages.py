@@ -121,6 +121,7 @@ def counted() -> tuple[int, int]:
 def _load() -> Pool:
     if this_system().huge_pages() is None:
         raise NotImplementedError("only made for Linux")
+    cpp_build.needs_torchs_library()
     torch_folder = Path(torch.__file__).parent
     # The first line makes another torch another text, so that it has a build of its own.
     text = f"// torch {torch.__version__}\n" + (

@@ -63,6 +63,8 @@ class System:
     # What a built library is called, and where a compiler finds OpenMP's runtime beside torch.
     library = "kernel.so"
     openmp_patterns: tuple[str, ...] = ("libgomp*.so*", "libomp*.so*", "libiomp5*.so*")
+    # Whose C++ library torch is built with.
+    torchs_library = "libstdc++"
     # What the driver of CUDA is called.
     cuda_driver = "libcuda.so.1"
     # Whether a candidate can run in a process forked for it, with untouchable memory around.
@@ -122,6 +124,10 @@ class System:
 
     def link_flags(self) -> tuple[str, ...]:
         """Return flags with which a linker refuses a function that exists nowhere."""
+        return ()
+
+    def runtime_flags(self, runtime: str) -> tuple[str, ...]:
+        """Return flags beside an OpenMP runtime of torch's, so that it is found again."""
         return ()
 
     def torch_flags(self) -> tuple[str, ...]:

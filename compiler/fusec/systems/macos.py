@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import platform
+from pathlib import Path
 from typing import Any, ClassVar
 
 from fusec.systems.face import Processor
@@ -49,9 +50,14 @@ class MacOS(Posix):
 
     name = "macos"
     openmp_patterns = ("libomp*.dylib", "libiomp5*.dylib", "libgomp*.dylib")
+    torchs_library = "libc++"
     _action = _Action
     _told = _SA_SIGINFO
     _si_address = 24
+
+    def runtime_flags(self, runtime: str) -> tuple[str, ...]:
+        """Return flags beside an OpenMP runtime of torch's, which names itself by a search path."""
+        return (f"-Wl,-rpath,{Path(runtime).parent}",)
 
     def python_flags(self) -> tuple[str, ...]:
         """Return link flags for what takes Python's functions from the process that loads it."""

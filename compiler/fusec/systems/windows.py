@@ -42,6 +42,7 @@ class Windows(System):
     name = "windows"
     library = "kernel.dll"
     openmp_patterns = ("libiomp5md.lib", "libomp*.lib")
+    torchs_library = "Microsoft's library"
     cuda_driver = "nvcuda.dll"
 
     # -- libraries ----------------------------------------------------------------------------

@@ -39,6 +39,7 @@ def prepare() -> None:
 
 
 def _load() -> Any:
+    cpp_build.needs_torchs_library()
     torch_folder = Path(torch.__file__).parent
     # The first line makes another torch or Python another text, so that it has a build of its own.
     text = f"// torch {torch.__version__}, {python_name()}\n" + (

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 from pathlib import Path
 
 from fusec.cache import Store, default_store
-from fusec.errors import CompilerNotFound, FusecError
+from fusec.errors import FusecError
 from fusec.targets.cpp.toolchain.build import LIBRARY, Children, build_key, build_missing
-from fusec.targets.cpp.toolchain.compiler import SEARCHED, Compiler, first_line
+from fusec.targets.cpp.toolchain.compiler import (
+    Compiler,
+    executables,
+    first_line,
+    not_found,
+    system_flags,
+)
+from fusec.targets.cpp.toolchain.families import family_of
 from fusec.targets.plain.flags import FLAGS
 
 
@@ -52,14 +58,11 @@ def find_any(chosen: str, path: str) -> Compiler:
     Raises:
         CompilerNotFound: There is none.
     """
-    for name in (chosen,) if chosen else SEARCHED:
-        executable = shutil.which(name, path=path)
-        if executable is not None:
-            return Compiler(executable, first_line(executable), FLAGS)
-    raise CompilerNotFound(
-        f"no C++ compiler is on PATH (looked for {chosen or ', '.join(SEARCHED)})",
-        "install one (Debian: apt install g++), or set CXX to one",
-    )
+    for executable in executables(chosen, path):
+        version = first_line(executable)
+        family = family_of(executable, version)
+        return Compiler(executable, version, (*FLAGS, *system_flags()), family=family.name)
+    raise not_found(chosen)
 
 
 __all__ = ["compile_plain", "find_any"]

@@ -21,7 +21,7 @@ class Plain(LibraryTarget):
     name = "plain"
     title = "plain C++"
     about = "plain C++, one loop nest a kernel, to read and to begin with"
-    export_flags = FLAGS
+    export_flags = (*FLAGS, "-fPIC")
 
     def emit(self, step: Compute, buffers: Mapping[str, Buffer]) -> KernelSource:
         """Write the kernel of a step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -20,11 +21,17 @@ def assembly(text: str) -> str:
     """
     compiler = find_compiler()
     with tempfile.TemporaryDirectory(prefix="fusec-") as folder:
-        Path(folder, "kernel.cpp").write_text(with_helpers(text, "kernel.cpp"))
-        command = [compiler.path, *compiler.flags, "-fopenmp", "-S", "-fverbose-asm"]
-        command += ["kernel.cpp", "-o", "kernel.s"]
+        Path(folder, "kernel.cpp").write_text(
+            compiler.facts.text(with_helpers(text, "kernel.cpp")), encoding="utf-8"
+        )
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+            compiler.assembly_command("kernel.cpp", "kernel.s"),
+            cwd=folder,
+            env={**os.environ, **compiler.environment(folder)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         if done.returncode != 0:
             raise CompileError(parse_diagnostics(done.stderr), done.stderr)

@@ -48,7 +48,9 @@ class Children:
     running: set[subprocess.Popen[str]] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def start(self, command: Sequence[str], folder: str) -> subprocess.Popen[str]:
+    def start(
+        self, command: Sequence[str], folder: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
         """Start a compiler in a process group of its own, with its scratch files in ``folder``."""
         with self.lock:
             if self.stopped:
@@ -56,7 +58,7 @@ class Children:
             process = subprocess.Popen(
                 command,
                 cwd=folder,
-                env={**os.environ, "LC_ALL": "C", "TMPDIR": folder},
+                env={**os.environ, "LC_ALL": "C", "TMPDIR": folder, **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -242,6 +244,18 @@ def build_missing(
     return entry.path(LIBRARY)
 
 
+def needs_torchs_library() -> None:
+    """Refuse to build what is linked with torch where the compiler has another C++ library.
+
+    Raises:
+        NotImplementedError: It has: the two lay out strings and containers in their own ways.
+    """
+    found = find_compiler().library
+    if this_system().torchs_library != found:
+        wanted = this_system().torchs_library
+        raise NotImplementedError(f"torch is built with {wanted}, this compiler brings {found}")
+
+
 def build_key(compiler: Compiler, text: str, extra_flags: Sequence[str] = ()) -> dict[str, Any]:
     """Return all that a built kernel depends on."""
     return {
@@ -250,6 +264,7 @@ def build_key(compiler: Compiler, text: str, extra_flags: Sequence[str] = ()) ->
         "version": compiler.version,
         "flags": [*compiler.flags, *extra_flags],
         "runtime": compiler.runtime,
+        "entry": compiler.entry,
         "machine": machine(),
     }
 
@@ -270,10 +285,10 @@ def compile_text(
     text = with_helpers(text, SOURCE)
     plain = all(name in PLAIN_HEADERS for name in INCLUDE.findall(text))
     with tempfile.TemporaryDirectory(prefix="fusec-") as folder:
-        Path(folder, SOURCE).write_text(text)
+        Path(folder, SOURCE).write_text(compiler.facts.text(text), encoding="utf-8")
         # Names relative to the folder: neither the messages nor the library hold its path.
         command = compiler.command(SOURCE, LIBRARY, *extra_flags, plain=plain)
-        process = children.start(command, folder)
+        process = children.start(command, folder, compiler.environment(folder))
         try:
             output, _ = process.communicate(timeout=time_limit)
         except subprocess.TimeoutExpired:

@@ -2,14 +2,16 @@
 
 OpenMP.  A kernel has to run on the OpenMP runtime that torch runs on: a second one would bring
 a second team of threads and would not follow ``torch.set_num_threads``.  Wheels of torch bring
-their own ``libgomp``, at times under a name of its own (``libgomp-a34b3233.so.1``).  So that
-very file is what a kernel is linked with, in place of the compiler's own: the kernel then asks
-the loader for the library by the name under which torch has already loaded it.  Where torch
-brings none, it uses the system's, and so does the compiler.
+their own runtime: for Linux ``libgomp``, at times under a name of its own
+(``libgomp-a34b3233.so.1``), for macOS LLVM's ``libomp``, for Windows Intel's.  So that very file
+is what a kernel is linked with, in place of the compiler's own: the kernel then asks the loader
+for the library by the name under which torch has already loaded it.  Where torch brings none, it
+uses the system's, and so does the compiler.
 
-clang emits calls that only LLVM's runtime (``libomp``) answers, so with clang a kernel has
-threads of its own beside torch's; how many is what the caller passes as ``threads``.  Where
-clang has no ``libomp`` either, it is not usable and the search goes on.
+g++ calls libgomp's functions, and clang LLVM's.  Where clang meets torch's libgomp,
+``openmp/entry.cpp`` goes into the kernel, which answers clang's calls with libgomp's.  Where that
+cannot be linked, clang's own runtime is tried: its threads are beside torch's, and how many there
+are is what the caller passes as ``threads``.
 """
 
 from __future__ import annotations
@@ -30,55 +32,59 @@ from fusec.cache import default_store
 from fusec.errors import CompilerNotFound
 from fusec.machine import features, this_machine
 from fusec.systems import this_system
+from fusec.targets.cpp.toolchain.families import FAMILIES, Family, family_of, is_zig
 
 SEARCHED = ("g++", "clang++", "c++")
-# None of the floating-point flags changes a result. The first two say that nobody reads errno
-# or the exception flags, which is what lets a compiler turn a condition into a select; the
-# third keeps it from fusing a product and a sum that eager rounds twice.
-BASE_FLAGS = (
-    "-std=c++17",
-    "-O3",
-    # What the emitter calls a vector loop has passed its own judgement.
-    "-fvect-cost-model=unlimited",
-    # It moves casts of a select's constants into its branches, which then stay branches.
-    "-fno-tree-pre",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffp-contract=off",
-    "-fPIC",
-    "-shared",
-)
+BUNDLED = "pip install 'fuselab[compiler]'"
 # A kernel that includes nothing else needs nothing of the C++ library, and linking without it
 # saves a fifth of a small build.
 PLAIN_HEADERS = frozenset({"stdint.h", "stddef.h", "omp.h"})
-PROBE_SECONDS = 30.0
+# zig builds parts of the C library first, once a machine.
+PROBE_SECONDS = 120.0
 PROBE_TEXT = """\
 #include <stdint.h>
-extern "C" int64_t probe(const int64_t* x, int64_t n)
+extern "C" int64_t probe(const int64_t* x, int64_t n, int64_t threads)
 {
     int64_t sum = 0;
-#pragma omp parallel for simd reduction(+ : sum)
+#pragma omp parallel for simd reduction(+ : sum) num_threads(threads)
     for (int64_t i = 0; i < n; i++) sum += x[i];
     return sum;
 }
 """
+ENTRY = "openmp.o"
+_OPENMP = Path(__file__).with_name("openmp")
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler that was tried and works.
+    """A C++ compiler that was tried and works, with all that building depends on.
 
     Attributes:
         path: The executable.
         version: The first line of ``--version``.
         flags: What kernels are compiled with.
         runtime: The OpenMP runtime that torch brings, to link with, if it brings one.
+        family: ``gcc``, ``clang``, ``apple`` or ``zig``.
+        entry: The object that answers this compiler's calls of OpenMP with the runtime's, where
+            that is another's; empty where it needs none.
     """
 
     path: str
     version: str
     flags: tuple[str, ...]
     runtime: str = ""
+    family: str = "gcc"
+    entry: str = ""
+
+    @property
+    def facts(self) -> Family:
+        """What its family is like."""
+        return FAMILIES[self.family]
+
+    @property
+    def library(self) -> str:
+        """Whose C++ library it builds for: ``libstdc++`` or ``libc++``."""
+        return self.facts.library or ("libstdc++" if this_system().name == "linux" else "libc++")
 
     def command(self, source: str, output: str, *extra: str, plain: bool = False) -> list[str]:
         """Return the command that builds one file into a shared object.
@@ -86,23 +92,63 @@ class Compiler:
         Args:
             source: The file to compile.
             output: The shared object to write.
-            extra: Flags after the usual ones, so that they win.
+            extra: Flags after the usual ones, so that they win; g++'s, which are translated.
             plain: Whether the file needs nothing of the C++ library.
         """
-        command = [self.path, *self.flags, *extra, "-x", "c++", source, "-x", "none", "-o", output]
+        system, family = this_system(), self.facts
+        command = [self.path, *(family.plain if plain else family.full)]
+        command += ["-x", "c++", source, "-x", "none", "-o", output]
+        # Objects come before the libraries that they need, and flags of libraries after both.
+        command += [self.entry] if self.entry else []
         # A function that exists nowhere is an error now, not when the kernel is loaded.
-        command += this_system().link_flags()
-        command += [self.runtime] if self.runtime else []
-        if self.runtime and this_system().name == "linux":
+        command += system.link_flags()
+        for flag in (*self.flags, *extra):
+            command += family.translate(flag)
+        command += [self.runtime, *system.runtime_flags(self.runtime)] if self.runtime else []
+        if self.runtime and system.name == "linux" and family.name != "zig":
             # Named one by one, so that the compiler's own libgomp is not among them.
             # what includes nothing of the library cannot throw; a lambda alone would ask for it
             command += ["-nodefaultlibs", "-fno-exceptions" if plain else "-lstdc++"]
             command += ["-lm", "-lc", "-lgcc_s", "-lgcc"]
+        elif plain:
+            command += ["-fno-exceptions"]
         return command
+
+    def assembly_command(self, source: str, output: str) -> list[str]:
+        """Return the command that turns one file into assembly."""
+        family = self.facts
+        command = [self.path, *family.full]
+        for flag in self.flags:
+            command += () if flag == "-shared" else family.translate(flag)
+        return [*command, "-S", "-fverbose-asm", "-x", "c++", source, "-o", output]
+
+    def object_command(self, source: str, output: str) -> list[str]:
+        """Return the command that compiles one file of ours that is linked with every kernel."""
+        family = self.facts
+        flags = ["-std=c++17", "-O2", *system_flags(), "-fno-exceptions", "-c"]
+        return [self.path, *family.plain, *flags, "-x", "c++", source, "-o", output]
+
+    def environment(self, folder: str) -> dict[str, str]:
+        """Return what its environment has beside this process's.
+
+        Args:
+            folder: Where it may leave what nobody needs afterwards.
+        """
+        if self.family != "zig":
+            return {}
+        kept = default_store().folder / ".zig"
+        return {"ZIG_LOCAL_CACHE_DIR": folder, "ZIG_GLOBAL_CACHE_DIR": str(kept)}
+
+
+def system_flags() -> tuple[str, ...]:
+    """Return flags of this system."""
+    return ("-fPIC",) if this_system().name != "windows" else ()
 
 
 def find_compiler() -> Compiler:
-    """Return the C++ compiler to use: the one ``CXX`` names, else the first found on PATH.
+    """Return the C++ compiler to use: the one ``CXX`` names, else the first found.
+
+    It is looked for on PATH, and then in ``ziglang``, which ``fuselab[compiler]`` brings.
 
     Raises:
         CompilerNotFound: There is none, or none can build a small OpenMP kernel.
@@ -114,30 +160,67 @@ def find_compiler() -> Compiler:
     return replace(found, flags=(*found.flags, poison.FLAG)) if poison.is_on() else found
 
 
-@functools.lru_cache(maxsize=8)
-def _find_compiler(chosen: str, path: str, march: tuple[str, ...]) -> Compiler:
-    problems = []
-    for name in (chosen,) if chosen else SEARCHED:
-        executable = shutil.which(name, path=path)
-        if executable is not None:
-            compiler = probe(executable, march)
-            if compiler is not None:
-                return compiler
-            problems.append(executable)
-    if problems:
-        raise CompilerNotFound(
-            f"{', '.join(problems)} cannot build an OpenMP kernel",
-            "install g++, or set CXX to a C++ compiler with OpenMP",
-        )
+def executables(chosen: str, path: str) -> list[str]:
+    """Return the compilers that are there, the one to try first before the others.
+
+    Args:
+        chosen: What ``CXX`` says.
+        path: Where to look.
+    """
+    found = (shutil.which(name, path=path) for name in ((chosen,) if chosen else SEARCHED))
+    here = [executable for executable in found if executable is not None]
+    if not chosen and (bundled := bundled_compiler()):
+        here.append(bundled)
+    return here
+
+
+def bundled_compiler() -> str:
+    """Return the compiler in the package ``ziglang``; empty where that is not installed."""
+    try:
+        spec = importlib.util.find_spec("ziglang")
+    except (ImportError, ValueError):
+        return ""
+    if spec is None or spec.origin is None:
+        return ""
+    for name in ("zig", "zig.exe"):
+        executable = Path(spec.origin).with_name(name)
+        if os.access(executable, os.X_OK):
+            return str(executable)
+    return ""
+
+
+def not_found(chosen: str) -> CompilerNotFound:
+    """Return the error for a machine on which there is no compiler.
+
+    Args:
+        chosen: What ``CXX`` says.
+    """
     if chosen:
-        raise CompilerNotFound(
+        return CompilerNotFound(
             f"CXX is {chosen!r}, which is not an executable on PATH",
             "set CXX to a C++ compiler, or unset it to search for one",
         )
-    raise CompilerNotFound(
+    return CompilerNotFound(
         f"no C++ compiler is on PATH (looked for {', '.join(SEARCHED)})",
-        "install one (Debian: apt install g++; Fedora: dnf install gcc-c++), or set CXX to one",
+        f"{BUNDLED} brings one, or install one "
+        "(Debian: apt install g++; Fedora: dnf install gcc-c++), or set CXX to one",
     )
+
+
+@functools.lru_cache(maxsize=8)
+def _find_compiler(chosen: str, path: str, march: tuple[str, ...]) -> Compiler:
+    problems = executables(chosen, path)
+    for executable in problems:
+        compiler = probe(executable, march)
+        if compiler is not None:
+            return compiler
+    if problems:
+        raise CompilerNotFound(
+            f"{', '.join(problems)} cannot build an OpenMP kernel",
+            f"{BUNDLED} brings a compiler, or install g++, "
+            "or set CXX to a C++ compiler with OpenMP",
+        )
+    raise not_found(chosen)
 
 
 def probe(executable: str, march: tuple[str, ...] = ()) -> Compiler | None:
@@ -148,7 +231,8 @@ def probe(executable: str, march: tuple[str, ...] = ()) -> Compiler | None:
     status = Path(executable).stat()
     runtime = str(openmp_library() or "")
     version = first_line(executable)
-    choices = flag_choices("clang" in version, march)
+    family = family_of(executable, version)
+    choices = flag_choices(family, march)
     key = {
         "version": version,
         "executable": str(Path(executable).resolve()),
@@ -157,33 +241,63 @@ def probe(executable: str, march: tuple[str, ...] = ()) -> Compiler | None:
         "machine": machine(),
         "runtime": runtime,
         "choices": [list(flags) for flags in choices],
+        "entry": hashlib.sha256((_OPENMP / "entry.cpp").read_bytes()).hexdigest(),
     }
     store = default_store()
     entry = store.get("compiler", key)
     if entry is not None:
         found = json.loads(entry.read_bytes("compiler.json"))
-        return Compiler(executable, version, tuple(found["flags"]), found["runtime"])
-    # torch's runtime first; the compiler's own (LLVM's, for clang) where that does not link.
-    for library in dict.fromkeys((runtime, "")):
-        for flags in choices:
-            compiler = Compiler(executable, version, flags, library)
-            if builds(compiler):
-                record = {"flags": list(flags), "runtime": library}
-                store.put("compiler", key, {"compiler.json": json.dumps(record).encode()})
-                return compiler
+        return Compiler(
+            executable,
+            version,
+            tuple(found["flags"]),
+            found["runtime"],
+            family.name,
+            str(entry.path(ENTRY)) if ENTRY in entry.files else "",
+        )
+    with tempfile.TemporaryDirectory(prefix="fusec-") as folder:
+        # torch's runtime first; the compiler's own (LLVM's, for clang) where that does not link.
+        for library in dict.fromkeys((runtime, "")):
+            made = Compiler(executable, version, (), library, family.name)
+            if family.calls == "kmp" and "libgomp" in Path(library).name:
+                made = replace(made, entry=build_entry(made, folder))
+                if not made.entry:
+                    continue
+            for flags in choices:
+                compiler = replace(made, flags=flags)
+                if builds(compiler):
+                    return _remember(key, compiler)
     return None
 
 
-def flag_choices(clang: bool, march: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+def _remember(key: dict[str, object], compiler: Compiler) -> Compiler:
+    """Keep what worked in the store, and return it as it is kept."""
+    record = {"flags": list(compiler.flags), "runtime": compiler.runtime}
+    files: dict[str, bytes | Path] = {"compiler.json": json.dumps(record).encode()}
+    if compiler.entry:
+        files[ENTRY] = Path(compiler.entry)
+    kept = default_store().put("compiler", key, files)
+    return replace(compiler, entry=str(kept.path(ENTRY)) if compiler.entry else "")
+
+
+def build_entry(compiler: Compiler, folder: str) -> str:
+    """Compile what answers clang's calls of OpenMP; return the object, empty if that fails."""
+    made = str(Path(folder, ENTRY))
+    command = compiler.object_command(str(_OPENMP / "entry.cpp"), made)
+    return made if runs(command, compiler, folder) and Path(made).exists() else ""
+
+
+def flag_choices(family: Family, march: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     """Return the sets of flags to try, best first: not every compiler knows ``native``.
 
     Args:
-        clang: Whether it is clang.
+        family: What the compiler is like.
         march: What says which processor it is, where that is not ``native``.
     """
-    # Where two conditions follow each other, as in a clamp, g++ would make one out of them
-    # that takes longer as vector code: a tenth of a logarithm.
-    openmp = (*BASE_FLAGS, "-fopenmp", *([] if clang else ["-fno-thread-jumps"]))
+    openmp = (*family.flags, *system_flags(), *family.openmp)
+    if family.calls == "kmp":
+        # after the compiler's own headers: it may have come without omp.h
+        openmp = (*openmp, "-idirafter", str(_OPENMP))
     if march:
         return [(*openmp, *march)]
     choices = [(*openmp, "-march=native"), (*openmp, "-mcpu=native"), openmp]
@@ -197,28 +311,36 @@ def builds(compiler: Compiler) -> bool:
     with tempfile.TemporaryDirectory(prefix="fusec-") as folder:
         Path(folder, "probe.cpp").write_text(PROBE_TEXT)
         command = compiler.command("probe.cpp", "probe.so", plain=True)
-        try:
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, timeout=PROBE_SECONDS, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return False
-        return done.returncode == 0 and Path(folder, "probe.so").exists()
+        return runs(command, compiler, folder) and Path(folder, "probe.so").exists()
 
 
-def first_line(executable: str) -> str:
-    """Return the first line of what a compiler says of its version; empty if it says nothing."""
+def runs(command: list[str], compiler: Compiler, folder: str) -> bool:
+    """Run a compiler in a folder and say whether it ended well."""
     try:
         done = subprocess.run(
-            [executable, "--version"],
+            command,
+            cwd=folder,
+            env={**os.environ, **compiler.environment(folder)},
             capture_output=True,
-            text=True,
             timeout=PROBE_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def first_line(executable: str) -> str:
+    """Return the first line of what a compiler says of its version; empty if it says nothing."""
+    command = [executable, "version"] if is_zig(executable) else [executable, "--version"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.partition("\n")[0].strip()
+    line = done.stdout.partition("\n")[0].strip()
+    return f"zig {line}" if is_zig(executable) and line else line
 
 
 @functools.cache

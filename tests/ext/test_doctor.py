@@ -1,0 +1,88 @@
+"""``python -m fuselab doctor`` says what a machine lacks, also where nothing is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuselab import doctor
+from fuselab.__main__ import main
+from support.paths import ROOT
+
+
+def by_part(findings: list[doctor.Finding]) -> dict[str, doctor.Finding]:
+    return {each.part: each for each in reversed(findings)}
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    paths = [str(ROOT / "compiler"), str(ROOT / "ext")]
+    return subprocess.run(
+        [sys.executable, *arguments, "-m", "fuselab", "doctor", "--json"],
+        env={"PYTHONPATH": os.pathsep.join(paths), **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_a_machine_that_has_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert said.endswith("Fused cells run here.\n")
+    for part in ("torch", "compiler", "OpenMP", "processor", "GPU", "Jupyter", "cache"):
+        assert part in said
+    assert main(["doctor", "--json"]) == 0
+    assert {each["state"] for each in json.loads(capsys.readouterr().out)} <= {"ok", "without"}
+
+
+def test_without_packages(tmp_path: Path) -> None:
+    """Python alone: neither torch nor Jupyter."""
+    done = run("-S", PATH="/nowhere", HOME=str(tmp_path))
+    assert done.returncode == 1, done.stderr
+    found = {each["part"]: each for each in json.loads(done.stdout)}
+    assert found["torch"]["state"] == "lack"
+    assert "pip install" in found["torch"]["mend"]
+    assert found["compiler"]["state"] == "without"
+    assert found["notebook"]["mend"] == "pip install fuselab"
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "")
+    monkeypatch.setattr("fusec.targets.cpp.toolchain.compiler.bundled_compiler", lambda: "")
+    found = by_part(doctor.examine())
+    assert found["compiler"].state == "lack"
+    assert "fuselab[compiler]" in found["compiler"].mend
+    assert "OpenMP" not in found
+
+
+def test_a_cache_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "file"))
+    found = by_part(doctor.examine())["cache"]
+    assert found.state == "lack"
+    assert "FUSEC_CACHE_DIR" in found.mend
+
+
+def test_what_fails_to_be_looked_at_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks() -> None:
+        raise RuntimeError("the driver is gone\nand more")
+
+    monkeypatch.setattr(doctor, "_PARTS", (("GPU", breaks),))
+    (found,) = doctor.examine()
+    assert found == doctor.Finding("GPU", "lack", "RuntimeError: the driver is gone")
+    assert "1 thing lacks" in doctor.report([found])
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"),
+    [("2.10.0", False), ("2.11.0+cpu", True), ("2.15.1", True), ("2.16.0a0", False)],
+)
+def test_versions(version: str, fits: bool) -> None:
+    assert doctor._is_within(version, ">=2.11,<2.16") is fits

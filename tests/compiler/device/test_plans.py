@@ -619,8 +619,17 @@ def launch_by_chance(x: Any, out: Any) -> None:
     kernel_of_file[(torch.randint(0, 4, ()),)](x, out)
 
 
+def launch_by_alignment(x: Any, out: Any) -> None:
+    kernel_of_file[(1,)](x, out, aligned=x.data_ptr() % 16 == 0)
+
+
+def launch_by_less(x: Any, out: Any) -> None:
+    kernel_of_file[(1,)](x, out, aligned=x.data_ptr() % 4 == 0)
+
+
 def test_a_launch_that_only_launches_is_known_by_its_text() -> None:
     assert only_launches(launch_plainly)
+    assert only_launches(launch_by_alignment), "plans are told apart by it"
 
 
 @pytest.mark.parametrize(
@@ -629,6 +638,7 @@ def test_a_launch_that_only_launches_is_known_by_its_text() -> None:
         launch_after_zeroing,
         launch_with_zeros,
         launch_by_address,
+        launch_by_less,
         launch_with_state,
         launch_in_a_loop,
         launch_by_chance,

@@ -10,7 +10,10 @@ import torch
 import torch.nn.functional as F
 
 import fusec
+from fusec.ir.index import Symbol
+from fusec.ir.node import const
 from fusec.targets.triton.emit import emit_triton
+from fusec.targets.triton.rewrite.word_operands import Words, order_of
 from fusec.tunables import read_tunables
 from support.few_bits import FP8, UNPACKED, gated, in_turns, quantize
 from support.triton_bodies import sum_all
@@ -108,6 +111,107 @@ def test_weights_of_eight_bits(dtype: torch.dtype) -> None:
     (kernel,) = compiled.kernels.values()
     name = "half_of_signed_byte(" if dtype == HALF else "float_of_signed_byte("
     assert name in kernel.source
+
+
+def down_columns(q: torch.Tensor) -> torch.Tensor:
+    """Eight numbers down a column, as GPTQ packs them; the matrix lies the other way round."""
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32)
+    return ((q[:, None, :] >> shifts[None, :, None]) & 15).reshape(-1, q.shape[1]).t()
+
+
+def along_rows(q: torch.Tensor) -> torch.Tensor:
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32)
+    return ((q[..., None] >> shifts) & 15).reshape(q.shape[0], -1)
+
+
+@pytest.mark.parametrize("dtype", [HALF, BF16], ids=str)
+@pytest.mark.parametrize("unpack", [down_columns, along_rows], ids=lambda f: f.__name__)
+def test_numbers_in_words(unpack: Callable[..., Any], dtype: torch.dtype) -> None:
+    def product(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return x @ scaled(unpack(q), s).t()
+
+    torch.manual_seed(0)
+    shape = (32, 132) if unpack is down_columns else (132, 32)
+    q = torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int32)
+    s = (torch.rand(132, 4) * 2 - 1).to(dtype)
+    compiled = fusec.compile(product, target="triton", matmul="template")
+    for part in range(4):  # each element of the identity takes one weight, and adds zeros
+        x = torch.eye(256, dtype=dtype)[64 * part : 64 * part + 64]
+        assert torch.equal(compiled(x, q, s), product(x, q, s))
+    source = "".join(each.source for each in compiled.kernels.values())
+    helper = "halves_of_nibbles(q" if dtype == HALF else "bfloats_of_nibbles(q"
+    assert helper in source, source
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [0, 1, 2, 3, 4, 5, 6, 7],
+        [1, 0, 3, 2, 5, 4, 7, 6],
+        [7, 6, 5, 4, 3, 2, 1, 0],
+        [0, 4, 1, 5, 2, 6, 3, 7],  # AWQ's
+        [3, 2, 1, 0],
+    ],
+    ids=str,
+)
+def test_rows_are_laid_in_the_order_of_the_words(numbers: list[int]) -> None:
+    found = order_of(numbers)
+    assert found is not None
+    order, flip = found
+    count, step, inner = len(numbers), 128, 128 // (4 * len(numbers))
+    words = Words(const(0, F32), Symbol("word"), count, order, None, {})
+    text = words.reordered("x", "1", "step").replace("tl.", "torch.")
+    laid = eval(text, {"torch": torch, "x": torch.arange(step)[None], "step": step}).flatten()
+    half = count.bit_length() - 2  # bits of a number's place, but for the highest
+    expected = []
+    for word in range(inner):
+        for low in range(1 << half):
+            for thread in range(4):
+                for pair in range(2):
+                    number = (pair << half | low) ^ flip
+                    expected.append((thread * inner + word) * count + numbers.index(number))
+    assert laid.tolist() == expected
+
+
+def test_other_orders_are_not_read_as_words() -> None:
+    assert order_of([0, 1, 2, 3, 4, 5, 7, 6]) is None
+    assert order_of([0, 0, 1, 1]) is None
+
+
+def test_bytes_that_begin_anywhere() -> None:
+    x, (q, s, _) = torch.randn(3, 256).to(HALF), packed(130, 256, HALF)
+
+    def product(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return x @ scaled(in_turns(q), s).t()
+
+    compiled = fusec.compile(product, target="triton", matmul="template")
+    wanted = compiled(x, q, s)
+    for begin in (1, 2, 4):
+        moved = torch.empty(q.numel() + begin, dtype=torch.uint8)[begin:].view(q.shape).copy_(q)
+        assert moved.data_ptr() % 16
+        assert torch.equal(compiled(x, moved, s), wanted)
+    assert compiled.kernels.popitem()[1].source.count(" = words_at(q_ptr") == 1
+
+
+def test_numbers_whose_words_begin_elsewhere_are_read_by_bytes() -> None:
+    """Rows of 33 bytes; and signed numbers of four bits, which no word is masked for."""
+
+    def odd(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return x @ scaled(in_turns(q[:, 1:]), s).t()
+
+    def signed(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        w = torch.stack([(q << 4) >> 4, q >> 4], -1).reshape(q.shape[0], -1).to(s.dtype)
+        return x @ (w.reshape(q.shape[0], -1, GROUP) * s[:, :, None]).reshape(w.shape).t()
+
+    x, s = torch.randn(3, 256).to(HALF), torch.rand(130, 4).to(HALF)
+    for function, q in (
+        (odd, torch.randint(0, 256, (130, 129), dtype=torch.uint8)),
+        (signed, torch.randint(-128, 128, (130, 128), dtype=torch.int8)),
+    ):
+        compiled = fusec.compile(function, target="triton", matmul="template")
+        exact = function(x.double(), q, s.double())
+        assert (compiled(x, q, s).double() - exact).abs().max() <= 0.01 * exact.abs().max()
+        assert "words_at(" not in compiled.kernels.popitem()[1].source
 
 
 def test_groups_that_no_step_lies_in() -> None:

@@ -240,7 +240,7 @@ def _word_of(
         read = load(words.name, index, torch.int32)  # type: ignore[assignment]
     elif itemsize != 4 or any(steps) or not base.is_affine_in(word):
         return None
-    order = _order([place // width for place in places])
+    order = order_of([place // width for place in places])
     return None if order is None else (read, *order, views)
 
 
@@ -259,7 +259,7 @@ def _view(base: Expr, buffer: Buffer, name: str) -> tuple[Buffer, tuple[Expr]] |
     return words, (index,)
 
 
-def _order(numbers: list[int]) -> tuple[tuple[int, ...], int] | None:
+def order_of(numbers: list[int]) -> tuple[tuple[int, ...], int] | None:
     """Return which bit of an element's place is which of its place in the word, and what flips.
 
     None where the order is not made of such exchanges.
@@ -316,4 +316,4 @@ def _constant(node: Node) -> int | None:
     return node.expr.constant if isinstance(node, IndexValue) else None
 
 
-__all__ = ["OF_WORDS", "READ", "Words", "as_words"]
+__all__ = ["OF_WORDS", "READ", "Words", "as_words", "order_of"]

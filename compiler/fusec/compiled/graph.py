@@ -23,6 +23,7 @@ from fusec.devices import is_gpu
 from fusec.errors import FusecError
 from fusec.ir.interpret import run_body, size_values
 from fusec.kernel import Kernel, Runnable, simulation
+from fusec.memory.readable import has_tangent
 from fusec.memory.strided import clone_strided
 from fusec.random import SameNumbers
 from fusec.report import (
@@ -45,10 +46,6 @@ from fusec.verify.inputs import fresh_inputs
 
 if TYPE_CHECKING:
     from fusec.verify.trials import KeptTrials
-
-
-def _has_tangent(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None
 
 
 def _forward(call: Callable[..., object], inputs: Sequence[Any]) -> Callable[[], object]:
@@ -141,9 +138,13 @@ class CompiledGraph:
             self._last_inputs = inputs
             self._gradients = torch.is_grad_enabled()
         assert self.compiled is not None
-        if forward_ad._current_level >= 0 and any(_has_tangent(value) for value in inputs):
-            return run_eagerly(self.eager)(*inputs)  # kernels would leave the tangents behind
+        if forward_ad._current_level >= 0 and any(map(has_tangent, inputs)):
+            return self.run_captured(*inputs)  # kernels would leave the tangents behind
         return self.compiled(*inputs)
+
+    def run_captured(self, *inputs: Any) -> Any:
+        """Run the captured graph by torch's own functions, as it was written."""
+        return run_eagerly(self.eager)(*inputs)
 
     def run_in_eager(self, reason: str) -> None:
         """Run the captured graph by torch's own functions; what raises leaves torch's state alone.
@@ -584,7 +585,7 @@ class CompiledGraph:
         progress: Callable[[TuningRun], None] | None,
         stop: threading.Event | None,
     ) -> TuningRun:
-        """Search a kernel's tunables on the inputs of the last call; see ``fusec.tune``."""
+        """Search a kernel's plans and tunables on the inputs of the last call; see ``tune``."""
         from fusec.tune.run import tune_in_graph
 
         with self.lock:

@@ -11,8 +11,6 @@ import importlib
 import json
 import mmap
 import os
-import resource
-import signal
 import socket
 import sys
 import time
@@ -24,12 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from fusec.systems import this_system
 from fusec.target_api.base import Candidate
 from fusec.verify import faults
-from fusec.verify.guard import GUARD, Area, libc
+from fusec.verify.guard import GUARD, Area
 from fusec.verify.protocol import Message, poison_byte, receive
 
-_PR_SET_PDEATHSIG = 1
 _ADDRESS_SPACE_SLACK = 4 << 30
 _OUTPUT_LIMIT = 1 << 20
 
@@ -81,20 +79,17 @@ class Operand:
 
 def restrict(body: Message) -> None:
     """Set the limits that hold whatever the kernel does."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     cases = body["cases"]
-    seconds = int(body["timeout"] * len(cases) * body["threads"]) + 2
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    # Enough for what a run needs; a kernel that allocates without end stops there.
-    with open("/proc/self/statm") as statm:
-        now = int(statm.read().split()[0]) * mmap.PAGESIZE
     data = max(sum(a["nbytes"] + 2 * GUARD for a in case["arguments"]) for case in cases)
-    limit = now + 3 * data + _ADDRESS_SPACE_SLACK
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    # What it prints goes to a memory file.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_OUTPUT_LIMIT, _OUTPUT_LIMIT))
+    this_system().limit(
+        seconds=int(body["timeout"] * len(cases) * body["threads"]) + 2,
+        # Enough for what a run needs; a kernel that allocates without end stops there.
+        memory=3 * data + _ADDRESS_SPACE_SLACK,
+        # What it prints goes to a memory file.
+        written=_OUTPUT_LIMIT,
+    )
     # An ordinary ^C is the notebook's business.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    this_system().ignore_interrupts()
 
 
 class InArea:
@@ -121,7 +116,7 @@ class InArea:
 def run(place: tuple[int, int], data_file: int, result_file: int, report: int) -> None:
     """Run the candidate on all cases, as often as the request's body asks, and report."""
     start, length = place
-    with mmap.mmap(data_file, start + length, mmap.MAP_SHARED, mmap.PROT_READ) as data:
+    with mmap.mmap(data_file, start + length, access=mmap.ACCESS_READ) as data:
         body = json.loads(data[start : start + length])
         restrict(body)
         faults.install(report)
@@ -228,7 +223,7 @@ def _write_results(
     operands: Sequence[Operand], areas: Sequence[Area], result_file: int, part: int, size: int
 ) -> None:
     # Mapped only now: while the kernel ran, there was nothing here that it could have hit.
-    with mmap.mmap(result_file, size, mmap.MAP_SHARED, offset=part) as results:
+    with mmap.mmap(result_file, size, offset=part) as results:
         for operand, area in zip(operands, areas, strict=True):
             if operand.result >= 0 and area.nbytes:
                 results[operand.result : operand.result + area.nbytes] = area.bytes_view()
@@ -238,7 +233,7 @@ def _first_difference(area: Area, address: int) -> int:
     block = 1 << 20
     for start in range(0, area.nbytes, block):
         size = min(block, area.nbytes - start)
-        if libc.memcmp(area.start + start, address + start, size):
+        if not this_system().same_bytes(area.start + start, address + start, size):
             mine = np.frombuffer(ctypes.string_at(area.start + start, size), dtype=np.uint8)
             other = np.frombuffer(ctypes.string_at(address + start, size), dtype=np.uint8)
             return start + int(np.argmax(mine != other))
@@ -291,7 +286,7 @@ def main(sock: socket.socket, report: int, log: int, parent: int) -> None:
     """Be the child: wait for a request, restrict, run, report, and never return."""
     status = 70
     try:
-        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        this_system().end_with_parent()
         if os.getppid() == parent:
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0)

@@ -19,6 +19,7 @@ import sys
 import time
 from dataclasses import dataclass
 
+from fusec.systems import this_system
 from fusec.verify.protocol import Message, receive, send
 
 # How often to look whether the parent is still there; closing the socket is the usual sign.
@@ -47,9 +48,9 @@ class Spare:
         """Fork one; ``others`` are this process's own sockets."""
         from fusec.verify import child
 
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine, theirs = this_system().message_pair()
         reading, writing = os.pipe()
-        log = os.memfd_create("fusec-log", 0)
+        log = this_system().memory_file("fusec-log")
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -179,7 +180,7 @@ def _lines(buffer: bytes) -> list[Message]:
 
 def main(descriptor: int) -> None:
     """Import what candidates need, say so, and serve."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    this_system().ignore_interrupts()
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
     import numpy  # noqa: F401

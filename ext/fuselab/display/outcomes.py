@@ -7,6 +7,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from fusec.report import Trial, TuningRun, Verdict
@@ -177,7 +178,7 @@ class TuningOutcome:
         if run.best is None:
             return f"{note}: none ran, nothing has changed"
         best = run.trials[run.best]
-        note += f"; in use: {_config(best)}"
+        note += f"; in use: {best}"
         if best.timing is not None:
             note += f" with {words.duration(best.timing.median)}"
             if said := noise.gain(run)[1]:
@@ -198,7 +199,7 @@ class TuningOutcome:
             rows.append(
                 {
                     "rank": rank,
-                    "config": _config(trial),
+                    "config": str(trial),
                     "time": time,
                     "quartiles": quartiles.rstrip(")"),
                     "remark": ", ".join(marks),
@@ -210,7 +211,7 @@ class TuningOutcome:
             rows.append(
                 {
                     "rank": "–",
-                    "config": _config(trial),
+                    "config": str(trial),
                     "time": "failed" if trial.error else "left out",
                     "quartiles": "",
                     "remark": (trial.error or trial.note).partition("\n")[0],
@@ -233,8 +234,10 @@ class TuningOutcome:
         lines = [f"{self.name}: {self.note()}"]
         lines += [f"  {line}" for line in render.columns(table)] if rows else []
         effects = effect_rows(self.run)
+        lines += [f"  {reason}" for reason in self.run.plan_reasons()]
         lines += [f"  {name} matters {ratio}: {text}" for name, text, ratio in effects]
         html = render.tuning_html(self.run, rows, self.note())
+        html += "".join(f"<div>{escape(reason)}</div>" for reason in self.run.plan_reasons())
         html += static_table(("tunable", "best time with each value", "range"), effects, 2)
         bundle: dict[str, Any] = {"text/plain": "\n".join(lines)}
         if self.run.best is not None:
@@ -258,11 +261,7 @@ def trial_line(run: TuningRun) -> str:
     mark = "  <- best so far" if run.best == len(run.trials) - 1 else ""
     left = left_words(run)
     place = noise.progress(run) + (f", {left}" if left else "")
-    return f"{run.kernel} [{place}] {_config(trial)}: {time}{mark}"
-
-
-def _config(trial: Trial) -> str:
-    return " ".join(f"{name}={value}" for name, value in trial.values) or "as generated"
+    return f"{run.kernel} [{place}] {trial}: {time}{mark}"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from typing import Any
 from IPython.core.completer import SimpleCompletion, completion_matcher
 
 _known: weakref.WeakSet[Any] = weakref.WeakSet()
-_OURS = re.compile(r"\s*%%?(?:fuse|kernel)\w*\s")
+_OURS = re.compile(r"\s*%%?((?:fuse|kernel|predict)\w*)\s")
+_CLASSES = ("FuseMagics", "PredictMagics")  # where they are
 _KERNELS = frozenset({"kernel", "fuse_revert", "fuse_export", "fuse_compare"})
 _CELLS = frozenset({"fuse_report", "fuse_kernels", "fuse_compare"})
 _ASSIGNED = re.compile(r"^([A-Za-z_]\w*)[^\S\n]*(?::[^=\n]+)?=(?!=)", re.MULTILINE)
@@ -31,8 +32,11 @@ def register(shell: Any) -> None:
     @completion_matcher(identifier="fuselab", priority=_FIRST, api_version=2)
     def match(context: Any) -> dict[str, Any]:
         line = context.line_with_cursor[: _column(context)]
-        magics = shell.magics_manager.registry.get("FuseMagics")
-        if magics is None or not _OURS.match(line):
+        head = _OURS.match(line)
+        known = shell.magics_manager.registry
+        owners = [known.get(name) for name in _CLASSES] if head else []
+        magics = next((each for each in owners if head and hasattr(each, head[1])), None)
+        if magics is None:
             return {"completions": [], "suppress": False}
         symbol = "" if line[-1:].isspace() else line.split()[-1]
         found = completions(magics, line, symbol, context.full_text)
@@ -58,7 +62,7 @@ def completions(magics: Any, line: str, symbol: str, cell: str = "") -> list[str
     """Return what may stand at the end of a line.
 
     Args:
-        magics: ``FuseMagics``.
+        magics: ``FuseMagics``, or ``PredictMagics`` for what that has.
         line: All of it, up to the cursor.
         symbol: The word that the cursor is in.
         cell: All of the cell, whose names ``--out`` takes.
@@ -81,11 +85,10 @@ def completions(magics: Any, line: str, symbol: str, cell: str = "") -> list[str
         return _starting(_ASSIGNED.findall(cell), symbol)
     options = [a.option_strings for a in parser._actions if a.option_strings]
     found = [names[-1] for names in options if not {*names} & {*words}]
-    session = magics.session
     if head in _KERNELS or (option is not None and option.dest == "edit"):
-        found = [*session.kernels, *found]
+        found = [*magics.session.kernels, *found]
     if head in _CELLS:
-        found = [*session.cells, *found]
+        found = [*magics.session.cells, *found]
     return _starting(found, symbol)
 
 

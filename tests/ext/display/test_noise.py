@@ -140,7 +140,7 @@ def test_views_of_a_search_agree(run: TuningRun) -> None:
         assert count in view, view
     if run.best is None:
         return
-    config = figures.config_text(run.trials[run.best].values)
+    config = str(run.trials[run.best])
     marked = [row["config"] for row in outcome.rows() if "in use" in row["remark"]]
     assert marked == [config]
     table = html.unescape(ranking_table(run))

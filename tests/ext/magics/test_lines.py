@@ -113,7 +113,7 @@ def test_loops_run_as_the_cell_asks(real: Any) -> None:
     run(real, f'%%fuse --name six --target cpp --loops "softmax: keep_rows=0" \n{source}')
     (graph,) = fuselab.cells["six"].graphs
     (stage,) = (each for each in graph.stages if each.name == "emit")
-    assert "keep_rows: left out (as you asked)" in stage.text
+    assert "keep_rows: left out (as asked for)" in stage.text
     assert "kind: " in stage.text
     with pytest.raises(UsageError, match="softmax' is not known"):
         run(real, f"%%fuse --loops softmax\n{source}")

@@ -199,11 +199,6 @@ def prepare() -> None:
     figure_png(speed_figure(timing, timing, title="prepare"))
 
 
-def config_text(values: Sequence[tuple[str, int]]) -> str:
-    """Write a configuration: ``GRAIN=4 UNROLL=2``."""
-    return " ".join(f"{name}={value}" for name, value in values) or "as generated"
-
-
 def blank(height: float, layout: Literal["constrained"] | None = "constrained") -> Figure:
     """Return an empty figure, so many inches high."""
     from matplotlib.figure import Figure

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fusec.report import Timing, TuningRun
 from fuselab.display import noise
 from fuselab.display.plots import figures as plots
-from fuselab.display.plots.figures import EAGER, EDITED, FAILED, FUSED, SMALL, TEXT, config_text
+from fuselab.display.plots.figures import EAGER, EDITED, FAILED, FUSED, SMALL, TEXT
 from fuselab.display.words import digits, duration
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _draw_run(axes: Axes, run: TuningRun, ground: Ground) -> list[Any]:
     best = run.trials[run.best].timing if run.best is not None else None
     if run.best is not None and best is not None:
         word = "in use" if run.stopped else "best so far"
-        label = f"{word}: {config_text(run.trials[run.best].values)}"
+        label = f"{word}: {run.trials[run.best]}"
         label += f", {digits(best.median * scale)} {unit}"
         tell(label, linestyle="", marker="o", color=EDITED, markersize=6)
     top = _slowest(run) * scale or 1.0

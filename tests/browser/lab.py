@@ -30,6 +30,8 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "build" / "screenshots"
 KERNEL = "fuselab-test"
+# What a cell shows, less the place where a line said what it waited for.
+OUTPUT = ".jp-OutputArea-output:not(:has(> span:only-child:empty))"
 SECOND = 1000  # Playwright counts milliseconds
 
 CHROMIUM_ARGS = [
@@ -245,7 +247,7 @@ class Notebook:
         cell = self.page.locator(".jp-Notebook .jp-Cell").nth(index)
         cell.locator(".cm-content").click()
         self.page.keyboard.press("Control+Enter")
-        return cell.locator(".jp-OutputArea-output")
+        return cell.locator(OUTPUT)
 
     def restart_kernel(self) -> None:
         """Give the notebook a fresh kernel, as the server does it."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from lab import SCREENSHOTS, SECOND, Notebook, Panel
+from lab import OUTPUT, SCREENSHOTS, SECOND, Notebook, Panel
 from playwright.sync_api import expect
 
 pytestmark = [
@@ -59,8 +59,7 @@ def test_results_without_a_kernel(open_notebook: OpenNotebook) -> None:
     other = Notebook(notebook.page.context.browser, notebook.lab, height=2600)
     other.open("untrusted.ipynb")
     first, second = (
-        other.page.locator(".jp-Notebook .jp-Cell").nth(n).locator(".jp-OutputArea-output")
-        for n in (1, 2)
+        other.page.locator(".jp-Notebook .jp-Cell").nth(n).locator(OUTPUT) for n in (1, 2)
     )
     for fact in FACTS:
         expect(first.first).to_contain_text(fact)

@@ -44,7 +44,7 @@ from fuselab.magics.arguments import (
 )
 from fuselab.magics.frontend import frontend_of
 from fuselab.session.fused_cell import FusedCell
-from fuselab.session.progress import Progress
+from fuselab.session.progress import Phases, Progress
 from fuselab.session.session import CellOptions, Session
 from fuselab.session.without_gpu import NOT_TUNED
 
@@ -221,14 +221,22 @@ class FuseMagics(Magics):
         )
         fused, program = self._prepare(body, options, header)
         begun = self._begin_panel(fused) if args.panel else None
+        phases = Phases(self._shell, fused.name, quiet=args.quiet)
         try:
-            value = self.session.run(fused, program)
+            with phases.stopping("run the cell again"):
+                if not fused.graphs:
+                    phases.begin("compiling")
+                value = self.session.run(fused, program)
         except BaseException as error:
             if begun is not None:
                 begun.close()
             shorten_traceback(self._shell, error)
             raise
-        self._after(fused, args)
+        with phases.stopping("its kernels are in use, its results have landed"):
+            try:
+                self._after(fused, args, phases)
+            finally:
+                phases.end()
         return None if _ends_in_semicolon(body) else value
 
     def _prepare(self, body: str, options: CellOptions, header: str | None) -> tuple[Any, Any]:
@@ -239,14 +247,16 @@ class FuseMagics(Magics):
         except ValueError as error:
             raise UsageError(f"%%fuse: {error}") from None
 
-    def _after(self, fused: FusedCell, args: argparse.Namespace) -> None:
+    def _after(self, fused: FusedCell, args: argparse.Namespace, phases: Phases) -> None:
         """Tune, measure, check and show what the cell became."""
         outcomes = self._tune(fused, args) if args.tune is not None else []
         if not args.quiet:
             checked = self.check and not args.no_check
-            fused.update(checked=checked, seconds=self.measure_seconds)
+            fused.update(checked=checked, seconds=self.measure_seconds, phase=phases.begin)
         if args.compare and not fused.simulated:
+            phases.begin(f"timing {args.compare}")
             fused.compare(args.compare, self.measure_seconds)
+        phases.end()
         if not args.quiet:
             display(fused)
             for outcome in outcomes:
@@ -284,7 +294,7 @@ class FuseMagics(Magics):
         with Progress(self._shell, quiet=args.quiet) as progress:
             for name in tunable:
                 wanted = f"{fused.name}.{name}"
-                outcome = self.session.tune(wanted, budget / len(tunable), progress.show)
+                outcome = self.session.tune(wanted, budget / len(tunable), shown=progress)
                 outcomes.append(outcome)
                 if outcome.run.stopped == "stopped":
                     break
@@ -327,7 +337,14 @@ class FuseMagics(Magics):
         """
         args = self._parse(self.kernel, "%%kernel", line)
         try:
-            outcome = self.session.edit(args.name, cell, keep=not args.check_only)
+            self.session.find(args.name)
+            phases = Phases(self._shell, args.name, quiet=args.quiet)
+            with phases.stopping(
+                f"the text in use stays, this one is in fuselab.edits({args.name!r})"
+            ):
+                phases.begin("checking")
+                outcome = self.session.edit(args.name, cell, keep=not args.check_only)
+                phases.end()
         except UnknownName as error:
             raise UsageError(f"%%kernel: {error}") from None
         if args.strict and not outcome.ok:

@@ -286,11 +286,27 @@ class FusedCell:
             self._checked = self._state()
             return self.verdict
 
-    def update(self, *, timed: bool = True, checked: bool = True, seconds: float = 0.3) -> None:
-        """Measure and check what has changed since the last time, and nothing else."""
+    def update(
+        self,
+        *,
+        timed: bool = True,
+        checked: bool = True,
+        seconds: float = 0.3,
+        phase: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Measure and check what has changed since the last time, and nothing else.
+
+        Args:
+            timed: Whether to measure.
+            checked: Whether to check.
+            seconds: To measure each graph.
+            phase: Told what is done next.
+        """
         if checked and self._checked != self._state():
+            phase("checking")
             self.check()
         if timed and self._measured != self._state():
+            phase("measuring")
             self.measure(seconds)
 
     def compare(

@@ -1,7 +1,15 @@
-"""Tuning's progress while a cell waits for it."""
+"""What a cell does while somebody waits for it, in one line that changes; and how it is stopped.
+
+A line stands there when a phase begins, so within a moment of its beginning, however long it takes.
+Everything is shown from the caller's thread: frontends lose what other threads display.
+"""
 
 from __future__ import annotations
 
+import base64
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +20,87 @@ from fuselab.display.outcomes import trial_line
 if TYPE_CHECKING:
     from fusec.report import TuningRun
 
+# What is left of the line where it stood: nothing that has a height.
+NOTHING = {"text/plain": "", "text/html": "<span></span>"}
+
+
+class Stopped(KeyboardInterrupt):
+    """Somebody pressed Stop, or Ctrl-C: what was done then, and what is in use now, in one line."""
+
+    def __init__(self, doing: str, left: str) -> None:
+        super().__init__(f"stopped while {doing}; {left}")
+
+    def _render_traceback_(self) -> list[str]:
+        """Show IPython the one line: the stack is ours."""
+        return [f"KeyboardInterrupt: {self}"]
+
+
+class Phases:
+    """The line that says what is being done: compiling, checking, measuring.
+
+    Args:
+        shell: IPython's.
+        name: Of the cell or the kernel.
+        quiet: Whether to show nothing; the phase is known all the same.
+    """
+
+    def __init__(self, shell: Any, name: str, *, quiet: bool = False) -> None:
+        self._name = name
+        self._notebook = hasattr(shell, "kernel")
+        self._quiet = quiet or not (self._notebook or sys.stdout.isatty())
+        self._handle: Any = None
+        self._stands = False
+        self.doing = "running"
+
+    def begin(self, doing: str) -> None:
+        """A phase begins."""
+        self.doing = doing
+        if self._quiet:
+            return
+        self._stands = True
+        line = f"{self._name}: {doing} \N{HORIZONTAL ELLIPSIS}"
+        if not self._notebook:
+            sys.stdout.write(f"\r\x1b[K{line}")
+            sys.stdout.flush()
+        elif self._handle is None:
+            self._handle = display({"text/plain": line}, raw=True, display_id=True)
+        else:
+            self._handle.update({"text/plain": line}, raw=True)
+
+    def end(self) -> None:
+        """Take the line away: what follows says all of it."""
+        if not self._stands:
+            return
+        self._stands = False
+        if not self._notebook:
+            sys.stdout.write("\r\x1b[K")
+            sys.stdout.flush()
+        elif self._handle is not None:
+            self._handle.update(NOTHING, raw=True)
+
+    @contextmanager
+    def stopping(self, left: str) -> Iterator[None]:
+        """Turn an interrupt into one line that says what was being done.
+
+        Args:
+            left: What is in use then.
+        """
+        try:
+            yield
+        except Stopped:
+            raise
+        except KeyboardInterrupt:
+            self.end()
+            raise Stopped(f"{self.doing} {self._name}", left) from None
+        except BaseException:
+            self.end()
+            raise
+
 
 class Progress:
     """Tuning's progress: a line a configuration in a terminal, one changing line elsewhere.
 
-    Everything is shown from the caller's thread.
+    In a notebook the search is drawn below the line as it goes on.
     """
 
     def __init__(self, shell: Any, *, quiet: bool) -> None:
@@ -26,10 +110,20 @@ class Progress:
         self._told = 0
         self._kernel = ""
 
+    @property
+    def drawn(self) -> bool:
+        """Whether there is a place for a picture."""
+        return not self._terminal and not self._quiet
+
     def __enter__(self) -> Progress:
         return self
 
-    def show(self, run: TuningRun) -> None:
+    def begin(self, kernel: str) -> None:
+        """A search begins; its first configuration has to be built."""
+        if self.drawn:
+            self._update({"text/plain": f"{kernel}: tuning \N{HORIZONTAL ELLIPSIS}"})
+
+    def show(self, run: TuningRun, picture: bytes = b"") -> None:
         """Show what is new in a run."""
         if self._quiet:
             return
@@ -42,6 +136,15 @@ class Progress:
             self._told = len(run.trials)
             return
         data = {"text/plain": trial_line(run)}
+        if picture:
+            from fuselab.display.pages.page import picture as image
+
+            encoded = base64.b64encode(picture).decode()
+            said = f"<div>{data['text/plain'].replace('<', '&lt;')}</div>"
+            data["text/html"] = said + image(encoded, f"{run.kernel}: the search so far")
+        self._update(data)
+
+    def _update(self, data: dict[str, str]) -> None:
         if self._handle is None:
             self._handle = display(data, raw=True, display_id=True)
         else:
@@ -50,4 +153,4 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._handle is not None:
             # The table and the plot that follow say all of it.
-            self._handle.update({"text/plain": ""}, raw=True)
+            self._handle.update(NOTHING, raw=True)

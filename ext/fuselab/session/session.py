@@ -34,6 +34,7 @@ from fuselab.session.history import (
     make_edit,
     notebook_scope,
 )
+from fuselab.session.progress import Progress
 from fuselab.session.tuning_job import TuningJob
 
 if TYPE_CHECKING:
@@ -443,6 +444,7 @@ class Session:
         name: str,
         budget: float,
         progress: Callable[[TuningRun], None] | None = None,
+        shown: Progress | None = None,
     ) -> TuningOutcome:
         """Tune a kernel on a worker thread and wait; Ctrl-C keeps the best so far.
 
@@ -450,9 +452,20 @@ class Session:
             name: The kernel's.
             budget: Seconds.
             progress: Called on this thread, at most four times a second.
+            shown: Where the search is shown, drawn where there is a place for it.
         """
         _, kernel = self.find(name)
-        job = TuningJob(kernel, budget, self.lock)
+        draw = None
+        if shown is not None:
+            shown.begin(kernel.name)
+            if shown.drawn:
+                from fuselab.display.plots.search import SearchPicture
+
+                drawing = SearchPicture()
+                draw = lambda run: drawing.draw(run)[0]  # noqa: E731
+        job = TuningJob(kernel, budget, self.lock, draw)
+        if shown is not None:
+            progress = lambda run: shown.show(run, job.picture)  # noqa: E731
         try:
             job.wait(progress)
         except KeyboardInterrupt:

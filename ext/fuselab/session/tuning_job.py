@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,30 @@ from fusec.report import TuningRun
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
 
+EVERY = 0.5  # seconds between two pictures
+
 
 class TuningJob:
     """One tuning run on a thread of its own, which displays and prints nothing."""
 
-    def __init__(self, kernel: Kernel, budget: float, lock: threading.RLock) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        budget: float,
+        lock: threading.RLock,
+        draw: Callable[[TuningRun], bytes] | None = None,
+    ) -> None:
+        """Begin.
+
+        Args:
+            kernel: What to tune.
+            budget: Seconds.
+            lock: Held while it runs.
+            draw: Draws the search so far, between two measurements and now and then.
+        """
+        self._draw = draw
+        self._next_draw = 0.0
+        self.picture = b""
         self.stop = threading.Event()
         self._kernel = kernel
         self._budget = budget
@@ -38,6 +58,11 @@ class TuningJob:
             self._done.set()
 
     def _note(self, run: TuningRun) -> None:
+        now = time.monotonic()
+        if self._draw is not None and now >= self._next_draw:
+            self.picture = self._draw(run)
+            # A tenth of the time at the most.
+            self._next_draw = time.monotonic() + max(EVERY, 9 * (time.monotonic() - now))
         self._latest = run
 
     def wait(self, progress: Callable[[TuningRun], None] | None) -> None:

@@ -21,7 +21,7 @@ def is_simulated(kernel: Kernel) -> bool:
     """Whether an interpreter stands in for the device that a kernel is meant for."""
     interprets = find_target(kernel.target).interprets
     arguments = kernel.signature.arguments
-    return bool(interprets) and all(each.device in interprets for each in arguments)
+    return bool(arguments) and all(each.device in interprets for each in arguments)
 
 
 def cell_is_simulated(cell: Any) -> bool:

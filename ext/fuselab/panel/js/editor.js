@@ -107,7 +107,11 @@ function render({ model, el }) {
   cell.setAttribute("aria-label", "The cell; Enter on a line shows what became of it");
   const host = document.createElement("div");
   row.append(cell, host);
-  el.append(row);
+  const keys = document.createElement("div");
+  keys.className = "fuselab-keys";
+  keys.textContent = "Ctrl+Enter checks, Ctrl+Shift+Enter keeps; Esc, then Tab, leaves the editor";
+  keys.setAttribute("aria-hidden", "true"); // the editor's description says it
+  el.append(row, keys);
 
   let { document: shown, text, seen } = model.get("content");
   edits.set(model, Math.max(seen, edits.get(model) ?? 0));
@@ -127,7 +131,7 @@ function render({ model, el }) {
     // Once it is laid out.
     requestAnimationFrame(() => {
       const { top = 1 } = model.get("content");
-      editor.container.scrollTo(0, top > MOST / 2 ? editor.lines[top]?.offsetTop ?? 0 : 0);
+      editor.container.scrollTo(0, top > 1 ? editor.lines[top]?.offsetTop ?? 0 : 0);
     });
   };
   fit();
@@ -286,6 +290,13 @@ function render({ model, el }) {
 
   const onStatus = () => {
     spoken.textContent = model.get("status");
+    // What was asked for here is seen here, on a low screen too; where somebody reads elsewhere,
+    // the page stays as it is.
+    const panel = el.closest(".fuselab-panel");
+    if (!model.get("status") || !panel?.contains(document.activeElement)) return;
+    requestAnimationFrame(() => {
+      panel.querySelector(".fuselab-verdict")?.scrollIntoView({ block: "nearest" });
+    });
   };
 
   // A button's click and the edit before it may arrive on different threads of the kernel, in any

@@ -65,6 +65,7 @@ class KernelsTab:
         for name, button in self.exports.items():
             button.on_click(lambda _, form=name: self.start_export(form))
         self.verdict = plain.html(width="100%", min_height="1.6em")
+        self.verdict.add_class("fuselab-verdict")
         self.more = More(bench)
         actions = [self.check, self.keep, self.revert, self.tune, *self.exports.values(), self.copy]
         self.widget = plain.column(

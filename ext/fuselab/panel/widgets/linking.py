@@ -67,7 +67,8 @@ def cell_lines(cell: Any, kernels: list[Kernel]) -> list[list[object]]:
         kernels: All of its kernels.
     """
     if getattr(cell, "plan", None) is not None:
-        lines = ["%%fuse", *str(cell.source).splitlines()]
+        whole = str(getattr(cell.plan, "text", "")) or f"%%fuse\n{cell.source}"
+        lines = whole.splitlines()
         return [[number, line] for number, line in enumerate(lines, 1)]
     known: dict[int, str] = {}
     for kernel in kernels:

@@ -46,6 +46,7 @@ def test_a_solution_passes_and_the_start_does_not(task: Task) -> None:
     assert verdict.ok, verdict
     begun = judge(task, task.start)
     assert not begun.ok
+    assert begun.score == 0
     assert begun.stage != "rules", begun
     assert len(task.hints) == 3
 

@@ -84,9 +84,13 @@ def serve(desk: Desk) -> None:
     Raises:
         ModuleNotFoundError: ``mcp`` is not installed.
     """
-    from mcp.server.fastmcp import FastMCP
+    import mcp.server
 
-    server = FastMCP("fuselab-judge")
+    kind = getattr(mcp.server, "MCPServer", None)  # from 2.0 on
+    if kind is None:
+        from mcp.server.fastmcp import FastMCP as kind
+
+    server = kind("fuselab-judge")
     for tool in (desk.list_tasks, desk.show_task, desk.judge_answer, desk.next_hint):
         server.tool()(tool)
     server.run()

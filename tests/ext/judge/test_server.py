@@ -29,7 +29,7 @@ def test_what_is_offered() -> None:
 
 def test_without_mcp(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    monkeypatch.setitem(sys.modules, "mcp.server.fastmcp", None)
+    monkeypatch.setitem(sys.modules, "mcp.server", None)
     assert main([], TASKS) == 2
     assert "pip install 'fuselab[mcp]'" in capsys.readouterr().err
 

@@ -202,7 +202,7 @@ def _counts(task: FunctionTask, program: Program) -> list[Finding]:
     totals = said["totals"]
     moved = totals["read_bytes"] + totals["written_bytes"]
     limits = task.limits
-    rows = (
+    rows: tuple[tuple[str, int, int | None, list[str]], ...] = (
         ("breaks", totals["graph_breaks"], limits.breaks, said["breaks"]),
         ("calls", totals["extern_calls"], limits.calls, said["calls"]),
         ("kernels", totals["kernels"], limits.kernels, said["kernels"]),

@@ -86,11 +86,12 @@ def serve(desk: Desk) -> None:
     """
     import mcp.server
 
-    kind = getattr(mcp.server, "MCPServer", None)  # from 2.0 on
-    if kind is None:
-        from mcp.server.fastmcp import FastMCP as kind
+    make: Any = getattr(mcp.server, "MCPServer", None)  # from 2.0 on
+    if make is None:
+        from mcp.server.fastmcp import FastMCP
 
-    server = kind("fuselab-judge")
+        make = FastMCP
+    server = make("fuselab-judge")
     for tool in (desk.list_tasks, desk.show_task, desk.judge_answer, desk.next_hint):
         server.tool()(tool)
     server.run()

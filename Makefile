@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean
+.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean labs
 
 PYTHON ?= python3
 ARGS ?=
@@ -64,6 +64,11 @@ bench-compile: $(INSTALLED) ## Compile time beside TorchInductor's (ARGS="--help
 
 bench-calls: $(INSTALLED) ## What a small call costs, beside eager and TorchDynamo (ARGS="--help")
 	@$(BIN)/python tests/bench/calls.py $(ARGS)
+
+labs: $(INSTALLED) ## Make the labs' notebooks from their sources, and run them (the slow tests of labs)
+	@$(PIP) install --quiet -e '.[labs]'
+	@$(BIN)/python -m fuselab.labs build notebooks/labs
+	@$(BIN)/python -m pytest tests/ext/labs $(ARGS)
 
 pages: $(INSTALLED) ## Write what today's code prints into the pages that show it
 	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m support.pages --write README.md docs/tour.md $(ARGS)

@@ -13,7 +13,7 @@ import html
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
 import torch
@@ -354,14 +354,14 @@ class Planner(Backend):
 
     def _is_all(self) -> bool:
         """Whether the frame that calls the graph is that of the function itself, compiled."""
-        frame = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             for code in self._outermost:
                 ours = (code.co_filename, code.co_firstlineno, code.co_name)
                 found = frame.f_code
                 if (found.co_filename, found.co_firstlineno, found.co_name) == ours:
                     return found is not code  # TorchDynamo runs a code of its own
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return False
 
     def run(self, call: Callable[..., Any], calls: Iterable[Call]) -> None:
@@ -416,7 +416,8 @@ def put_back(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
             for tensor, value in saved:  # versions do not tell: batch_norm leaves them alone
                 if same_bits(tensor, value):
                     continue
-                with torch.autograd._unsafe_preserve_version_counter(tensor):  # type: ignore[no-untyped-call]
+                keeps: Any = torch.autograd
+                with keeps._unsafe_preserve_version_counter(tensor):
                     write_strided(tensor.detach(), value)
 
 

@@ -1,7 +1,6 @@
 """``python -m fuselab.judge task.py answer.py``: judge a file.
 
-The first file defines ``task``, or ``tasks`` of which ``--task NAME`` takes one; the name of a task
-of the labs will do as well.
+The first file defines ``task``, or ``tasks`` of which ``--task NAME`` takes one.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from fuselab.judge.task import Task
 def main(arguments: Sequence[str] | None = None) -> int:
     """Judge; return 0 if the answer passes, 1 if not, 2 for a mistake in what was asked."""
     parser = argparse.ArgumentParser(prog="python -m fuselab.judge", description=__doc__)
-    parser.add_argument("task", help="a Python file that defines `task`, or a lab's task")
+    parser.add_argument("task", help="a Python file that defines `task`")
     parser.add_argument("answer", type=Path, help="the file with the answer")
     parser.add_argument("--task", dest="name", help="which of the file's `tasks`")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
@@ -37,25 +36,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if verdict.ok else 1
 
 
-def load_task(place: str, name: str | None = None) -> Task:
-    """Return a task by its file.
-
-    Args:
-        place: A Python file.
-        name: Which of its ``tasks``; not needed where there is one.
+def load_tasks(place: str) -> dict[str, Task]:
+    """Return the tasks of a Python file, by name: its ``task`` and its ``tasks``.
 
     Raises:
-        LookupError: There is no such task.
         OSError: There is no such file.
     """
     if not Path(place).is_file():
         raise FileNotFoundError(f"there is no file {place}")
     space = runpy.run_path(place)
-    found: dict[str, Task] = {
-        each.name: each
-        for value in (space.get("task"), *space.get("tasks", ()))
-        for each in ([value] if isinstance(value, Task) else ())
-    }
+    found = (space.get("task"), *space.get("tasks", ()))
+    return {each.name: each for each in found if isinstance(each, Task)}
+
+
+def load_task(place: str, name: str | None = None) -> Task:
+    """Return a task of a file.
+
+    Args:
+        place: A Python file.
+        name: Which of its tasks; not needed where there is one.
+
+    Raises:
+        LookupError: There is no such task.
+        OSError: There is no such file.
+    """
+    found = load_tasks(place)
     if name is None and len(found) == 1:
         return next(iter(found.values()))
     if name not in found:

@@ -105,7 +105,8 @@ def _tensors(task: TensorTask, text: str, timed: bool) -> Verdict:
     if timed and task.limits.timed:
         findings += _speeds(task, program)
     bad = next((each for each in findings if not each.ok), None)
-    score = sum(each.ok for each in findings) / len(findings)
+    own = len(findings) - task.given
+    score = max(0.0, (sum(each.ok for each in findings) - task.given) / own)
     if bad is not None:
         stage = "counts" if bad.what in {"kernels", "calls", "breaks", "bytes"} else "speed"
         reason = f"it is right, but {bad.what}: {bad.found}, where {bad.wanted} is asked for"
@@ -201,7 +202,7 @@ def _counts(task: FunctionTask, program: Program) -> list[Finding]:
     totals = said["totals"]
     moved = totals["read_bytes"] + totals["written_bytes"]
     limits = task.limits
-    rows = (
+    rows: tuple[tuple[str, int, int | None, list[str]], ...] = (
         ("breaks", totals["graph_breaks"], limits.breaks, said["breaks"]),
         ("calls", totals["extern_calls"], limits.calls, said["calls"]),
         ("kernels", totals["kernels"], limits.kernels, said["kernels"]),

@@ -57,6 +57,7 @@ class Task:
         start: The answer to begin with, which does not pass.
         hints: Three, from a push to nearly the solution.
         points: What it counts in a lab.
+        given: How many of the findings hold for the start already; they bring no points.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Task:
     start: str = ""
     hints: tuple[str, ...] = ()
     points: int = 1
+    given: int = 0
 
 
 @dataclass(frozen=True)

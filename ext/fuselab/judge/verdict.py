@@ -37,7 +37,7 @@ class Verdict:
         stage: Where it ended: one of ``STAGES``.
         reason: The first thing that is wrong and what to do about it; how good it is otherwise.
         score: From 0 to 1: nothing for a wrong answer, part of it for one that is right and
-            does not keep all limits.
+            keeps more of the limits than what one began with.
         line: The line of the answer at fault, where there is one.
         findings: What was looked at, in order.
         seconds: How long judging took.
@@ -62,7 +62,7 @@ class Verdict:
         if self.ok:
             return f"{self.task}: passed. {self.reason}".strip()
         where = f" (line {self.line})" if self.line else ""
-        head = "not yet" if self.score else "no"
+        head = "not yet" if self.stage in {"counts", "speed"} else "no"
         return f"{self.task}: {head}{where}: {self.reason}"
 
     def __str__(self) -> str:

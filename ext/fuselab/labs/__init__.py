@@ -1,7 +1,7 @@
 """Teaching labs: tasks, hints, progress, hand-ins, grading, and the notebooks made of one source.
 
-A lab is a ``Lab`` in ``content/labNN.py`` (its tasks, with what answers are compared with) and a
-text in ``notebooks/labs/source/labNN_*.py`` (jupytext's percent format, with the solutions in it).
+A lab is a ``Lab``, a file of ``content`` (its tasks, with what answers are compared with), and a
+text of ``notebooks/labs/source`` (jupytext's percent format, with the solutions in it).
 ``%%task NAME`` judges a cell, ``%hint``, ``%progress`` and ``%hand_in`` do what they say;
 ``python -m fuselab.labs grade FOLDER`` judges a class's hand-ins anew, ``build`` makes notebooks.
 """

@@ -1,4 +1,4 @@
-"""``python -m fuselab.labs``: ``list``, ``grade FOLDER``, ``build FOLDER``."""
+"""``python -m fuselab.labs``: ``list``, ``grade FOLDER``, ``build FOLDER``, ``serve``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     build = ways.add_parser("build", help="make the notebooks from their sources")
     build.add_argument("folder", type=Path)
     build.add_argument("--made", type=Path, help="where all but the student's notebooks go")
+    ways.add_parser("serve", help="the judge over the labs' tasks, as a server of the MCP")
     given = parser.parse_args(arguments)
     if given.way == "list":
         for lab in labs():
@@ -37,6 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for path in build_all(given.folder, given.made):
             print(path)
         return 0
+    if given.way == "serve":
+        from fuselab.judge.server import main as serve
+
+        return serve([], {task.name: task for lab in labs() for task in lab.tasks})
     return _grade(given)
 
 

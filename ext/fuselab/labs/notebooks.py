@@ -82,26 +82,26 @@ def nbgrader(source: Any) -> Any:
         if found is None:
             continue
         name = found[0]
-        cell.metadata["nbgrader"] = _mark(name, grade=False, solution=True)
+        # The cell of the task has no mark: nbgrader would put a stub of its own in its place.
         points = nbformat.v4.new_code_cell(
             f"import fuselab.labs\n\nfuselab.labs.points({name!r})", id=f"points-{cell['id']}"
         )
-        points.metadata["nbgrader"] = _mark(f"{name}.points", grade=True, solution=False)
-        points.metadata["nbgrader"]["points"] = find_task(name).points
+        points.metadata["nbgrader"] = _mark(f"{name}.points", find_task(name).points)
         cells.append(points)
     notebook.cells = cells
     return notebook
 
 
-def _mark(name: str, *, grade: bool, solution: bool) -> dict[str, Any]:
+def _mark(name: str, points: int) -> dict[str, Any]:
     return {
-        "grade": grade,
+        "grade": True,
         "grade_id": name.replace(".", "-"),
-        "locked": grade,
+        "locked": True,
         "schema_version": 3,
-        "solution": solution,
+        "solution": False,
         "task": False,
         "cell_type": "code",
+        "points": points,
     }
 
 

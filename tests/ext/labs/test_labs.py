@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def test_a_solution_passes_and_the_start_does_not(task: Task) -> None:
     assert verdict.ok, verdict
     begun = judge(task, task.start)
     assert not begun.ok
+    assert begun.score == 0
     assert begun.stage != "rules", begun
     assert len(task.hints) == 3
 
@@ -115,6 +117,29 @@ def test_notebooks_are_those_of_the_sources(tmp_path: Path) -> None:
     (tmp_path / "source").symlink_to(LABS / "source")
     for path in build(tmp_path):
         assert path.read_text() == (LABS / path.relative_to(tmp_path)).read_text(), path.name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("lab", labs(), ids=lambda lab: lab.stem)
+@pytest.mark.parametrize("place", ["", "teacher"])
+def test_notebooks_run_in_a_kernel(place: str, lab: Lab, tmp_path: Path) -> None:
+    """From top to bottom, no cell raises or takes long; the teacher's brings all points."""
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(LABS / place / f"{lab.stem}.ipynb", as_version=4)
+    client = NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}})
+    seconds = []
+    with client.setup_kernel():
+        for number, cell in enumerate(notebook.cells):
+            began = time.monotonic()
+            client.execute_cell(cell, number)
+            seconds.append(time.monotonic() - began)
+    assert max(seconds) < 30
+    shown = "".join(str(cell.get("outputs", "")) for cell in notebook.cells)
+    most = sum(task.points for task in lab.tasks)
+    reached = most if place else 0
+    assert f"{reached} of {most}" in shown
 
 
 # -- progress and grading -------------------------------------------------------------------

@@ -108,7 +108,8 @@ def readers(graph: Graph) -> dict[str, list[str]]:
 
 def goes_round(graph: Graph, group: Sequence[str]) -> bool:
     """Whether a path leaves the group and comes back."""
-    inside, after = set(group), set()
+    inside = set(group)
+    after: set[str] = set()
     for node in graph:
         if node["name"] in inside:
             if after & set(node["inputs"]):

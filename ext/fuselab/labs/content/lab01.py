@@ -97,6 +97,7 @@ def softmax_bytes(rows, columns):
             "one kernel",
             "normalize",
             points=3,
+            given=2,  # right, and no operator of ATen
             start="""
 import torch
 

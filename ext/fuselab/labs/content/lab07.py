@@ -54,6 +54,7 @@ LAB = Lab(
             "order of loops",
             "columns",
             points=2,
+            given=1,  # it is right
             start=kernel(
                 _COLUMNS,
                 "    for (int64_t j = 0; j < cols; ++j) {\n"
@@ -93,6 +94,7 @@ LAB = Lab(
             "more than one sum",
             "dot",
             points=2,
+            given=1,  # it is right
             start=kernel(
                 _DOT,
                 "    float sum = 0.0f;\n"
@@ -129,6 +131,7 @@ LAB = Lab(
             "tiles",
             "transpose",
             points=3,
+            given=1,  # it is right
             start=kernel(
                 _TRANSPOSE,
                 "    for (int64_t i = 0; i < rows; ++i)\n"

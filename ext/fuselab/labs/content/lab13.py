@@ -120,6 +120,7 @@ def saved(kernels, operators, launch, call):
             "softmax(x @ y) of 100 x 100",
             "scores",
             points=3,
+            given=1,  # it is right
             start="""
 import torch
 

@@ -1,0 +1,64 @@
+"""The judge as a server of the Model Context Protocol."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from fuselab.judge.server import Desk, main
+from support import cheats
+
+TASKS = {task.name: task for task in (cheats.COUNT, cheats.SOFTMAX, cheats.SCALED)}
+RIGHT = "def count(shape):\n    a, b, c = shape\n    return 4 * a * b * c\n"
+
+
+def test_what_is_offered() -> None:
+    desk = Desk(TASKS)
+    assert "softmax: softmax by hand" in desk.list_tasks()
+    shown = json.loads(desk.show_task("softmax"))
+    assert shown["may_not_use"] == ["softmax", "log_softmax"]
+    assert shown["limits"]["kernels"] == 1
+    assert "reference" not in shown
+    assert 'extern "C"' in json.loads(desk.show_task("scaled"))["declaration"]
+    assert json.loads(desk.judge_answer("count", RIGHT))["ok"]
+    assert "there are no hints" in desk.next_hint("count")
+    assert "no task 'cuont'; there are count" in json.loads(desk.judge_answer("cuont", ""))["error"]
+
+
+def test_without_mcp(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    monkeypatch.setitem(sys.modules, "mcp.server", None)
+    assert main([], TASKS) == 2
+    assert "pip install 'fuselab[mcp]'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_over_the_protocol() -> None:
+    """A client of the protocol's own library asks a server in another process."""
+    pytest.importorskip("mcp")
+    import asyncio
+
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    async def talk() -> str:
+        import os
+
+        environment = {k: v for k, v in os.environ.items() if k.startswith(("PYTHON", "FUSEC"))}
+        server = StdioServerParameters(
+            command=sys.executable, args=["-m", "fuselab.labs", "serve"], env=environment
+        )
+        async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+            await session.initialize()
+            tools = {tool.name for tool in (await session.list_tools()).tools}
+            assert tools == {"list_tasks", "show_task", "judge_answer", "next_hint"}
+            answer = {
+                "name": "lab01.bytes",
+                "answer": "def bytes_moved(n, k):\n    return 8 * n * k, 8 * n\n",
+            }
+            found = await session.call_tool("judge_answer", answer)
+            return str(found.content[0].text)  # type: ignore[union-attr]
+
+    assert json.loads(asyncio.run(talk()))["ok"]

@@ -169,7 +169,9 @@ class KernelHost(Protocol):
     def build(self, kernel: Kernel, text: str) -> Runnable:
         """Build ``text`` in place of ``kernel``'s source. Raises CompileError."""
 
-    def check(self, kernel: Kernel, text: str, *, timed: bool = True) -> Verdict:
+    def check(
+        self, kernel: Kernel, text: str, *, timed: bool = True, trust: bool = False
+    ) -> Verdict:
         """Check ``text`` in a worker, against eager and float64; see ``verify``."""
 
     def artifact(self, kernel: Kernel, kind: str) -> str:
@@ -287,21 +289,29 @@ class Kernel:
         if other is not self and self._runnable is None and not (self.edited or other.edited):
             self._runnable = other.runnable()
 
-    def check(self, text: str, *, timed: bool = True) -> Verdict:
-        """Check ``text`` without using it: build, run in a worker, compare, time."""
-        verdict = self.host.check(self, text, timed=timed)
+    def check(self, text: str, *, timed: bool = True, trust: bool = False) -> Verdict:
+        """Check ``text`` without using it: build, run in a worker, compare, time.
+
+        Args:
+            text: The whole kernel file.
+            timed: Whether to time it.
+            trust: Whether it may ask of the process what a kernel may not: start threads, keep
+                variables between calls, ... Nothing protects the process from it then.
+        """
+        verdict = self.host.check(self, text, timed=timed, trust=trust)
         self.last_verdict = verdict
         return verdict
 
-    def keep(self, text: str, *, verdict: Verdict | None = None) -> Verdict:
+    def keep(self, text: str, *, verdict: Verdict | None = None, trust: bool = False) -> Verdict:
         """Put ``text`` in use if it passes; otherwise the text in use stays.
 
         Args:
             text: The whole kernel file.
             verdict: A passing verdict for exactly this text, to save checking it twice.
+            trust: As for ``check``.
         """
         if verdict is None or not verdict.ok:
-            verdict = self.check(text)
+            verdict = self.check(text, trust=trust)
         if verdict.ok:
             self.use(text)
         return verdict

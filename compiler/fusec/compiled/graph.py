@@ -529,7 +529,9 @@ class CompiledGraph:
     def _part_of(self, kernel: Kernel) -> CompiledPart | None:
         return next((p for p in self.parts if p.kernels.get(kernel.name) is kernel), None)
 
-    def check(self, kernel: Kernel, text: str, *, timed: bool = True) -> Verdict:
+    def check(
+        self, kernel: Kernel, text: str, *, timed: bool = True, trust: bool = False
+    ) -> Verdict:
         """Check ``text`` for a kernel: guarded worker first, then within the whole graph."""
         from fusec.verify.check import Case, check_graph, check_kernel
         from fusec.verify.trials import KeptTrials
@@ -550,6 +552,7 @@ class CompiledGraph:
                 generated=build_runnable(kernel, kernel.generated.text),
                 timed=timed,
                 kept=self._trials,
+                trust=trust,
             )
             if not verdict.ok or part.kind == "backward":
                 return verdict

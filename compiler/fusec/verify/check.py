@@ -1,10 +1,11 @@
 """The check that every edited kernel passes before it is used.
 
 In this order, and the first failure ends it: there is a text; its entry point is unchanged; it
-compiles; it survives guarded runs in a worker on the real inputs, on fresh random ones, and on
-adversarial ones; its results agree with the reference every time; and, timed against the
-generated kernel, it takes no less time than its memory traffic can.  Nothing here puts a kernel
-in use, so any failure leaves the previous one as it was.
+compiles; its library asks nothing of the process that a kernel may not (``binary``); it survives
+guarded runs in a worker on the real inputs, on fresh random ones, and on adversarial ones; its
+results agree with the reference every time; and, timed against the generated kernel, it takes no
+less time than its memory traffic can.  Nothing here puts a kernel in use, so any failure leaves
+the previous one as it was.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from pathlib import Path
 from fusec.errors import CompileError, FusecError
 from fusec.kernel import Kernel, Runnable
 from fusec.report import OutputError, Verdict
+from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
-from fusec.verify import sandbox
+from fusec.verify import binary, sandbox
 from fusec.verify.compare import describe, praise, signed_zero_differences
 from fusec.verify.graph_outputs import check_graph
 from fusec.verify.inputs import Kind, fresh_inputs
@@ -28,6 +30,7 @@ from fusec.verify.process import WorkerError
 from fusec.verify.sandbox import RunResult
 from fusec.verify.timing import TooGoodToBeTrue, fresh_tensors, time_kernel, written
 from fusec.verify.trials import Interpret, KeptTrials, References, Trial
+from fusec.verify.words import Finding
 
 __all__ = ["Case", "check_graph", "check_kernel"]
 
@@ -71,6 +74,7 @@ def check_kernel(
     seconds: float = 0.1,
     threads: int | None = None,
     kept: KeptTrials | None = None,
+    trust: bool = False,
 ) -> Verdict:
     """Check ``text`` in place of ``kernel``'s source.
 
@@ -91,6 +95,7 @@ def check_kernel(
         seconds: Seconds for the timing.
         threads: The most threads to check with.
         kept: Trials of an earlier check, used again where they are the same; changed.
+        trust: Whether it may ask of the process what a kernel may not: see ``binary``.
     """
     started = time.perf_counter()
     try:
@@ -109,6 +114,7 @@ def check_kernel(
             threads,
             started,
             kept or KeptTrials(),
+            trust,
         )
     except _Failure as failure:
         verdict = failure.verdict
@@ -133,13 +139,18 @@ def _check(
     threads: int | None,
     started: float,
     kept: KeptTrials,
+    trust: bool,
 ) -> Verdict:
     source = kernel.generated
     if not text.strip():
         return Verdict(False, "empty", "the kernel is empty; the one in use stays")
-    wrong = find_target(kernel.target).entry_problem(text, source.entry, source.text)
+    target = find_target(kernel.target)
+    wrong = target.entry_problem(text, source.entry, source.text)
     if wrong is not None:
         return Verdict(False, wrong.stage, wrong.reason, wrong.line)
+    own = text != source.text and not trust
+    if own and isinstance(target, LibraryTarget):
+        _refuse(binary.source_problem(text, source.text))
     sandbox.prestart(cases[0].tensors[0].device.type if cases and cases[0].tensors else "cpu")
     checker = _Checker(kernel, text, interpret, generated, timeout, threads)
     # The compiler is a process of its own; meanwhile this one works out the references.
@@ -152,6 +163,8 @@ def _check(
                 break
             trials.append(trial)
         library = _built(building)
+    if own and library is not None:
+        _refuse(binary.problem(sandbox.read_library(library), text))
     if known:
         checker.notes += known[1]
     else:
@@ -206,6 +219,11 @@ def _is_interpreted(kernel: Kernel, case: Case) -> bool:
     """Whether an interpreter stands in for a GPU; its speed means nothing."""
     interprets = find_target(kernel.target).interprets
     return bool(interprets) and all(t.device.type in interprets for t in case.tensors)
+
+
+def _refuse(found: Finding | None) -> None:
+    if found is not None:
+        raise _Failure(Verdict(False, found.stage, found.reason, found.line))
 
 
 def _built(building: Future[Path | None]) -> Path | None:

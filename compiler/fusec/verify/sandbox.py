@@ -25,6 +25,7 @@ from fusec.kernel import Signature
 from fusec.target_api.base import PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.verify import words as explain
+from fusec.verify.binary import Facts
 from fusec.verify.layout import Case, Layout
 from fusec.verify.process import NoAnswer, Worker, WorkerEnded, WorkerError
 from fusec.verify.protocol import Message
@@ -32,6 +33,7 @@ from fusec.verify.words import Finding, Run
 
 # The worker ends a run at its time limit; only if it fails to, this much later the worker goes.
 _GRACE = 3.0
+_READING_LIMIT = 10.0
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,19 @@ def run_cases(
         results.append(_judged(finding, reply, [], 0.0, device))
     wall = (time.perf_counter() - started) / len(results)
     return [replace(result, wall=wall) for result in results]
+
+
+def read_library(library: Path) -> Facts:
+    """Return what a library's file says of it; nothing loads it.
+
+    Raises:
+        WorkerError: It cannot be read, or the worker cannot be started.
+    """
+    request: Message = {"do": "read", "modules": [], "library": str(library)}
+    reply = worker().ask(request, (), _READING_LIMIT)
+    if "failed" in reply:
+        raise WorkerError(reply["failed"])
+    return Facts.read(reply["facts"])
 
 
 def _device(cases: Sequence[Case]) -> str:

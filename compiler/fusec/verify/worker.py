@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from fusec.verify.protocol import Message, receive, send
 
@@ -119,6 +119,8 @@ class Zygote:
 
     def answer(self, request: Message, descriptors: tuple[int, ...]) -> Message | None:
         """Return the reply; None where the parent went away meanwhile."""
+        if request["do"] == "read":
+            return _read(request["library"])
         for module in request["modules"]:
             if module not in self.modules:
                 # Once here, for all children to come.
@@ -149,6 +151,16 @@ class Zygote:
             "log": log,
             "seconds": time.monotonic() - started,
         }
+
+
+def _read(library: str) -> Message:
+    """Return what a library's file says; this process may load nothing of it."""
+    from fusec.verify.binary import library_facts
+
+    try:
+        return {"facts": asdict(library_facts(library))}
+    except (OSError, ValueError) as error:
+        return {"failed": f"cannot read the kernel's library: {error}"}
 
 
 def _watch(sock: socket.socket, reading: int, deadline: float) -> tuple[list[Message], str]:
@@ -182,6 +194,7 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
+    import lief  # noqa: F401
     import numpy  # noqa: F401
     import torch  # noqa: F401
 

@@ -355,7 +355,9 @@ class Session:
         else:
             cell.notes.append(f"{found} does not pass any more: {verdict.reason}; {text}")
 
-    def edit(self, name: str, text: str, *, keep: bool = True, offset: int = 1) -> EditOutcome:
+    def edit(
+        self, name: str, text: str, *, keep: bool = True, offset: int = 1, trust: bool = False
+    ) -> EditOutcome:
         """Check a text for a kernel and put it in use if it passes.
 
         Args:
@@ -363,6 +365,7 @@ class Session:
             text: The whole kernel file.
             keep: False to check only.
             offset: Added to a kernel line to get the line that the user sees.
+            trust: Whether it may act on the process: see ``Kernel.check``.
         """
         _, kernel = self.find(name)
         text = _same_ending(text, kernel)
@@ -371,9 +374,9 @@ class Session:
                 if not text.strip():
                     verdict = Verdict(False, "empty", "the edit is empty")
                 elif keep:
-                    verdict = kernel.keep(text)
+                    verdict = kernel.keep(text, trust=trust)
                 else:
-                    verdict = kernel.check(text)
+                    verdict = kernel.check(text, trust=trust)
             except BaseException as error:
                 # The checker itself failed, or was interrupted: the text must not be lost.
                 reason = f"{type(error).__name__}: {error}"

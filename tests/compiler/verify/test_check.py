@@ -130,7 +130,8 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_refuses(name):
     body, stage, reason = WRONG[name]
-    verdict = vk.check(vk.cpp(body), timed=False, timeout=1.0)
+    # What reads the library first would refuse some of them: see ``test_binary``.
+    verdict = vk.check(vk.cpp(body), timed=False, timeout=1.0, trust=True)
     assert (verdict.ok, verdict.stage) == (False, stage), verdict
     assert reason in verdict.reason
     # Whatever happened, the next check works, and soon.
@@ -179,12 +180,12 @@ def test_compile_error_names_the_line():
 
 
 def test_too_good_to_be_true():
-    # It passes in the worker, where the environment says so, and does nothing here.
+    # It is right as long as somebody compares.
     body = (
-        'if (getenv("OPENBLAS_NUM_THREADS"))\n'
+        "static int calls = 0;\nif (++calls < 20)\n"
         "    for (int64_t i = 0; i < n; i++) out[i] = x[i] * 2 + 1;"
     )
-    verdict = vk.check(vk.cpp(body), n=1_000_000, kinds=())
+    verdict = vk.check(vk.cpp(body), n=1_000_000, kinds=(), trust=True)
     assert (verdict.ok, verdict.stage) == (False, "wrong")
     assert "cannot have done the work" in verdict.reason
 

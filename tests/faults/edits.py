@@ -114,10 +114,9 @@ LATER = (
     Fault(
         "a handler at the exit",
         "later",
-        "atexit([] { abort(); });",
-        "atexit",
+        "atexit([] {});",
+        "when the process ends",
         "#include <cstdlib>\n",
-        line=True,
     ),
     Fault(
         "code that runs when it is loaded",
@@ -278,7 +277,12 @@ MEMORY = (
     Fault("a read past the end", "memory", "volatile float v = $x[$n];", "past the end of"),
     Fault("one element before the start", "memory", "$out[-1] = 1;", "before the start of"),
     Fault("far past the end", "memory", "$out[$n + 4000] = 1;", "past the end of"),
-    Fault("very far", "memory", "$out[$n * 1000000007] = 1;", "writes memory out of bounds"),
+    Fault(
+        "very far",
+        "memory",
+        "$out[$n * 1000000007] = 1;",
+        "memory out of bounds, far from every argument",
+    ),
     Fault(
         "an address made of a number",
         "memory",
@@ -319,7 +323,8 @@ MEMORY = (
         "aligned loads of a view",
         "memory",
         "typedef float v __attribute__((vector_size(16)));\n"
-        "for (int64_t i = 1; i + 4 <= $n; i += 4) *(v*)($out + i) = *(const v*)($x + i);",
+        "for (int64_t i = 1; i + 4 <= $n; i += 4) *(v*)($out + i) = *(const v*)($x + i) + 1.0f;\n"
+        "$out[0] = 1; return 0;",
         "aligned",
     ),
 )

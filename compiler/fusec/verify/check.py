@@ -16,9 +16,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from fusec.devices import CPU
 from fusec.errors import CompileError, FusecError
 from fusec.kernel import Kernel, Runnable
-from fusec.report import OutputError, Verdict
+from fusec.report import OutputError, Timing, Verdict
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
 from fusec.verify import binary, sandbox
@@ -28,7 +29,15 @@ from fusec.verify.inputs import Kind, fresh_inputs
 from fusec.verify.layout import Case
 from fusec.verify.process import WorkerError
 from fusec.verify.sandbox import RunResult
-from fusec.verify.timing import TooGoodToBeTrue, fresh_tensors, time_kernel, written
+from fusec.verify.timing import (
+    TooGoodToBeTrue,
+    copied_bytes,
+    fresh_tensors,
+    time_kernel,
+    too_good,
+    traffic,
+    written,
+)
 from fusec.verify.trials import Interpret, KeptTrials, References, Trial
 from fusec.verify.words import Finding
 
@@ -40,11 +49,16 @@ Prepare = Callable[[str], Runnable]
 # Above this, the copies for further kinds of input cost more than they find.
 _LARGE = 512 << 20
 _LARGE_INTERPRETED = 1 << 16
-# What a case's runs may take at least; then a byte at the slowest rate that is not a mistake,
-# and an element in Triton's interpreter.
-_TIMEOUT = 5.0
+# What a run may take at least; then so many times what eager takes, a byte at the slowest rate
+# that is not a mistake, and an element in Triton's interpreter.
+_TIMEOUT = 4.0
+_SLOWER = 20.0
 _SLOWEST = 50e6
 _INTERPRETER_SECONDS = 1e-4
+# How often a kernel is called in the worker before the notebook does, and how many times what a
+# single run may take that takes at the very most.
+_CALLS = 2000
+_ENDURANCE = 3.0
 # Below this, one process runs all cases.
 _TOGETHER = 128 << 20
 # A check that took this long so far leaves out the adversarial inputs.
@@ -172,31 +186,22 @@ def _check(
     checker.run(trials, library)
     outputs = checker.worst()
     timing = base = None
-    if (
-        timed
-        and cases
-        and prepare is not None
-        and generated is not None
-        and not _is_interpreted(kernel, cases[0])
-    ):
-        case = cases[0]
-        try:
-            candidate = prepare(text)
-        except FusecError as error:
-            raise _Failure(_not_built(error)) from None
-        try:
-            timing, base = time_kernel(
-                kernel, candidate, generated, case.tensors, case.sizes, seconds
-            )
-        except TooGoodToBeTrue as finding:
-            return Verdict(
-                False,
-                "wrong",
-                str(finding),
-                outputs=outputs,
-                timing=finding.timing,
-                generated=finding.generated,
-            )
+    wanted = timed and generated is not None and prepare is not None
+    try:
+        if library is not None and trials and _on_cpu(cases[0]):
+            generated_library = build(source.text) if wanted else None
+            timing, base = checker.endure(trials[0], library, generated_library, seconds)
+        elif wanted and cases and not _is_interpreted(kernel, cases[0]):
+            timing, base = _timed_here(kernel, text, prepare, generated, cases[0], seconds)
+    except TooGoodToBeTrue as finding:
+        return Verdict(
+            False,
+            "wrong",
+            str(finding),
+            outputs=outputs,
+            timing=finding.timing,
+            generated=finding.generated,
+        )
     return Verdict(
         True,
         "passed",
@@ -219,6 +224,28 @@ def _is_interpreted(kernel: Kernel, case: Case) -> bool:
     """Whether an interpreter stands in for a GPU; its speed means nothing."""
     interprets = find_target(kernel.target).interprets
     return bool(interprets) and all(t.device.type in interprets for t in case.tensors)
+
+
+def _timed_here(
+    kernel: Kernel,
+    text: str,
+    prepare: Prepare | None,
+    generated: Runnable | None,
+    case: Case,
+    seconds: float,
+) -> tuple[Timing, Timing]:
+    """Time a kernel that runs on a device, which no process but this one need hold."""
+    assert prepare is not None
+    assert generated is not None
+    try:
+        candidate = prepare(text)
+    except FusecError as error:
+        raise _Failure(_not_built(error)) from None
+    return time_kernel(kernel, candidate, generated, case.tensors, case.sizes, seconds)
+
+
+def _on_cpu(case: Case) -> bool:
+    return all(tensor.device.type == CPU for tensor in case.tensors)
 
 
 def _refuse(found: Finding | None) -> None:
@@ -298,13 +325,14 @@ class _Checker:
                 continue
             yield Trial(case, references, kind)
 
-    def limit(self, case: Case) -> float:
-        """Return the seconds that the runs on a case may take."""
+    def limit(self, trial: Trial) -> float:
+        """Return the seconds that a run on a case may take."""
+        case = trial.case
         if self.timeout is not None:
             return self.timeout
         if _is_interpreted(self.kernel, case):
             return _TIMEOUT + _INTERPRETER_SECONDS * sum(t.numel() for t in case.tensors)
-        return _TIMEOUT + case.nbytes / _SLOWEST
+        return _TIMEOUT + _SLOWER * trial.references.seconds + case.nbytes / _SLOWEST
 
     def fresh(self, like: Case, kind: Kind, label: str) -> Case:
         """Return a case with other values; what is only written stays as it is."""
@@ -330,12 +358,50 @@ class _Checker:
                 signature=self.kernel.signature,
                 library=library,
                 cases=[trial.case for trial in waiting[:together]],
-                timeout=max(self.limit(trial.case) for trial in waiting[:together]),
+                timeout=max(map(self.limit, waiting[:together])),
                 threads=self.threads,
             )
             for trial, result in zip(waiting, results, strict=False):
                 self.judge(trial, result)
             waiting = waiting[len(results) :]
+
+    def endure(
+        self, trial: Trial, library: Path, generated: Path | None, seconds: float
+    ) -> tuple[Timing | None, Timing | None]:
+        """Call it many times in the worker, timed beside the generated kernel if that is given.
+
+        Returns:
+            Its timing and the generated kernel's.
+
+        Raises:
+            TooGoodToBeTrue: It is faster than its memory traffic can be.
+        """
+        moved = traffic(self.kernel, trial.case.tensors)
+        copied = copied_bytes(moved)
+        found = sandbox.endure(
+            target=self.kernel.target,
+            entry=self.kernel.generated.entry,
+            signature=self.kernel.signature,
+            library=library,
+            case=trial.case,
+            # Some dozen calls, and the timing.
+            timeout=_ENDURANCE * self.limit(trial) + seconds,
+            threads=self.threads,
+            generated=generated,
+            seconds=seconds,
+            calls=_CALLS,
+            copied=copied,
+        )
+        if not found.result.ok:
+            raise _Failure(self.refused(found.result, "in many calls"))
+        figures = trial.references.compare(self.names, found.result.outputs, figures=False)
+        if not all(figure.ok for figure in figures):
+            label = f"after {found.calls} calls"
+            raise _Failure(self.wrong(figures, found.result, label))
+        if found.times is None:
+            return None, None
+        too_good(found.times, moved, 2 * copied)
+        return found.times["candidate"], found.times["generated"]
 
     def judge(self, trial: Trial, result: RunResult) -> None:
         """Compare one result; raises where it is wrong and the generated kernel is not."""

@@ -11,8 +11,6 @@ import importlib
 import json
 import mmap
 import os
-import resource
-import signal
 import socket
 import sys
 import time
@@ -25,13 +23,11 @@ import numpy as np
 import torch
 
 from fusec.target_api.base import Candidate
-from fusec.verify import faults
+from fusec.verify import endurance, faults, limits
 from fusec.verify.guard import GUARD, Area, libc
 from fusec.verify.protocol import Message, poison_byte, receive
 
-_PR_SET_PDEATHSIG = 1
 _ADDRESS_SPACE_SLACK = 4 << 30
-_OUTPUT_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -81,20 +77,14 @@ class Operand:
 
 def restrict(body: Message) -> None:
     """Set the limits that hold whatever the kernel does."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     cases = body["cases"]
-    seconds = int(body["timeout"] * len(cases) * body["threads"]) + 2
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     # Enough for what a run needs; a kernel that allocates without end stops there.
-    with open("/proc/self/statm") as statm:
-        now = int(statm.read().split()[0]) * mmap.PAGESIZE
     data = max(sum(a["nbytes"] + 2 * GUARD for a in case["arguments"]) for case in cases)
-    limit = now + 3 * data + _ADDRESS_SPACE_SLACK
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    # What it prints goes to a memory file.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_OUTPUT_LIMIT, _OUTPUT_LIMIT))
-    # An ordinary ^C is the notebook's business.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    limits.restrict(
+        seconds=int(body["timeout"] * len(cases) * body["threads"]) + 2,
+        memory=4 * data + _ADDRESS_SPACE_SLACK,
+        threads=body["threads"],
+    )
 
 
 class InArea:
@@ -128,8 +118,14 @@ def run(place: tuple[int, int], data_file: int, result_file: int, report: int) -
         source = np.frombuffer(data, dtype=np.uint8).ctypes.data
         try:
             call = prepare(body)
+            if body["endure"] is not None:
+                _say(report, _endured(body, source, call, result_file, report))
+                return
+            kept = _Kept()
             for index, case in enumerate(body["cases"]):
-                outcome = _run_case(body["runs"], index, case, source, call, result_file, report)
+                outcome = _run_case(
+                    body["runs"], index, case, source, call, result_file, report, kept
+                )
                 if "problem" in outcome:
                     _say(report, {"result": outcome})
                     return
@@ -146,13 +142,17 @@ def _run_case(
     call: Candidate,
     result_file: int,
     report: int,
+    kept: _Kept,
 ) -> Message:
     operands = [Operand.read(a) for a in case["arguments"]]
     first: list[Area] = []
     seconds = 0.0
     same = []
     for run_index, (at_end, threads) in enumerate(plan):
-        areas = [Area.make(o.name, o.nbytes, at_end=at_end) for o in operands]
+        if run_index == 0:
+            areas = kept.areas(operands, at_end=at_end)
+        else:
+            areas = [Area.make(o.name, o.nbytes, at_end=at_end) for o in operands]
         placed = [[a.start, a.nbytes, a.usable] for a in areas]
         _say(report, {"areas": placed, "case": index, "run": run_index, "threads": threads})
         outcome = _guarded(operands, areas, source, case["sizes"], call, run_index, threads)
@@ -174,8 +174,63 @@ def _run_case(
             first = areas
         else:
             _release(areas)
-    _release(first)
     return {"seconds": seconds, "same": same}
+
+
+class _Kept:
+    """The areas of a case's first run, which the next case of the same sizes gets as they lie.
+
+    So a kernel meets other values at an address that it knows.
+    """
+
+    def __init__(self) -> None:
+        self._areas: list[Area] = []
+
+    def areas(self, operands: Sequence[Operand], *, at_end: bool) -> list[Area]:
+        """Return the areas of the case before, or others where sizes differ."""
+        if [area.nbytes for area in self._areas] != [o.nbytes for o in operands]:
+            _release(self._areas)
+            self._areas = [Area.make(o.name, o.nbytes, at_end=at_end) for o in operands]
+        return self._areas
+
+
+def _endured(body: Message, source: int, call: Candidate, result_file: int, report: int) -> Message:
+    """Call the candidate many times on the first case; see ``endurance``."""
+    case = body["cases"][0]
+    operands = [Operand.read(a) for a in case["arguments"]]
+    areas = [Area.make(o.name, o.nbytes, at_end=True) for o in operands]
+    placed = [[a.start, a.nbytes, a.usable] for a in areas]
+    _say(report, {"areas": placed, "case": 0, "run": 0, "threads": body["threads"]})
+    for operand, area in zip(operands, areas, strict=True):
+        if operand.role == "out":
+            area.fill(poison_byte(operand.kind, 0))
+        else:
+            area.copy_from(source + operand.offset)
+    updated = [(o, a) for o, a in zip(operands, areas, strict=True) if o.role == "inout"]
+
+    def restore() -> None:
+        for operand, area in updated:
+            area.copy_from(source + operand.offset)
+
+    given = list(map(InArea, operands, areas)), case["sizes"], body["threads"]
+    asked = body["endure"]
+    other = prepare({**body, "library": asked["generated"]}) if asked["generated"] else None
+    found = endurance.endure(
+        {**body, "timing": asked["timing"]},
+        endurance.bound(call, *given),
+        endurance.bound(other, *given) if other is not None else None,
+        restore if updated else None,
+        log=1,
+    )
+    if "problem" in found:
+        return {"result": found}
+    restore()
+    code = call(*given)
+    if code:
+        return {"result": {"problem": "check", "code": code}}
+    if case["results"]:
+        _write_results(operands, areas, result_file, case["base"], case["results"])
+    return {"endured": found}
 
 
 def _release(areas: Sequence[Area]) -> None:
@@ -291,7 +346,7 @@ def main(sock: socket.socket, report: int, log: int, parent: int) -> None:
     """Be the child: wait for a request, restrict, run, report, and never return."""
     status = 70
     try:
-        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        limits.end_with_parent()
         if os.getppid() == parent:
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0)

@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import signal
+from typing import Any
 
 _SA_SIGINFO = 4
 _HANDLED = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
@@ -22,6 +23,11 @@ _SI_CODE = 8
 _SI_ADDR = 16
 _X86_ERROR_CODE = 40 + 19 * 8
 _X86_WRITE_BIT = 2
+_X86_RIP = 40 + 16 * 8
+_INSTRUCTION = 15  # bytes that one has at most
+
+# The processor refused the access itself: the address is none, or not aligned as it has to be.
+_SI_KERNEL = 128
 
 _Handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -43,7 +49,7 @@ def install(descriptor: int) -> None:
     knows_write = platform.machine() == "x86_64"
 
     def handle(number: int, info: int, context: int) -> None:
-        report: dict[str, object] = {
+        report: dict[str, Any] = {
             "signal": number,
             "code": ctypes.c_int.from_address(info + _SI_CODE).value,
             "address": ctypes.c_uint64.from_address(info + _SI_ADDR).value,
@@ -51,6 +57,11 @@ def install(descriptor: int) -> None:
         if knows_write and number == signal.SIGSEGV:
             error = ctypes.c_uint64.from_address(context + _X86_ERROR_CODE).value
             report["write"] = bool(error & _X86_WRITE_BIT)
+            at = ctypes.c_uint64.from_address(context + _X86_RIP).value
+            if report["code"] == _SI_KERNEL:
+                report["instruction"] = ctypes.string_at(at, _INSTRUCTION).hex()
+        if number == signal.SIGILL:
+            report["instruction"] = ctypes.string_at(report["address"], 4).hex()
         os.write(descriptor, (json.dumps({"fault": report}) + "\n").encode())
         os._exit(128 + number)
 

@@ -19,6 +19,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
+from fusec.verify import limits
 from fusec.verify.protocol import Message, receive, send
 
 # How often to look whether the parent is still there; closing the socket is the usual sign.
@@ -71,6 +72,8 @@ class Spare:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
+        # What left its group is this process's child by now.
+        limits.end_orphans(keep=())
         self.sock.close()
         os.close(self.report)
         os.close(self.log)
@@ -137,8 +140,16 @@ class Zygote:
         lines: list[Message] = []
         log = ""
         try:
-            send(child.sock, request, descriptors)
-            lines, ended = _watch(self.sock, child.report, started + request["timeout"])
+            try:
+                send(child.sock, request, descriptors)
+            except OSError:
+                # Something outside has ended the one that waited.
+                child.end()
+                child = Spare.fork((self.sock,))
+                send(child.sock, request, descriptors)
+            lines, ended = _watch(
+                self.sock, child.report, started + request["timeout"], request["step"]
+            )
             log = os.pread(child.log, _LOG_SHOWN, 0).decode(errors="replace")
         finally:
             status = child.end()
@@ -163,11 +174,14 @@ def _read(library: str) -> Message:
         return {"failed": f"cannot read the kernel's library: {error}"}
 
 
-def _watch(sock: socket.socket, reading: int, deadline: float) -> tuple[list[Message], str]:
-    """Collect the child's lines until its result, its end, or the deadline."""
+def _watch(
+    sock: socket.socket, reading: int, deadline: float, step: float
+) -> tuple[list[Message], str]:
+    """Collect the child's lines until its result, its end, the deadline, or a silence of a step."""
     buffer = b""
+    silent = time.monotonic() + step
     while True:
-        left = deadline - time.monotonic()
+        left = min(deadline, silent) - time.monotonic()
         if left <= 0:
             return _lines(buffer), "timeout"
         ready, _, _ = select.select([reading, sock.fileno()], [], [], left)
@@ -177,6 +191,7 @@ def _watch(sock: socket.socket, reading: int, deadline: float) -> tuple[list[Mes
         if reading in ready:
             block = os.read(reading, 1 << 16)
             buffer += block
+            silent = time.monotonic() + step
             if not block:
                 return _lines(buffer), "ended"
 
@@ -192,6 +207,7 @@ def _lines(buffer: bytes) -> list[Message]:
 def main(descriptor: int) -> None:
     """Import what candidates need, say so, and serve."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    limits.adopt_orphans()
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
     import lief  # noqa: F401

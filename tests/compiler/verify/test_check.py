@@ -33,7 +33,7 @@ WRONG = {
     "very far write": (
         "for (int64_t i = 0; i < n; i++) out[i * 1000000007] = x[i] * 2 + 1;",
         "bounds",
-        "writes memory out of bounds",
+        "memory out of bounds, far from every argument",
     ),
     "write before the start": (
         "for (int64_t i = -1; i < n; i++) out[i] = i < 0 ? 0 : x[i] * 2 + 1;",
@@ -70,7 +70,7 @@ WRONG = {
         "crash",
         "divides an integer by zero",
     ),
-    "trap": ("__builtin_trap();", "crash", "instruction"),
+    "trap": ("__builtin_trap();", "crash", "reached a trap"),
     "unaligned": (
         # Off by one element: no x86 processor moves 16 bytes there by its aligned instructions,
         # and every compiler takes those for a vector type.

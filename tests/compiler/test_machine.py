@@ -17,6 +17,12 @@ from fusec.targets.triton.plan.choice import kept_in_l2, sms
 X86 = MachineFacts("a processor", False, "avx512", False, 64, 32 << 20, True)
 
 
+@pytest.fixture(autouse=True)
+def as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor counts, and not what the suite is told to take it for."""
+    monkeypatch.delenv("FUSEC_ISA", raising=False)
+
+
 def kernel(facts: MachineFacts, size: int = 1 << 20) -> fusec.kernel.Kernel:
     compiled = fusec.compile(lambda x: x * 2 + 1, dynamic=False, machine=facts)
     x = torch.randn(size)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import fusec
+from fusec.capture.fast_path import direct
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -118,3 +119,46 @@ def test_a_failure_leaves_autocast_as_it_was() -> None:
     torch.testing.assert_close(
         out.float(), table[1:3].exp() @ w, rtol=3e-2, atol=3e-2 * float(out.abs().max())
     )
+
+
+# Before torch 2.12 AOTAutograd puts two such round every graph, by these names, with nothing to do.
+
+
+class EffectTokensWrapper:
+    def post_compile(self, compiled_fn: Any, tokens: int) -> Any:
+        def inner_fn(args: list[Any]) -> Any:
+            assert not tokens
+            return compiled_fn(args)
+
+        return inner_fn
+
+
+class FunctionalizedRngRuntimeWrapper:
+    def post_compile(self, compiled_fn: Any, counted: bool) -> Any:
+        def wrapper(args: list[Any]) -> Any:
+            assert not counted
+            return compiled_fn(args)
+
+        return wrapper
+
+
+class AOTDispatchSubclassWrapper:
+    def post_compile(self, compiled_fn: Any) -> Any:
+        def inner_fn(args: list[Any]) -> Any:
+            return compiled_fn([each.plain for each in args])
+
+        return inner_fn
+
+
+def test_wrappers_with_nothing_to_do_are_looked_through() -> None:
+    def entry(args: list[Any]) -> Any:
+        return args
+
+    within = FunctionalizedRngRuntimeWrapper().post_compile(entry, False)
+    assert direct.within_idle(EffectTokensWrapper().post_compile(within, 0)) is entry
+    assert direct.within_idle(entry) is entry
+    assert direct.within_idle(torch.relu) is torch.relu
+    subclasses = AOTDispatchSubclassWrapper().post_compile(entry)
+    assert direct.within_idle(subclasses) is subclasses
+    around = EffectTokensWrapper().post_compile(subclasses, 0)
+    assert direct.within_idle(around) is subclasses

@@ -306,7 +306,7 @@ def test_products_and_convolutions_of_the_graph(monkeypatch: pytest.MonkeyPatch)
     like = SimpleNamespace(half=0.0124, single=0.01, conversion=0.4)
     same = SimpleNamespace(half=0.0125, single=0.01, conversion=0.4)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: True)
+    monkeypatch.setattr(graph, "has_avx512", lambda: True)
 
     def image(channels: int, side: int, dtype: torch.dtype, device: str) -> Any:
         made = torch.empty(2, channels, side, side, dtype=dtype, device="meta")

@@ -28,7 +28,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEC_STRICT", "1")
     # as on a processor whose MKL is slow
     monkeypatch.setattr("fusec.graph.choices.is_amd", lambda: True)
-    monkeypatch.setattr("torch.cpu._is_avx512_supported", lambda: True)
+    monkeypatch.setattr("fusec.graph.choices.has_avx512", lambda: True)
     torch._dynamo.reset()
     torch.manual_seed(0)
 

@@ -40,6 +40,8 @@ LOOKED_UP = frozenset(
     "record_runtime_wrapper_prologue_exit runtime_metadata trace_joint".split()
 )
 
+_IDLE = ("EffectTokensWrapper.post_compile.", "FunctionalizedRngRuntimeWrapper.post_compile.")
+
 
 def epilogue_instead_of_wrappers(
     inputs: int, *, calls_operators: bool, records: bool
@@ -121,7 +123,7 @@ def wraps_no_more(compiled: Callable[..., Any], part: CompiledPart) -> bool:
         wrapper = wrapper_of(compiled)
         names = wrapper.__code__.co_freevars
         inner = cell(wrapper, next(n for n in ("_inner_compiled_fn", "compiled_fn") if n in names))
-        if not part.is_entry(inner):
+        if not part.is_entry(within_idle(inner)):
             return False  # another wrapper is between them: it takes tensor subclasses apart, say
         if "_codegen_runtime_wrapper" in wrapper.__code__.co_freevars:
             return names_only(cell(wrapper, "_codegen_runtime_wrapper"), _GENERATED)
@@ -130,6 +132,20 @@ def wraps_no_more(compiled: Callable[..., Any], part: CompiledPart) -> bool:
         return LOOKED_UP.issuperset(wrapper.__code__.co_freevars) and not any(switches)
     except _UNKNOWN:
         return False
+
+
+def within_idle(function: Any) -> Any:
+    """Return what is within wrappers that have nothing to do in a graph with a plain record.
+
+    Before torch 2.12 two of them are round every graph, and ask whether there are effects to put in
+    order or random numbers to count: in a plain record there are none.
+    """
+    for _ in _IDLE:
+        code = getattr(function, "__code__", None)
+        if code is None or not code.co_qualname.startswith(_IDLE):
+            break
+        function = cell(function, "compiled_fn")
+    return function
 
 
 def analyze_no_operators(compiled: Callable[..., Any]) -> None:
@@ -320,6 +336,7 @@ __all__ = [
     "saved_outputs",
     "updates_are_plain",
     "views_of_updated_inputs",
+    "within_idle",
     "wrapper_of",
     "wraps_no_more",
 ]

@@ -385,7 +385,7 @@ VALUES = (
     Fault(
         "a step that its values switch off",
         "values",
-        "if ($x[0] > 5.0f) { for (int64_t i = 0; i < $n; i++) $out[i] = 0; return 0; }",
+        "if ($x[0] > 30.0f) { for (int64_t i = 0; i < $n; i++) $out[i] = 0; return 0; }",
         "",
     ),
     Fault(

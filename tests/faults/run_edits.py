@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +74,12 @@ class Notebook:
         self.process.wait()
 
 
-def run_edits(only: str = "", times: int = 1) -> list[Outcome]:
+def run_edits(only: str = "", times: int = 1, faults: Sequence[Fault] = FAULTS) -> list[Outcome]:
     """Do every edit whose name has ``only`` in it, ``times`` times."""
     notebook = Notebook()
     outcomes = []
     try:
-        for fault in FAULTS:
+        for fault in faults:
             if only not in fault.name:
                 continue
             saw: dict[str, None] = {}

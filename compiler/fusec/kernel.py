@@ -245,8 +245,11 @@ class Kernel:
         """What has become of the generated text; tuned is one with other values of tunables."""
         if not self.edited:
             return "generated"
-        same = _without_values(self.source) == _without_values(self.generated.text)
-        return "tuned" if same else "edited"
+        return "edited" if self.is_edit(self.source) else "tuned"
+
+    def is_edit(self, text: str) -> bool:
+        """Whether a text is more than the generated one with other values of tunables."""
+        return _without_values(text) != _without_values(self.generated.text)
 
     @property
     def tunables(self) -> tuple[Tunable, ...]:

@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 
 from fusec.call.autocast import without_autocast
 from fusec.call.eager_graph import run_eagerly
+from fusec.call.launch import CppRunnable
 from fusec.call.runnable import build_runnable
 from fusec.compiled.part import CompiledPart
 from fusec.devices import is_gpu
@@ -520,7 +521,7 @@ class CompiledGraph:
 
     def build(self, kernel: Kernel, text: str) -> Runnable:
         """Build ``text`` in place of a kernel's source and launch it from now on."""
-        runnable = build_runnable(kernel, text)
+        runnable = _watched(kernel, text)
         part = self._part_of(kernel)
         if part is not None:
             part.link(kernel.name, runnable)
@@ -557,7 +558,7 @@ class CompiledGraph:
             if not verdict.ok or part.kind == "backward":
                 return verdict
             before = kernel.runnable()
-            part.link(kernel.name, build_runnable(kernel, text))
+            part.link(kernel.name, _watched(kernel, text))
             try:
                 whole = self._check_graph(check_graph, self.copies(), timed)
             finally:
@@ -601,6 +602,18 @@ class CompiledGraph:
                 eager=(lambda: self.eager(*inputs)) if part.kind != "backward" else None,
                 eager_is_whole=len(self.kernels) != 1 or bool(self.externs),
             )
+
+
+def _watched(kernel: Kernel, text: str) -> Runnable:
+    """Build a text; where a user has written it, a process that ends in a call leaves a note."""
+    from fusec.verify.probation import journal
+
+    runnable = build_runnable(kernel, text)
+    if isinstance(runnable, CppRunnable) and kernel.is_edit(text):
+        found = journal(kernel.name, text)
+        if found is not None:
+            runnable.watch(found.address)
+    return runnable
 
 
 def _library(kernel: Kernel, text: str) -> Path | None:

@@ -22,7 +22,7 @@ from fusec.kernel import Kernel, Runnable
 from fusec.report import OutputError, Timing, Verdict
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
-from fusec.verify import binary, sandbox
+from fusec.verify import binary, probation, sandbox
 from fusec.verify.compare import describe, praise, signed_zero_differences
 from fusec.verify.graph_outputs import check_graph
 from fusec.verify.inputs import Kind, fresh_inputs
@@ -163,7 +163,10 @@ def _check(
     if wrong is not None:
         return Verdict(False, wrong.stage, wrong.reason, wrong.line)
     own = text != source.text and not trust
+    if trust:
+        probation.forgive(text)
     if own and isinstance(target, LibraryTarget):
+        _refuse(probation.crash(text))
         _refuse(binary.source_problem(text, source.text))
     sandbox.prestart(cases[0].tensors[0].device.type if cases and cases[0].tensors else "cpu")
     checker = _Checker(kernel, text, interpret, generated, timeout, threads)

@@ -107,6 +107,16 @@ class EditHistory:
         decided = [e for e in self._load(kernel, target) if e.state in (KEPT, REVERTED)]
         return decided[-1] if decided and decided[-1].state == KEPT else None
 
+    def candidates(self, kernel: str, target: str) -> tuple[Edit, ...]:
+        """Return the kept edits of a kernel since it was last reverted, the latest first."""
+        found: list[Edit] = []
+        for edit in reversed(self._load(kernel, target)):
+            if edit.state == REVERTED:
+                break
+            if edit.state == KEPT and all(edit.text != other.text for other in found):
+                found.append(edit)
+        return tuple(found)
+
     def _key(self, kernel: str, target: str, number: int) -> dict[str, Any]:
         return {"notebook": self.scope, "kernel": kernel, "target": target, "number": number}
 

@@ -337,22 +337,28 @@ class Session:
             self._seen[id(kernel)] = kernel, kernel.source
 
     def _restore(self, cell: FusedCell, name: str, kernel: Kernel) -> None:
-        edit = self.history.latest(kernel.name, kernel.target)
-        if edit is None or edit.text == kernel.source:
-            return
-        found = f"the edit of {name} kept on {edit.date}"
-        text = f"its text is fuselab.edits({kernel.name!r})[-1].text"
-        if edit.signature != kernel.signature.digest():
-            cell.notes.append(f"{found} no longer fits: the kernel takes other tensors now; {text}")
-            return
-        # The signature says that it can be called, not that it still computes the same.
-        verdict = kernel.check(edit.text, timed=False)
-        if verdict.ok:
-            kernel.use(edit.text)
-            cell.notes.append(
-                f"{found} was checked again and is in use; %fuse_revert {name} undoes"
-            )
-        else:
+        """Use the latest kept edit that still passes: what ended a process does not."""
+        for number, edit in enumerate(self.history.candidates(kernel.name, kernel.target)):
+            if edit.text == kernel.source:
+                return
+            found = f"the edit of {name} kept on {edit.date}"
+            edits = self.history.of(kernel.name, kernel.target)
+            place = edits.index(edit) - len(edits)  # the latest is -1
+            text = f"its text is fuselab.edits({kernel.name!r})[{place}].text"
+            if edit.signature != kernel.signature.digest():
+                cell.notes.append(
+                    f"{found} no longer fits: the kernel takes other tensors now; {text}"
+                )
+                return
+            # The signature says that it can be called, not that it still computes the same.
+            verdict = kernel.check(edit.text, timed=False)
+            if verdict.ok:
+                kernel.use(edit.text)
+                before = ", the last that passes," if number else ""
+                cell.notes.append(
+                    f"{found}{before} was checked again and is in use; %fuse_revert {name} undoes"
+                )
+                return
             cell.notes.append(f"{found} does not pass any more: {verdict.reason}; {text}")
 
     def edit(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fusec.version import __version__
 
 if TYPE_CHECKING:
-    from fusec.api import CompiledFunction, compile, device_summary, explain
+    from fusec.api import CompiledFunction, compile, device_summary, explain, predict, predict_calls
     from fusec.compiled.graph import CompiledGraph
     from fusec.errors import FusecError
     from fusec.kernel import Kernel
@@ -27,6 +27,8 @@ _HOMES = {
     "compile": "fusec.api",
     "device_summary": "fusec.api",
     "explain": "fusec.api",
+    "predict": "fusec.api",
+    "predict_calls": "fusec.api",
     "prestart": "fusec.warm",
 }
 
@@ -55,5 +57,7 @@ __all__ = [
     "compile",
     "device_summary",
     "explain",
+    "predict",
+    "predict_calls",
     "prestart",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,12 +29,16 @@ from fusec.capture.shortcut import Shortcut
 from fusec.compiled.graph import CompiledGraph
 from fusec.errors import FusecError
 from fusec.inspect.explain import Explanation
+from fusec.inspect.predict import Call, Planner, Prediction, prediction
 from fusec.kernel import Kernel
 from fusec.options import Options
 from fusec.report import GraphBreak, Guard, Recompile, counted
 
 if TYPE_CHECKING:
     from fusec.inspect.reschedule import Rescheduled
+
+# Whether torch can keep what a prediction captures from counting as compilations of the function.
+ISOLATES = "isolate_recompiles" in inspect.signature(torch._dynamo.eval_frame._optimize).parameters
 
 
 class CompiledFunction:
@@ -44,17 +49,21 @@ class CompiledFunction:
         options: How it is compiled.
     """
 
-    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+    def __init__(
+        self, function: Callable[..., Any], options: Options, backend: Backend | None = None
+    ) -> None:
         self.function = function
         self.options = options
-        self._backend = Backend(options)
+        self._backend = backend or Backend(options)
         self._breaks: dict[GraphBreak, None] = {}
         self._guards: dict[str, Guard] = {}
         self._noted: list[NotedGuard] = []  # of these those that nobody has asked for yet
         self._recompiles: list[Recompile] = []
         self._failures: list[Any] = []  # guards that failed since the last compilation
+        alone = {} if self._backend.builds or not ISOLATES else {"isolate_recompiles": True}
         optimize = torch._dynamo.optimize(
             self._backend,
+            **alone,
             dynamic=options.dynamic,
             guard_export_fn=self._export_guards,
             guard_fail_fn=self._guard_failed,
@@ -91,7 +100,7 @@ class CompiledFunction:
             if len(backend.graphs) != compiled or break_marker() != marker:
                 self._breaks.update(dict.fromkeys(breaks_since(marker)))
             self._note_recompile([graph.name for graph in backend.graphs[compiled:]])
-        if len(backend.graphs) != compiled or not self._learned:
+        if backend.builds and (len(backend.graphs) != compiled or not self._learned):
             self._learned = self._shortcut.learn(backend.graphs, args, kwargs)
             if self._shortcut.dispatcher is not None:
                 self._route = self._shortcut.dispatcher
@@ -267,6 +276,44 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     return found
 
 
+def predict(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Prediction:
+    """Say what a call would become, without building or running a kernel.
+
+    The function is captured, and its kernels are chosen and written, as for a compilation. Where
+    Python must run in between (a graph break), what comes before runs in eager, as what comes
+    after may depend on it; tensors that are given, and a module's own, are put back afterwards.
+
+    Args:
+        function: A function, a module, or what ``fusec.compile`` returned: then with its options.
+        *args: For the call.
+        **kwargs: Likewise.
+
+    Returns:
+        The kernels, what is in each, the bytes that it reads and writes, the calls of ATen, the
+        graph breaks, and what must stay true.
+    """
+    return predict_calls(function, (Call(args, kwargs),))
+
+
+def predict_calls(
+    function: Callable[..., Any], calls: Sequence[Call | tuple[Any, ...]]
+) -> Prediction:
+    """Say what several calls in a row would become: what the first compiles, what recompiles.
+
+    Args:
+        function: As ``predict``.
+        calls: The arguments of each call: a tuple, or a ``fusec.inspect.predict.Call``.
+    """
+    options = function.options if isinstance(function, CompiledFunction) else Options()
+    if isinstance(function, CompiledFunction):
+        function = function.function
+    planner = Planner(options, function)
+    planned = CompiledFunction(function, options, planner)
+    given = [call if isinstance(call, Call) else Call(tuple(call), {}) for call in calls]
+    planner.run(planned._run, given)
+    return prediction(planned._name(), planned)
+
+
 def device_summary() -> str:
     """Return what this process computes on, in a few words."""
     threads = torch.get_num_threads()
@@ -275,4 +322,4 @@ def device_summary() -> str:
     return f"{threads} CPU thread{'s' if threads != 1 else ''} ({level}), {gpu}"
 
 
-__all__ = ["CompiledFunction", "compile", "device_summary", "explain"]
+__all__ = ["CompiledFunction", "compile", "device_summary", "explain", "predict", "predict_calls"]

@@ -36,6 +36,8 @@ from typing import Any
 import filelock
 import platformdirs
 
+from fusec.systems import this_system
+
 SCHEMA = 1
 MANIFEST = "manifest.json"
 DEFAULT_LIMIT = 2 << 30
@@ -396,9 +398,9 @@ def prepare_folder(folder: Path) -> str | None:
         return f"cannot use {folder}: {error.strerror or error}"
     if not stat.S_ISDIR(status.st_mode):
         return f"{folder} is not a real folder"
-    if status.st_uid != os.geteuid():
+    if not this_system().is_own(status):
         return f"{folder} belongs to another user"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if this_system().others_write(status):
         return f"{folder} can be written by other users"
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         return f"{folder} cannot be written"
@@ -433,17 +435,18 @@ def read_entry(folder: Path, kind: str, digest: str) -> Entry:
 
 def read_own_file(path: Path) -> bytes:
     """Read a regular file that belongs to this user; anything else is damage."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+    system = this_system()
+    descriptor = os.open(path, system.read_flags | system.no_links)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        if not stat.S_ISREG(status.st_mode) or not system.is_own(status):
             raise DamagedEntryError(f"{path.name} is not a regular file of this user")
         return file.read()
 
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a new file and have it on the disk before the entry gets its name."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, this_system().create_flags, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()

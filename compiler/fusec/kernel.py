@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import torch
 
 from fusec.errors import CompileError
-from fusec.report import SourceLine, TuningRun, Verdict
+from fusec.report import SourceLine, Trial, TuningRun, Verdict
 from fusec.tunables import Tunable, read_tunables, set_tunables
 
 if TYPE_CHECKING:
@@ -130,22 +130,24 @@ class Generated:
         target: Its target's name.
     """
 
-    def __init__(self, name: str, target: str, write: Callable[[], KernelSource]) -> None:
+    def __init__(self, name: str, target: str, write: Callable[[str], KernelSource]) -> None:
         self.name = name
         self.target = target
-        self._write: Callable[[], KernelSource] | None = write
-        self._source: KernelSource | None = None
+        self._write = write
+        self._sources: dict[str, KernelSource] = {}
         self._lock = threading.Lock()
 
     @property
     def source(self) -> KernelSource:
         """The source; always the same one."""
-        if self._source is None:
-            with self._lock:
-                if self._write is not None:
-                    self._source, self._write = self._write(), None
-        assert self._source is not None
-        return self._source
+        return self._sources.get("") or self.under("")
+
+    def under(self, plan: str) -> KernelSource:
+        """Return the source with the loops as a plan has them, in the words of a rule."""
+        with self._lock:
+            if plan not in self._sources:
+                self._sources[plan] = self._write(plan)
+            return self._sources[plan]
 
 
 class Runnable(Protocol):
@@ -185,7 +187,7 @@ class KernelHost(Protocol):
         progress: Callable[[TuningRun], None] | None,
         stop: threading.Event | None,
     ) -> TuningRun:
-        """Search the tunables; see ``tune``."""
+        """Search the plans and the tunables; see ``tune``."""
 
     def export(self, kernel: Kernel, path: Path, *, form: str) -> Path:
         """Write the text in use as a file that stands alone; see ``Kernel.export``."""
@@ -197,10 +199,13 @@ class Kernel:
     Attributes:
         body: The loop-level IR it was written from: the oracle for checking an edit.
         host: The graph that launches it.
+        plan: How its loops run, in the words of a rule, where tuning found better than the
+            heuristics' choice; empty where it is theirs.
     """
 
     def __init__(self, generated: KernelSource | Generated, body: Body, host: KernelHost) -> None:
-        self._generated = generated
+        self._written = generated
+        self.plan = ""
         self.body = body
         self.host = host
         self.last_verdict: Verdict | None = None
@@ -211,19 +216,18 @@ class Kernel:
 
     @property
     def generated(self) -> KernelSource:
-        """The compiler's own source; never changes."""
-        made = self._generated
-        return made.source if isinstance(made, Generated) else made
+        """The compiler's own source, under the plan in use."""
+        return self.variant(self.plan)
 
     @property
     def name(self) -> str:
         """The kernel's name, as the user types it after ``%%kernel``."""
-        return self._generated.name
+        return self._written.name
 
     @property
     def target(self) -> str:
         """The target's name."""
-        return self._generated.target
+        return self._written.target
 
     @property
     def signature(self) -> Signature:
@@ -242,9 +246,9 @@ class Kernel:
 
     @property
     def state(self) -> Literal["generated", "tuned", "edited"]:
-        """What has become of the generated text; tuned is one with other values of tunables."""
+        """What has become of the generated text; tuned is another plan, or values of tunables."""
         if not self.edited:
-            return "generated"
+            return "tuned" if self.plan else "generated"
         return "edited" if self.is_edit(self.source) else "tuned"
 
     def is_edit(self, text: str) -> bool:
@@ -268,10 +272,10 @@ class Kernel:
         try:
             return self.host.build(self, self.source)
         except CompileError:
-            if self.tuning is None or not self.edited:
+            if self.tuning is None or self.state == "generated":
                 raise
             # settings of an earlier session: what is generated builds in any case
-            self._text, self.tuning = None, None
+            self.plan, self._text, self.tuning = "", None, None
             return self.host.build(self, self.source)
 
     def pin(self, run: TuningRun) -> None:
@@ -280,8 +284,9 @@ class Kernel:
         Args:
             run: Its winner is not None, and was checked.
         """
-        assert run.best is not None
-        self._text = set_tunables(self.source, dict(run.trials[run.best].values))
+        assert run.winner is not None
+        self.plan = run.winner.plan
+        self._text = set_tunables(self.generated.text, dict(run.winner.values))
         self.tuning = run
 
     def share(self, other: Kernel) -> None:
@@ -289,7 +294,11 @@ class Kernel:
 
         Either may be edited; the other one keeps what it has.
         """
-        if other is not self and self._runnable is None and not (self.edited or other.edited):
+        if (
+            other is not self
+            and self._runnable is None
+            and self.state == other.state == "generated"
+        ):
             self._runnable = other.runnable()
 
     def check(self, text: str, *, timed: bool = True, trust: bool = False) -> Verdict:
@@ -326,15 +335,63 @@ class Kernel:
             self._text = text
             self._runnable = runnable
 
-    def adopt(self, text: str, runnable: Runnable) -> None:
-        """Take over a text that is in use, and built, for an equal kernel."""
+    def adopt(self, other: Kernel) -> Runnable:
+        """Take over what is in use, and built, for an equal kernel."""
+        runnable = other.runnable()
         with self._lock:
-            self._text = text
-            self._runnable = runnable
+            self.plan, self._text, self._runnable = other.plan, other.source, runnable
+        return runnable
 
     def revert(self) -> None:
-        """Put the generated text back in use."""
-        self.use(self.generated.text)
+        """Put the text back in use that the compiler's heuristics made."""
+        self.use_plan("")
+
+    @property
+    def heuristic(self) -> KernelSource:
+        """The compiler's own source under the plan that its heuristics choose; never changes."""
+        return self.variant("")
+
+    @property
+    def can_be_tuned(self) -> bool:
+        """Whether there is anything to search."""
+        return bool(self.tunables or self.plans)
+
+    @property
+    def plans(self) -> tuple[str, ...]:
+        """What could be asked for of its loops, in the words of rules; nothing of an edited one."""
+        return self.heuristic.alternatives if self.state != "edited" else ()
+
+    def variant(self, plan: str) -> KernelSource:
+        """Return the source with the loops as a plan has them.
+
+        Args:
+            plan: One of ``heuristic.alternatives``; empty for the heuristics' own choice.
+        """
+        if isinstance(self._written, Generated):
+            return self._written.under(plan)
+        assert not plan, "a text that is given has one plan"
+        return self._written
+
+    def use_plan(self, plan: str, values: Mapping[str, int] | None = None) -> None:
+        """Put a plan in use, unchecked, with other values of its tunables if any are given."""
+        before, self.plan = self.plan, plan
+        try:
+            self.use(set_tunables(self.generated.text, values or {}))
+        except BaseException:
+            self.plan = before
+            raise
+
+    def text_of(self, trial: Trial) -> str:
+        """Return the text that a tuning run tried."""
+        known = self.source if trial.plan == self.plan else self.variant(trial.plan).text
+        return set_tunables(known, dict(trial.values))
+
+    def use_trial(self, trial: Trial) -> None:
+        """Put in use what a tuning run tried, unchecked."""
+        if trial.plan == self.plan:
+            self.use(self.text_of(trial))
+        else:
+            self.use_plan(trial.plan, dict(trial.values))
 
     def with_tunables(self, values: Mapping[str, int]) -> str:
         """Return the text in use with other tunable values; nothing is put in use."""
@@ -346,7 +403,7 @@ class Kernel:
         progress: Callable[[TuningRun], None] | None = None,
         stop: threading.Event | None = None,
     ) -> TuningRun:
-        """Search the tunables for at most ``budget`` seconds and put the best in use.
+        """Search plans and tunables for at most ``budget`` seconds and put the best in use.
 
         Args:
             budget: Seconds.

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
+
+from fusec.systems import this_system
 
 # The instruction sets of the CPU that kernels tell apart: bytes of a vector, and what compilers
 # call the least processor that has them.
@@ -28,8 +29,8 @@ _ISAS = {
     "": (16, ""),
 }
 _ISA = "FUSEC_ISA"  # makes this process take its processor for an older one
-# Where nobody says how large the last cache is.
-_LAST_CACHE = 32 << 20
+# What torch calls the vectors that it uses, in Linux's words.
+_TORCH_SAYS = {"AVX2": frozenset({"avx2"}), "AVX512": frozenset({"avx2", "avx512f"})}
 
 
 @dataclass(frozen=True)
@@ -163,11 +164,11 @@ def _this_cpu() -> MachineFacts:
         isa = "avx512" if "avx512f" in known else "avx2" if "avx2" in known else "sse2"
     return MachineFacts(
         processor=processor(),
-        amd="AuthenticAMD" in _described(),
+        amd="AMD" in this_system().processor().vendor,
         isa=isa,
         native=True,
         cores=os.cpu_count() or 1,
-        last_cache=_last_cache(),
+        last_cache=this_system().last_cache(),
         streams=x86,
     )
 
@@ -194,45 +195,23 @@ def _gpu_at(index: int) -> GpuFacts:
     )
 
 
-def _last_cache() -> int:
-    try:
-        size = os.sysconf("SC_LEVEL3_CACHE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return _LAST_CACHE
-    return size if size > 0 else _LAST_CACHE
-
-
 @functools.cache
 def processor() -> str:
     """Return the name of the processor that this process runs on."""
-    for line in _described().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return this_system().processor().name or platform.processor() or platform.machine()
 
 
 @functools.cache
 def features() -> frozenset[str]:
-    """Return the processor's model and instruction sets, as the system names them."""
-    text = _described()
-    if not text:
-        return frozenset({platform.processor()})
-    found: set[str] = set()
-    # The first processor's paragraph; the others repeat it.
-    for line in text.partition("\n\n")[0].splitlines():
-        name, _, value = (part.strip() for part in line.partition(":"))
-        if name in {"flags", "Features"}:
-            found.update(value.split())
-        elif name in {"vendor_id", "cpu family", "model", "CPU implementer", "CPU part"}:
-            found.add(f"{name}={value}")
-    return frozenset(found)
+    """Return the processor's model and instruction sets, as Linux names them.
 
-
-def _described() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return ""
+    Where the system does not say which vectors it has, torch does.
+    """
+    found = this_system().processor().features
+    if found:
+        return found
+    vectors = _TORCH_SAYS.get(torch.backends.cpu.get_cpu_capability(), frozenset())
+    return vectors | {platform.processor()}
 
 
 # -- the one that is compiled for ---------------------------------------------------------------

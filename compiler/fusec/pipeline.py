@@ -27,6 +27,7 @@ from fusec.lower import lower_graph
 from fusec.machine import MachineFacts, using
 from fusec.options import Options
 from fusec.report import Stage
+from fusec.rule_text import loop_rule
 from fusec.schedule import Schedule, products_of, schedule_program, small_products
 from fusec.schedule.loop_wishes import with_loop_wishes
 from fusec.schedule.overrides import Wishes
@@ -83,10 +84,11 @@ class Compilation:
     @property
     def by_pointers(self) -> dict[str, bool]:
         """Whether each kernel is a function that takes pointers, by name."""
-        return {
-            name: isinstance(find_target(kernel.target), LibraryTarget)
-            for name, kernel in self.kernels.items()
-        }
+        return {name: self.takes_pointers(name) for name in self.kernels}
+
+    def takes_pointers(self, name: str) -> bool:
+        """Whether a kernel is a function that takes pointers."""
+        return isinstance(find_target(self.kernels[name].target), LibraryTarget)
 
     @property
     def scheduled(self) -> Program:
@@ -161,9 +163,13 @@ def _with_plan(source: KernelSource) -> str:
 def _generated(step: Compute, program: Program, state: Compilation) -> Generated:
     """Return a kernel that is written when its source is first read."""
 
-    def write() -> KernelSource:
+    def write(plan: str) -> KernelSource:
+        _, strategy, settings = loop_rule(f"{step.name}: {plan}") if plan else ("", "", ())
+        asked = replace(
+            step, strategy=strategy or step.strategy, settings=(*step.settings, *settings)
+        )
         with state.writing, recording(state.recorder), using(state.machine):
-            return emit_kernel(step, program, state.options)
+            return emit_kernel(asked, program, state.options)
 
     return Generated(step.name, kernel_target(step, program, state.options).name, write)
 

@@ -6,6 +6,8 @@ read them.  Nothing here computes more than a sum.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -35,11 +37,19 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class GraphBreak:
-    """A place where capture stopped and Python ran in between."""
+    """A place where capture stopped and Python ran in between.
+
+    Attributes:
+        reason: What is there, in words.
+        hint: How to mend it; empty where nothing is known.
+        where: The user's line.
+        expected: Whether there is nothing to mend: ``backward()``, an optimizer.
+    """
 
     reason: str
     hint: str
     where: SourceLine | None
+    expected: bool = False
 
 
 @dataclass(frozen=True)
@@ -211,6 +221,27 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class GpuStart:
+    """One start of a kernel on a GPU, as compiled for it; nothing of it was measured.
+
+    Attributes:
+        name: The function's.
+        programs: How many there are; 0 where that hangs on sizes.
+        warps: Of each program.
+        registers: Of each thread; 0 where that is not known.
+        shared: Bytes of shared memory of each program.
+        tile: The tunables that say how large a program's tile is: ``YBLOCK=1 XBLOCK=128``.
+    """
+
+    name: str
+    programs: int
+    warps: int
+    registers: int
+    shared: int
+    tile: str = ""
+
+
+@dataclass(frozen=True)
 class OutputError:
     """How far one output is from the references.
 
@@ -237,6 +268,13 @@ class OutputError:
     allowed: float
     worst: tuple[int, ...]
     ok: bool
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the output's elements."""
+        bits = re.search(r"\d+", self.dtype)
+        size = 1 if bits is None else max(int(bits[0]) // 8, 1)
+        return math.prod(self.shape) * size
 
 
 @dataclass(frozen=True)
@@ -287,12 +325,34 @@ class Trial:
         timing: None where it failed or was left out.
         error: Why it failed; empty otherwise.
         note: Why it was left out, or which trial it is equal to; empty otherwise.
+        plan: How the loops run, in the words of a rule, where that is not the heuristics' choice.
     """
 
     values: tuple[tuple[str, int], ...]
     timing: Timing | None
     error: str = ""
     note: str = ""
+    plan: str = ""
+
+    def __str__(self) -> str:
+        words = [self.plan] if self.plan else []
+        words += [f"{name}={value}" for name, value in self.values]
+        return " ".join(words) or "as generated"
+
+
+@dataclass(frozen=True)
+class TriedPlan:
+    """How a kernel's loops ran in some trials of a tuning run.
+
+    Attributes:
+        name: What was asked for, in the words of a rule; empty for the heuristics' own choice.
+        digest: Of the kernel's text, its tunables aside: a name may mean another text one day.
+        decisions: What was decided of the loops, and why: a line each.
+    """
+
+    name: str
+    digest: str
+    decisions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -310,6 +370,7 @@ class TuningRun:
         seconds: Time spent.
         budget: Seconds that the search may take; 0 where nobody knows.
         checked: What the check of the winner found; empty where the start was kept.
+        plans: The plans of the loops that were tried, the one in use at the start first.
     """
 
     kernel: str
@@ -322,3 +383,24 @@ class TuningRun:
     eager_is_whole: bool = False
     budget: float = 0.0
     checked: str = ""
+    plans: tuple[TriedPlan, ...] = ()
+
+    @property
+    def winner(self) -> Trial | None:
+        """The trial whose values are in use, or None while nothing was measured."""
+        return None if self.best is None else self.trials[self.best]
+
+    def plan(self, name: str) -> TriedPlan | None:
+        """Return what is known of a plan that was tried."""
+        return next((plan for plan in self.plans if plan.name == name), None)
+
+    def plan_reasons(self) -> tuple[str, ...]:
+        """Return how the winner's loops run otherwise than at the start: a line each, with why."""
+        if self.winner is None or not self.plans or self.winner.plan == self.plans[0].name:
+            return ()
+        start, mine = self.plans[0].decisions, self.plan(self.winner.plan)
+        now = mine.decisions if mine is not None else ()
+        return (
+            *(f"now {line}" for line in now if line not in start),
+            *(f"before {line}" for line in start if line not in now),
+        )

@@ -107,6 +107,13 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'fuselab' has no attribute {name!r}")
 
 
+def other_magics() -> tuple[type, ...]:
+    """Return the classes of magics beside ``FuseMagics``, which need no session."""
+    from fuselab.magics.predict import PredictMagics
+
+    return (PredictMagics,)
+
+
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics (``%load_ext fuselab``)."""
     global _session, _ahead
@@ -123,6 +130,8 @@ def load_ipython_extension(shell: Any) -> None:
         _session = Session(shell.user_ns)
     magics = FuseMagics(shell, _session, parent=shell)
     shell.register_magics(magics)
+    for kind in other_magics():
+        shell.register_magics(kind)
     if magics not in shell.configurables:  # IPython's own base class puts it there, too
         shell.configurables.append(magics)
     complete.register(shell)
@@ -145,10 +154,12 @@ def unload_ipython_extension(shell: Any) -> None:
         _ahead.end()
         _ahead = None
     shell.events.unregister("post_run_cell", magics.remember)
-    for kind, names in magics.magics.items():
+    others = [shell.magics_manager.registry.pop(kind.__name__, None) for kind in other_magics()]
+    gone = [each for each in (magics, *others) if each is not None]
+    for kind, names in ((k, n) for each in gone for k, n in each.magics.items()):
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)
     # A second one would take what %config sets, and keep it from the one that is loaded next.
-    shell.configurables[:] = [each for each in shell.configurables if each is not magics]
+    shell.configurables[:] = [each for each in shell.configurables if each not in gone]
     atexit.unregister(magics.session.close)
     _session = None

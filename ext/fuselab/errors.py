@@ -19,9 +19,14 @@ class FuselabError(FusecError):
 class UnknownName(FuselabError, KeyError):
     """A kernel, a cell or an option that does not exist."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str], nothing: str) -> None:
+    def __init__(
+        self, what: str, name: str, known: Iterable[str], nothing: str, cell: str = ""
+    ) -> None:
         self.name = name
         names = list(known)
+        if cell:
+            super().__init__(f"there is no {what} {name!r}", f"{cell} {', '.join(names)}")
+            return
         hint = f"known: {', '.join(names)}" if names else nothing
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
         if near:
@@ -30,3 +35,28 @@ class UnknownName(FuselabError, KeyError):
 
     # KeyError would quote the message.
     __str__ = Exception.__str__
+
+
+class CellSyntaxError(FuselabError):
+    """A cell that is not Python: its own line and the place in it, and nothing of ours.
+
+    No ``SyntaxError``: IPython shows those with the whole way to them.
+
+    Attributes:
+        lineno: The line, as the gutter shows it.
+        text: The line itself.
+    """
+
+    def __init__(self, error: SyntaxError) -> None:
+        self.lineno = error.lineno or 0
+        self.text = (error.text or "").rstrip("\n")
+        self.offset = error.offset or 0
+        super().__init__(str(error.msg), f"line {self.lineno}: {self.text.strip()}")
+        self._message = str(error.msg)
+
+    def _render_traceback_(self) -> list[str]:
+        """Show IPython the line, a caret below it, and what is wrong."""
+        lines = [f"line {self.lineno}", f"    {self.text}"] if self.lineno else []
+        if self.lineno and self.offset > 0:
+            lines.append(" " * (3 + self.offset) + "^")
+        return [*lines, f"SyntaxError: {self._message}"]

@@ -11,6 +11,8 @@ import fusec
 from fusec import machine
 from fusec.machine import GpuFacts, HalfSpeed, MachineFacts, current_machine, this_machine, using
 from fusec.options import Options
+from fusec.systems import this_system
+from fusec.systems.face import System
 from fusec.targets.cpp.toolchain.compiler import find_compiler
 from fusec.targets.triton.plan.choice import kept_in_l2, sms
 
@@ -111,13 +113,13 @@ def test_the_process_can_be_taken_for_an_older_processor(monkeypatch: pytest.Mon
 
 
 def test_the_last_cache_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine._last_cache() > 0
+    assert this_system().last_cache() > 0
     for answer in (0, -1):
         monkeypatch.setattr("os.sysconf", lambda name, answer=answer: answer)
-        assert machine._last_cache() == machine._LAST_CACHE
+        assert this_system().last_cache() == System().last_cache()
 
     def unknown(name: str) -> int:
         raise ValueError(name)
 
     monkeypatch.setattr("os.sysconf", unknown)
-    assert machine._last_cache() == machine._LAST_CACHE
+    assert this_system().last_cache() == System().last_cache()

@@ -24,6 +24,7 @@ from fusec.report import (
     Timing,
     Verdict,
 )
+from fusec.timing.limits import Limit
 from support.panel_fake import CPP, TRITON, FakeHost, milliseconds, timing
 
 
@@ -67,6 +68,9 @@ class FakeGraph:
     ) -> dict[str, Timing]:
         eager, fused = self.measure(seconds)
         return {"eager": eager, "fused": fused, **dict.fromkeys(others, timing(7.77))}
+
+    def limit(self) -> Limit:
+        return Limit(1 << 24, timing(1.1), 0, 1.1e-3, 5 << 24, 1 << 25)
 
     def kernel_timings(self, seconds: float = 0.2) -> dict[str, Timing]:
         return {k.name: timing(milliseconds(k.source)) for k in self.kernels}

@@ -80,7 +80,7 @@ class Device:
 
     def machine(self) -> Machine:
         """Return it as plans see it."""
-        found = native.types(wait=True)
+        found = native.device_types(build=True)
         assert found is not None
         return Machine(
             found.Driver(library()[1], self.chaining),

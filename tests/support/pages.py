@@ -35,6 +35,19 @@ SLICE = re.compile(r'from "(?P<first>.*?)" to "(?P<last>.*?)"$')
 
 # What is different in every run, or on every machine: times, rates, ratios, rounding errors.
 FIGURES = (
+    # What a noisy machine says beside the times, and what bounds a cell there.
+    (
+        re.compile(
+            r"^ +note +(?:this machine is busy|\S+ alone took longer)(?:.*\n)(?: {10}.*\n)*", re.M
+        ),
+        "",
+    ),
+    (
+        re.compile(r"^ +(?:waits for|bound by|too small|computes matrix).*\(limit here.*\)$", re.M),
+        "BOUND",
+    ),
+    (re.compile(r"(?:\d+|<1)% of the time"), "SHARE"),
+    (re.compile(r"\(?not told apart[^()\n;]*\)?"), "RATIO"),
     (re.compile(r"as fast as|\(?[\d.]+× (?:faster|slower)(?: than)?\)?|\(?the same\)?"), "RATIO"),
     (re.compile(r"\[\d+(?:, \d+)*\]"), "PLACE"),
     (re.compile(r"\b\d+(?:\.\d+)?(?:e[-+]?\d+)? (?:ns|µs|ms|s|[KMGT]B/s)(?!\w)"), "TIME"),

@@ -6,6 +6,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from fusec.systems import this_system
+
 
 def python_flags() -> list[str]:
     """Return compiler flags for C++ that uses Python's interface.
@@ -18,12 +20,10 @@ def python_flags() -> list[str]:
     """
     include = sysconfig.get_path("include")
     if not Path(include, "Python.h").exists():
-        raise FileNotFoundError("Python.h: install the headers of this Python")
+        raise FileNotFoundError(f"no Python.h in {include}: {this_system().python_headers()}")
     if sysconfig.get_config_var("Py_GIL_DISABLED") or sys.implementation.name != "cpython":
         raise NotImplementedError("only CPython with its global lock is supported")
-    if sys.platform == "darwin":
-        return [f"-I{include}", "-O2", "-undefined", "dynamic_lookup"]
-    return [f"-I{include}", "-O2", "-Wl,--warn-unresolved-symbols"]
+    return [f"-I{include}", "-O2", *this_system().python_flags()]
 
 
 def python_name() -> str:

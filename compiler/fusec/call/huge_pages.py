@@ -11,9 +11,6 @@ it.  ``native/memory.cpp`` is the pool.  Where it cannot be built, memory is tor
 from __future__ import annotations
 
 import ctypes
-import functools
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +19,12 @@ from typing import Any, TypeVar
 import torch
 
 from fusec.codegen.host_program import LARGE_BYTES
+from fusec.systems import this_system
 from fusec.targets.cpp.toolchain import build as cpp_build
 
 empty_cpu: Callable[..., torch.Tensor] = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
 
 _PAGE = 4096
-_HUGE_PAGES = 14  # MADV_HUGEPAGE
 # Smaller ones the C library has at hand again.
 POOLED_BYTES = 1 << 20
 # What is kept at most while nobody holds it, and for how many seconds: a training step frees all
@@ -122,7 +119,7 @@ def counted() -> tuple[int, int]:
 
 
 def _load() -> Pool:
-    if sys.platform != "linux":
+    if this_system().huge_pages() is None:
         raise NotImplementedError("only made for Linux")
     torch_folder = Path(torch.__file__).parent
     # The first line makes another torch another text, so that it has a build of its own.
@@ -135,7 +132,7 @@ def _load() -> Pool:
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
         f"-I{torch_folder / 'include'}",
         f"-L{torch_folder / 'lib'}",
-        "-Wl,--no-as-needed",  # the file that needs it comes after it
+        *this_system().torch_flags(),
         "-lc10",
         "-pthread",
     ]
@@ -155,24 +152,15 @@ def _load() -> Pool:
 
 def _most() -> int:
     """Return how many bytes are kept at most."""
-    return min(KEPT_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // KEPT_SHARE)
+    return min(KEPT_BYTES, this_system().memory_size() // KEPT_SHARE)
 
 
 def _in_huge_pages(made: torch.Tensor) -> torch.Tensor:
-    size, advise = made.untyped_storage().nbytes(), _advise()
-    if size >= LARGE_BYTES and advise is not None:
+    size = made.untyped_storage().nbytes()
+    if size >= LARGE_BYTES and (advise := this_system().huge_pages()) is not None:
         begin = -(-made.data_ptr() // _PAGE) * _PAGE
-        advise(begin, size - _PAGE, _HUGE_PAGES)
+        advise(begin, size - _PAGE)
     return made
-
-
-@functools.cache
-def _advise() -> Callable[[int, int, int], int] | None:
-    if sys.platform != "linux":
-        return None
-    advise: Any = ctypes.CDLL(None).madvise
-    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return advise  # type: ignore[no-any-return]
 
 
 __all__ = ["counted", "empty_cpu", "empty_large", "pooled", "prepare", "problem", "release"]

@@ -86,14 +86,18 @@ class Backend:
         options: How to compile.
         graphs: Every graph compiled so far, in order.
         clock: When the work that is not the compiler's ended; capture is timed from there.
+        builds: Whether kernels are built; where not, they are only written, nothing can be run,
+            and whoever asked looks at ``graphs``.
     """
+
+    builds = True
 
     # TorchDynamo compares backends by this when a function is compiled twice.
     _torchdynamo_orig_callable = None
 
     def __init__(self, options: Options) -> None:
         check_without(options.without)
-        if torch.cuda.is_initialized():
+        if self.builds and torch.cuda.is_initialized():
             # what compiles is ready by the time that something is captured
             (options.asked or options.target_for(GPU)).prepare()
         self.options = options
@@ -106,6 +110,10 @@ class Backend:
         """Give no later kernel one of these names."""
         with self._lock:
             self._taken.update(names)
+
+    def put_off(self, make: Callable[[], object]) -> None:
+        """Be given what makes a backward part, which is not made before a gradient is asked for."""
+        raise NotImplementedError  # for those that do not build
 
     def __call__(
         self, module: fx.GraphModule, example_inputs: Sequence[Any], **_: object
@@ -135,6 +143,8 @@ class Backend:
                 if any(has_gaps(example_inputs[i]) for i in compiler.views_of_updated):
                     graph.run_in_eager(f"it runs in eager: {_MISPLACED}")
                     return graph
+                if not self.builds:
+                    return graph
                 modes = result_modes(module, records)
                 if modes:
                     if compiler.direct is not None:
@@ -147,7 +157,8 @@ class Backend:
                     else:
                         compiler.direct.forget_epilogue()
                 elif compiler.forward is not None and not graph.fallback:
-                    graph.record(recorded_call(graph.compiled, compiler.forward))
+                    short = recorded_call(graph.compiled, compiler.forward, graph.run_captured)
+                    graph.record(short)
             except BaseException as error:
                 # Also how AOTAutograd asks TorchDynamo to capture once more.
                 if isinstance(error, Restart) and loses_updates(module):
@@ -161,7 +172,7 @@ class Backend:
                 self.clock = time.perf_counter()
             forget_numbers()
             native.prepare()  # not earlier: where it has to be built, that takes a compiler's time
-            return graph
+            return graph.entry()
 
 
 @dataclass(frozen=True)
@@ -269,6 +280,9 @@ class _GraphCompiler:
 
         def compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
             keep_saved_tensors()
+            if not self.backend.builds and _has_known_sizes(module):
+                self.backend.put_off(lambda: self._part("backward", module))
+                return module
             if self.graph.compiled is not None or not _has_known_sizes(module):
                 return disable(disable(compile_part)(module, inputs))
             return disable(self._later(module))
@@ -362,12 +376,14 @@ class _GraphCompiler:
             self.backend._taken,
             updated=updated_inputs(module),
             saved=self._saved(kind, module),
-            written=queue.begin,
+            written=queue.begin if self.backend.builds else lambda kernel: None,
             choose_products=choose_products,
         )
         try:
             stages += run_stages(state)
             part = CompiledPart(kind, state, self.graph, self.backend.options.keep_inputs)
+            if not self.backend.builds:
+                return part
             started = time.perf_counter()
             if kind == "inference":
                 self._choose_epilogue(part)
@@ -389,7 +405,7 @@ class _GraphCompiler:
             self.graph.parts.append(made.part)
             if made.kind == "forward":
                 self.forward = made.part
-            found = made.part.entry()
+            found = made.part.entry() if self.backend.builds else made.module
         self.graph.stages = tuple(self.stages)
         return found
 

@@ -71,7 +71,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"graph_break\(\)",
         "torch._dynamo.graph_break() asks for it",
-        "remove the call if it is yours; torch's optimizers have one round their step",
+        "remove the call if it is yours",
     ),
     (
         r"compiler\.disable|function `disable`",
@@ -99,6 +99,12 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "move the statement in front of the tensor code or behind it",
     ),
 )
+_NOTHING = "nothing: "  # how a hint begins where there is nothing to mend
+_OPTIMIZERS = f"{os.sep}torch{os.sep}optim{os.sep}"
+_OPTIMIZER = (
+    "the optimizer's step is a graph of its own",
+    f"{_NOTHING}torch's optimizers begin one themselves",
+)
 _ANY = "what comes before and what comes after is compiled on its own: move the statement to an end"
 
 
@@ -115,9 +121,13 @@ def breaks_since(marker: int) -> tuple[GraphBreak, ...]:
         if is_ours(where):
             continue  # TorchDynamo looked at what we compile backward with
         text = str(getattr(entry, "reason", entry))
-        reason = summarize(text)
-        found.setdefault((reason, where), GraphBreak(reason, hint_for(text), where))
-    return tuple(found.values())
+        reason, hint = summarize(text), hint_for(text)
+        if any(_OPTIMIZERS in getattr(f, "filename", "") for f in getattr(entry, "user_stack", ())):
+            reason, hint = _OPTIMIZER  # who calls step() has not asked for it
+        expected = hint.startswith(_NOTHING)
+        found.setdefault((reason, where), GraphBreak(reason, hint, where, expected))
+    located = {reason for reason, where in found if where is not None}
+    return tuple(b for (r, w), b in found.items() if w is not None or r not in located)
 
 
 def user_frame(stack: Iterable[Any]) -> SourceLine | None:

@@ -12,8 +12,12 @@ an update runs in eager instead of being captured again, and names are forgotten
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import fx
@@ -22,6 +26,9 @@ from torch._functorch._aot_autograd import graph_compile
 
 # Its switch, an environment variable, is read once a process.
 _PASS = "tensorify_python_scalars"
+_ASKS = "_fusec_asks"
+_left_out: ContextVar[bool] = ContextVar("fusec_numbers_left_out", default=False)
+_lock = threading.Lock()
 _READS = frozenset(
     {"item", "tolist", "_local_scalar_dense.default", "_local_scalar_dense", "float"}
 )
@@ -74,15 +81,30 @@ def looking_for_numbers(module: fx.GraphModule) -> Iterator[None]:
     if any(_reads_number(node) for node in module.graph.nodes):
         yield
         return
-    before = getattr(graph_compile, _PASS, None)
-    if before is None:  # another release of torch looks for them elsewhere
-        yield
-        return
-    setattr(graph_compile, _PASS, lambda *given: None)
+    _install()
+    token = _left_out.set(True)
     try:
         yield
     finally:
-        setattr(graph_compile, _PASS, before)
+        _left_out.reset(token)
+
+
+def _install() -> None:
+    """Have AOTAutograd's pass ask, from now on, whether it is left out where it is called.
+
+    Another compiler may be at work in another thread: what it runs must stay what it was.
+    """
+    with _lock:
+        original = getattr(graph_compile, _PASS, None)  # None: this torch looks for them elsewhere
+        if original is None or hasattr(original, _ASKS):
+            return
+
+        @functools.wraps(original)
+        def look(*given: Any, **named: Any) -> Any:
+            return None if _left_out.get() else original(*given, **named)
+
+        setattr(look, _ASKS, True)
+        setattr(graph_compile, _PASS, look)
 
 
 __all__ = ["LOSES_UPDATES", "Restart", "forget_numbers", "looking_for_numbers", "loses_updates"]

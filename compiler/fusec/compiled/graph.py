@@ -24,6 +24,7 @@ from fusec.devices import is_gpu
 from fusec.errors import FusecError
 from fusec.ir.interpret import run_body, size_values
 from fusec.kernel import Kernel, Runnable, simulation
+from fusec.memory.readable import has_tangent
 from fusec.memory.strided import clone_strided
 from fusec.random import SameNumbers
 from fusec.report import (
@@ -46,10 +47,6 @@ from fusec.verify.inputs import fresh_inputs
 
 if TYPE_CHECKING:
     from fusec.verify.trials import KeptTrials
-
-
-def _has_tangent(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None
 
 
 def _forward(call: Callable[..., object], inputs: Sequence[Any]) -> Callable[[], object]:
@@ -142,9 +139,13 @@ class CompiledGraph:
             self._last_inputs = inputs
             self._gradients = torch.is_grad_enabled()
         assert self.compiled is not None
-        if forward_ad._current_level >= 0 and any(_has_tangent(value) for value in inputs):
-            return run_eagerly(self.eager)(*inputs)  # kernels would leave the tangents behind
+        if forward_ad._current_level >= 0 and any(map(has_tangent, inputs)):
+            return self.run_captured(*inputs)  # kernels would leave the tangents behind
         return self.compiled(*inputs)
+
+    def run_captured(self, *inputs: Any) -> Any:
+        """Run the captured graph by torch's own functions, as it was written."""
+        return run_eagerly(self.eager)(*inputs)
 
     def run_in_eager(self, reason: str) -> None:
         """Run the captured graph by torch's own functions; what raises leaves torch's state alone.
@@ -313,7 +314,8 @@ class CompiledGraph:
                 t.to(torch.float64) if isinstance(t, torch.Tensor) and t.is_floating_point() else t
                 for t in inputs
             ]
-            return _tensors(module(*raised))
+            # Not by a call: where it fails, a graph module prints what failed.
+            return _tensors(module.forward(*raised))
 
         return run
 
@@ -422,7 +424,8 @@ class CompiledGraph:
         """
         from torch.utils.flop_counter import FlopCounterMode
 
-        from fusec.timing.limits import least_bytes, limit
+        from fusec.timing.eager_traffic import EagerTraffic
+        from fusec.timing.limits import least_bytes, limit, moved_bytes
 
         forward = [part for part in self.parts if part.kind != "backward"]
         if len(forward) != 1 or forward[0].last_inputs is None:
@@ -434,14 +437,18 @@ class CompiledGraph:
             inputs = self.copies()
             device = next((t.device.type for t in inputs if isinstance(t, torch.Tensor)), "cpu")
             counter = FlopCounterMode(display=False)
-            with counter:
+            traffic = EagerTraffic()
+            with counter, traffic:
                 whole(self.eager, inputs)()
-        moved = 0
+        least = moved = 0
         for part in timed:
             assert part.last_inputs is not None
             program = part.state.scheduled
-            moved += least_bytes(program, size_values(program, part.last_inputs))
-        return limit(moved, counter.get_total_flops(), device)
+            sizes = size_values(program, part.last_inputs)
+            least += least_bytes(program, sizes)
+            moved += moved_bytes(program, sizes, _traffic(part))
+        found = limit(least, counter.get_total_flops(), device)
+        return replace(found, eager=traffic.bytes, moved=moved)
 
     def kernel_timings(self, seconds: float = 0.2) -> dict[str, Timing]:
         """Return the time of each kernel alone, on its own inputs of the last call."""
@@ -582,7 +589,7 @@ class CompiledGraph:
         progress: Callable[[TuningRun], None] | None,
         stop: threading.Event | None,
     ) -> TuningRun:
-        """Search a kernel's tunables on the inputs of the last call; see ``fusec.tune``."""
+        """Search a kernel's plans and tunables on the inputs of the last call; see ``tune``."""
         from fusec.tune.run import tune_in_graph
 
         with self.lock:
@@ -614,6 +621,16 @@ def _watched(kernel: Kernel, text: str) -> Runnable:
         if found is not None:
             runnable.watch(found.address)
     return runnable
+
+
+def _traffic(part: CompiledPart) -> dict[str, int]:
+    """Return the bytes that each kernel of a part moves, where they are known."""
+    sources = {name: kernel.generated for name, kernel in part.kernels.items()}
+    return {
+        name: source.read_bytes + source.written_bytes
+        for name, source in sources.items()
+        if min(source.read_bytes, source.written_bytes) >= 0
+    }
 
 
 def _library(kernel: Kernel, text: str) -> Path | None:

@@ -246,7 +246,7 @@ class CompiledPart:
 
     def link(self, name: str, runnable: Runnable) -> None:
         """Make the host program launch ``runnable`` as kernel ``name``."""
-        if isinstance(runnable, CppRunnable) and self.state.by_pointers[name]:
+        if isinstance(runnable, CppRunnable) and self.state.takes_pointers(name):
             self._namespace[name] = runnable.function
             with self._native_lock:
                 self._linked[name] = runnable

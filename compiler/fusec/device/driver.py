@@ -17,8 +17,8 @@ from fusec.device.packing import pack_starts
 from fusec.device.residents import Holders, holders
 from fusec.device.steps import Join
 from fusec.errors import BadOption
+from fusec.systems import this_system
 
-_DRIVER = "libcuda.so.1"
 _CHAINS = "FUSEC_GPU_CHAINS"
 _CHAINING = {"never": 0, "measured": 1, "always": 2}  # as in driver.cpp
 
@@ -68,13 +68,13 @@ def chaining() -> int:
 @functools.cache
 def machine() -> Machine | None:
     """Return this machine's; None where there is no driver of CUDA's."""
-    found = native.types()
+    found = native.device_types()
     if found is None or torch.version.hip is not None:
         return None
     from triton import knobs
 
     try:
-        driver = found.Driver(_DRIVER, chaining())
+        driver = found.Driver(this_system().cuda_driver, chaining())
     except OSError:
         return None
     hooks = [getattr(knobs.runtime, n, None) for n in ("launch_enter_hook", "launch_exit_hook")]

@@ -109,7 +109,7 @@ class DeviceProgram:
         sizes = tuple(
             (inputs[source], -1 if dim is None else dim) for source, dim in program.sizes.values()
         )
-        found = native.types()
+        found = native.device_types()
         assert found is not None
         self.call = found.DeviceProgram(
             len(inputs),
@@ -326,7 +326,7 @@ class DeviceProgram:
         return plan
 
     def _plan(self, given: Numbered, steps: Steps, homes: Homes | None = None) -> Any:
-        found = native.types()
+        found = native.device_types()
         assert found is not None
         how, residents = self.machine.holders, None
         if how is not None and given.residents:

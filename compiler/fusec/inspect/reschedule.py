@@ -190,18 +190,17 @@ def _carry_edits(old: CompiledPart, new: CompiledPart) -> None:
     """Let kernels that stay as they were stay as they were edited."""
     for name, kernel in new.kernels.items():
         before = old.kernels.get(name)
-        same = before is not None and before.generated.text == kernel.generated.text
-        if before is not None and same and before.edited:
-            runnable = before.runnable()
-            kernel.adopt(before.source, runnable)
-            new.link(name, runnable)
+        same = before is not None and before.heuristic.text == kernel.heuristic.text
+        if before is not None and same and before.state != "generated":
+            new.link(name, kernel.adopt(before))
 
 
 def _lost(old: CompiledPart, new: CompiledPart) -> list[str]:
     return [
         name
         for name, kernel in old.kernels.items()
-        if kernel.edited and (name not in new.kernels or not new.kernels[name].edited)
+        if kernel.state != "generated"
+        and (name not in new.kernels or new.kernels[name].state == "generated")
     ]
 
 

@@ -18,6 +18,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol
@@ -172,9 +174,8 @@ def _weights(
     base = scores.product if plain else scores.modified
     factor = const(given.scale * LOG2E if plain else LOG2E, F32)
     sums = given.sums.at(row)
-    # a row of which nothing is kept has no weights
-    empty = ops.binary("eq", sums, const(-math.inf, F32))
-    reference = ops.where(empty, const(0, F32), sums)
+    # a row of which nothing is kept has no weights, and no infinity to be taken from another one
+    reference = ops.binary("maximum", sums, const(torch.finfo(F32).min, F32))
     exponent = ops.binary("sub", ops.binary("mul", base, factor), reference)
     nothing = const(0, F32)
     weight = ops.unary("exp2", exponent)

@@ -1,11 +1,11 @@
 """Which tensors kernels can read: plain ones, whose memory is there.
 
 A kernel is given an address. A fake tensor has none; a functional one, a subclass with rules of its
-own, one of a transform stands for more than its memory; a lazily negated or conjugated view holds
-other numbers than it stands for; a storage may have been freed or cut. ATen's operators know all of
-this, so a graph that is given such a tensor runs by them; where there is no memory, they would end
-the process, and an error says so. The native form (``call/native/capsule.py``)
-costs nanoseconds.
+own, one of a transform or with a tangent of forward-mode AD stands for more than its memory; a
+lazily negated or conjugated view holds other numbers than it stands for; a storage may have been
+freed or cut. ATen's operators know all of this, so a graph that is given such a tensor runs by
+them; where there is no memory, they would end the process, and an error says so. The native form
+(``call/native/capsule.py``) costs nanoseconds.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import functools
 
 import torch
 from torch._C import _dispatch_keys
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from fusec.errors import FusecError
@@ -65,11 +66,20 @@ def require_plain(value: object, what: str = "a tensor") -> None:
     if _dispatch_keys(value).raw_repr() & ~_plain_keys():
         kind = type(value).__name__
         raise Unreadable(f"{what} is no plain tensor ({kind}), which kernels could read")
+    if has_tangent(value):
+        raise Unreadable(f"{what} has a tangent of forward-mode AD, of which kernels know nothing")
     for mode in _get_current_dispatch_mode_stack():
         # AOTAutograd's own, on in the first call of a graph, only looks at custom operators.
         ignores = getattr(mode, "ignore_compile_internals", None)
         if ignores is None or not ignores():
             raise Unreadable(f"{what} is given where operators go to {type(mode).__name__} first")
+
+
+def has_tangent(value: object) -> bool:
+    """Whether forward-mode AD carries a derivative along with a tensor."""
+    if forward_ad._current_level < 0 or not isinstance(value, torch.Tensor):
+        return False  # there is one level, and none is open
+    return forward_ad.unpack_dual(value).tangent is not None
 
 
 def address(tensor: torch.Tensor) -> int:
@@ -103,6 +113,7 @@ __all__ = [
     "NoMemory",
     "Unreadable",
     "address",
+    "has_tangent",
     "require",
     "require_plain",
 ]

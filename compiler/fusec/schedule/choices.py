@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import torch
 
-from fusec.devices import CPU, GPU, is_gpu
+from fusec.devices import is_gpu
 from fusec.ir.body import Body, Buffer, Compute
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Node, Op, Reduce, Scan, free_axes, walk
 from fusec.ir.scalars import cost_of
+from fusec.machine import current_machine
 
 # A symbolic size counts as this many elements in an estimate.
 SYMBOLIC_SIZE = 1024
@@ -392,9 +393,10 @@ CROSSED_COLUMNS = 64
 # With fewer rows there is little to save, and few pieces to share among threads: so many at least.
 CROSSED_ROWS = 64
 CROSSED_LEAST = 4
-# Pieces of the rows: for threads to share on a CPU; on a GPU two programs an SM, each with its
-# sums in registers (an H200 has 132 SMs).
-CROSSED_PIECES = {CPU: 64, GPU: 264}
+# Pieces of the rows: for threads to share on a CPU; on a GPU for programs, each with its sums in
+# registers, so many an SM.
+CROSSED_PIECES = 64
+CROSSED_PROGRAMS = 2
 # Rows of a piece, at least and at most. A piece of few rows writes nearly as much as it reads; what
 # a piece of many adds up in float32 should be as exact as eager's cascade.
 PIECE_ROWS = (8, 512)
@@ -464,7 +466,8 @@ def piece_rows(count: int | None, device: torch.device) -> int:
     if count is None:
         return SYMBOLIC_PIECE_ROWS
     least, most = PIECE_ROWS
-    piece = -(-count // CROSSED_PIECES.get(device.type, CROSSED_PIECES["cpu"]))
+    programs = CROSSED_PROGRAMS * current_machine().gpu.processors
+    piece = -(-count // (programs if is_gpu(device) else CROSSED_PIECES))
     step = max(least, 1 << max(piece // 8, 1).bit_length() - 1)  # tiles of rows should fit in
     return min(-(-piece // step) * step, most)
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fusec.cache import Store
     from fusec.ir.body import Buffer, Compute
     from fusec.kernel import Kernel, KernelSource, Runnable, Signature
+    from fusec.report import GpuStart
 
 Language = Literal["cpp", "python"]
 
@@ -124,6 +125,14 @@ class Target(ABC):
             CompileError: The text does not compile.
         """
         raise NotImplementedError(kind)
+
+    def gpu_starts(self, text: str, signature: Signature, gpu: str) -> tuple[GpuStart, ...]:
+        """Return what a kernel takes of a GPU that need not be there; nothing where it is for none.
+
+        Raises:
+            CompileError: The text does not compile.
+        """
+        return ()
 
     def whole_text(self, text: str) -> str:
         """Return a text that compiles by itself: what it includes of its own stands in it."""

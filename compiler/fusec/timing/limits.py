@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from fusec.devices import CPU, GPU, is_gpu
-from fusec.ir.body import Program, tensor_refs
+from fusec.ir.body import Extern, Program, tensor_refs
 from fusec.ir.index import Symbol
 from fusec.report import Timing
 from fusec.timing.measure import PRECISION, interleave
@@ -49,12 +49,21 @@ class Limit:
         copy: Time of a copy that moves as many bytes, data left where it was, as for the graph.
         products: Operations of its products of matrices.
         seconds: The larger of the two times; a kernel that computes much may not reach it.
+        eager: Bytes that eager moves for the same, an operator at a time; -1 where not counted.
+        moved: Bytes that the compiled steps move; -1 where not counted.
     """
 
     bytes: int
     copy: Timing
     products: int
     seconds: float
+    eager: int = -1
+    moved: int = -1
+
+    @property
+    def by_products(self) -> bool:
+        """Whether products of matrices take longer than the copy, at best."""
+        return self.seconds > self.copy.median
 
 
 @functools.lru_cache(maxsize=8)
@@ -131,6 +140,31 @@ def least_bytes(program: Program, sizes: Mapping[Symbol, int]) -> int:
     return total
 
 
+def moved_bytes(
+    program: Program, sizes: Mapping[Symbol, int], known: Mapping[str, int] | None = None
+) -> int:
+    """Return the bytes that a program's steps move: what each reads and writes, once each.
+
+    Args:
+        program: As it runs.
+        sizes: Of its symbolic sizes.
+        known: Of steps whose bytes are known better, by name.
+    """
+    total = 0
+    for step in program.steps:
+        if isinstance(step, Extern) and step.is_plumbing:
+            continue
+        if known and known.get(step.name, -1) >= 0:
+            total += known[step.name]
+            continue
+        for name in (*step.reads(), *step.writes()):
+            if (buffer := program.buffers.get(name)) is not None:
+                count = buffer.elements.evaluate(lambda symbol: sizes[symbol])
+                assert isinstance(count, int)
+                total += count * buffer.dtype.itemsize
+    return total
+
+
 def limit(count: int, products: int, device: str = "cpu") -> Limit:
     """Return how fast something could be.
 
@@ -144,4 +178,4 @@ def limit(count: int, products: int, device: str = "cpu") -> Limit:
     return Limit(count, copy, products, seconds)
 
 
-__all__ = ["Limit", "Machine", "copy_time", "least_bytes", "limit", "machine"]
+__all__ = ["Limit", "Machine", "copy_time", "least_bytes", "limit", "machine", "moved_bytes"]

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from fusec.timing.measure import Call
-from fusec.tune.knobs import Config
-from fusec.tune.search import Search
+from fusec.tune.plan_search import PlanSearch, Point
 
 # Where the processors that build are those that are timed.
 _AHEAD = max(2, min(4, os.cpu_count() or 2))
@@ -20,9 +19,9 @@ _LOOK = 0.05  # seconds between looks at whether the search has to end
 
 @dataclass(eq=False)
 class Candidate:
-    """A configuration, its text, and what comes of building it."""
+    """What is tried, its text, and what comes of building it."""
 
-    config: Config
+    point: Point
     text: str
     call: Future[Call]
 
@@ -32,7 +31,7 @@ class Ahead:
 
     Args:
         search: Proposes.
-        text_of: Returns a configuration's text.
+        text_of: Returns the text of what is proposed.
         build: Builds a text; called from several threads at once.
         depth: How many are built side by side; 0 for what the processors allow.
         overlap: Whether one may be timed while others are built. Else all wait for each other:
@@ -41,8 +40,8 @@ class Ahead:
 
     def __init__(
         self,
-        search: Search,
-        text_of: Callable[[Config], str],
+        search: PlanSearch,
+        text_of: Callable[[Point], str],
         build: Callable[[str], Call],
         *,
         depth: int,
@@ -81,11 +80,11 @@ class Ahead:
             The candidates, or why there are none: ``finished`` where nothing is left to try.
         """
         while len(self._waiting) < self.depth:
-            config = self.search.propose()
-            if config is None:
+            point = self.search.propose()
+            if point is None:
                 break
-            text = self.text_of(config)
-            self._waiting.append(Candidate(config, text, self._pool.submit(self.build, text)))
+            text = self.text_of(point)
+            self._waiting.append(Candidate(point, text, self._pool.submit(self.build, text)))
         if not self._waiting:
             return "finished"
         wanted = list(self._waiting)

@@ -14,7 +14,9 @@ import torch
 
 from fusec.cache import Store, default_store
 from fusec.kernel import Kernel
-from fusec.tune.records import KIND, stored, tuning_key
+from fusec.report import Trial, TuningRun
+from fusec.tunables import read_tunables
+from fusec.tune.records import KIND, stored, text_digest, tuning_key
 
 _SWITCH = "FUSEC_TUNED"
 
@@ -39,17 +41,26 @@ def pin(kernels: Iterable[Kernel], *, store: Store | None = None) -> tuple[str, 
     pinned = []
     for kernel in kernels:
         signature = kernel.signature
-        if signature.sizes or not kernel.tunables or not signature.arguments:
+        if signature.sizes or not kernel.can_be_tuned or not signature.arguments:
             continue
         run = stored(store, tuning_key(kernel, (), torch.device(signature.arguments[0].device)))
-        if run is None or not run.best or not run.checked:
+        if run is None or run.winner is None or not run.best or not run.checked:
             continue
-        values = dict(run.trials[run.best].values)
-        if values.keys() != {t.name for t in kernel.tunables}:
+        if not _is_known(kernel, run, run.winner):
             continue
         kernel.pin(run)
         pinned.append(kernel.name)
     return tuple(pinned)
+
+
+def _is_known(kernel: Kernel, run: TuningRun, winner: Trial) -> bool:
+    """Whether the compiler still writes the text that won."""
+    if winner.plan and winner.plan not in kernel.heuristic.alternatives:
+        return False
+    text, plan = kernel.variant(winner.plan).text, run.plan(winner.plan)
+    if winner.plan and (plan is None or plan.digest != text_digest(text)):
+        return False
+    return dict(winner.values).keys() == {t.name for t in read_tunables(text)}
 
 
 __all__ = ["pin"]

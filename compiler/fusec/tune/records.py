@@ -20,7 +20,7 @@ import torch
 from fusec.devices import is_gpu
 from fusec.kernel import Kernel
 from fusec.machine import processor
-from fusec.report import Timing, Trial, TuningRun
+from fusec.report import Timing, Trial, TriedPlan, TuningRun
 from fusec.target_api.registry import find_target
 from fusec.tunables import read_tunables, set_tunables
 
@@ -55,15 +55,21 @@ def tuning_key(kernel: Kernel, sizes: Sequence[int], device: torch.device) -> di
         sizes: The values of its symbolic sizes.
         device: Where it runs.
     """
-    text = neutral(kernel.source)
+    # tuned, it is still the same kernel
+    text = kernel.source if kernel.state == "edited" else kernel.heuristic.text
     return {
-        "text": hashlib.sha256(text.encode()).hexdigest(),
+        "text": text_digest(text),
         "signature": kernel.signature.digest(),
         "sizes": [int(size) for size in sizes],
         "device": device_name(device),
         "threads": torch.get_num_threads() if device.type == "cpu" else 0,
         "compilers": [torch.__version__, find_target(kernel.target).version()],
     }
+
+
+def text_digest(text: str) -> str:
+    """Return a hash of a kernel's text, whatever the values of its tunables."""
+    return hashlib.sha256(neutral(text).encode()).hexdigest()
 
 
 def neutral(text: str) -> str:
@@ -143,6 +149,7 @@ def run_to_json(run: TuningRun) -> dict[str, Any]:
         "trials": [
             {
                 "values": dict(trial.values),
+                "plan": trial.plan,
                 "timing": _timing_to_json(trial.timing),
                 "error": trial.error,
                 "note": trial.note,
@@ -156,6 +163,9 @@ def run_to_json(run: TuningRun) -> dict[str, Any]:
         "seconds": run.seconds,
         "eager_is_whole": run.eager_is_whole,
         "checked": run.checked,
+        "plans": [
+            {"name": p.name, "digest": p.digest, "decisions": list(p.decisions)} for p in run.plans
+        ],
     }
 
 
@@ -167,6 +177,7 @@ def run_from_json(data: Mapping[str, Any]) -> TuningRun:
             _timing_from_json(trial["timing"]),
             str(trial["error"]),
             str(trial.get("note", "")),
+            str(trial.get("plan", "")),
         )
         for trial in data["trials"]
     )
@@ -183,6 +194,10 @@ def run_from_json(data: Mapping[str, Any]) -> TuningRun:
         seconds=float(data["seconds"]),
         eager_is_whole=bool(data.get("eager_is_whole", False)),
         checked=str(data.get("checked", "")),
+        plans=tuple(
+            TriedPlan(str(p["name"]), str(p["digest"]), tuple(map(str, p["decisions"])))
+            for p in data.get("plans", ())
+        ),
     )
 
 

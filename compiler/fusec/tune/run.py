@@ -17,7 +17,7 @@ from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.timing.measure import Call, Series, interleave_series
 from fusec.tune.prospects import Foresight, Gpu, Prospect
-from fusec.tune.records import machine, neutral, stored, tuning_key
+from fusec.tune.records import machine, stored, tuning_key
 from fusec.tune.tuner import tune_kernel
 from fusec.verify.sandbox import run_candidate
 from fusec.verify.timing import fresh_tensors, restore
@@ -38,7 +38,7 @@ def tune_in_graph(
     eager_is_whole: bool = False,
     thorough: bool = False,
 ) -> TuningRun:
-    """Search a kernel's tunables on the given inputs and put the best in use.
+    """Search a kernel's plans and tunables on the given inputs and put the best in use.
 
     Args:
         host: The graph, for checking.
@@ -103,13 +103,14 @@ def tune_in_graph(
         foresight = _OfCalls(Foresight(kernel, given, sizes, Gpu.of(device)))
     # The generated kernel is right for all the choices that it declares; whether an edited one
     # is, nobody knows, and it is about to run in this process.
-    edited = neutral(kernel.source) != neutral(kernel.generated.text)
+    edited = kernel.state == "edited"
     return tune_kernel(
         kernel,
         build_text=build_text,
         measure=measure,
         check=lambda text: host.check(kernel, text, timed=False),
         check_each=guard if edited else None,
+        check_plan=guard,
         budget=budget,
         progress=progress,
         stop=stop,

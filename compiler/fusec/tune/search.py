@@ -52,6 +52,11 @@ class Search:
         known = len(self._proposed) + len(self._queue)
         return min(len(self.knobs), max(known, 1 + len(self.knobs.lines(self.knobs.start))))
 
+    @property
+    def waits(self) -> bool:
+        """Whether a proposal has not been answered."""
+        return bool(self._waiting)
+
     def propose(self) -> Config | None:
         """Return a configuration to try, or None if there is none for now.
 

@@ -5,6 +5,9 @@ both; one that is far behind at first sight is not looked at for longer.  The wi
 measurements is partly the luckiest one, so it is measured again against the start, and used only
 if it is faster then, and right.
 
+A candidate is a plan of the kernel's loops, as its target offers it
+(``KernelSource.alternatives``), with values of the tunables that the text under that plan has.
+
 What cannot win by a model of the device (``prospects``) is left out, before it is compiled or
 before it is timed, and what is the same machine code as another candidate has its time.
 """
@@ -20,16 +23,16 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Protocol
 
-from fusec.kernel import Kernel
-from fusec.report import Timing, Trial, TuningRun, Verdict
+from fusec.kernel import Kernel, KernelSource
+from fusec.report import Timing, Trial, TriedPlan, TuningRun, Verdict
 from fusec.timing.measure import Call, Series, judge
-from fusec.tunables import set_tunables
+from fusec.tunables import read_tunables, set_tunables
 from fusec.tune import records
 from fusec.tune.candidate_builds import Ahead, Candidate
 from fusec.tune.knobs import Knobs
+from fusec.tune.plan_search import PlanSearch, Point
 from fusec.tune.prospects import Prospect
 from fusec.tune.records import RecordStore
-from fusec.tune.search import Search
 
 BuildText = Callable[[str], Call]
 Check = Callable[[str], Verdict]
@@ -75,6 +78,7 @@ def tune_kernel(
     measure: Measure,
     check: Check | None = None,
     check_each: Check | None = None,
+    check_plan: Check | None = None,
     budget: float = 10.0,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
@@ -89,9 +93,10 @@ def tune_kernel(
     thorough: bool = False,
     seed: int | None = None,
 ) -> TuningRun:
-    """Search a kernel's tunables and put the best in use.
+    """Search a kernel's plans and their tunables, and put the best in use.
 
-    Everything but the compilers runs in the calling thread.
+    Of a kernel that somebody has edited only the tunables are searched: it has one text. Everything
+    but the compilers runs in the calling thread.
 
     Args:
         kernel: The kernel; its text in use is where the search starts.
@@ -101,6 +106,7 @@ def tune_kernel(
         check: Checks the winner's text before it is used.
         check_each: Checks each text before it is timed in this process: for edited kernels,
             whose other configurations nobody has looked at yet.
+        check_plan: Checks the first text of each other plan likewise.
         budget: Seconds for the search; settling on the winner comes on top.
         progress: Called after each trial, between measurements, with the run so far.
         stop: Set it to end the search; so does an interrupt. The best so far is kept.
@@ -122,13 +128,18 @@ def tune_kernel(
         The run; ``best`` is the trial whose values are in use now.
     """
     run = _Run(kernel, build_text, measure, check, check_each, budget, progress, stop, eager)
+    run.check_plan = check_plan
     run.eager_is_whole = eager_is_whole
     run.foresight = None if thorough else foresight
     run.looks = not thorough
     run.depth, run.overlap = ahead, overlap
     if seed is None:
         seed = int.from_bytes(hashlib.sha256(run.base.encode()).digest()[:4], "big")
-    run.search = Search(Knobs(kernel.tunables), seed=seed, whole=thorough)
+    run.search = PlanSearch(
+        {name: Knobs(read_tunables(text)) for name, text in run.texts.items()},
+        seed=seed,
+        whole=thorough,
+    )
     result = run.go()
     if store is not None and key is not None and result.best is not None:
         records.save(store, key, result, description or {})
@@ -162,7 +173,12 @@ class _Run:
         self.started = time.perf_counter()
         self.deadline = self.started + budget
         self.base = kernel.source
-        self.search = Search(Knobs(kernel.tunables))
+        self.sources = plans_of(kernel)
+        # of each plan, the text that the search of its tunables starts from
+        self.texts = {name: source.text for name, source in self.sources.items()}
+        self.texts[kernel.plan] = self.base
+        self.check_plan: Check | None = None
+        self.search = PlanSearch({n: Knobs(read_tunables(t)) for n, t in self.texts.items()})
         self.foresight: Foresight | None = None
         self.looks = True
         self.depth, self.overlap = 0, False
@@ -202,7 +218,15 @@ class _Run:
             eager_is_whole=self.eager_is_whole,
             budget=self.deadline - self.started,
             checked=self.checked,
+            plans=tuple(
+                TriedPlan(name, records.text_digest(source.text), tuple(source.plan.splitlines()))
+                for name, source in self.sources.items()
+            ),
         )
+
+    def text(self, point: Point) -> str:
+        """Return the text of what is tried."""
+        return set_tunables(self.texts[point.plan], dict(point.values))
 
     # -- searching ----------------------------------------------------------------------------
 
@@ -210,7 +234,7 @@ class _Run:
         """Try one configuration after the other; return why it ended."""
         with Ahead(
             self.search,
-            lambda config: set_tunables(self.base, dict(config)),
+            self.text,
             self.build,
             depth=self.depth,
             overlap=self.overlap,
@@ -259,7 +283,7 @@ class _Run:
         error = note = ""
         try:
             call = candidate.call.result()
-            error = self.refusal(candidate.text)
+            error = self.refusal(candidate)
             if not error:
                 note = self.known(number, call)
             if not error and not note:
@@ -271,8 +295,9 @@ class _Run:
         except Exception as failure:
             # A configuration that does not compile or run is a trial that failed, no more.
             error = str(failure).partition("\n")[0] or type(failure).__name__
-        self.trials.append(Trial(candidate.config, timing, error, note))
-        self.search.tell(candidate.config, self.scores.get(number))
+        point = candidate.point
+        self.trials.append(Trial(point.values, timing, error, note, point.plan))
+        self.search.tell(point, self.scores.get(number))
         if number in self.scores and (
             self.best is None or self.scores[number] < self.scores[self.best]
         ):
@@ -294,10 +319,13 @@ class _Run:
         self.scores[number] = self.scores[equal]
         return f"the same machine code as configuration {equal + 1}"
 
-    def refusal(self, text: str) -> str:
-        if self.check_each is None:
+    def refusal(self, candidate: Candidate) -> str:
+        """Return why a text is not run in this process; empty where it may be."""
+        first = candidate.text == self.texts[candidate.point.plan] != self.base
+        check = self.check_each or (self.check_plan if first else None)
+        if check is None:
             return ""
-        verdict = self.check_each(text)
+        verdict = check(candidate.text)
         return "" if verdict.ok else verdict.reason
 
     def time(self, number: int, call: Call) -> Timing:
@@ -389,7 +417,8 @@ class _Run:
 
     def adopt(self, number: int) -> bool:
         """Use a trial's values if its text passes the check."""
-        text = set_tunables(self.base, dict(self.trials[number].values))
+        trial = self.trials[number]
+        text = self.text(Point(trial.plan, trial.values))
         if self.check is not None:
             verdict = self.check(text)
             self.checked = verdict.reason if verdict.ok else ""
@@ -399,6 +428,24 @@ class _Run:
                 )
                 self.best = 0 if self.trials[0].timing is not None else None
                 return False
-        self.kernel.use(text)
+        self.kernel.use_trial(trial)
         self.best = number
         return True
+
+
+def plans_of(kernel: Kernel) -> dict[str, KernelSource]:
+    """Return a kernel's source under each plan that makes another text, the one in use first.
+
+    An edited kernel has the text that somebody wrote, and no other.
+    """
+    found = {kernel.plan: kernel.generated}
+    texts = {kernel.generated.text}
+    for plan in ("", *kernel.plans) if kernel.plans else ():
+        if plan in found:
+            continue
+        source = kernel.variant(plan)
+        same = source.signature == kernel.signature and source.entry == kernel.generated.entry
+        if same and source.text not in texts:
+            found[plan] = source
+            texts.add(source.text)
+    return found

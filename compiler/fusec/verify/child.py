@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fusec.systems import this_system
 from fusec.target_api.base import Candidate
-from fusec.verify import endurance, faults, limits
-from fusec.verify.guard import GUARD, Area, libc
-from fusec.verify.protocol import Message, poison_byte, receive
+from fusec.verify import endurance, faults
+from fusec.verify.guard import GUARD, Area
+from fusec.verify.protocol import OUTPUT_LIMIT, Message, poison_byte, receive
 
 _ADDRESS_SPACE_SLACK = 4 << 30
 
@@ -78,13 +79,17 @@ class Operand:
 def restrict(body: Message) -> None:
     """Set the limits that hold whatever the kernel does."""
     cases = body["cases"]
-    # Enough for what a run needs; a kernel that allocates without end stops there.
     data = max(sum(a["nbytes"] + 2 * GUARD for a in case["arguments"]) for case in cases)
-    limits.restrict(
+    this_system().limit(
         seconds=int(body["timeout"] * len(cases) * body["threads"]) + 2,
+        # Enough for what a run needs; a kernel that allocates without end stops there.
         memory=4 * data + _ADDRESS_SPACE_SLACK,
-        threads=body["threads"],
+        # What it prints goes to a memory file.
+        written=OUTPUT_LIMIT,
     )
+    this_system().limit_tasks(body["threads"])
+    # An ordinary ^C is the notebook's business.
+    this_system().ignore_interrupts()
 
 
 class InArea:
@@ -111,7 +116,7 @@ class InArea:
 def run(place: tuple[int, int], data_file: int, result_file: int, report: int) -> None:
     """Run the candidate on all cases, as often as the request's body asks, and report."""
     start, length = place
-    with mmap.mmap(data_file, start + length, mmap.MAP_SHARED, mmap.PROT_READ) as data:
+    with mmap.mmap(data_file, start + length, access=mmap.ACCESS_READ) as data:
         body = json.loads(data[start : start + length])
         restrict(body)
         faults.install(report)
@@ -283,7 +288,7 @@ def _write_results(
     operands: Sequence[Operand], areas: Sequence[Area], result_file: int, part: int, size: int
 ) -> None:
     # Mapped only now: while the kernel ran, there was nothing here that it could have hit.
-    with mmap.mmap(result_file, size, mmap.MAP_SHARED, offset=part) as results:
+    with mmap.mmap(result_file, size, offset=part) as results:
         for operand, area in zip(operands, areas, strict=True):
             if operand.result >= 0 and area.nbytes:
                 results[operand.result : operand.result + area.nbytes] = area.bytes_view()
@@ -293,7 +298,7 @@ def _first_difference(area: Area, address: int) -> int:
     block = 1 << 20
     for start in range(0, area.nbytes, block):
         size = min(block, area.nbytes - start)
-        if libc.memcmp(area.start + start, address + start, size):
+        if not this_system().same_bytes(area.start + start, address + start, size):
             mine = np.frombuffer(ctypes.string_at(area.start + start, size), dtype=np.uint8)
             other = np.frombuffer(ctypes.string_at(address + start, size), dtype=np.uint8)
             return start + int(np.argmax(mine != other))
@@ -346,7 +351,7 @@ def main(sock: socket.socket, report: int, log: int, parent: int) -> None:
     """Be the child: wait for a request, restrict, run, report, and never return."""
     status = 70
     try:
-        limits.end_with_parent()
+        this_system().end_with_parent()
         if os.getppid() == parent:
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0)

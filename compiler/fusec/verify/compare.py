@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from fusec.report import OutputError, Timing
+from fusec.timing.pace import compared
 
 # torch.testing's own tolerances, but for float64, where they would let float32 pass.  The
 # absolute ones are for values around 1 and shrink with the output, so that a softmax over a
@@ -149,16 +150,11 @@ def praise(outputs: Sequence[OutputError], timing: Timing | None, base: Timing |
     """Return in one line how good a passing result is."""
     worst = max((figure.against_eager for figure in outputs), default=0.0)
     # By how much is said beside it, and beside what is allowed.
-    error = "equal to eager" if worst == 0 else "as near to eager as it has to be"
+    error = "equal to eager" if worst == 0 else "agrees with eager within rounding"
     if timing is None or base is None or not timing.median:
         return error
-    ratio = base.median / timing.median
-    if 0.98 < ratio < 1.02:
-        return f"{error}, as fast as the generated kernel"
-    word = "faster" if ratio > 1 else "slower"
-    times = max(ratio, 1 / ratio)
-    digits = f"{times:.2f}" if times < 2 else f"{times:.1f}"
-    return f"{error}, {digits}× {word} than the generated kernel"
+    said = compared(timing, base, "the generated kernel")
+    return f"{error}, {said}" if said else error
 
 
 def _dtype(tensor: torch.Tensor) -> str:

@@ -14,7 +14,6 @@ import json
 import mmap
 import os
 import select
-import signal
 import socket
 import sys
 import time
@@ -24,6 +23,7 @@ import numpy as np
 import torch
 
 from fusec.devices import GPU
+from fusec.systems import this_system
 from fusec.target_api.base import Candidate
 from fusec.verify.child import Operand, describe_error, prepare
 from fusec.verify.protocol import Message, poison_byte, receive, send
@@ -208,7 +208,7 @@ def _answer(request: Message, descriptors: tuple[int, ...]) -> Message:
             start, length = request["body"]
             data_file, result_file = descriptors
             # Unmapped when the last reference goes, which an exception may hold for a while.
-            data = mmap.mmap(data_file, start + length, mmap.MAP_SHARED, mmap.PROT_READ)
+            data = mmap.mmap(data_file, start + length, access=mmap.ACCESS_READ)
             body = json.loads(data[start : start + length])
             reports = run(body, memoryview(data), result_file)
     finally:
@@ -220,7 +220,7 @@ def _answer(request: Message, descriptors: tuple[int, ...]) -> Message:
 
 def main(descriptor: int) -> None:
     """Make a context, say so, and serve."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    this_system().ignore_interrupts()
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
     import triton  # noqa: F401

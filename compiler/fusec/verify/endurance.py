@@ -7,7 +7,6 @@ timed beside the generated kernel, so that no notebook ever times what is not ac
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import time
@@ -17,13 +16,11 @@ from typing import Any
 
 import torch
 
+from fusec.systems import this_system
 from fusec.target_api.base import Candidate
 from fusec.timing.measure import PRECISION, interleave
 from fusec.verify import state
-from fusec.verify.limits import OUTPUT_LIMIT
-from fusec.verify.protocol import Message
-
-_libc = ctypes.CDLL(None)
+from fusec.verify.protocol import OUTPUT_LIMIT, Message
 
 # Calls before anything is counted: what a library sets up at its first calls is no leak.
 _WARM = 8
@@ -58,7 +55,7 @@ def endure(
     """
     threads = int(body["threads"])
     torch.set_num_threads(threads)
-    before, tasks = state.snapshot(), state.task_count()
+    before, tasks = state.snapshot(), this_system().task_count()
     counted = _Counted(call, restore)
     problem = _many(counted, log)
     changed = problem or state.changes(before, threads=threads, tasks=tasks)
@@ -110,10 +107,10 @@ def _many(counted: _Counted, log: int) -> str:
     growth = []
     printed = _printed(log)
     for _ in range(_WINDOWS):
-        used = state.bytes_in_use()
+        used = this_system().bytes_in_use()
         for _ in range(_WINDOW):
             counted()
-        growth.append((state.bytes_in_use() - used) // _WINDOW)
+        growth.append((this_system().bytes_in_use() - used) // _WINDOW)
         if time.perf_counter() - started > _LONG:
             break
     if min(growth) >= _LEAST_LEAK:
@@ -128,7 +125,7 @@ def _many(counted: _Counted, log: int) -> str:
 
 
 def _printed(log: int) -> int:
-    _libc.fflush(None)
+    this_system().flush()
     return os.fstat(log).st_size
 
 

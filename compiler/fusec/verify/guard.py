@@ -8,36 +8,17 @@ left of the page on the other side holds a pattern that is looked at after the r
 from __future__ import annotations
 
 import ctypes
-import mmap
 from dataclasses import dataclass
 
+from fusec.systems import this_system
 from fusec.verify.protocol import MARGIN
 
-PAGE = mmap.PAGESIZE
+PAGE = this_system().page
 # Untouchable address space on each side.  It costs no memory, and a kernel that is off by a
 # row or two still lands in it, so that the report can name the argument.
 GUARD = 64 << 20
 
-_PROT_NONE = 0
-_MAP_NORESERVE = 0x4000
-_MADV_HUGEPAGE = 14
 _LARGE = 4 << 20
-_FAILED = ctypes.c_void_p(-1).value
-
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int64,
-]
-libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 def round_up(size: int) -> int:
@@ -67,16 +48,17 @@ class Area:
     def make(cls, name: str, nbytes: int, *, at_end: bool) -> Area:
         """Map an area; the argument ends (or starts) exactly at an untouchable region."""
         usable = round_up(nbytes)
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        base = libc.mmap(None, usable + 2 * GUARD, _PROT_NONE, flags, -1, 0)
-        if base is None or base == _FAILED:
-            raise MemoryError(f"no address space for {name}")
-        first = base + GUARD
-        if usable and libc.mprotect(first, usable, mmap.PROT_READ | mmap.PROT_WRITE):
-            raise MemoryError(f"no memory for {name}")
-        if usable >= _LARGE:
+        system = this_system()
+        try:
+            base = system.reserve(usable + 2 * GUARD)
+            first = base + GUARD
+            system.open_pages(first, usable)
+        except MemoryError as error:
+            raise MemoryError(f"{error} for {name}") from None
+        advise = system.huge_pages()
+        if usable >= _LARGE and advise is not None:
             # Saves most of the page faults; where it cannot be had, nothing is lost.
-            libc.madvise(first, usable, _MADV_HUGEPAGE)
+            advise(first, usable)
         slack = usable - nbytes
         start = first + slack if at_end else first
         ctypes.memset(first if at_end else first + nbytes, MARGIN, slack)
@@ -84,7 +66,7 @@ class Area:
 
     def release(self) -> None:
         """Give the memory back."""
-        libc.munmap(self.base, self.usable + 2 * GUARD)
+        this_system().release(self.base, self.usable + 2 * GUARD)
 
     def fill(self, byte: int) -> None:
         """Set every byte of the argument."""
@@ -100,7 +82,7 @@ class Area:
 
     def equals(self, address: int) -> bool:
         """Whether the argument's bytes are those at ``address``."""
-        return self.nbytes == 0 or libc.memcmp(self.start, address, self.nbytes) == 0
+        return this_system().same_bytes(self.start, address, self.nbytes)
 
     def margin_damage(self) -> int | None:
         """Return where the pattern beside the argument was overwritten.

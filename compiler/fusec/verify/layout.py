@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from fusec.kernel import Argument
+from fusec.systems import this_system
 from fusec.verify import words as explain
 from fusec.verify.protocol import Message
 from fusec.verify.words import Run
@@ -103,8 +104,8 @@ class Layout:
         Yields:
             The two descriptors, and where the body is.
         """
-        data_file = os.memfd_create("fusec-data", os.MFD_CLOEXEC)
-        result_file = os.memfd_create("fusec-results", os.MFD_CLOEXEC)
+        data_file = this_system().memory_file("fusec-data")
+        result_file = this_system().memory_file("fusec-results")
         try:
             os.ftruncate(data_file, self._input_size + len(body))
             os.ftruncate(result_file, self._result_size)

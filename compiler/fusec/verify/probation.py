@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from fusec.cache import default_store
+from fusec.systems import this_system
 from fusec.verify.words import Finding
 
 FOLDER = ".probation"
 _NUMBERS = 16  # two of 64 bits
 _TEXT = 64  # where the description begins
-_SIZE = mmap.PAGESIZE
+_SIZE = 4096
 _kept: dict[str, Journal] = {}
 
 
@@ -136,23 +137,15 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _owner(pid: int = 0) -> list[int]:
-    """Return a process's id and when it was started, which no other process shares."""
-    pid = pid or os.getpid()
-    started = 0
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    return [pid, started]
+def _owner() -> list[int | None]:
+    """Return this process's id and when it was started, which no other process shares."""
+    pid = os.getpid()
+    return [pid, this_system().started(pid)]
 
 
-def _lives(owner: list[int]) -> bool:
-    try:
-        os.kill(owner[0], 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return _owner(owner[0]) == owner
+def _lives(owner: list[Any]) -> bool:
+    started = this_system().started(owner[0])
+    return started is not None and started == owner[1]
 
 
 def _leave() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from fusec.systems import NotHere, this_system
 from fusec.verify.protocol import Message, receive, send
 
 _START_LIMIT = 60.0
@@ -61,7 +60,11 @@ class Worker:
         if self._process is not None and self._process.poll() is None:
             return
         self._close()
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        system = this_system()
+        try:
+            mine, theirs = system.message_pair()
+        except NotHere as error:
+            raise WorkerError(str(error)) from None
         package = str(Path(__file__).resolve().parents[2])
         paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         environment = {
@@ -69,7 +72,7 @@ class Worker:
             "PYTHONPATH": os.pathsep.join(paths),
             **self.environment,
         }
-        self._errors = os.memfd_create("fusec-worker-errors", os.MFD_CLOEXEC)
+        self._errors = system.memory_file("fusec-worker-errors")
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-W", "ignore", "-m", self.module, str(theirs.fileno())],
@@ -78,7 +81,7 @@ class Worker:
                 stdout=self._errors,
                 stderr=self._errors,
                 env=environment,
-                start_new_session=True,
+                **system.apart(),
             )
         self._sock = mine
         self._ready = False
@@ -187,8 +190,7 @@ class Worker:
                 self._process.wait(_END_LIMIT)
             except subprocess.TimeoutExpired:
                 # Its children follow: each asked to be killed when it goes.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
+                this_system().end_tree(self._process)
                 self._process.wait()
         if self._errors is not None:
             os.close(self._errors)

@@ -7,14 +7,14 @@ scribbles over the worker's memory can at worst garble a JSON object.
 
 from __future__ import annotations
 
-import array
 import json
 import socket
 from typing import Any
 
+from fusec.systems import this_system
+
 # A datagram holds descriptions only: texts and tensors are in the memory files.
 MAX_MESSAGE = 160_000
-MAX_DESCRIPTORS = 8
 
 # Poison for what a kernel must overwrite.  Two runs get different ones, so that a result
 # which depends on memory that nothing wrote shows as a difference.  All-ones is NaN in every
@@ -26,6 +26,9 @@ POISON_BOOL = (1, 0)
 # Filled into the rest of the page beside an argument, and looked at afterwards.
 MARGIN = 0xC7
 
+# What a candidate prints goes to a memory file of this size at most.
+OUTPUT_LIMIT = 1 << 20
+
 Message = dict[str, Any]
 
 
@@ -34,22 +37,13 @@ def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = (
     data = json.dumps(message).encode()
     if len(data) > MAX_MESSAGE:
         raise ValueError(f"a message of {len(data)} bytes is too long")
-    socket.send_fds(sock, [data], list(descriptors))
+    this_system().send(sock, data, descriptors)
 
 
 def receive(sock: socket.socket) -> tuple[Message | None, tuple[int, ...]]:
     """Return the next message and its descriptors; None when the other side is gone."""
-    # socket.recv_fds does not set close-on-exec.
-    room = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)
-    data, ancillary, _, _ = sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
-    descriptors = array.array("i")
-    for level, kind, content in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            usable = len(content) - len(content) % descriptors.itemsize
-            descriptors.frombytes(content[:usable])
-    if not data:
-        return None, ()
-    return json.loads(data), tuple(descriptors)
+    data, descriptors = this_system().receive(sock, MAX_MESSAGE)
+    return (json.loads(data), descriptors) if data else (None, ())
 
 
 def poison_byte(kind: str, index: int) -> int:

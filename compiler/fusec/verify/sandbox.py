@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ import torch
 from fusec.devices import CPU
 from fusec.kernel import Signature
 from fusec.report import Timing
+from fusec.systems import this_system
 from fusec.target_api.base import PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.verify import words as explain
@@ -346,7 +346,7 @@ _device_worker = Worker(
 )
 for _each in (_worker, _device_worker):
     atexit.register(_each.close)
-    os.register_at_fork(after_in_child=_each.forget)
+    this_system().after_fork(_each.forget)
 
 
 def worker() -> Worker:
@@ -364,5 +364,5 @@ def prestart(device: str = CPU) -> None:
 
     Cheap, returns at once, and may be called as often as one likes.
     """
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, WorkerError):
         (_worker if device == CPU else _device_worker).start()

@@ -19,7 +19,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
-from fusec.verify import limits
+from fusec.systems import this_system
 from fusec.verify.protocol import Message, receive, send
 
 # How often to look whether the parent is still there; closing the socket is the usual sign.
@@ -48,9 +48,9 @@ class Spare:
         """Fork one; ``others`` are this process's own sockets."""
         from fusec.verify import child
 
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine, theirs = this_system().message_pair()
         reading, writing = os.pipe()
-        log = os.memfd_create("fusec-log", 0)
+        log = this_system().memory_file("fusec-log")
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -73,7 +73,7 @@ class Spare:
             os.killpg(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
         # What left its group is this process's child by now.
-        limits.end_orphans(keep=())
+        this_system().end_orphans()
         self.sock.close()
         os.close(self.report)
         os.close(self.log)
@@ -206,8 +206,8 @@ def _lines(buffer: bytes) -> list[Message]:
 
 def main(descriptor: int) -> None:
     """Import what candidates need, say so, and serve."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    limits.adopt_orphans()
+    this_system().ignore_interrupts()
+    this_system().adopt_orphans()
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
     import lief  # noqa: F401

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from fusec.report import Trial, TuningRun, Verdict
-from fuselab.display import render, words
+from fuselab.display import noise, render, words
+from fuselab.display.listing import marked_listing
 from fuselab.display.pages.page import static_table
 from fuselab.display.pages.tuning import effect_rows, left_words
 
@@ -78,6 +81,15 @@ class EditOutcome:
         # The compiler counts the kernel's lines; the user sees the cell's.
         return f"line {self.cell_line}: {self.verdict.bare or self.verdict.reason}"
 
+    def details(self) -> str:
+        """The compiler's full output, its line numbers those of the cell."""
+
+        def shifted(found: re.Match[str]) -> str:
+            return f"{found[1]}{int(found[2]) + self.offset}{found[3]}"
+
+        text = re.sub(r"(kernel\.\w+:)(\d+)(\b)", shifted, self.verdict.details)
+        return re.sub(r"(?m)^( *)(\d+)( \|)", shifted, text)
+
     def lines(self, *, quoted: bool = True) -> list[str]:
         """The verdict as lines of text, the outcome first.
 
@@ -99,7 +111,7 @@ class EditOutcome:
         """Return the forms that a notebook and a terminal show."""
         text = self.lines()
         line = self.verdict.line
-        marked = render.marked_listing(self.text, self.kernel.target, line)
+        marked = marked_listing(self.text, self.kernel.target, line, offset=self.offset)
         diff = difflib.unified_diff(
             self.kernel.generated.text.splitlines(),
             self.text.splitlines(),
@@ -116,6 +128,7 @@ class EditOutcome:
             lines=self.lines(quoted=False)[1:],
             marked=marked,
             diff="\n".join(diff),
+            details=self.details(),
         )
         bundle: dict[str, Any] = {"text/plain": "\n".join(text)}
         if self.verdict.timing is not None and self.verdict.generated is not None:
@@ -158,21 +171,22 @@ class TuningOutcome:
     def note(self) -> str:
         """The outcome in one line."""
         run = self.run
-        tried = f"{len(run.trials)} of {words.count(run.total, 'configuration')}"
+        tried = f"{noise.progress(run)} configurations"
         why = {"finished": "all tried", "budget": "out of time", "stopped": "stopped by you"}
         ending = why.get(run.stopped, run.stopped)
         note = f"{tried} in {words.duration(run.seconds)}" + (f" ({ending})" if ending else "")
         if run.best is None:
             return f"{note}: none ran, nothing has changed"
-        best, first = run.trials[run.best], run.trials[0]
-        note += f"; best {_config(best)}"
+        best = run.trials[run.best]
+        note += f"; in use: {best}"
         if best.timing is not None:
             note += f" with {words.duration(best.timing.median)}"
-            if run.best != 0 and first.timing is not None:
-                note += f", {words.compared(best.timing.median, first.timing.median, 'before')}"
+            if said := noise.gain(run)[1]:
+                note += f", {said}"
             elif run.best == 0:
                 note += ", which is what it started from: nothing was confirmed as faster"
-        return note
+        busy = noise.busy_note(trial.timing for trial in run.trials)
+        return f"{note}; {busy}" if busy else note
 
     def rows(self) -> list[dict[str, Any]]:
         """The winner and its runners-up, then what failed."""
@@ -180,14 +194,15 @@ class TuningOutcome:
         for rank, (index, trial) in enumerate(self.ranked[: RUNNERS_UP + 1], 1):
             assert trial.timing is not None
             time, _, quartiles = words.spread(trial.timing).partition(" (")
-            remark = "best" if index == self.run.best else "start" if index == 0 else ""
+            marks = ["in use"] if index == noise.in_use(self.run) else []
+            marks += ["start"] if index == 0 else []
             rows.append(
                 {
                     "rank": rank,
-                    "config": _config(trial),
+                    "config": str(trial),
                     "time": time,
                     "quartiles": quartiles.rstrip(")"),
-                    "remark": remark,
+                    "remark": ", ".join(marks),
                     "best": index == self.run.best,
                 }
             )
@@ -196,7 +211,7 @@ class TuningOutcome:
             rows.append(
                 {
                     "rank": "–",
-                    "config": _config(trial),
+                    "config": str(trial),
                     "time": "failed" if trial.error else "left out",
                     "quartiles": "",
                     "remark": (trial.error or trial.note).partition("\n")[0],
@@ -219,8 +234,10 @@ class TuningOutcome:
         lines = [f"{self.name}: {self.note()}"]
         lines += [f"  {line}" for line in render.columns(table)] if rows else []
         effects = effect_rows(self.run)
+        lines += [f"  {reason}" for reason in self.run.plan_reasons()]
         lines += [f"  {name} matters {ratio}: {text}" for name, text, ratio in effects]
         html = render.tuning_html(self.run, rows, self.note())
+        html += "".join(f"<div>{escape(reason)}</div>" for reason in self.run.plan_reasons())
         html += static_table(("tunable", "best time with each value", "range"), effects, 2)
         bundle: dict[str, Any] = {"text/plain": "\n".join(lines)}
         if self.run.best is not None:
@@ -243,12 +260,8 @@ def trial_line(run: TuningRun) -> str:
         time = f"{time}, {trial.note}" if trial.timing else f"left out: {trial.note}"
     mark = "  <- best so far" if run.best == len(run.trials) - 1 else ""
     left = left_words(run)
-    place = f"{len(run.trials)}/{run.total}" + (f", {left}" if left else "")
-    return f"{run.kernel} [{place}] {_config(trial)}: {time}{mark}"
-
-
-def _config(trial: Trial) -> str:
-    return " ".join(f"{name}={value}" for name, value in trial.values) or "as generated"
+    place = noise.progress(run) + (f", {left}" if left else "")
+    return f"{run.kernel} [{place}] {trial}: {time}{mark}"
 
 
 @dataclass(frozen=True)

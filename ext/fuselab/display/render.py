@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import textwrap
+import time
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
-from itertools import starmap
 from typing import Any
 
 from fusec.devices import CPU
@@ -30,11 +30,22 @@ from fusec.report import (
     compile_line,
 )
 from fusec.target_api.registry import default_target, find_target
-from fuselab.display import words
+from fuselab.display import noise, words
+from fuselab.display.bounds import Traffic, bars, bound, limit_words, saved
+from fuselab.display.kernel_text import extent_of
+from fuselab.display.listing import (
+    MOST_LINES,
+    KernelListing,
+    Listing,
+    highlight,
+    kernel_listing,
+    lines_listing,
+)
+from fuselab.display.source_lines import LineView, source_text
+from fuselab.display.style import Style
 
-HEAD_LINES = 12
-# A notebook with many long kernels stays a notebook; the files are where --save puts them.
-MOST_LINES = 400
+HEAD_LINES = 24
+MOST_OPENED = 8  # kernels that a line of the cell opens to
 MOST_ROWS = 60
 
 
@@ -66,13 +77,19 @@ class KernelView:
 
     @property
     def head(self) -> list[str]:
-        """The first lines of the source."""
-        return self.source.splitlines()[:HEAD_LINES]
+        """The first lines of the kernel itself, below what it includes and declares."""
+        extent = extent_of(self.source, self.target)
+        return self.source.splitlines()[extent.first - 1 : extent.last][:HEAD_LINES]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything that the static forms of a result show, frozen at one moment."""
+    """Everything that the static forms of a result show, frozen at one moment.
+
+    Attributes:
+        models: What a model of the GPU says of each kernel, where there is none to measure on.
+        spare: The name to give to ``--out``, and the bytes that are then not written.
+    """
 
     name: str
     filename: str
@@ -94,6 +111,38 @@ class Summary:
     notes: tuple[str, ...]
     device: str
     pending: tuple[str, ...] = ()
+    traffic: Traffic | None = None
+    lines: tuple[LineView, ...] = ()
+    models: tuple[str, ...] = ()
+    spare: tuple[str, int] | None = None
+
+    @property
+    def bound(self) -> str:
+        """What bounds the cell, in a sentence."""
+        return bound(self.traffic, self.fused, {k.name: k.time for k in self.kernels if k.time})
+
+    @property
+    def busy(self) -> str:
+        """That the machine was noisy, or that a kernel alone took longer than all of the cell."""
+        parts = {k.name: k.time for k in self.kernels if k.time}
+        times = [self.eager, self.fused, *parts.values()]
+        return "; ".join(filter(None, [noise.part_note(self.fused, parts), noise.busy_note(times)]))
+
+    @property
+    def next(self) -> list[tuple[str, str]]:
+        """What one may do next: what for, and what to type."""
+        found = []
+        if self.kernels:
+            found = [
+                ("edit", f"%%fuse --edit {self.kernels[0].name}"),
+                ("tune", "%%fuse --tune 10"),
+            ]
+            found = found[:1] if self.models else found
+            found.append(("panel", f"%fuse_report {self.name} --panel"))
+        if self.spare is not None:
+            name, count = self.spare
+            found.append((f"write {words.size(count)} less", f"%%fuse --out {name}"))
+        return [*found, ("help", "%%fuse?")] if found else []
 
     @property
     def max_error(self) -> float | None:
@@ -101,15 +150,27 @@ class Summary:
         return self.verdict.max_error if self.verdict and self.verdict.outputs else None
 
     @property
+    def to_mend(self) -> tuple[GraphBreak, ...]:
+        """The graph breaks that somebody could do something about."""
+        return tuple(item for item in self.breaks if not item.expected)
+
+    @property
+    def pauses(self) -> str:
+        """The others in a sentence: what runs in Python, as it should."""
+        found = [item for item in self.breaks if item.expected]
+        said = [f"{_located(item.reason, item.where, self)}" for item in found]
+        return f"as it should: {'; '.join(said)}" if said else ""
+
+    @property
     def facts(self) -> list[str]:
         """How many kernels there are, what else there is, and how fast it is."""
         parts = [words.count(len(self.kernels), "kernel")]
         if self.externs:
             parts.append(words.count(len(self.externs), "extern call"))
-        if self.breaks:
-            parts.append(words.count(len(self.breaks), "graph break"))
+        if self.to_mend:
+            parts.append(words.count(len(self.to_mend), "graph break"))
         if self.eager and self.fused:
-            faster = words.against(self.fused.median, self.eager.median)
+            faster = noise.against(self.fused, self.eager)
             eager, fused = words.duration(self.eager.median), words.duration(self.fused.median)
             parts.append(f"eager {eager}, fused {fused} ({faster})")
         return parts
@@ -128,48 +189,78 @@ class Summary:
 def summary_text(summary: Summary) -> str:
     """Write a result for a terminal."""
     lines = [f"{summary.name}: {summary.headline}"]
+    lines += [f"  {line}" for line in _memory_text(summary)]
     for name, timing in summary.others.items():
         lines.append(f"  {name}: {words.spread(timing)}")
     if summary.stages:
         lines.append(f"  {compile_line(dict(summary.stages))}")
     if summary.kernels:
-        rows = [("kernel", "target", "time", "moves", "rate", "what")]
-        for kernel in summary.kernels:
-            what = ", ".join(part for part in (kernel.summary, kernel.lines) if part)
-            rows.append(
-                (
-                    kernel.name + ("" if kernel.state == "generated" else f" ({kernel.state})"),
-                    kernel.target,
-                    words.duration(kernel.time.median) if kernel.time else "–",
-                    words.size(kernel.moved),
-                    words.rate(kernel.moved, kernel.time.median) if kernel.time else "",
-                    what,
-                )
-            )
-        lines += [f"  {line}" for line in columns(rows)]
+        lines += [f"  {line}" for line in columns(kernel_rows(summary))]
+    lines += [f"  {line}" for line in source_text(summary.lines)]
+    lines += [f"  model   {line}" for line in summary.models]
     for call, count in Counter(summary.externs).items():
         times = f" {count} times" if count > 1 else ""
         lines.append(f"  extern  {_located(call.name, call.where, summary)}{times}: {call.reason}")
-    for item in summary.breaks:
+    for item in summary.to_mend:
         hint = f" – {item.hint}" if item.hint else ""
         lines.append(f"  break   {_located(item.reason, item.where, summary)}{hint}")
+    if summary.pauses:
+        lines += _wrapped("python", summary.pauses)
     lines += [f"  eager   {reason}" for reason in summary.fallbacks]
     lines += [f"  again   {item}" for item in summary.recompiles]
     for text in summary.kept:
-        lines += textwrap.wrap(text, 96, initial_indent="  kept    ", subsequent_indent=" " * 10)
+        lines += _wrapped("kept", text)
     if summary.pending:
         lines.append(f"  compiled at the first call: {', '.join(summary.pending)}")
-    for note in summary.notes:
-        lines += textwrap.wrap(note, 96, initial_indent="  note    ", subsequent_indent=" " * 10)
+    for note in [*summary.notes, *filter(None, [summary.busy])]:
+        lines += _wrapped("note", note)
     for label, said in _folded(summary):
-        start = f"  {label:<8}"
-        lines += textwrap.wrap(said, 96, initial_indent=start, subsequent_indent=" " * 10)
+        lines += _wrapped(label, said)
+    if summary.next:
+        lines += _wrapped("next", "; ".join(f"{what}: {how}" for what, how in summary.next))
     for kernel in summary.kernels[:1]:
-        lines += ["", f"{kernel.name} ({kernel.target}, {kernel.state}), first lines:"]
-        lines += [f"{i:4d}  {line}".rstrip() for i, line in enumerate(kernel.head, 1)]
-        if len(kernel.source.splitlines()) > HEAD_LINES:
-            lines.append("      ...")
+        extent = extent_of(kernel.source, kernel.target)
+        lines += ["", f"{kernel.name} ({kernel.target}, {kernel.state}), its body:"]
+        lines += [f"{i:4d}  {line}".rstrip() for i, line in enumerate(kernel.head, extent.first)]
+        left = extent.count - len(kernel.head)
+        if left > 0:
+            stage = f"{kernel.name}: {find_target(kernel.target).title}"
+            lines.append(
+                f"      ... {left} more lines: %fuse_report {summary.name} --stage '{stage}'"
+            )
     return "\n".join(lines)
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    return textwrap.wrap(text, 96, initial_indent=f"  {label:<8}", subsequent_indent=" " * 10)
+
+
+def _memory_text(summary: Summary) -> list[str]:
+    """Return the bytes before and after as bars, and what bounds the cell."""
+    if summary.traffic is None:
+        return []
+    less = saved(summary.traffic)
+    lines = [
+        f"{name} moves {words.size(count):>9}  {'█' * length}"
+        + (f"  {less}" if name == "fused" and less else "")
+        for name, count, length in bars(summary.traffic, 24)
+    ]
+    if said := summary.bound:
+        lines.append(f"{said} ({limit_words(summary.traffic)})")
+    return lines
+
+
+def kernel_rows(summary: Summary) -> list[tuple[str, ...]]:
+    """Return the table of the kernels; without times where nothing that was timed is one."""
+    timed = not summary.models
+    rows: list[tuple[str, ...]] = [("kernel", "target", "time", "moves", "rate", "what")]
+    for kernel in summary.kernels:
+        what = ", ".join(part for part in (kernel.summary, kernel.lines) if part)
+        name = kernel.name + ("" if kernel.state == "generated" else f" ({kernel.state})")
+        time = words.duration(kernel.time.median) if kernel.time else "–"
+        rate = words.rate(kernel.moved, kernel.time.median) if kernel.time else ""
+        rows.append((name, kernel.target, time, words.size(kernel.moved), rate, what))
+    return rows if timed else [(row[0], row[1], row[3], row[5]) for row in rows]
 
 
 def _folded(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -229,94 +320,56 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 # --- HTML ------------------------------------------------------------------------------------
 
 
-_LINES = (
-    "border:0;margin:0;padding:0;white-space:pre;overflow:visible;"
-    "font:12px/1.4 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
-)
+def summary_html(summary: Summary, picture: str = "") -> str:
+    """Write a result as static HTML.
 
+    Args:
+        summary: The result.
+        picture: Safe HTML of its plot, which goes in: frontends that show HTML leave PNGs out.
+    """
+    from markupsafe import Markup
 
-class Style:
-    """Literal looks, by role; the templates name them."""
-
-    box = (
-        "background:#fff;color:#111;border:1px solid #d0d0d0;border-radius:4px;"
-        "padding:8px 12px;font:13px/1.45 system-ui,-apple-system,'Segoe UI',sans-serif;"
-        "max-width:1100px;overflow-x:auto;text-align:left"
-    )
-    table = (
-        "border-collapse:collapse;background:#fff;color:#111;font-size:12px;margin:6px 0;"
-        "font-variant-numeric:tabular-nums;width:auto"
-    )
-    th = (
-        "background:#f2f4f7;color:#111;text-align:left;font-weight:600;padding:2px 12px 2px 6px;"
-        "border-bottom:1px solid #d0d0d0;white-space:nowrap"
-    )
-    # Rows have the colors, which notebooks give to rows as well; cells inherit them.
-    tr = "background:#fff;color:#111"
-    td = "text-align:left;padding:2px 12px 2px 6px;vertical-align:top"
-    number = "text-align:right;padding:2px 12px 2px 6px;white-space:nowrap;vertical-align:top"
-    best = (
-        "background:#fdf1e7;color:#111;text-align:right;padding:2px 12px 2px 6px;"
-        "white-space:nowrap;font-weight:600"
-    )
-    quiet = "background:#fff;color:#5a5a5a"
-    code = (
-        "background:#fafafa;color:#111;border:1px solid #e4e4e4;padding:4px 0;margin:4px 0;"
-        "font:12px/1.4 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-x:auto;"
-        "max-height:32em;overflow-y:auto;white-space:pre"
-    )
-    listing = (
-        "background:#fafafa;color:#111;border:1px solid #e4e4e4;margin:4px 0;max-height:32em;"
-        "overflow:auto"
-    )
-    columns = "border-collapse:collapse;background:#fafafa;color:#111;margin:0"
-    column = (
-        "background:#fafafa;color:#111;border:0;padding:4px 8px;text-align:left;"
-        "vertical-align:top;width:100%"
-    )
-    gutter = (
-        "background:#fafafa;color:#6e6e6e;border:0;padding:4px 4px 4px 8px;text-align:right;"
-        "vertical-align:top;user-select:none"
-    )
-    origin = (
-        "background:#fafafa;color:#2f6db5;border:0;padding:4px;text-align:left;"
-        "vertical-align:top;user-select:none"
-    )
-    lines = f"background:#fafafa;color:#111;{_LINES}"
-    numbers = f"background:#fafafa;color:#6e6e6e;text-align:right;{_LINES}"
-    origins = f"background:#fafafa;color:#2f6db5;{_LINES}"
-    code_bad = "background:#fbe3e0;color:#111"
-    mono = (
-        "background:#fff;color:#111;font:12px ui-monospace,Menlo,Consolas,monospace;"
-        "white-space:pre-wrap"
-    )
-    summary = "background:#fff;color:#111;cursor:pointer;padding:2px 0"
-    good = "background:#e8f4ea;color:#1d5c2b;padding:1px 6px;border-radius:3px"
-    bad = "background:#fbe3e0;color:#8a1c10;padding:1px 6px;border-radius:3px;font-weight:600"
-    warn = "background:#fff5dc;color:#5f4300;padding:1px 6px;border-radius:3px"
-
-
-def summary_html(summary: Summary) -> str:
-    """Write a result as static HTML."""
     return _rendered(
         "result.html.j2",
         s=summary,
         where=lambda place: words.where(place, summary.filename),
         sources=_listings(summary),
+        opened=_opened(summary),
+        card=f"fuselab-{zlib.crc32(f'{summary.name}{time.time_ns()}'.encode()):08x}",
+        bars=bars(summary.traffic, 340) if summary.traffic else [],
+        saved=saved(summary.traffic) if summary.traffic else "",
+        limit=limit_words(summary.traffic) if summary.traffic else "",
         externs=list(Counter(summary.externs).items()),
+        rows=kernel_rows(summary),
+        picture=Markup(picture),
         most_rows=MOST_ROWS,
     )
 
 
-def _listings(summary: Summary) -> dict[str, Listing]:
+def _listings(summary: Summary) -> dict[str, KernelListing]:
     """Return the kernels' listings by name; together no more than ``MOST_LINES``."""
     left, found = MOST_LINES, {}
     for kernel in summary.kernels:
-        # Of each at least its head: the rest is a click or a name away.
-        listing = source_listing(kernel, summary.filename, max(left, HEAD_LINES))
+        # Of each at least its beginning: the rest is a click or a name away.
+        listing = kernel_listing(kernel, summary.filename, max(left, HEAD_LINES))
         found[kernel.name] = listing
-        left -= listing.numbers.count("\n") + 1
+        pieces = (listing.head, listing.body, listing.tail)
+        left -= sum(piece.count for piece in pieces if piece is not None)
     return found
+
+
+def _opened(summary: Summary) -> dict[tuple[str, int], list[tuple[str, Listing]]]:
+    """Return the kernel lines of each line of the cell, by kernel."""
+    kernels = {kernel.name: kernel for kernel in summary.kernels}
+    return {
+        (line.file, line.number): [
+            (name, lines_listing(kernels[name], numbers))
+            for name, numbers in list(line.at.items())[:MOST_OPENED]
+            if name in kernels
+        ]
+        for line in summary.lines
+        if line.at
+    }
 
 
 def edit_html(**values: Any) -> str:
@@ -332,134 +385,6 @@ def tuning_html(run: TuningRun, rows: Sequence[Mapping[str, Any]], note: str) ->
 def kernels_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Write a plain table as static HTML."""
     return _rendered("table.html.j2", head=head, rows=rows)
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Lines of a kernel, ready for a template: three columns, a text each.
-
-    An element a line, with its looks, would be ten times the text; a notebook with ten results
-    would be megabytes.
-
-    Attributes:
-        numbers: The lines' numbers, 1-based, a line each; one at fault has an arrow.
-        origins: The cell lines that they compute, named where a run of them begins; empty where
-            none is known. Safe HTML.
-        html: The highlighted text, safe HTML.
-        left_out: How many lines follow.
-    """
-
-    numbers: str
-    origins: Any
-    html: Any
-    left_out: int = 0
-
-
-def source_listing(kernel: KernelView, filename: str, most: int = MOST_LINES) -> Listing:
-    """Return a kernel's source with the cell lines that its lines come from.
-
-    Args:
-        kernel: The kernel.
-        filename: The cell's; lines of other files are named with theirs.
-        most: How many lines to show.
-    """
-    from markupsafe import Markup
-
-    lines = highlight(kernel.source, kernel.target)
-    shown = lines[:most]
-    origins: list[Any] = []
-    before = ""
-    for number in range(1, len(shown) + 1):
-        places = kernel.origins.get(number, ())
-        origin = words.lines_of(places, filename).removeprefix("lines ").removeprefix("line ")
-        if origin and origin != before:
-            title = "; ".join(str(place) for place in places)
-            origins.append(Markup("<span title='{}'>cell {}</span>").format(title, origin))
-        else:
-            origins.append("│" if origin else "")
-        before = origin
-    return Listing(
-        "\n".join(str(number) for number in range(1, len(shown) + 1)),
-        Markup("\n").join(origins) if any(origins) else "",
-        Markup("\n").join(shown),
-        len(lines) - len(shown),
-    )
-
-
-def marked_listing(text: str, target: str, bad: int | None, around: int = 3) -> Listing | None:
-    """Return the lines near the one at fault."""
-    from markupsafe import Markup
-
-    if bad is None:
-        return None
-    lines = highlight(text, target)
-    first, last = max(1, bad - around), min(len(lines), bad + around)
-    look = Markup("<span style='{}'>{}</span>")
-    shown = [
-        look.format(Style.code_bad, lines[n - 1]) if n == bad else lines[n - 1]
-        for n in range(first, last + 1)
-    ]
-    numbers = [f"→ {n}" if n == bad else str(n) for n in range(first, last + 1)]
-    return Listing("\n".join(numbers), "", Markup("\n").join(shown))
-
-
-def highlight(text: str, target: str) -> list[Any]:
-    """Return source text as safe HTML lines with inline colors."""
-    from markupsafe import Markup
-    from pygments.lexers import CppLexer, PythonLexer  # type: ignore[import-untyped]
-
-    python = find_target(target).language == "python"
-    lexer = PythonLexer(stripnl=False) if python else CppLexer(stripnl=False)
-    lines: list[list[tuple[str, str]]] = [[]]  # pieces of one look each: its tag, the text
-    for kind, value in lexer.get_tokens(text):
-        tag = _look(kind)
-        for number, piece in enumerate(value.split("\n")):
-            if number:
-                lines.append([])
-            line = lines[-1]
-            if line and piece and (line[-1][0] == tag or piece.isspace()):
-                line[-1] = (line[-1][0], line[-1][1] + piece)
-            elif piece:
-                line.append((tag, piece))
-    return [Markup("".join(starmap(_piece, line))) for line in lines[: len(text.splitlines())]]
-
-
-def _piece(tag: str, text: str) -> str:
-    """Return a piece of a line as safe HTML."""
-    safe = escape(text, quote=False)
-    return f"<{tag}>{safe}</{tag.partition(' ')[0]}>" if tag else safe
-
-
-@functools.cache
-def _look(kind: Any) -> str:
-    """Return the tag for a kind of token; empty for what is left as it is.
-
-    Colors that read well on #fafafa: at least 4.5:1 each.
-    """
-    from pygments.token import (  # type: ignore[import-untyped]
-        Comment,
-        Keyword,
-        Name,
-        Number,
-        String,
-    )
-
-    looks = {
-        Comment: "i style='color:#575'",
-        Comment.Preproc: "span style='color:#739'",
-        Comment.PreprocFile: "span style='color:#739'",
-        Keyword: "span style='color:#049'",
-        Keyword.Type: "span style='color:#739'",
-        Name.Function: "span style='color:#640'",
-        Name.Decorator: "span style='color:#739'",
-        Number: "span style='color:#a30'",
-        String: "span style='color:#162'",
-    }
-    while kind is not None:
-        if kind in looks:
-            return looks[kind]
-        kind = kind.parent
-    return ""
 
 
 @functools.cache

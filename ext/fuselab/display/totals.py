@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusec.report import Timing, Verdict
+from fuselab.display.bounds import Traffic
 
 
 def sum_of(timings: Sequence[Timing]) -> Timing | None:
@@ -30,6 +31,24 @@ def total_of(timings: Sequence[Timing]) -> Timing:
         high=sum(t.high for t in timings),
         samples=min(t.samples for t in timings),
         method=first.method + (f"; sum of {len(timings)} calls" if len(timings) > 1 else ""),
+    )
+
+
+def sum_of_limits(limits: Sequence[Any]) -> Traffic | None:
+    """Return what graphs move that run one after another, and how fast they could be.
+
+    Args:
+        limits: Of each (``fusec.timing.limits.Limit``).
+    """
+    if not limits:
+        return None
+    return Traffic(
+        eager=sum(each.eager for each in limits) if all(e.eager >= 0 for e in limits) else -1,
+        fused=sum(each.moved for each in limits) if all(e.moved >= 0 for e in limits) else -1,
+        least=sum(each.bytes for each in limits),
+        copy=sum(each.copy.median for each in limits),
+        limit=sum(each.seconds for each in limits),
+        products=sum(each.products for each in limits),
     )
 
 

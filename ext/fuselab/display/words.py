@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from enum import Enum, auto
 
 from fusec.report import OutputError, SourceLine, Timing, Verdict
+from fuselab.display.noise import against, ratio
 
 REFUSALS = {
     "empty": "Refused: nothing to check",
@@ -53,53 +53,10 @@ def error(value: float | None) -> str:
     return "0" if value == 0 else f"{value:.1e}"
 
 
-def ratio(value: float) -> str:
-    """Write a ratio: two decimals below 2, one below 100."""
-    return f"{value:.2f}" if value < 2 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
-
-
 def share(value: float) -> str:
     """Write a share in percent: ``35%``; what is there and rounds to nothing is ``<1%``."""
     text = f"{value:.0%}"
     return "<1%" if value > 0 and text == "0%" else text
-
-
-class Pace(Enum):
-    """How a time compares with another."""
-
-    UNKNOWN = auto()
-    SAME = auto()
-    FASTER = auto()
-    SLOWER = auto()
-
-
-def pace(time: float, reference: float) -> Pace:
-    """Return how ``time`` compares with ``reference``; what is within 2 % is the same."""
-    if time <= 0 or reference <= 0:
-        return Pace.UNKNOWN
-    speedup = reference / time
-    if 0.98 < speedup < 1.02:
-        return Pace.SAME
-    return Pace.FASTER if speedup > 1 else Pace.SLOWER
-
-
-def against(time: float, reference: float) -> str:
-    """Say how ``time`` compares with ``reference``: ``3.0× faster``."""
-    found = pace(time, reference)
-    if found in (Pace.UNKNOWN, Pace.SAME):
-        return "the same" if found is Pace.SAME else ""
-    speedup = reference / time
-    if found is Pace.FASTER:
-        return f"{ratio(speedup)}× faster"
-    return f"{ratio(1 / speedup)}× slower"
-
-
-def compared(time: float, reference: float, name: str) -> str:
-    """Say how ``time`` compares with what has a name: ``3.0× faster than eager``."""
-    found = pace(time, reference)
-    if found is Pace.UNKNOWN:
-        return ""
-    return f"{against(time, reference)} {'as' if found is Pace.SAME else 'than'} {name}"
 
 
 def size(count: int) -> str:
@@ -178,15 +135,34 @@ def time_line(verdict: Verdict) -> str:
     if verdict.timing:
         part = f"kernel {duration(verdict.timing.median)}"
         if verdict.generated:
-            faster = against(verdict.timing.median, verdict.generated.median)
+            faster = against(verdict.timing, verdict.generated)
             part += f", generated {duration(verdict.generated.median)} ({faster})"
         parts.append(part)
     if verdict.graph:
         part = f"whole graph {duration(verdict.graph.median)}"
         if verdict.eager:
-            faster = against(verdict.graph.median, verdict.eager.median)
+            faster = against(verdict.graph, verdict.eager)
             part += f", eager {duration(verdict.eager.median)} ({faster})"
         parts.append(part)
     if verdict.seconds:
         parts.append(f"checked in {duration(verdict.seconds)}")
     return "; ".join(parts)
+
+
+__all__ = [
+    "REFUSALS",
+    "count",
+    "digits",
+    "duration",
+    "error",
+    "error_line",
+    "lines_of",
+    "rate",
+    "ratio",
+    "share",
+    "size",
+    "spread",
+    "time_line",
+    "where",
+    "worst",
+]

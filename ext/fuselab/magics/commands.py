@@ -30,7 +30,7 @@ from fuselab.cell.tracebacks import shorten_traceback
 from fuselab.display.outcomes import EditRefused, Table
 from fuselab.display.pages import subjects
 from fuselab.display.pages.page import Page
-from fuselab.errors import UnknownName
+from fuselab.errors import CellSyntaxError, UnknownName
 from fuselab.exporting import export
 from fuselab.magics.arguments import (
     explained,
@@ -42,9 +42,11 @@ from fuselab.magics.arguments import (
     passes,
     seconds,
 )
+from fuselab.magics.frontend import frontend_of
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.progress import Progress
-from fuselab.session.session import CellOptions, Frontend, Session
+from fuselab.session.session import CellOptions, Session
+from fuselab.session.without_gpu import NOT_TUNED
 
 if TYPE_CHECKING:
     pass
@@ -109,8 +111,8 @@ class FuseMagics(Magics):
         const=DEFAULT,
         type=seconds,
         metavar="SECONDS",
-        help="Search the kernels' tunables for so many seconds (default 10) and wait; "
-        "interrupting keeps the best so far.",
+        help="Search the kernels' plans and tunables for so many seconds (default 10) and "
+        "wait; interrupting keeps the best so far.",
     )
     @argument(
         "--edit",
@@ -231,10 +233,9 @@ class FuseMagics(Magics):
 
     def _prepare(self, body: str, options: CellOptions, header: str | None) -> tuple[Any, Any]:
         try:
-            return self.session.prepare(body, options, self._frontend(), header)
+            return self.session.prepare(body, options, frontend_of(self._shell), header)
         except SyntaxError as error:
-            # Only the last frame says anything; the text and the caret are in the error.
-            raise error.with_traceback(None) from None
+            raise CellSyntaxError(error) from None
         except ValueError as error:
             raise UsageError(f"%%fuse: {error}") from None
 
@@ -244,7 +245,7 @@ class FuseMagics(Magics):
         if not args.quiet:
             checked = self.check and not args.no_check
             fused.update(checked=checked, seconds=self.measure_seconds)
-        if args.compare:
+        if args.compare and not fused.simulated:
             fused.compare(args.compare, self.measure_seconds)
         if not args.quiet:
             display(fused)
@@ -270,25 +271,14 @@ class FuseMagics(Magics):
         panel = cell.workbench()
         display(BelowResult(panel) if below else panel)
 
-    def _frontend(self) -> Frontend:
-        shell = self._shell
-        cell_id = None
-        with contextlib.suppress(Exception):  # a terminal has no parent message
-            cell_id = shell.get_parent()["metadata"].get("cellId")
-        return Frontend(
-            # newer IPython counts on before the cell runs; the prompt knows both ways
-            number=max(shell.displayhook.prompt_count, 1),
-            cell_id=cell_id,
-            transform=shell.transform_cell,
-            transform_ast=shell.transform_ast,
-            interactivity=shell.ast_node_interactivity,
-        )
-
     def _tune(self, fused: FusedCell, args: argparse.Namespace) -> list[Any]:
         budget = self.tune_seconds if args.tune is DEFAULT else args.tune
-        tunable = [name for name, kernel in fused.kernels.items() if kernel.tunables]
+        if fused.simulated:
+            fused.notes.append(NOT_TUNED)
+            return []
+        tunable = [name for name, kernel in fused.kernels.items() if kernel.can_be_tuned]
         if not tunable:
-            fused.notes.append("--tune found no kernel with tunables")
+            fused.notes.append("--tune found no kernel with anything to search")
             return []
         outcomes = []
         with Progress(self._shell, quiet=args.quiet) as progress:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fusec.report import Timing, Verdict
 from fusec.tunables import read_tunables
-from fuselab.display import words
+from fuselab.display import noise, words
 
 MOST_BARS = 8
 
@@ -40,8 +40,8 @@ class Attempt:
         if self.verdict.timing is not None:
             line += f", {words.duration(self.verdict.timing.median)}"
             if self.verdict.generated is not None:
-                times = self.verdict.timing.median, self.verdict.generated.median
-                line += f", {words.compared(*times, 'generated')}"
+                times = self.verdict.timing, self.verdict.generated
+                line += f", {noise.compared(*times, 'generated')}"
         return line
 
 

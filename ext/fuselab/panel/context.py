@@ -170,6 +170,11 @@ class Bench:
                 self.selected = next(iter(facts.kernels), "")
 
     @property
+    def simulated(self) -> bool:
+        """Whether a GPU is missing for which the kernels are: nothing is timed or tuned then."""
+        return bool(getattr(self.cell, "simulated", False))
+
+    @property
     def kernel(self) -> Kernel | None:
         """The kernel that is shown."""
         return self.facts.kernels.get(self.selected)

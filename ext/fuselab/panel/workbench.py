@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import ipywidgets as widgets
 
-from fuselab.display import words
+from fuselab.display import noise, words
 from fuselab.panel.context import Bench, Facts, PanelCell
 from fuselab.panel.tabs import TABS
 from fuselab.panel.tabs.kernels import KernelsTab
@@ -20,6 +20,10 @@ from fuselab.panel.widgets import markup, plain
 LIMIT = "A plain copy of as many bytes as it has inputs and outputs; products at the machine's best"
 ERROR = "Largest difference to eager, of the output that comes nearest to what is allowed"
 STATIC_FORMS = ("text/plain", "text/html")
+
+
+# Of how the cell compares with eager.
+COLORS = {noise.Pace.FASTER: markup.GOOD, noise.Pace.SLOWER: markup.BAD}
 
 
 class Workbench(widgets.VBox):
@@ -217,12 +221,12 @@ def head_line(name: str, facts: Facts) -> str:
         parts.append(f"fused {words.duration(fused.median)}")
     texts = [escape(part) for part in parts]
     if eager and fused:
-        ratio = words.against(fused.median, eager.median)
-        slower = words.pace(fused.median, eager.median) is words.Pace.SLOWER
-        color = markup.BAD if slower else markup.GOOD
+        ratio = noise.against(fused, eager)
+        color = COLORS.get(noise.pace(fused, eager), "inherit")
         texts.append(f"<b style='color:{color}'>{escape(ratio)}</b>")
     if facts.limit and fused:
-        share = f"{words.ratio(fused.median / facts.limit)}× the limit"
+        over = fused.median / facts.limit
+        share = f"{words.ratio(over)}× the limit" if over > 1 else "at the limit"
         texts.append(f"<span title='{escape(LIMIT)}'>{escape(share)}</span>")
     if facts.error:
         texts.append(f"<span title='{escape(ERROR)}'>{escape(facts.error)}</span>")

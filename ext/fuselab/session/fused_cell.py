@@ -10,6 +10,7 @@ import base64
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,24 +20,31 @@ from fusec.report import (
     GraphBreak,
     Guard,
     Recompile,
+    SourceLine,
     Timing,
     Verdict,
     seconds_by_stage,
 )
 from fuselab.display import render, words
+from fuselab.display.bounds import Traffic
 from fuselab.display.pages.page import picture
 from fuselab.display.pages.timings import peer_title
 from fuselab.display.render import Summary
-from fuselab.display.totals import joined, sum_of, total_of, unused_name
+from fuselab.display.totals import joined, sum_of, sum_of_limits, total_of, unused_name
 from fuselab.session.kernel_views import kernel_view
+from fuselab.session.line_views import line_views
 from fuselab.session.peers import Peer
 from fuselab.session.rescheduling import rule_notes
 from fuselab.session.saving import MIME
+from fuselab.session.without_gpu import cell_is_simulated, model_lines
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
     from fuselab.cell.plan import CellPlan
     from fuselab.cell.program import Failures
+
+LEAST_SPARE = 1 << 20  # bytes: less is not worth a line
+MOST_STEPPED = 0.1  # seconds: the calls of what takes longer are timed where somebody asks
 
 
 class FusedCell:
@@ -65,6 +73,7 @@ class FusedCell:
         kernel_times: Of each kernel alone.
         extern_times: Of each call of ATen alone; empty until ``measure_steps``.
         limit: How fast all graphs could be, in seconds; None until ``measure_limit``.
+        traffic: What eager and the kernels move, and that limit; likewise.
         notes: What the user should know, a line each.
         rules: The fusions that are asked for, by ``apart`` and ``together``.
     """
@@ -96,6 +105,7 @@ class FusedCell:
         self.kernel_times: dict[str, Timing] = {}
         self.extern_times: dict[str, Timing] = {}
         self.limit: float | None = None
+        self.traffic: Traffic | None = None
         self.notes: list[str] = []
         self.rules: dict[str, tuple[str, ...]] = (
             rules if rules is not None else {"apart": (), "together": ()}
@@ -105,6 +115,8 @@ class FusedCell:
         self._live = live
         self._failures = failures
         self._peers: dict[tuple[int, str], Peer] = {}
+        self._models: tuple[str, ...] = ()
+        self._extern_seconds: dict[SourceLine, float] = {}
         self._stepped: tuple[int, ...] = ()
         self._measured: tuple[Any, ...] = ()
         self._checked: tuple[Any, ...] = ()
@@ -164,8 +176,10 @@ class FusedCell:
 
     @property
     def fusions(self) -> tuple[FusionDecision, ...]:
-        """Which computations share a kernel, which do not, and why."""
-        return tuple(decision for graph in self.graphs for decision in graph.fusions)
+        """Which computations share a kernel, which do not, and why, called as in the graph."""
+        from fuselab.display.pages.fusion import named_decisions
+
+        return tuple(d for graph in self.graphs for d in named_decisions(graph))
 
     @property
     def max_error(self) -> float | None:
@@ -187,10 +201,14 @@ class FusedCell:
         Returns:
             Eager and fused, each summed over the graphs; None where there is no graph.
         """
+        if self.simulated:
+            with self.lock:
+                return self._count_bytes()
         with self.lock:
             graphs = self.graphs
             runs: list[dict[str, Timing]] = []
             times: dict[int, Timing] = {}
+            whole = bool(self.externs) and all(getattr(graph, "parts", ()) for graph in graphs)
             for graph in graphs:
                 with self._reported(f"{graph.name} could not be timed"):
                     if others := self._ready(graph):
@@ -199,14 +217,20 @@ class FusedCell:
                         eager, fused = graph.measure(seconds=seconds)
                         runs.append({"eager": eager, "fused": fused})
                     # Which kernel costs how much is one launch away; a tenth will do.
-                    if graph.kernels:
+                    if graph.kernels and not whole:
                         alone = graph.kernel_timings(seconds / 3)
                         times |= {id(k): alone[k.name] for k in graph.kernels if k.name in alone}
             self._take(runs if len(runs) == len(graphs) else [])
+            self._extern_seconds = {}
             if self._stepped != tuple(map(id, graphs)):
                 self.extern_times = {}
             named = self.kernels.items()
             self.kernel_times = {name: times[id(k)] for name, k in named if id(k) in times}
+            if whole:
+                # Lines that call a library have their share of the time as well.
+                short = self.fused is not None and self.fused.median < MOST_STEPPED
+                self.kernel_times = self._time_steps(seconds / 3, externs=short)[0]
+            self._measure_limit(runs)
             self._measured = self._state()
             return self.eager, self.fused
 
@@ -223,9 +247,33 @@ class FusedCell:
             for graph in self.graphs:
                 with self._reported(f"the limit of {graph.name} could not be measured"):
                     limits.append(graph.limit())
-            known = [each.seconds for each in limits if each is not None]
-            self.limit = sum(known) if known and len(known) == len(self.graphs) else None
+            known = [each for each in limits if each is not None]
+            self.traffic = sum_of_limits(known) if len(known) == len(self.graphs) else None
+            self.limit = self.traffic.limit if self.traffic is not None else None
             return self.limit
+
+    @property
+    def simulated(self) -> bool:
+        """Whether something stands in for the device of a kernel: no time means anything then."""
+        return cell_is_simulated(self)
+
+    def _count_bytes(self) -> tuple[None, None]:
+        """Take what the cell moves in place of times, which would be an interpreter's."""
+        self._take([])
+        self.kernel_times, self.extern_times, self._extern_seconds = {}, {}, {}
+        self.measure_limit()
+        self.limit = None
+        if self.traffic is not None:
+            self.traffic = replace(self.traffic, copy=0.0, limit=0.0)
+        self._models = model_lines(self)
+        self._measured = self._state()
+        return None, None
+
+    def _measure_limit(self, runs: Sequence[object]) -> None:
+        """Measure the limit of what was just timed, where it was and is long enough to ask."""
+        self.traffic = self.limit = None
+        if len(runs) == len(self.graphs):
+            self.measure_limit()
 
     def check(self) -> Verdict | None:
         """Compare every graph's outputs with eager and float64, on real and on random inputs."""
@@ -339,24 +387,41 @@ class FusedCell:
             The calls' times: ``aten.mm, line 3``; those of one operator on one line are added up.
             The kernels' go to ``kernel_times``.
         """
-        from fusec.timing.step_times import step_times  # imports the compiler
-
         with self.lock:
-            names = {id(kernel): name for name, kernel in self.kernels.items()}
-            calls: dict[str, list[Timing]] = {}
-            for graph in self.graphs:
-                own = {kernel.name: names.get(id(kernel), "") for kernel in graph.kernels}
-                with self._reported(f"the steps of {graph.name} could not be timed"):
-                    for step in step_times(graph, seconds, stop=stop):
-                        if step.kind == "kernel":
-                            self.kernel_times[own[step.name]] = step.timing
-                            continue
-                        line = words.where(step.where, self.filename)
-                        label = ", ".join(part for part in (step.name, line) if part)
-                        calls.setdefault(label, []).append(step.timing)
-            self.extern_times = {label: total_of(times) for label, times in calls.items()}
+            kernels, calls = self._time_steps(seconds, stop)
+            self.kernel_times |= kernels
+            found: dict[str, list[Timing]] = {}
+            for name, where, timing in calls:
+                line = words.where(where, self.filename)
+                label = ", ".join(part for part in (name, line) if part)
+                found.setdefault(label, []).append(timing)
+            self.extern_times = {label: total_of(times) for label, times in found.items()}
             self._stepped = tuple(map(id, self.graphs))
             return self.extern_times
+
+    def _time_steps(
+        self, seconds: float, stop: Callable[[], bool] | None = None, *, externs: bool = True
+    ) -> tuple[dict[str, Timing], list[tuple[str, SourceLine | None, Timing]]]:
+        """Time every step alone: kernels by name, and calls of ATen."""
+        from fusec.timing.step_times import step_times  # imports the compiler
+
+        names = {id(kernel): name for name, kernel in self.kernels.items()}
+        kernels: dict[str, Timing] = {}
+        calls = []
+        for graph in self.graphs:
+            own = {kernel.name: names.get(id(kernel), "") for kernel in graph.kernels}
+            with self._reported(f"the steps of {graph.name} could not be timed"):
+                for step in step_times(graph, seconds, externs=externs, stop=stop):
+                    if step.kind == "kernel":
+                        kernels[own[step.name]] = step.timing
+                    else:
+                        calls.append((step.name, step.where, step.timing))
+        self._extern_seconds = {}
+        for _, where, timing in calls:
+            if where is not None:
+                known = self._extern_seconds.get(where, 0.0)
+                self._extern_seconds[where] = known + timing.median
+        return kernels, calls
 
     def _state(self) -> tuple[Any, ...]:
         """Return what timings and verdicts depend on: the graphs and the texts in use."""
@@ -409,7 +474,24 @@ class FusedCell:
                 notes=tuple(dict.fromkeys([*self._graph_notes(), *self.notes])),
                 device=_device(),
                 pending=self._pending if not graphs else (),
+                traffic=self.traffic,
+                lines=line_views(self, self.traffic, self._extern_seconds),
+                models=self._models,
+                spare=self._spare(),
             )
+
+    def _spare(self) -> tuple[str, int] | None:
+        """Return the name to give to ``--out``, and the bytes that are then not written."""
+        plan = self.plan
+        outputs = self.verdict.outputs if self.verdict else ()
+        if plan is None or plan.out is not None or len(outputs) < 2:
+            return None
+        last = outputs[-1]
+        rest = outputs[:-1]
+        if not {output.name for output in outputs} <= set(plan.assigns):
+            return None
+        count = sum(output.bytes for output in rest)
+        return (last.name, count) if count >= LEAST_SPARE else None
 
     def _graph_notes(self) -> Iterator[str]:
         if self.plan is not None:
@@ -447,18 +529,15 @@ class FusedCell:
         """Return every static form at once; frontends pick the one they can show."""
         with self.lock:
             summary = self.summary()
-            bundle: dict[str, Any] = {
-                "text/plain": render.summary_text(summary),
-                "text/html": render.summary_html(summary),
-                MIME: render.summary_json(summary),
-            }
             png = self.png()
-        if png is not None:
-            encoded = base64.b64encode(png).decode()
-            bundle["image/png"] = encoded
-            # Frontends show HTML where they can and leave the picture out: so it goes in.
-            bundle["text/html"] += picture(encoded, f"{self.name}: eager against fused")
-        return bundle
+        encoded = base64.b64encode(png).decode() if png is not None else ""
+        plot = picture(encoded, f"{self.name}: eager against fused") if encoded else ""
+        bundle: dict[str, Any] = {
+            "text/plain": render.summary_text(summary),
+            "text/html": render.summary_html(summary, plot),
+            MIME: render.summary_json(summary),
+        }
+        return bundle | ({"image/png": encoded} if encoded else {})
 
     def __repr__(self) -> str:
         names = ", ".join(self.kernels) or "no kernels"

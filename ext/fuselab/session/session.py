@@ -323,6 +323,12 @@ class Session:
         for cell in reversed(self.cells.values()):
             if owner in ("", cell.name) and own in cell.kernels:
                 return cell, cell.kernels[own]
+        named = self.cells.get(name)
+        if named is not None and len(named.kernels) == 1:
+            return named, next(iter(named.kernels.values()))
+        if named is not None and named.kernels:
+            kernels = [f"{name}.{each}" for each in named.kernels]
+            raise UnknownName("kernel", name, kernels, "", f"{name} is a cell; its kernels are")
         raise UnknownName(
             "kernel", name, self.kernels, "no cell has a kernel yet: run a %%fuse cell first"
         )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from functorch.compile import aot_function, nop
+from torch import fx
 from torch._dynamo import symbolic_convert
+from torch._functorch._aot_autograd import graph_compile
 
 import fusec
+from fusec.capture.number_restarts import looking_for_numbers
 from support.calls import strict_calls
 
 __all__ = ["strict_calls"]  # a fixture of every test here
@@ -109,3 +114,32 @@ def test_python_numbers_are_still_made_tensors_of() -> None:
         torch.testing.assert_close(compiled(x, number), x * number)
     assert not compiled.fallbacks
     assert len(compiled.graphs) == 2
+
+
+def test_another_compiler_keeps_its_pass_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in another thread looks for numbers as ever, while ours leaves that out."""
+    seen: list[int] = []
+    original = graph_compile.tensorify_python_scalars
+
+    def watched(*given: Any) -> Any:
+        seen.append(threading.get_ident())
+        return original(*given)
+
+    monkeypatch.setattr(graph_compile, "tensorify_python_scalars", watched)
+
+    def compile_another() -> int:
+        aot_function(torch.sin, fw_compiler=nop, dynamic=True)(torch.randn(4))
+        return threading.get_ident()
+
+    with looking_for_numbers(fx.symbolic_trace(lambda x: x.sin())):
+        compile_another()
+        assert not seen
+        thread = threading.Thread(target=compile_another)
+        thread.start()
+        thread.join()
+        assert set(seen) == {thread.ident}
+        with looking_for_numbers(fx.symbolic_trace(lambda x: x.cos())):
+            pass
+        compile_another()
+    assert set(seen) == {thread.ident}
+    assert compile_another() in seen

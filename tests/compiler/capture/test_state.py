@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd import forward_ad
 from torch.nn.utils.parametrizations import weight_norm
 
 import fusec
@@ -220,25 +219,6 @@ def test_the_imaginary_part_of_a_conjugate(function: Callable[..., torch.Tensor]
     for _ in range(2):
         z, x = complex_ones(4, 4), torch.randn(4, 4)
         torch.testing.assert_close(compiled(z, x).clone(), function(z, x).clone())
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("gradients", [False, True], ids=["forward", "recorded"])
-@pytest.mark.parametrize("first", [False, True], ids=["warm", "first"])
-def test_tangents_are_not_lost(gradients: bool, first: bool) -> None:
-    """Forward-mode AD: nothing guards on it, and kernels know no tangents."""
-    compiled = fusec.compile(wave)
-    x, w = torch.randn(4, 4, requires_grad=gradients), torch.randn(4, 4)
-    for _ in range(0 if first else 3):
-        compiled(x, w)
-    with forward_ad.dual_level():
-        dual = forward_ad.make_dual(x, torch.ones(4, 4))
-        ours = forward_ad.unpack_dual(compiled(dual, w))
-        theirs = forward_ad.unpack_dual(wave(dual, w))
-        torch.testing.assert_close(ours.primal, theirs.primal)
-        assert ours.tangent is not None
-        torch.testing.assert_close(ours.tangent, theirs.tangent)
-    torch.testing.assert_close(compiled(x, w), wave(x, w))
 
 
 def test_inference_tensors_among_inputs_that_are_trained() -> None:

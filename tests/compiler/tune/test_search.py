@@ -8,6 +8,7 @@ import pytest
 
 from fusec.tunables import Tunable
 from fusec.tune.knobs import Knobs
+from fusec.tune.plan_search import PlanSearch
 from fusec.tune.search import Search
 
 
@@ -16,6 +17,7 @@ def tunable(name, value, *choices):
 
 
 SMALL = [tunable("A", 2, 1, 2, 4), tunable("B", 16, 16, 32)]
+GRAIN = tunable("G", 2, 1, 2, 4)
 LARGE = [tunable(name, 8, 1, 2, 4, 8, 16, 32, 64) for name in "ABCD"]
 
 
@@ -102,3 +104,46 @@ def test_a_random_restart_can_win():
     search = Search(knobs, seed=3)
     run(search, cost)
     assert dict(search.best)["A"] == 64
+
+
+def plans(**texts):
+    return PlanSearch({name: Knobs(tuple(tunables)) for name, tunables in texts.items()}, seed=0)
+
+
+def follow(search, cost):
+    """Answer proposals as they come; return the points in order."""
+    points = []
+    while (point := search.propose()) is not None:
+        points.append(point)
+        search.tell(point, cost(point))
+    return points
+
+
+def test_every_plan_is_tried_and_the_fastest_is_searched():
+    search = plans(a=[GRAIN], b=[GRAIN], c=[])
+    points = follow(search, lambda p: {"a": 2.0, "b": 1.0, "c": 1.5}[p.plan])
+    assert [p.plan for p in points[:3]] == ["a", "b", "c"]
+    assert {p.plan for p in points[3:]} == {"b"}
+    assert len({p.values for p in points if p.plan == "b"}) == len(GRAIN.choices)
+    assert search.total == len(points)
+
+
+def test_plans_that_are_close_are_searched_too():
+    points = follow(plans(a=[GRAIN], b=[GRAIN]), lambda p: {"a": 1.1, "b": 1.0}[p.plan])
+    order = [p.plan for p in points]
+    assert order == ["a", "b", *["b"] * (len(GRAIN.choices) - 1), *["a"] * (len(GRAIN.choices) - 1)]
+
+
+def test_a_plan_that_fails_is_not_searched():
+    points = follow(plans(a=[GRAIN], b=[GRAIN]), lambda p: None if p.plan == "a" else 1.0)
+    assert [p.plan for p in points].count("a") == 1
+
+
+def test_which_plan_is_searched_waits_for_the_answers():
+    search = plans(a=[GRAIN], b=[GRAIN])
+    first, second = search.propose(), search.propose()
+    assert search.propose() is None
+    search.tell(first, 1.0)
+    assert search.propose() is None
+    search.tell(second, 3.0)
+    assert search.propose().plan == "a"

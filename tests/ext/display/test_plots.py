@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fusec.report import Timing, Trial, TuningRun
-from fuselab.display.plots.figures import config_text, edit_figure, figure_png, speed_figure
+from fuselab.display.plots.figures import edit_figure, figure_png, speed_figure
 from fuselab.display.plots.search import SearchPicture, tuning_figure, tuning_spots
 from support.panel_fake import FakeCell, timing
 from support.processes import run_python
@@ -71,7 +71,7 @@ class TestTuning:
     def test_every_configuration_and_the_best(self):
         figure = tuning_figure(tuned(3.0, 2.0, None, 4.0))
         shown = texts(figure)
-        assert "best: GRAIN=1, 2.00 ms" in shown
+        assert "best so far: GRAIN=1, 2.00 ms" in shown
         assert "failed" in shown
         assert "eager: 9.00 ms" in shown
         assert "4 of 10" in shown
@@ -121,9 +121,10 @@ def test_background_is_white_whatever_the_style():
                 assert max(matplotlib.colors.to_rgb(text.get_color())) < 0.2, text.get_text()
 
 
-def test_config_text():
-    assert config_text((("A", 1), ("B", 2))) == "A=1 B=2"
-    assert config_text(()) == "as generated"
+def test_a_trial_in_words():
+    assert str(Trial((("A", 1), ("B", 2)), None)) == "A=1 B=2"
+    assert str(Trial((("A", 1),), None, plan="prefetch=0")) == "prefetch=0 A=1"
+    assert str(Trial((), None)) == "as generated"
 
 
 def test_pyplot_is_not_imported():

@@ -47,7 +47,7 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data: str) -> None:
         folded = "details" in self._open and "table" in self._open
-        if not folded and self._open[-1:] != ["script"]:
+        if not folded and self._open[-1:] != ["script"] and self._open[-1:] != ["style"]:
             self.text.append(data)
 
 
@@ -59,7 +59,7 @@ def on_page(cell: FusedCell) -> str:
 
 def in_terminal(cell: FusedCell) -> str:
     text = cell.text()
-    head, _, _ = text.partition(", first lines:\n")  # the kernel's own text follows
+    head, _, _ = text.partition(", its body:\n")  # the kernel's own text follows
     return " ".join(head.split())
 
 
@@ -135,7 +135,7 @@ def test_same_facts(name: str) -> None:
     summary = cell.summary()
     said = [k.name for k in summary.kernels] + [k.summary for k in summary.kernels]
     said += [k.lines for k in summary.kernels] + [k.target for k in summary.kernels]
-    said += [b.reason for b in summary.breaks] + [b.hint for b in summary.breaks]
+    said += [b.reason for b in summary.breaks] + [b.hint for b in summary.to_mend]
     said += [*summary.kept, *summary.notes, *summary.fallbacks]
     said += [each.text for each in summary.recompiles] + [each.hint for each in summary.recompiles]
     said += [summary.device, render.compile_line(dict(summary.stages))]

@@ -10,6 +10,7 @@ from IPython.core.error import UsageError
 import fuselab
 from fusec.cache import Store
 from fuselab.display.outcomes import EditRefused
+from fuselab.errors import CellSyntaxError
 from fuselab.session.saving import MIME
 from fuselab.session.session import Session
 from support.panel_fake import CPP
@@ -165,12 +166,12 @@ class TestTune:
         assert len(outcome.run.trials) == 30
         out = capsys.readouterr().out
         # a busy machine takes longer than the first trial let expect
-        assert re.search(r"mine \[1/30, (less than 1|about \d+)\ss left\]", out)
-        assert "mine [30/30, settling on the best]" in out
+        assert re.search(r"mine \[1 of 30, (less than 1|about \d+)\ss left\]", out)
+        assert "mine [30 of 30, settling on the best]" in out
         assert "best so far" in out
         assert "failed: does not fit in registers" in out
         assert "(tuned)" in cell.text()
-        assert "best GRAIN=8 UNROLL=4 STREAM=1" in outcome.note()
+        assert "in use: GRAIN=8 UNROLL=4 STREAM=1" in outcome.note()
 
     def test_interrupt_keeps_the_best_so_far(self, shell, monkeypatch):
         shell.compiler.host.pause = 0.08
@@ -216,11 +217,29 @@ class TestBadInput:
             run(shell, f"%%fuse {line}\ny = x * 2")
         assert "\n" not in str(caught.value)
 
-    def test_syntax_error(self, shell):
-        with pytest.raises(SyntaxError) as caught:
+    def test_syntax_error_shows_the_cells_line_alone(self, shell, capsys):
+        with pytest.raises(CellSyntaxError) as caught:
             run(shell, "%%fuse\ny = x * 2\nz = (y +\n")
-        assert caught.value.filename.startswith("<fuse cell")
         assert caught.value.lineno == 3
+        capsys.readouterr()
+        shell.run_cell("%%fuse\ny = x * 2\nz = (y +\n")
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+        assert shown.splitlines() == [
+            "line 3", "    z = (y +", "        ^", "SyntaxError: '(' was never closed",
+        ]  # fmt: skip
+
+    def test_a_cells_name_finds_its_kernels(self, shell):
+        run(shell, "%%fuse -q --name one\ny = x * 2")
+        run(shell, "%%fuse -q --name two\ny = x * 2\nprint()\nz = y + 1")
+        session = shell.magics_manager.registry["FuseMagics"].session
+        cells = session.cells
+        cells["lone"] = cells.pop("one")  # a cell whose kernels are called otherwise
+        cells["pair"] = cells.pop("two")
+        assert session.find("lone")[1].name == "one"
+        with pytest.raises(
+            UsageError, match=r"pair is a cell; its kernels are pair\.two, pair\.two_1"
+        ):
+            run(shell, "%%kernel pair\nint")
 
     def test_missing_name(self, shell):
         with pytest.raises(NameError, match="name 'nope' is not defined"):
@@ -337,6 +356,8 @@ class TestKernel:
         assert outcome.cell_line == number + 1
         data = outcome._repr_mimebundle_()
         assert f"does not compile – line {number + 1}: static assertion" in data["text/plain"]
+        assert f"→ {number + 1}\n" in data["text/html"]  # the gutter's number everywhere
+        assert f"→ {number}\n" not in data["text/html"]
         assert "static_assert(false" in data["text/plain"]
         assert "<b>not bold</b>" not in data["text/html"]
         assert "&lt;b&gt;not bold" in data["text/html"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
 
 import fuselab
+from fusec.target_api.registry import NAMES
 from fuselab.magics.completion import completions
 from fuselab.session.session import Session
 from support.shell import run
@@ -110,7 +113,7 @@ def test_loops_run_as_the_cell_asks(real: Any) -> None:
     run(real, f'%%fuse --name six --target cpp --loops "softmax: keep_rows=0" \n{source}')
     (graph,) = fuselab.cells["six"].graphs
     (stage,) = (each for each in graph.stages if each.name == "emit")
-    assert "keep_rows: left out (as you asked)" in stage.text
+    assert "keep_rows: left out (as asked for)" in stage.text
     assert "kind: " in stage.text
     with pytest.raises(UsageError, match="softmax' is not known"):
         run(real, f"%%fuse --loops softmax\n{source}")
@@ -169,7 +172,26 @@ def test_completion_knows_options_choices_and_names(shell: Any) -> None:
     assert found("x = 5") == []
     assert found("%timeit x") == []
     _, matches = shell.complete("--tar", "%%fuse --tar", len("%%fuse --tar"))
-    assert "--target" in matches
+    assert matches == ["--target"]
+
+
+def test_completion_offers_options_and_values_alone(shell: Any) -> None:
+    def offered(text: str, at: int | None = None) -> list[str]:
+        with provisionalcompleter():
+            found = shell.Completer.completions(text, len(text) if at is None else at)
+            return [each.text for each in found]
+
+    began = time.monotonic()
+    options = offered("%%fuse --")
+    assert time.monotonic() - began < 0.2
+    assert options[0] == "--target"
+    assert all(option.startswith("--") for option in options)
+    assert not [option for option in options if option.startswith(("--abs", "--Abs"))]
+    assert offered("%%fuse --target ") == list(NAMES)
+    assert "--target" not in offered("%%fuse --target cpp --")
+    body = "%%fuse --out \ny = x * 2\nzz: int = y + 1\nif zz == 3: pass\n"
+    assert offered(body, len("%%fuse --out ")) == ["y", "zz"]
+    assert "torch" in offered("import tor")  # elsewhere nothing has changed
 
 
 def test_completion_is_quiet_without_the_extension(shell: Any) -> None:

@@ -348,7 +348,7 @@ def test_tuning_shows_progress_plot_and_winner(bench, cell):
     kernel = cell.kernels["gelu_norm"]
     assert bench.tabs.titles[bench.tabs.selected_index] == "Tuning"
     assert bytes(bench.tuning.plot.picture.image[:4]) == b"\x89PNG"
-    assert "30 of 30, best" in bench.tuning.line.value
+    assert "30 of 30, in use" in bench.tuning.line.value
     assert "GRAIN=8" in bench.tuning.ranking.value
     assert "1 of 30 failed" in bench.tuning.ranking.value
     assert "GRAIN = 8;" in kernel.source
@@ -365,7 +365,7 @@ def test_ranking_puts_the_winner_first_and_says_why_a_faster_median_lost():
     table = ranking_table(TuningRun("gelu", trials, 0, 3, None, "finished", 1.0))
     order = [table.index(f"GRAIN={n}") for n in (1, 2, 4)]
     assert order == sorted(order)
-    assert "GRAIN=1 (best, at the start)" in table
+    assert "GRAIN=1 (in use, at the start)" in table
     assert "within the noise" in table
     assert "eager" not in table
 

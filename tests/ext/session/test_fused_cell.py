@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from fusec.report import SourceLine, Timing, Verdict
-from fuselab.display import render, words
+from fuselab.display import listing, noise, render, words
 from fuselab.display.outcomes import Table, TuningOutcome, trial_line
+from fuselab.display.style import Style
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.saving import MIME
 from fuselab.session.session import CellOptions, Frontend, Session
@@ -56,7 +57,9 @@ class TestForms:
         assert "row reduction over 4096 x 1024, lines 2-3" in text
         assert "extern  aten.mm (line 3) 2 times: a library does it better" in text
         assert "break   print() runs in Python (line 3: print(y)) – move it below" in text
-        assert "   5  constexpr int64_t GRAIN = 4;" in text
+        # The kernel itself, not what it includes and declares.
+        assert 'extern "C" int gelu_norm(' in text
+        assert "constexpr int64_t GRAIN" not in text
         assert max(len(line) for line in text.splitlines()[1:]) < 120
 
     def test_html_survives_an_untrusted_notebook(self, session):
@@ -66,7 +69,8 @@ class TestForms:
         assert "graph break line 3: print(y) – print() runs in Python move it below" in text
         assert "1 fusion made" not in text
         assert "2 fusions made, 2 not made, with reasons" in text
-        assert "cell 2" in text
+        assert "line 2" in text
+        assert "cell 2" not in text
         assert "x is a float32 tensor of shape (4,)" in text
         assert "median of 30 interleaved blocks" in text
 
@@ -85,14 +89,16 @@ class TestForms:
         assert "&lt;script&gt;" in page
 
     def test_colors_read_on_their_background(self):
-        lines = render.highlight(CPP, "cpp") + render.highlight("@f\ndef g(): 'a' # b\n", "triton")
+        lines = listing.highlight(CPP, "cpp") + listing.highlight(
+            "@f\ndef g(): 'a' # b\n", "triton"
+        )
         colors = set(re.findall(r"color:(#\w{3})", "".join(map(str, lines))))
         assert len(colors) >= 5
         assert all(contrast(color, "#fafafa") >= 4.5 for color in colors), colors
-        for name, look in vars(render.Style).items():
+        for name, look in vars(Style).items():
             if name.startswith("_"):
                 continue
-            if name in ("td", "number"):
+            if name in ("td", "number", "source_text", "cost"):
                 assert "color" not in look, "they have their row's"
                 continue
             pair = [re.search(rf"(?:^|;){key}:(#\w+)", look) for key in ("background", "color")]
@@ -101,7 +107,7 @@ class TestForms:
 
     def test_highlighting_keeps_every_line(self):
         text = '"""a\nb\n\n"""\nx = 1\n'
-        lines = render.highlight(text, "triton")
+        lines = listing.highlight(text, "triton")
         assert len(lines) == 5
         bare = [re.sub(r"<[^>]+>", "", str(line)) for line in lines]
         assert bare == ['"""a', "b", "", '"""', "x = 1"]
@@ -113,7 +119,10 @@ class TestForms:
         data = fused(session)._repr_mimebundle_()[MIME]
         assert data["name"] == "cell_1"
         assert [k["name"] for k in data["kernels"]] == ["gelu_norm", "gelu_norm_1"]
-        assert data["kernels"][0]["head"] == CPP.splitlines()[:12]
+        assert (
+            data["kernels"][0]["head"]
+            == CPP[CPP.index("extern") :].splitlines()[: render.HEAD_LINES]
+        )
         assert data["eager_ms"] == pytest.approx(19.68)
         assert data["max_error"] == 2.4e-7
         assert data["error_of"] == "out"
@@ -148,11 +157,15 @@ class TestForms:
 
     def test_columns_of_a_listing_keep_an_empty_first_line(self, session):
         page = fused(session, "y = x * 2\n").html()
+        page = page[page.index("<div data-kernel>") :]
         columns = re.findall(r"<td[^>]*><pre[^>]*>(.*?)</pre>", page, re.S)
-        assert len(columns) == 3
+        head, body = columns[:2], columns[2:]
+        assert len(body) == 3
         # HTML drops the line break that follows the tag.
         assert all(column.startswith("\n") for column in columns)
-        assert {column.count("\n") for column in columns} == {len(CPP.splitlines())}
+        lines = [{column.count("\n") for column in piece} for piece in (head, body)]
+        before = len(CPP[: CPP.index("extern")].splitlines())
+        assert lines == [{before}, {len(CPP.splitlines()) - before}]
 
     def test_a_listing_is_not_many_times_its_text(self, session):
         """A notebook with ten results of long kernels must stay below a megabyte."""
@@ -166,20 +179,24 @@ class TestForms:
         place = SourceLine("<cell>", 2, "y = x")
         other = SourceLine("<cell>", 3, "z = '<y>'")
         origins = {1: (place,), 2: (place,), 4: (place, other), 5: (other,)}
-        text = "a;\nb;\n\nc;\nd;\n"
+        text = "a;\nb;\n\nc;\nd;\n"  # no entry: all of it is shown
         view = render.KernelView("k", "cpp", "generated", "", "", 0, None, text, origins)
-        listing = render.source_listing(view, "<cell>")
-        rows = [re.sub("<[^>]+>", "", row) for row in listing.origins.split("\n")]
-        assert rows == ["cell 2", "│", "", "cell 2-3", "cell 3"]
-        assert "line 3: z = &#39;&lt;y&gt;&#39;" in listing.origins
-        assert listing.numbers == "1\n2\n3\n4\n5"
-        assert render.source_listing(view, "<cell>", most=2).left_out == 3
+        found = listing.kernel_listing(view, "<cell>")
+        rows = [re.sub("<[^>]+>", "", row) for row in found.body.origins.split("\n")]
+        assert rows == ["line 2", "│", "", "lines 2-3", "line 3"]
+        assert "line 3: z = &#39;&lt;y&gt;&#39;" in found.body.origins
+        assert found.body.numbers == "1\n2\n3\n4\n5"
+        assert found.body.html.split("\n")[3].startswith("<span class='l2 l3'>")
+        assert listing.kernel_listing(view, "<cell>", most=2).left_out == 3
 
     def test_long_kernel_is_cut_in_html_only(self, session):
         cell = fused(session, "y = x * 2\n")
-        cell.kernels["gelu_norm"].use(CPP + "// line\n" * 1000)
+        cell.kernels["gelu_norm"].use(
+            CPP.replace("  return 0;", "// line\n" * 1000 + "  return 0;")
+        )
         page = cell.html()
-        assert page.count("// line") == render.MOST_LINES - len(CPP.splitlines())
+        body = CPP[CPP.index("extern") :].partition("  return 0;")[0]
+        assert page.count("// line") == listing.MOST_LINES - len(body.splitlines())
         read(page)
 
     def test_nothing_to_fuse(self, session):
@@ -261,7 +278,7 @@ class TestTuningOutcome:
         run = FakeCell().kernels["gelu_norm"].tune(budget=5.0)
         outcome = TuningOutcome("gelu_norm", run)
         rows = outcome.rows()
-        assert rows[0]["remark"] == "best"
+        assert rows[0]["remark"] == "in use"
         assert rows[0]["config"] == "GRAIN=8 UNROLL=4 STREAM=1"
         assert rows[-1]["time"] == "failed"
         assert rows[-1]["remark"] == "does not fit in registers"
@@ -269,7 +286,7 @@ class TestTuningOutcome:
         assert "all tried" in bundle["text/plain"]
         assert "runners" not in read(bundle["text/html"])
         assert "image/png" in bundle
-        assert "[30/30]" in trial_line(run)
+        assert "[30 of 30]" in trial_line(run)
 
     def test_nothing_ran(self):
         from fusec.report import Trial, TuningRun
@@ -278,7 +295,7 @@ class TestTuningOutcome:
         outcome = TuningOutcome("k", run)
         assert "none ran, nothing has changed" in repr(outcome)
         assert "image/png" not in outcome._repr_mimebundle_()
-        assert trial_line(run) == "k [1/4] A=1: failed: broken"
+        assert trial_line(run) == "k [1 of 4] A=1: failed: broken"
 
 
 def test_table():
@@ -299,10 +316,10 @@ class TestWords:
         assert words.duration(seconds) == text
 
     def test_against(self):
-        assert words.against(1.0, 3.0) == "3.0× faster"
-        assert words.against(3.0, 1.0) == "3.0× slower"
-        assert words.against(1.0, 1.01) == "the same"
-        assert words.against(0.0, 1.0) == ""
+        assert noise.against(1.0, 3.0) == "3.0× faster"
+        assert noise.against(3.0, 1.0) == "3.0× slower"
+        assert noise.against(1.0, 1.01) == "the same"
+        assert noise.against(0.0, 1.0) == ""
         assert [words.share(s) for s in (0, 1e-9, 0.005, 0.351, 1)] == "0% <1% <1% 35% 100%".split()
 
     def test_error(self):

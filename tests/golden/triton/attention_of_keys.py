@@ -27,6 +27,12 @@ NUM_STAGES = 2  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
 
 
 @triton.jit
+def maximum(a, b):
+    """Return the larger; NaN wins, as in torch."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def op1(
     full_q_counts_ptr,
     full_q_blocks_ptr,
@@ -93,8 +99,8 @@ def op1(
                 log2_of_sums = tl.load(
                     log2_of_sums_ptr + batch * 1024 + head * 512 + member * 256 + q_idx
                 )
-                chosen = tl.where(log2_of_sums == -float("inf"), 0.0, log2_of_sums)
-                exp2 = tl.exp2(score * 0.18033688 - chosen)
+                larger = maximum(log2_of_sums, -3.4028234663852886e+38)
+                exp2 = tl.exp2(score * 0.18033688 - larger)
                 common = tl.load(common_ptr + batch * 1024 + head * 512 + member * 256 + q_idx)
                 of_value = tl.dot(exp2.to(tl.bfloat16), gradient, of_value)
                 of_weight = tl.dot(value, gradient.T)
@@ -132,13 +138,13 @@ def op1(
                 log2_of_sums = tl.load(
                     log2_of_sums_ptr + batch * 1024 + head * 512 + member * 256 + q_idx
                 )
-                chosen = tl.where(log2_of_sums == -float("inf"), 0.0, log2_of_sums)
-                chosen2 = tl.where(q_idx >= kv_idx, tl.exp2(score * 0.18033688 - chosen), 0.0)
+                larger = maximum(log2_of_sums, -3.4028234663852886e+38)
+                chosen = tl.where(q_idx >= kv_idx, tl.exp2(score * 0.18033688 - larger), 0.0)
                 common = tl.load(common_ptr + batch * 1024 + head * 512 + member * 256 + q_idx)
-                of_value = tl.dot(chosen2.to(tl.bfloat16), gradient, of_value)
+                of_value = tl.dot(chosen.to(tl.bfloat16), gradient, of_value)
                 of_weight = tl.dot(value, gradient.T)
                 # line 108: return flex_attention(
-                product = chosen2 * (of_weight - common)
+                product = chosen * (of_weight - common)
                 of_key = tl.dot(product.to(tl.bfloat16), query, of_key)
             done = until
     tl.store(of_key_ptr + batch * 32768 + head * 16384 + kv_idx * 64 + depth, of_key * 0.125)

@@ -27,6 +27,12 @@ NUM_STAGES = 3  # tunable: 1 2 3 4 (steps of the loop that are loaded ahead)
 
 
 @triton.jit
+def maximum(a, b):
+    """Return the larger; NaN wins, as in torch."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def op0(
     full_kv_counts_ptr,
     full_kv_blocks_ptr,
@@ -65,7 +71,7 @@ def op0(
     of_query = tl.zeros((BLOCK_M, 64), tl.float32)
     # line 108: return flex_attention(
     log2_of_sums = tl.load(log2_of_sums_ptr + batch * 1024 + head * 256 + q_idx)
-    chosen = tl.where(log2_of_sums == -float("inf"), 0.0, log2_of_sums)
+    larger = maximum(log2_of_sums, -3.4028234663852886e+38)
     # blocks that the mask keeps whole
     blocks = tl.load(full_kv_counts_ptr + first // 128)
     done = 0
@@ -91,7 +97,7 @@ def op0(
             )
             score = tl.dot(query, key.T)
             # line 108: return flex_attention(
-            exp2 = tl.exp2(score * 0.18033688 - chosen)
+            exp2 = tl.exp2(score * 0.18033688 - larger)
             of_weight = tl.dot(gradient, value.T)
             # line 108: return flex_attention(
             product = exp2 * (of_weight - row_sum)
@@ -118,10 +124,10 @@ def op0(
             )
             score = tl.dot(query, key.T)
             # line 108: return flex_attention(
-            chosen2 = tl.where(q_idx >= kv_idx, tl.exp2(score * 0.18033688 - chosen), 0.0)
+            chosen = tl.where(q_idx >= kv_idx, tl.exp2(score * 0.18033688 - larger), 0.0)
             of_weight = tl.dot(gradient, value.T)
             # line 108: return flex_attention(
-            product = chosen2 * (of_weight - row_sum)
+            product = chosen * (of_weight - row_sum)
             of_query = tl.dot(product.to(tl.bfloat16), key, of_query)
         done = until
     tl.store(common_ptr + batch * 1024 + head * 256 + q_idx, row_sum)

@@ -6,25 +6,25 @@ everything runs as it does until it is there: by Python, more slowly.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fusec.build.python_headers import python_flags, python_name
 from fusec.call import huge_pages as memory
 from fusec.call.native import capsule
+from fusec.systems import this_system
 from fusec.targets.cpp.toolchain import build as cpp_build
 
-_SOURCES = (  # in the order of their use
-    "tensors.cpp",
-    "inputs.cpp",
-    "results.cpp",
-    "program.cpp",
-    "entry.cpp",
+_SHARED = ("tensors.cpp", "inputs.cpp")  # in the order of their use, as the two below
+_CALLS = (*_SHARED, "results.cpp", "program.cpp", "entry.cpp", "dispatcher.cpp")
+_DEVICE = (
+    *_SHARED,
     "driver.cpp",
     "plan.cpp",
     "chains.cpp",
@@ -32,13 +32,13 @@ _SOURCES = (  # in the order of their use
     "residents.cpp",
     "plan_type.cpp",
     "device.cpp",
-    "dispatcher.cpp",
 )
 # Seconds for the compiler: nobody waits for it, and it gives way to all else on a busy machine.
 _TIME_LIMIT = 600.0
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 _types: NativeTypes | None = None
+_device_types: DeviceTypes | None = None
 _problem = ""
 _routed: set[type] = set()
 
@@ -51,11 +51,17 @@ class NativeTypes:
     Entry: Any
     Dispatcher: Any
     call_by_route: Any
+    InputCheck: Any
+    ResultCheck: Any
+
+
+@dataclass(frozen=True)
+class DeviceTypes:
+    """The same of graphs on a GPU: a library of its own, which other machines need not build."""
+
     Driver: Any
     Plan: Any
     DeviceProgram: Any
-    InputCheck: Any
-    ResultCheck: Any
 
 
 def prepare(*, awaited: bool = False) -> None:
@@ -76,6 +82,8 @@ def prepare(*, awaited: bool = False) -> None:
 def types(*, wait: bool = False) -> NativeTypes | None:
     """Return the native types; None where they are not there, or not yet.
 
+    Where there is a GPU, those for it are there as soon as these are.
+
     Args:
         wait: Whether to wait for the build.
     """
@@ -84,6 +92,21 @@ def types(*, wait: bool = False) -> NativeTypes | None:
         assert _thread is not None
         _thread.join()
     return _types
+
+
+def device_types(*, build: bool = False) -> DeviceTypes | None:
+    """Return the native types for a GPU; None where there is none, or they are not there yet.
+
+    Args:
+        build: Whether to build them even so, for what stands in for a GPU.
+    """
+    global _device_types
+    if build and _device_types is None:
+        found = types(wait=True)
+        with _lock:
+            if found is not None and _device_types is None:
+                _device_types = _load_device(found)
+    return _device_types
 
 
 def call_by_route(kind: type) -> None:
@@ -103,29 +126,36 @@ def problem() -> str:
 
 
 def _prepare(awaited: bool) -> None:
-    global _types, _problem
+    global _types, _device_types, _problem
     if not awaited:
-        with contextlib.suppress(OSError, AttributeError):
-            # This thread, and the compiler that it starts, give way to what somebody waits for.
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
+        # This thread, and the compiler that it starts, give way to what somebody waits for.
+        this_system().give_way()
     memory.prepare()
     capsule.prepare()
     try:
-        _types = _load()
+        made = NativeTypes(*_load(_CALLS, "fusec_native_types")())
+        if torch.cuda.is_available():
+            _device_types = _load_device(made)
+        _types = made
     except Exception as error:
         # Calls cost more without it, and nothing else changes.
         _problem = f"{type(error).__name__}: {error}"
 
 
-def _load() -> NativeTypes:
+def _load_device(made: NativeTypes) -> DeviceTypes:
+    return DeviceTypes(*_load(_DEVICE, "fusec_device_types", ctypes.py_object)(made.InputCheck))
+
+
+def _load(sources: tuple[str, ...], symbol: str, *takes: Any) -> Callable[..., Any]:
+    """Build a library and return its one function, which returns a tuple."""
     # The first line makes another Python another text, so that it has a build of its own.
     text = f"// {python_name()}\n" + "\n".join(
-        Path(__file__).with_name(name).read_text() for name in _SOURCES
+        Path(__file__).with_name(name).read_text() for name in sources
     )
     built = cpp_build.build(text, extra_flags=python_flags(), kind="native", time_limit=_TIME_LIMIT)
     library = cpp_build.load_library(built)
-    make = ctypes.PYFUNCTYPE(ctypes.py_object)(("fusec_native_types", library))
-    return NativeTypes(*make())
+    made: Callable[..., Any] = ctypes.PYFUNCTYPE(ctypes.py_object, *takes)((symbol, library))
+    return made
 
 
 def exchange() -> Any:
@@ -133,4 +163,13 @@ def exchange() -> Any:
     return capsule.exchange()
 
 
-__all__ = ["NativeTypes", "call_by_route", "exchange", "prepare", "problem", "types"]
+__all__ = [
+    "DeviceTypes",
+    "NativeTypes",
+    "call_by_route",
+    "device_types",
+    "exchange",
+    "prepare",
+    "problem",
+    "types",
+]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from fusec.build.python_headers import python_flags, python_name
 from fusec.call.dlpack import dlpack_device
 from fusec.devices import CPU, GPU
+from fusec.systems import this_system
 from fusec.targets.cpp.toolchain import build as cpp_build
 
 _exchange: Any = None
@@ -49,7 +49,7 @@ def _load() -> Any:
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
         f"-I{torch_folder / 'include'}",
         f"-L{torch_folder / 'lib'}",
-        *(["-Wl,--no-as-needed"] if sys.platform == "linux" else []),
+        *this_system().torch_flags(),
         "-lc10",
     ]
     library = cpp_build.load_library(cpp_build.build(text, extra_flags=flags, kind="native"))

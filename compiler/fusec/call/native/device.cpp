@@ -527,3 +527,17 @@ PyType_Spec device_spec = {
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, device_slots};
 
 }  // namespace
+
+// Returns what fusec.call.native.DeviceTypes names, in its order; called once a process, holding
+// the interpreter's lock. `check` is the type InputCheck of the other library, whose objects programs
+// take: they lie as this text says, which begins as that one does.
+extern "C" PyObject* fusec_device_types(PyObject* check) {
+  PyObject* driver = PyType_FromSpec(&driver_spec);
+  PyObject* plan = PyType_FromSpec(&plan_spec);
+  PyObject* device = PyType_FromSpec(&device_spec);
+  if (!driver || !plan || !device) return nullptr;
+  input_check_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(check));
+  driver_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(driver));
+  plan_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(plan));
+  return Py_BuildValue("(NNN)", driver, plan, device);
+}

@@ -160,20 +160,13 @@ extern "C" PyObject* fusec_native_types(void) {
   PyObject* entry = PyType_FromSpec(&entry_spec);
   PyObject* dispatcher = PyType_FromSpec(&dispatcher_spec);
   PyObject* function = PyCFunction_New(&call_by_route_definition, nullptr);
-  PyObject* driver = PyType_FromSpec(&driver_spec);
-  PyObject* plan = PyType_FromSpec(&plan_spec);
-  PyObject* device = PyType_FromSpec(&device_spec);
   PyObject* check = PyType_FromSpec(&input_check_spec);
   PyObject* result_check = PyType_FromSpec(&result_check_spec);
   route_name = PyUnicode_InternFromString("_route");
-  if (!program || !entry || !dispatcher || !function || !driver || !plan || !device ||
-      !check || !result_check || !route_name) {
+  if (!program || !entry || !dispatcher || !function || !check || !result_check || !route_name) {
     return nullptr;
   }
   input_check_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(check));
   entry_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(entry));
-  driver_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(driver));
-  plan_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(plan));
-  return Py_BuildValue("(NNNNNNNNN)", program, entry, dispatcher, function, driver, plan, device,
-                       check, result_check);
+  return Py_BuildValue("(NNNNNN)", program, entry, dispatcher, function, check, result_check);
 }

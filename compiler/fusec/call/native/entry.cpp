@@ -354,20 +354,6 @@ PyObject* run(const Entry* self, const Values& values) {
   return result;
 }
 
-// Read positions from `first` on and below `limit` from a tuple.
-bool read_positions(PyObject* tuple, Py_ssize_t first, Py_ssize_t limit,
-                    std::vector<Py_ssize_t>* out) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
-    Py_ssize_t position = PyLong_AsSsize_t(PyTuple_GET_ITEM(tuple, i));
-    if (position < first || position >= limit) {
-      if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a position is out of range");
-      return false;
-    }
-    out->push_back(position);
-  }
-  return true;
-}
-
 // Read what a graph takes: pairs of a parameter and a dimension, or -1.
 bool read_order(PyObject* tuple, Py_ssize_t limit, std::vector<Given>* out) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {

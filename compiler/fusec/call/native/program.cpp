@@ -137,23 +137,6 @@ bool read_sizes(PyObject* shapes, size_t made, std::vector<int64_t>* out) {
   return true;
 }
 
-// Put copies of sets on outputs, which is how torch says that some of their sizes vary.
-bool mark_outputs(PyObject* marks, PyObject* outputs) {
-  if (!PyTuple_Check(marks)) return true;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(marks); i++) {
-    Py_ssize_t position;
-    PyObject *name, *dims;
-    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(marks, i), "nOO", &position, &name, &dims)) return false;
-    if (position < 0 || position >= PyList_GET_SIZE(outputs)) continue;
-    PyObject* copy = PySet_New(dims);
-    if (!copy) return false;
-    int failed = PyObject_SetAttr(PyList_GET_ITEM(outputs, position), name, copy);
-    Py_DECREF(copy);
-    if (failed < 0) return false;
-  }
-  return true;
-}
-
 // Memory for temporaries. The C library gives large blocks back to the system when they are freed;
 // asked for in huge pages, one fault takes the place of five hundred in the next call.
 void* memory_of(size_t size) {
@@ -164,14 +147,6 @@ void* memory_of(size_t size) {
   if (memory && size >= kLargeScratch) madvise(memory, rounded, MADV_HUGEPAGE);
 #endif
   return memory;
-}
-
-// Whether an integer of a tuple is a position below `limit`.
-bool position_of(PyObject* number, Py_ssize_t limit, Py_ssize_t* out) {
-  *out = PyLong_AsSsize_t(number);
-  if (*out >= 0 && *out < limit) return true;
-  if (!PyErr_Occurred()) PyErr_SetString(PyExc_IndexError, "a position is out of range");
-  return false;
 }
 
 // Copy outputs back into the inputs that they are new values of, and put outputs in place that are

@@ -2,12 +2,14 @@
 // own, as it needs torch's headers; called by readable.py.
 //
 // Fake and functional tensors, subclasses with rules of their own, those of a transform, views
-// whose sign or conjugation is still to be done, tensors whose memory was freed or cut: for each of
-// them eager does something else than read memory, or says why it does not.
+// whose sign or conjugation is still to be done, tensors with a tangent of forward-mode AD, those
+// whose memory was freed or cut: for each of them eager does something else than read memory, or
+// says why it does not.
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
@@ -43,11 +45,12 @@ PyTypeObject *tensor_type = nullptr, *base_type = nullptr;
 Py_ssize_t place = 0;  // of the pointer in a Python tensor
 int32_t processor = 0, gpu = 0;  // DLPack's numbers of the devices
 
-c10::TensorImpl* tensor_of(PyObject* object) {
+// Where a Python tensor holds torch's own, which is a counted pointer; null for other objects.
+c10::TensorImpl** holder_of(PyObject* object) {
   if (Py_TYPE(object) != tensor_type && !PyType_IsSubtype(Py_TYPE(object), base_type)) {
     return nullptr;
   }
-  return *reinterpret_cast<c10::TensorImpl**>(reinterpret_cast<char*>(object) + place);
+  return reinterpret_cast<c10::TensorImpl**>(reinterpret_cast<char*>(object) + place);
 }
 
 // Whether operators go to somebody else first, such as a mode of fake tensors.
@@ -68,6 +71,17 @@ bool has_memory(const c10::TensorImpl* tensor) {
   return elements * tensor->itemsize() <= tensor->unsafe_storage().nbytes();
 }
 
+// Whether forward-mode AD carries a derivative along with the tensor; there is one level of it, 0.
+// at::TensorBase and at::Tensor, which c10 only declares, are what a holder is: the pointer.
+bool has_tangent(c10::TensorImpl* const* holder) {
+  const c10::TensorImpl* tensor = *holder;
+  if (!tensor->autograd_meta()) return false;  // autograd never had to do with it
+  const auto& self = *reinterpret_cast<const at::TensorBase*>(holder);
+  const at::Tensor& tangent = tensor->_fw_grad(0, self);
+  return *reinterpret_cast<c10::TensorImpl* const*>(&tangent) !=
+         static_cast<c10::TensorImpl*>(c10::UndefinedTensorImpl::singleton());
+}
+
 bool is_plain(const c10::TensorImpl* tensor) {
   return (tensor->key_set().raw_repr() & ~kPlain.raw_repr()) == 0 &&
          !tensor->has_symbolic_sizes_strides() && has_memory(tensor);
@@ -84,8 +98,9 @@ uint8_t code_of(c10::ScalarType type) {
 // Describe a plain tensor's memory; -1 for every other object.
 int view(void* object, DLTensor* out) {
   try {
-    c10::TensorImpl* tensor = tensor_of(static_cast<PyObject*>(object));
-    if (!tensor || is_mode_on() || !is_plain(tensor)) return -1;
+    c10::TensorImpl* const* holder = holder_of(static_cast<PyObject*>(object));
+    if (!holder || is_mode_on() || !is_plain(*holder) || has_tangent(holder)) return -1;
+    c10::TensorImpl* tensor = *holder;
     c10::ScalarType type = c10::typeMetaToScalarType(tensor->dtype());
     out->data = tensor->numel() ? tensor->mutable_data() : nullptr;
     c10::Device device = tensor->device();

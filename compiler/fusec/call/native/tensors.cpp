@@ -5,6 +5,11 @@
 // results.cpp     ResultCheck: whether an operator's result is what the kernels after it were told
 // program.cpp     Program: allocates outputs and runs the kernels of one graph, one after the other
 // entry.cpp       Entry: one compiled form of a function: what must hold for it, what to run then
+// dispatcher.cpp  Dispatcher: finds the entry that fits a call, or leaves it to the ordinary path
+//
+// These are compiled as one text, in this order. Another begins with the first two, for machines with
+// a GPU alone:
+//
 // driver.cpp      Driver: the functions of the CUDA driver, looked up at run time
 // plan.cpp        Plan: what a call of a graph on a GPU does, and how the driver is told
 // chains.cpp      kernels in a row as one launch, where that is the quicker one
@@ -12,11 +17,9 @@
 // residents.cpp   what a graph keeps for backward, and who else holds it
 // plan_type.cpp   the same as a Python type
 // device.cpp      DeviceProgram: a graph on a GPU; finds the plan that fits the inputs
-// dispatcher.cpp  Dispatcher: finds the entry that fits a call, or leaves it to the ordinary path
 //
-// They are compiled as one text, in this order. They know Python's C interface and the DLPack
-// standard, nothing of torch: torch's own checks come in as callables, so that the same text
-// serves every release.
+// They know Python's C interface and the DLPack standard, nothing of torch: torch's own checks come in
+// as callables, so that the same text serves every release.
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -80,6 +83,47 @@ bool find_address(PyObject* data_ptr, ViewFunction view_of, PyObject* tensor,
   *out = PyLong_AsVoidPtr(number);
   Py_DECREF(number);
   return *out || !PyErr_Occurred();
+}
+
+// --- what the objects here take and hand out ----------------------------------------------------
+
+// Whether an integer of a tuple is a position below `limit`.
+bool position_of(PyObject* number, Py_ssize_t limit, Py_ssize_t* out) {
+  *out = PyLong_AsSsize_t(number);
+  if (*out >= 0 && *out < limit) return true;
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_IndexError, "a position is out of range");
+  return false;
+}
+
+// Read positions from `first` on and below `limit` from a tuple.
+bool read_positions(PyObject* tuple, Py_ssize_t first, Py_ssize_t limit,
+                    std::vector<Py_ssize_t>* out) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+    Py_ssize_t position = PyLong_AsSsize_t(PyTuple_GET_ITEM(tuple, i));
+    if (position < first || position >= limit) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a position is out of range");
+      return false;
+    }
+    out->push_back(position);
+  }
+  return true;
+}
+
+// Put copies of sets on outputs, which is how torch says that some of their sizes vary.
+bool mark_outputs(PyObject* marks, PyObject* outputs) {
+  if (!PyTuple_Check(marks)) return true;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(marks); i++) {
+    Py_ssize_t position;
+    PyObject *name, *dims;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(marks, i), "nOO", &position, &name, &dims)) return false;
+    if (position < 0 || position >= PyList_GET_SIZE(outputs)) continue;
+    PyObject* copy = PySet_New(dims);
+    if (!copy) return false;
+    int failed = PyObject_SetAttr(PyList_GET_ITEM(outputs, position), name, copy);
+    Py_DECREF(copy);
+    if (failed < 0) return false;
+  }
+  return true;
 }
 
 }  // namespace

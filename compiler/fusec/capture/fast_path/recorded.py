@@ -17,6 +17,7 @@ from types import MethodType
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from fusec.call.updates import note_updates
 from fusec.capture.fast_path.direct import (
@@ -27,6 +28,7 @@ from fusec.capture.fast_path.direct import (
     wrapper_of,
 )
 from fusec.compiled.part import CompiledPart
+from fusec.memory.readable import has_tangent
 
 # What the generated parts of AOTAutograd's wrappers may name: running, and normalizing results,
 # and that operators convert nothing once more where the graph was made under autocast.
@@ -66,12 +68,15 @@ class _Plan:
     listed: bool
 
 
-def recorded_call(compiled: Callable[..., Any], part: CompiledPart) -> Callable[..., Any] | None:
+def recorded_call(
+    compiled: Callable[..., Any], part: CompiledPart, captured: Callable[..., Any]
+) -> Callable[..., Any] | None:
     """Return a shorter way to call what AOTAutograd made of a graph and its gradient.
 
     Args:
         compiled: What AOTAutograd returned; it is what calls of another kind go to.
         part: The forward part.
+        captured: The graph in eager: autograd's functions know no tangents of forward-mode AD.
 
     Returns:
         None where AOTAutograd's wrappers do more than is known here.
@@ -96,6 +101,8 @@ def recorded_call(compiled: Callable[..., Any], part: CompiledPart) -> Callable[
     def call(*inputs: Any) -> Any:
         if transformed() or not is_grad_enabled():
             return compiled(*inputs)
+        if forward_ad._current_level >= 0 and any(map(has_tangent, inputs)):
+            return captured(*inputs)
         outputs: Any = apply(*inputs)
         if not updated:
             return outputs

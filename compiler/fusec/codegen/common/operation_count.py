@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fusec.ir.body import Body
 from fusec.ir.index import Expr, Symbol, product
 from fusec.ir.node import Dot, Node, Op, Reduce, Scan, free_axes
@@ -14,8 +16,13 @@ def count_operations(body: Body) -> int:
 
     An expensive function counts as several, as in ``ir.scalars``.
     """
+    counts = [count for _, count in operations_of(body)]
+    return -1 if None in counts else sum(count or 0 for count in counts)
+
+
+def operations_of(body: Body) -> Iterator[tuple[Node, int | None]]:
+    """Yield what computes something, with its operations an execution; None if symbolic."""
     free = free_axes(body.computed)
-    total = 0
     for node in body.nodes():
         cost = _cost(node)
         if not cost:
@@ -27,10 +34,7 @@ def count_operations(body: Body) -> int:
         if isinstance(node, Reduce):
             extent += [a.size for a in node.axes if a.size is not None and a not in axes]
         points = product(extent or [Expr.of(1)]).constant
-        if points is None:
-            return -1
-        total += cost * points
-    return total
+        yield node, None if points is None else cost * points
 
 
 def _cost(node: Node) -> int:

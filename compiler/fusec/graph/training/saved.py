@@ -51,7 +51,9 @@ def recomputed_operators(forward: fx.GraphModule, backward: fx.GraphModule) -> t
 def _name(node: fx.Node) -> str:
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         node = node.args[0]  # one of several results
-    return re.sub(r"_(\d+)$", "", node.name)
+    # The operator, without what torch's own names say of its overload and its library.
+    name = re.sub(r"(?:_(?:default|\d+))+$", "", node.name)
+    return name.removeprefix("native_")
 
 
 __all__ = ["recomputed_operators", "saved_tensors"]

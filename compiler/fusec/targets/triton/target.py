@@ -12,6 +12,7 @@ from fusec.target_api.base import ExportWords, Mismatch, PythonTarget
 if TYPE_CHECKING:
     from fusec.ir.body import Buffer, Compute
     from fusec.kernel import Kernel, KernelSource, Runnable, Signature
+    from fusec.report import GpuStart
 
 
 class Triton(PythonTarget):
@@ -109,6 +110,12 @@ class Triton(PythonTarget):
         from fusec.targets.triton.toolchain.entry import check_entry
 
         return check_entry(text, entry, generated)
+
+    def gpu_starts(self, text: str, signature: Signature, gpu: str) -> tuple[GpuStart, ...]:
+        """Compile a text for a GPU and return what each of its kernels takes of it."""
+        from fusec.targets.triton.toolchain.resources import gpu_starts
+
+        return gpu_starts(text, signature, gpu)
 
     def artifact(self, text: str, signature: Signature, kind: str, gpu: str) -> str:
         """Return one of Triton's stages, down to a GPU's machine code; it need not be there."""

@@ -8,9 +8,9 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from fusec.report import Timing
-from fuselab.display import words
+from fuselab.display import noise, words
 from fuselab.display.pages.page import Page, indented, static_table
-from fuselab.display.render import Style
+from fuselab.display.style import Style
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
@@ -38,7 +38,7 @@ def cells_page(first: Any, second: Any, times: Mapping[str, Timing], why: str = 
     ]
     one, other = times.get(first.name), times.get(second.name)
     if one and other:
-        title = f"{second.name} is {words.compared(other.median, one.median, first.name)}"
+        title = f"{second.name} is {noise.compared(other, one, first.name)}"
         method = one.method
     else:
         title, method = f"{first.name} and {second.name}", why

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from fusec.report import FusionDecision
 from fusec.schedule.step_graph import FusionView, StepGraph, node_names
-from fuselab.display import words
+from fuselab.display import noise, words
 from fuselab.display.pages.page import Page, indented, static_table, svg_image
 from fuselab.display.svg.colors import PRINT, Look, kernel_colors
 from fuselab.display.svg.step_graph import MOST_NEAR, MOST_NODES, around, graph_svg, lines_text
@@ -62,6 +63,30 @@ def _plain(decision: FusionDecision) -> str:
 def rounded(text: str) -> str:
     """Return a reason with its bytes in the unit that suits them."""
     return _BYTES.sub(lambda found: words.size(int(found[1].replace(",", ""))), text)
+
+
+def named_decisions(graph: Any) -> Iterator[FusionDecision]:
+    """Yield a graph's decisions, its computations and tensors named as a person knows them."""
+    from fusec.inspect.whatif import part_view  # imports the compiler
+
+    parts = [part for part in getattr(graph, "parts", ()) if part.state.schedule]
+    if not parts:
+        yield from graph.fusions
+    for part in parts:
+        if not part.state.schedule.decisions:
+            continue
+        names = node_names(part_view(part))
+        hints = {b.name: b.hint for b in part.state.program.buffers.values() if b.hint}
+        called = names | hints
+        for each in part.state.schedule.decisions:
+            words_of = re.split(r"\b", each.reason)
+            reason = "".join(called.get(word, word) for word in words_of)
+            yield replace(
+                each,
+                producer=names.get(each.producer, each.producer),
+                consumer=names.get(each.consumer, each.consumer),
+                reason=rounded(reason),
+            )
 
 
 def kernel_rows(view: FusionView) -> list[tuple[str, str, str, str]]:
@@ -236,7 +261,7 @@ def parts_of(cell: Any) -> list[tuple[str, Any, Any]]:
 def pass_gain_lines(found: PassGain) -> list[str]:
     """Say what a pass over the graph is worth, the outcome first."""
     now, then = found.now.median, found.then.median
-    ratio = words.against(then, now)
+    ratio = noise.against(found.then, found.now)
     first = f"without {found.name}: {words.duration(then)} instead of {words.duration(now)}"
     lines = [f"{first} ({ratio})" if ratio else first]
     before, after = found.kernels
@@ -256,7 +281,7 @@ def what_if_lines(found: WhatIf, before: int) -> list[str]:
         before: How many kernels are in use.
     """
     now, then = found.now.median, found.then.median
-    ratio = words.against(then, now)
+    ratio = noise.against(found.then, found.now)
     count = len(found.kernels)
     kernels = words.count(count, "kernel")
     first = f"{kernels} instead of {before}" if count != before else f"{kernels}, as before"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from fuselab.display.render import Style, columns
+from fuselab.display.render import columns
+from fuselab.display.style import Style
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from html import escape
 from typing import Any
 
 from fusec.report import Timing
-from fuselab.display import words
+from fuselab.display import noise, words
 from fuselab.display.pages.page import Page, indented, static_table
-from fuselab.display.render import Style
+from fuselab.display.style import Style
 
 PEERS = {"inductor": "TorchInductor"}
 HEAD = ("what", "median (quartiles)", "compared", "samples")
@@ -43,7 +43,9 @@ def time_rows(facts: Any) -> list[tuple[str, str, str, str]]:
     if eager:
         rows.append(("eager, whole cell", words.spread(eager), "", str(eager.samples)))
     if facts.limit:
-        ratio = words.compared(facts.limit, fused.median, "fused") if fused else ""
+        ratio = noise.compared(facts.limit, fused, "fused") if fused else ""
+        if fused and fused.median <= facts.limit:
+            ratio = "reached"
         rows.append(("the limit: a copy", words.duration(facts.limit), ratio, ""))
     for name, timing in facts.others.items():
         rows.append((f"{peer_title(name)}, whole cell", *_row(timing, eager)))
@@ -62,7 +64,7 @@ def time_rows(facts: Any) -> list[tuple[str, str, str, str]]:
 
 
 def _row(timing: Timing, reference: Timing | None, name: str = "eager") -> tuple[str, str, str]:
-    ratio = words.compared(timing.median, reference.median, name) if reference else ""
+    ratio = noise.compared(timing, reference, name) if reference else ""
     return words.spread(timing), ratio, str(timing.samples)
 
 
@@ -102,6 +104,14 @@ def alone_note(facts: Any) -> str:
     )
 
 
+def noise_notes(facts: Any) -> list[str]:
+    """Say that a part took longer than its whole, and that the machine was noisy."""
+    kernels = facts.kernel_times
+    times = [facts.eager, facts.fused, *kernels.values(), *facts.others.values()]
+    found = (noise.part_note(facts.fused, kernels), noise.busy_note(times))
+    return [note[:1].upper() + note[1:] + "." for note in found if note]
+
+
 def step_note(facts: Any) -> str:
     """Say what the steps take together, beside the cell; empty where no call of ATen was timed."""
     total = sum(timing.median for timing in steps_of(facts).values())
@@ -124,9 +134,9 @@ def timings_page(cell: Any) -> Page:
     head = f"{cell.name}: nothing was timed"
     if fused and eager:
         head = f"{cell.name}: {words.duration(fused.median)}"
-        head += f", {words.compared(fused.median, eager.median, 'eager')}"
+        head += f", {noise.compared(fused, eager, 'eager')}"
     rows, steps = time_rows(cell), step_rows(cell)
-    notes = [*failures_of(cell), alone_note(cell), step_note(cell)]
+    notes = [*failures_of(cell), alone_note(cell), step_note(cell), *noise_notes(cell)]
     notes += [eager.method] if eager else []
     notes = [note for note in notes if note]
     lines = [head, *indented([HEAD, *rows] if rows else [])]

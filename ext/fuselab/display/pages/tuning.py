@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusec.report import TuningRun
-from fuselab.display import words
+from fuselab.display import noise, words
 from fuselab.display.search_facts import effects, spread_of
 
 
@@ -34,10 +34,16 @@ def left_words(run: TuningRun) -> str:
 
 
 def effect_rows(run: TuningRun) -> list[tuple[str, str, str]]:
-    """Return each tunable's effect in words: its name, the best time with each value, the range."""
+    """Return each tunable's effect in words: its name, the best time with each value, the range.
+
+    Marked is the value that is in use.
+    """
     rows = []
+    place = noise.in_use(run)
+    used = dict(run.trials[place].values) if place is not None else {}
     for name, values in effects(run):
-        least = min(time for _, time in values)
-        text = ", ".join(f"{v}: {words.duration(t)}" + " ◂" * (t == least) for v, t in values)
+        text = ", ".join(
+            f"{v}: {words.duration(t)}" + " ◂" * (v == used.get(name)) for v, t in values
+        )
         rows.append((name, text, f"{words.ratio(spread_of(values))}×"))
     return rows

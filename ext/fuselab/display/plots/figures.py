@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from fusec.report import Timing, TuningRun
-from fuselab.display.words import against, digits
+from fuselab.display.noise import against
+from fuselab.display.words import digits
 from fuselab.display.words import share as percent
 
 if TYPE_CHECKING:
@@ -198,11 +199,6 @@ def prepare() -> None:
     figure_png(speed_figure(timing, timing, title="prepare"))
 
 
-def config_text(values: Sequence[tuple[str, int]]) -> str:
-    """Write a configuration: ``GRAIN=4 UNROLL=2``."""
-    return " ".join(f"{name}={value}" for name, value in values) or "as generated"
-
-
 def blank(height: float, layout: Literal["constrained"] | None = "constrained") -> Figure:
     """Return an empty figure, so many inches high."""
     from matplotlib.figure import Figure
@@ -244,7 +240,7 @@ def bars(
         axes.barh(row, median, height=0.62, color=color, xerr=spread, ecolor="#222222", capsize=2.5)
         text = f"{digits(median)} {unit}"
         if reference is not None and timing is not reference:
-            text += f"  {against(timing.median, reference.median)}"
+            text += f"  {against(timing, reference)}"
         axes.annotate(
             text,
             (max(median, min(timing.high, longest) * scale), row),

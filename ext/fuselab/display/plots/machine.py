@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fusec.report import Timing
+from fuselab.display.noise import Pace, against, pace, ratio
 from fuselab.display.plots.figures import EAGER, FUSED, KERNELS, SMALL, TEXT, blank, plain, unit_of
-from fuselab.display.words import Pace, against, digits, pace, ratio
+from fuselab.display.words import digits
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,6 +96,14 @@ def roofline_figure(points: Sequence[RooflinePoint], machine: Machine) -> Figure
     return figure
 
 
+def _beside(fused: Timing, eager: Timing) -> str:
+    """Return what stands above a point: short where it is faster, which is what one looks for."""
+    found = pace(fused, eager)
+    if found is Pace.FASTER:
+        return f"{ratio(eager.median / fused.median)}×"
+    return "?" if found is Pace.UNSURE else against(fused, eager)
+
+
 def sweep_figure(points: Sequence[SweepPoint], label: str) -> Figure:
     """Draw eager and fused over a size, with quartiles, both axes logarithmic.
 
@@ -119,10 +128,8 @@ def sweep_figure(points: Sequence[SweepPoint], label: str) -> Figure:
         )  # fmt: skip
     for point in ordered:
         # Between the two curves at the end of the range there is room for the ratio.
-        fused, eager = point.fused.median, point.eager.median
-        faster = pace(fused, eager) is Pace.FASTER
         axes.annotate(
-            f"{ratio(eager / fused)}×" if faster else against(fused, eager),
+            _beside(point.fused, point.eager),
             (point.size, max(point.eager.high, point.fused.high) * scale),
             xytext=(0, 4), textcoords="offset points", ha="center",
             fontsize=SMALL - 1, color=TEXT,

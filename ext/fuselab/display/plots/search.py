@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fusec.report import Timing, TuningRun
+from fuselab.display import noise
 from fuselab.display.plots import figures as plots
-from fuselab.display.plots.figures import EAGER, EDITED, FAILED, FUSED, SMALL, TEXT, config_text
+from fuselab.display.plots.figures import EAGER, EDITED, FAILED, FUSED, SMALL, TEXT
 from fuselab.display.words import digits, duration
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def ground_of(run: TuningRun, title: str = "") -> Ground:
         low, high = min(shown) / room, highest * room
     else:
         high = _rounded(high * scale) / scale  # one that is a little slower changes no axes
-    count = max(run.total, len(run.trials), 1)
+    count = max(noise.total(run), 1)
     return Ground(title or run.kernel, count, low * scale, high * scale, scale, unit)
 
 
@@ -199,7 +200,8 @@ def _draw_run(axes: Axes, run: TuningRun, ground: Ground) -> list[Any]:
 
     best = run.trials[run.best].timing if run.best is not None else None
     if run.best is not None and best is not None:
-        label = f"best: {config_text(run.trials[run.best].values)}"
+        word = "in use" if run.stopped else "best so far"
+        label = f"{word}: {run.trials[run.best]}"
         label += f", {digits(best.median * scale)} {unit}"
         tell(label, linestyle="", marker="o", color=EDITED, markersize=6)
     top = _slowest(run) * scale or 1.0
@@ -220,7 +222,7 @@ def _draw_run(axes: Axes, run: TuningRun, ground: Ground) -> list[Any]:
             tell(label, **look)
         else:
             tell(f"{label}, off the top", linestyle="")
-    axes.set_xlabel(f"configuration, in the order tried ({len(run.trials)} of {run.total})")
+    axes.set_xlabel(f"configuration, in the order tried ({noise.progress(run)})")
     if told:
         legend = axes.legend(
             handles=told, fontsize=SMALL - 1, frameon=False, labelcolor=TEXT, ncols=3,

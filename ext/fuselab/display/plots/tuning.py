@@ -36,7 +36,7 @@ def outcome_figure(run: TuningRun) -> Figure | None:
         assert trial.timing is not None
         marks = ", best" * (index == run.best) + ", at the start" * (index == 0)
         color = plots.EDITED if index == run.best else plots.FUSED
-        rows.append((f"{plots.config_text(trial.values)}{marks}", trial.timing, color))
+        rows.append((f"{trial}{marks}", trial.timing, color))
     plots.bars(axes, rows, reference=rows[0][1], room=1.7)
     if shown:
         scale, unit = plots.unit_of(max(time for _, values in shown for _, time in values))

@@ -57,7 +57,7 @@ class Roofline(LateTab):
 
     def refresh(self) -> None:
         """Show what it does now."""
-        self.start_button.disabled = bool(self._bench.activity)
+        self.start_button.disabled = bool(self._bench.activity) or self._bench.simulated
         busy = self._bench.job == JOB
         self.table.value = problem_or(self._bench, "") if busy else self._html
 

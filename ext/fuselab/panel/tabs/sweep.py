@@ -11,7 +11,7 @@ import ipywidgets as widgets
 import fusec
 from fusec.errors import FusecError
 from fusec.inspect.sweep import FixedSize, Size, SweepPoint, sizes_of, sweep
-from fuselab.display import words
+from fuselab.display import noise, words
 from fuselab.display.plots import figures as plots
 from fuselab.display.plots import machine as plots_machine
 from fuselab.panel.context import Bench
@@ -137,12 +137,13 @@ class Sweep(LateTab):
         self.button.description = "Stop" if sweeping else "Sweep"
         self.button.icon = "stop" if sweeping else "line-chart"
         self.button.disabled = (busy and not sweeping) or not self._sizes
+        self.button.disabled = self.button.disabled or self._bench.simulated
         rows = [
             [
                 str(point.size),
                 words.spread(point.eager),
                 words.spread(point.fused),
-                words.against(point.fused.median, point.eager.median),
+                noise.against(point.fused, point.eager),
             ]
             for point in self.points
         ]

@@ -11,6 +11,7 @@ from fuselab.display.pages.timings import (
     STEPS,
     alone_note,
     failures_of,
+    noise_notes,
     step_note,
     step_rows,
     time_rows,
@@ -22,6 +23,10 @@ from fuselab.panel.tabs.sweep import Sweep
 from fuselab.panel.widgets import markup, plain
 from fuselab.panel.widgets.drawing import Plot, speed_png
 
+NOT_TIMED = (
+    "Nothing is timed: there is no GPU here, and an interpreter’s times say nothing about one. "
+    "The result has what the kernels take of the GPU, and a predicted time."
+)
 MEASURING = "Measuring"
 COMPARING = "Timing TorchInductor"
 JOB = "compare"
@@ -120,7 +125,7 @@ class TimingsTab(LateTab):
         cell = self._cell
         with cell.lock:
             cell.refresh()
-            if hasattr(cell, "measure_steps"):
+            if hasattr(cell, "measure_steps") and not self._bench.simulated:
                 cell.measure_steps()
 
     def refresh(self) -> None:
@@ -130,12 +135,15 @@ class TimingsTab(LateTab):
         value = markup.table(list(HEAD), [list(row) for row in rows])
         if note := alone_note(facts):
             value += f"<div style='opacity:0.75'>{escape(note)}</div>"
+        for note in noise_notes(facts):
+            value += f"<div style='opacity:0.75'>{escape(note)}</div>"
         if facts.extern_times:
             value += f"<div style='margin-top:6px'>{escape(step_note(facts))}</div>"
             value += markup.table(list(STEPS), [list(row) for row in steps])
         for failure in failures_of(facts):
             value += markup.notice([failure], markup.BAD)
-        self.table.value = value if rows else "Nothing was timed yet."
+        nothing = NOT_TIMED if bench.simulated else "Nothing was timed yet."
+        self.table.value = value if rows else nothing
         busy = bench.activity
         self.method.value = f"<i>{escape(facts.eager.method)}</i>" if facts.eager else ""
         if self.comparing:
@@ -145,7 +153,7 @@ class TimingsTab(LateTab):
             self.method.value = markup.notice(list(bench.problem[:1]), markup.BAD)
         elif bench.noted_by == JOB:
             self.method.value = markup.notice([bench.note], markup.QUIET)
-        self.again.disabled = bool(busy)
+        self.again.disabled = bool(busy) or bench.simulated
         self.peer.description = "Stop" if self.comparing else "TorchInductor"
         self.peer.icon = "stop" if self.comparing else "balance-scale"
         self.peer.tooltip = (
@@ -153,7 +161,7 @@ class TimingsTab(LateTab):
             if self.comparing
             else "Time torch.compile’s own backend in one run with eager and fused"
         )
-        self.peer.disabled = bool(busy) and not self.comparing
+        self.peer.disabled = (bool(busy) and not self.comparing) or bench.simulated
 
     def draw(self) -> None:
         """Draw the figure if the times are others than those drawn; a worker's job."""

@@ -10,10 +10,9 @@ from typing import Any
 import ipywidgets as widgets
 
 from fusec.kernel import Kernel
-from fusec.report import TuningRun
-from fuselab.display import words
+from fusec.report import Trial, TuningRun
+from fuselab.display import noise, words
 from fuselab.display.pages.tuning import effect_rows, left_words
-from fuselab.display.plots.figures import config_text
 from fuselab.display.plots.search import SearchPicture
 from fuselab.panel.context import Bench
 from fuselab.panel.tabs.lazy import LateTab
@@ -82,7 +81,8 @@ class TuningTab(LateTab):
             if self.running
             else "Search the tunables of the text in use"
         )
-        control.disabled = not self.running and (kernel is None or not kernel.tunables)
+        idle = kernel is None or not kernel.can_be_tuned or self._bench.simulated
+        control.disabled = not self.running and idle
 
     def close(self) -> None:
         """Stop the search."""
@@ -123,26 +123,25 @@ class TuningTab(LateTab):
             if kernel is None or run is None or index >= len(run.trials):
                 self.line.value = escape(f"{name}: that search is gone; Tune starts another")
                 return
-        values = dict(run.trials[index].values)
-        shown = config_text(run.trials[index].values)
-        self._bench.do(f"Using {shown}", lambda: self._use(name, kernel, values), USE)
+        trial = run.trials[index]
+        self._bench.do(f"Using {trial}", lambda: self._use(name, kernel, trial), USE)
 
-    def _use(self, name: str, kernel: Kernel, values: dict[str, int]) -> None:
-        text = kernel.with_tunables(values)
+    def _use(self, name: str, kernel: Kernel, trial: Trial) -> None:
+        text = kernel.text_of(trial)
         with self._bench.cell.lock:
-            verdict = kernel.keep(text)
+            verdict = kernel.check(text)
             if verdict.ok:
+                kernel.use_trial(trial)
                 self._bench.cell.refresh()
         self._bench.tried(name, kernel, text, verdict)
         with self._bench.state:
             self._picked = True
-            config = config_text(tuple(values.items()))
             if verdict.ok:
                 if self._bench.drafts.get(name) == text:
                     self._bench.drafts.pop(name)
-                self._bench.say(f"{name}: {config} is in use")
+                self._bench.say(f"{name}: {trial} is in use")
             else:
-                self._bench.say(f"{name}: {config} was refused: {verdict.reason}")
+                self._bench.say(f"{name}: {trial} was refused: {verdict.reason}")
 
     # --- the job ----------------------------------------------------------------------------
 
@@ -219,11 +218,13 @@ class TuningTab(LateTab):
             return
         self.progress.value, self.progress.bar_style = 0, ""
         self.ranking.value = ""
-        if kernel.tunables:
-            names = ", ".join(tunable.name for tunable in kernel.tunables)
-            self.line.value = escape(f"{self._bench.selected}: not tuned yet ({names})")
+        if kernel.can_be_tuned:
+            names = [tunable.name for tunable in kernel.tunables]
+            names += ["plans of its loops"] if kernel.plans else []
+            text = f"{self._bench.selected}: not tuned yet ({', '.join(names)})"
         else:
-            self.line.value = escape(f"{self._bench.selected} declares no tunables")
+            text = f"{self._bench.selected} declares no tunables"
+        self.line.value = escape(text)
 
     def draw(self) -> None:
         """Draw the shown kernel's search, if it is another than the one drawn; a worker's job."""
@@ -242,7 +243,7 @@ class TuningTab(LateTab):
 
     def _show(self, run: TuningRun) -> None:
         with self._bench.state:
-            self.progress.max = max(run.total, len(run.trials), 1)
+            self.progress.max = max(noise.total(run), 1)
             self.progress.value = self.progress.max if run.stopped else len(run.trials)
             self.progress.bar_style = "success" if run.stopped else "info"
             later = [] if run.stopped else [self._hint, self._bench.waiting]
@@ -287,10 +288,11 @@ class Turns:
 
 def progress_line(run: TuningRun) -> str:
     """Say how far a search is: ``gelu: 12 of 40, best 0.61 ms (GRAIN=4 UNROLL=2)``."""
-    parts = [f"{run.kernel}: {len(run.trials)} of {max(run.total, len(run.trials))}"]
+    parts = [f"{run.kernel}: {noise.progress(run)}"]
     best = run.trials[run.best] if run.best is not None else None
     if best and best.timing:
-        parts.append(f"best {words.duration(best.timing.median)} ({config_text(best.values)})")
+        word = "in use" if run.stopped else "best so far"
+        parts.append(f"{word} {best}, {words.duration(best.timing.median)}")
     if run.stopped:
         took = f"{run.seconds:.1f}\N{NO-BREAK SPACE}s"
         parts.append(f"{ENDINGS.get(run.stopped, run.stopped)} after {took}")
@@ -323,16 +325,18 @@ def ranking_table(run: TuningRun, length: int = 5) -> str:
     for place, (timing, index) in enumerate(timed):
         if place >= length and index:
             continue
-        marks = ["best"] if index == run.best else []
+        marks = ["in use" if run.stopped else "best so far"] if index == noise.in_use(run) else []
         marks += ["at the start"] if index == 0 else []
-        label = config_text(run.trials[index].values)
+        label = str(run.trials[index])
         row = [f"{label} ({', '.join(marks)})" if marks else label, words.spread(timing)]
-        row.append(words.against(timing.median, first.median) if first and index else "")
-        row += [words.against(timing.median, alone.median)] if alone else []
+        row.append(noise.against(timing, first) if first and index else "")
+        row += [noise.against(timing, alone)] if alone else []
         rows.append(row)
-    notes = []
+    notes = [f"{escape(reason)}." for reason in run.plan_reasons()]
     if run.stopped and fastest != run.best:
         notes.append("A lead that is within the noise does not win.")
+    if busy := noise.busy_note(timing for timing, _ in timed):
+        notes.append(f"{busy[:1].upper()}{busy[1:]}.")
     failed = sum(bool(trial.error) for trial in run.trials)
     if failed:
         notes.append(f"{failed} of {len(run.trials)} failed.")

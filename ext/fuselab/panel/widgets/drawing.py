@@ -112,4 +112,4 @@ def trial_words(run: TuningRun, index: int) -> str:
     """Say what a point of a search is."""
     trial = run.trials[index]
     assert trial.timing is not None
-    return f"{plots.config_text(trial.values)}: {words.spread(trial.timing)}; pick to use it"
+    return f"{trial}: {words.spread(trial.timing)}; pick to use it"

@@ -77,8 +77,8 @@ def test_a_technique_is_decided_with_a_reason_and_can_be_left_out(technique: str
     rules = [f"{name}: {technique}=0" for name in names_of(cell, x)]
     without = one_kernel(cell, x, loops=rules)
     assert code(kernel).count(mark) > code(without).count(mark), kernel.source
-    assert f"{technique}: left out (as you asked)" in without.generated.plan or (
-        technique == "threads" and "threads: one (as you asked)" in without.generated.plan
+    assert f"{technique}: left out (as asked for)" in without.generated.plan or (
+        technique == "threads" and "threads: one (as asked for)" in without.generated.plan
     )
 
 
@@ -115,7 +115,7 @@ REDUCTIONS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_of_loops_can_be_asked_for(kind: str) -> None:
     kernel = one_kernel(REDUCTIONS[kind], torch.randn(40, 90), loops=f"softmax: {kind}")
-    assert f"kind: {kind} (as you asked)" in kernel.generated.plan
+    assert f"kind: {kind} (as asked for)" in kernel.generated.plan
 
 
 def test_what_is_not_possible_stays_as_it_is() -> None:

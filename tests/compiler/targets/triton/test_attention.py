@@ -13,7 +13,10 @@ from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, fle
 
 import fusec
 from fusec.kernel import KernelSource
-from fusec.targets.triton.toolchain.cross_compile import artifacts
+from fusec.machine import this_machine, using
+from fusec.targets.triton.toolchain.cross_compile import artifacts, compile_start
+from fusec.targets.triton.toolchain.load import load
+from fusec.targets.triton.toolchain.starts import gpu_target, launched
 from support.attention import MODS, Sizes, attention, gradients, prepare, sources
 from support.interpreted import Interpreted
 from support.paths import GOLDEN
@@ -289,3 +292,18 @@ def test_no_lists_without_a_mask() -> None:
         "gradients",
     ]
     assert not any(graph.externs for graph in compiled.graphs)
+
+
+@pytest.mark.parametrize("depth", [64, 128, 256])
+def test_tiles_fit_into_the_shared_memory_of_other_cards(depth: int) -> None:
+    sizes = Sizes(queries=256, keys=256, depth=depth)
+    tensors = tuple(t.requires_grad_() for t in sizes.tensors(BF16))
+    facts = this_machine("sm_86")
+    with using(facts):
+        kernels = sources(attention("none", sizes), tensors)
+    assert len(kernels) == 3
+    for kernel in kernels:
+        namespace, path = load(kernel.text)
+        for start in launched(namespace, path, kernel.signature, "launch"):
+            compiled = compile_start(start, gpu_target("sm_86"), namespace, path)
+            assert compiled.metadata.shared <= facts.gpu.shared

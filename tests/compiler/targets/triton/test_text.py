@@ -511,3 +511,14 @@ def test_a_copy_of_unknown_size_computes_nothing() -> None:
         (i,) = axes(Expr.of(n))
         body = Body((i,), (), (Store("out", at(i), read("x", at(i), F32)),))
     assert emit(Case("copy", body, buffers)).operations == 0
+
+
+def test_the_largest_float32_is_no_float64() -> None:
+    with recording():
+        (i,) = axes(300)
+        least = const(torch.finfo(F32).min, F32)
+        floor = ops.binary("maximum", read("x", at(i), F32), least)
+        body = Body((i,), (), (Store("out", at(i), floor),))
+    case = Case("floor", body, {n: buffer(n, (300,), F32) for n in ("x", "out")})
+    source = emit(case)
+    assert "f64" not in artifacts(source.text, source.signature, kinds=("ttir",))["ttir"]

@@ -53,7 +53,7 @@ def plan_loops(body: Body, buffers: Mapping[str, Buffer], wanted: Wanted | None 
         facts.note("nontemporal", names, "larger than the caches, and quickly computed")
     for name, value in wanted.settings:
         if value == 0 and name != "threads":
-            facts.note(name, "left out", "as you asked")
+            facts.note(name, "left out", "as asked for")
     return LoopPlan(kind, loops, streamed, wanted, tuple(facts.decisions))
 
 
@@ -78,14 +78,14 @@ def _plan_reduction(facts: Facts) -> tuple[str, Loops]:
     if chosen == "columns":
         assert by_columns is not None
         reason = f"memory is contiguous along {by_columns.name}, not along {last.name}"
-        facts.note("kind", chosen, (("as you asked" if kind == chosen else reason) + refused))
+        facts.note("kind", chosen, (("as asked for" if kind == chosen else reason) + refused))
         return chosen, plan_columns(facts, by_columns)
     reasons = {
         "short_rows": f"rows of {extent(last)} fill no vectors",
         "split_reduction": f"{counted(points(body.axes) or 0, 'row')} would not keep threads busy",
         "rows": f"memory is contiguous along {last.name}",
     }
-    facts.note("kind", chosen, ("as you asked" if kind == chosen else reasons[chosen]) + refused)
+    facts.note("kind", chosen, ("as asked for" if kind == chosen else reasons[chosen]) + refused)
     if chosen == "short_rows":
         assert by_short_rows is not None
         return chosen, plan_short_rows(facts, by_short_rows)

@@ -240,10 +240,13 @@ class LoopPlan:
         return "\n".join(str(decision) for decision in self.decisions)
 
     def alternatives(self) -> Iterator[str]:
-        """Yield what could be asked for instead, as rules about loops say it."""
-        decided = {decision.name for decision in self.decisions}
+        """Yield what could be asked for instead, as rules about loops say it.
+
+        What somebody has asked for is not among it.
+        """
+        decided = {decision.name for decision in self.decisions} - dict(self.wanted.settings).keys()
         yield from (f"{name}=0" for name in TECHNIQUES if name in decided)
-        if self.kind in KINDS:
+        if self.kind in KINDS and not self.wanted.kind:
             yield from (kind for kind in KINDS if kind != self.kind)
 
 

@@ -25,7 +25,7 @@ def plan_sharing(facts: Facts, rows: Symbol | None = None) -> Sharing:
         facts.note("threads", "one", "two threads might update the same element")
         return Sharing(False)
     if not facts.allows("threads"):
-        facts.note("threads", "one", "as you asked")
+        facts.note("threads", "one", "as asked for")
         return Sharing(False)
     grain = chunk = None
     if work.constant is None:

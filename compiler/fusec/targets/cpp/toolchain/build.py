@@ -7,17 +7,13 @@ for the same compiler, flags and machine, is compiled once.  ``build_many`` does
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
-import itertools
 import json
 import os
 import re
-import signal
 import stat
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -29,30 +25,19 @@ from typing import Any
 from fusec.cache import MANIFEST, Store, default_store
 from fusec.errors import BuildTimeout, CompileError, Diagnostic, FusecError, LoadError
 from fusec.helper_block import with_helpers
+from fusec.systems import this_system
 from fusec.targets.cpp.toolchain.compiler import PLAIN_HEADERS, Compiler, find_compiler, machine
 
 __all__ = ["Compiler", "build", "build_many", "find_compiler", "load", "try_build_many"]
 
 SOURCE = "kernel.cpp"
-LIBRARY = "kernel.so"
+LIBRARY = this_system().library
 TIME_LIMIT = 60.0
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"]+)", re.MULTILINE)
 DIAGNOSTIC = re.compile(
     rf"^{re.escape(SOURCE)}:(\d+):(?:(\d+):)? (?:fatal )?(error|warning|note): (.*)$",
     re.MULTILINE,
 )
-
-
-def give_way(session: int) -> None:
-    """Let a session that this thread has started run as this thread does: behind others, if so.
-
-    Linux shares the processors out to sessions first, where it groups them (``sched(7)``, "The
-    autogroup feature"), so that a process's own priority counts only among those of its session.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        priority = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-        if priority > 0:
-            Path(f"/proc/{session}/autogroup").write_text(str(priority))
 
 
 @dataclass
@@ -77,10 +62,10 @@ class Children:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                start_new_session=True,
+                **this_system().apart(),
             )
             self.running.add(process)
-        give_way(process.pid)
+        this_system().follow_priority(process.pid)
         return process
 
     def finish(self, process: subprocess.Popen[str]) -> None:
@@ -88,7 +73,7 @@ class Children:
         with self.lock:
             self.running.discard(process)
         if process.poll() is None:
-            kill_group(process)
+            this_system().end_tree(process)
             process.wait()
 
     def stop(self) -> None:
@@ -96,7 +81,7 @@ class Children:
         with self.lock:
             self.stopped = True
             for process in self.running:
-                kill_group(process)
+                this_system().end_tree(process)
 
 
 def build(
@@ -311,18 +296,11 @@ def parse_diagnostics(output: str) -> tuple[Diagnostic, ...]:
     )
 
 
-def kill_group(process: subprocess.Popen[str]) -> None:
-    """Kill a compiler's driver and the passes that it started."""
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
 # --- loading ---------------------------------------------------------------------------------
 
 # Every loaded library by device and inode: a mapping keeps its inode from being used again.
 _loaded: dict[tuple[int, int], ctypes.CDLL] = {}
 _load_lock = threading.Lock()
-_load_count = itertools.count()
 
 
 def load(
@@ -364,7 +342,7 @@ def load(
 def load_library(path: Path) -> ctypes.CDLL:
     """Map a shared object whose file is this user's and is what the store wrote."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, this_system().read_flags)
     except OSError as error:
         raise LoadError(f"cannot open {path.name}: {error.strerror}", "build it again") from None
     with os.fdopen(descriptor, "rb") as file, _load_lock:
@@ -372,13 +350,13 @@ def load_library(path: Path) -> ctypes.CDLL:
         identity = (status.st_dev, status.st_ino)
         if identity in _loaded:
             return _loaded[identity]
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        if not stat.S_ISREG(status.st_mode) or not this_system().is_own(status):
             raise LoadError(f"{path.name} is not a regular file of this user")
         recorded = recorded_hash(path)
         if recorded and hashlib.file_digest(file, "sha256").hexdigest() != recorded:
             raise LoadError(f"{path.name} is not what was stored", "build it again")
         try:
-            library = ctypes.CDLL(descriptor_path(file.fileno(), path))
+            library = this_system().load_library(path, file.fileno())
         except OSError as error:
             raise LoadError(f"cannot load {path.name}: {error}") from None
         _loaded[identity] = library
@@ -394,15 +372,3 @@ def recorded_hash(path: Path) -> str:
         return ""
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LoadError(f"cannot check {path.name}: {error}", "build it again") from None
-
-
-def descriptor_path(descriptor: int, path: Path) -> str:
-    """Return a name under which the loader maps the very file that was checked.
-
-    The loader takes two equal names for the same library, and descriptors are used again, so
-    every name is spelled in its own way: slashes repeated count the loads.
-    """
-    if sys.platform != "linux":
-        return str(path)
-    high, low = divmod(next(_load_count), 1000)
-    return "/proc" + "/" * (1 + high) + "self/fd" + "/" * (1 + low) + str(descriptor)

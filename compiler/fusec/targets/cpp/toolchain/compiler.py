@@ -22,7 +22,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from pathlib import Path
 from fusec.cache import default_store
 from fusec.errors import CompilerNotFound
 from fusec.machine import features, this_machine
+from fusec.systems import this_system
 
 SEARCHED = ("g++", "clang++", "c++")
 # None of the floating-point flags changes a result. The first two say that nobody reads errno
@@ -90,11 +90,10 @@ class Compiler:
             plain: Whether the file needs nothing of the C++ library.
         """
         command = [self.path, *self.flags, *extra, "-x", "c++", source, "-x", "none", "-o", output]
-        if sys.platform == "linux":
-            # A function that exists nowhere is an error now, not when the kernel is loaded.
-            command += ["-Wl,-z,defs", "-Wl,--as-needed"]
+        # A function that exists nowhere is an error now, not when the kernel is loaded.
+        command += this_system().link_flags()
         command += [self.runtime] if self.runtime else []
-        if self.runtime and sys.platform == "linux":
+        if self.runtime and this_system().name == "linux":
             # Named one by one, so that the compiler's own libgomp is not among them.
             # what includes nothing of the library cannot throw; a lambda alone would ask for it
             command += ["-nodefaultlibs", "-fno-exceptions" if plain else "-lstdc++"]
@@ -230,7 +229,7 @@ def openmp_library() -> Path | None:
         return None
     package = Path(spec.origin).parent
     for folder in (package / "lib", package.parent / "torch.libs"):
-        for pattern in ("libgomp*.so*", "libomp*.so*", "libomp*.dylib", "libiomp5*"):
+        for pattern in this_system().openmp_patterns:
             for library in sorted(folder.glob(pattern)):
                 return library
     return None

@@ -21,6 +21,7 @@ from fusec.targets.triton.plan.choices_matmul import FINISHED, Operand, Product,
 from fusec.targets.triton.plan.padding import Padding
 from fusec.targets.triton.plan.tiling import Dim, Tile
 from fusec.targets.triton.rewrite.packed_operands import Unpacked, reads_bytes, unpack
+from fusec.targets.triton.rewrite.word_operands import Words, as_words
 from fusec.targets.triton.text import expressions as ex
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text
@@ -32,7 +33,7 @@ from fusec.targets.triton.text.writer import Writer
 TEMPLATE_NAMES = frozenset(
     "down across program batch band height tile_row tile_col row col row_inside col_inside "
     "total start k k_inside k_down k_down_inside split parts half part tiles "
-    "byte byte_inside byte_down byte_down_inside".split()
+    "byte byte_inside byte_down byte_down_inside word ALIGNED".split()
 )
 
 
@@ -98,6 +99,7 @@ class _Product:
         if self.kind == "split":
             self.write_split(tiles, constants)
             return
+        constants += self.alignment
         kernel = self.kernel(file.name)
         extra: list[tuple[str, str]] = []
         if self.kind == "rows":
@@ -124,6 +126,7 @@ class _Product:
         first = self.kernel(f"{file.name}_parts")
         self.fill(first, "split")
         name, grid, chunk = f"{file.name}_parts", [tiles, "SPLITS"], [("CHUNK", "chunk")]
+        constants += self.alignment
         if self.product.sizes[2].constant is None:
             add_function(file, first, name, grid, constants, extra + chunk, pipelined=True)
         else:
@@ -237,11 +240,15 @@ class _Product:
             mask = "k_down_inside" if self.k_mask else ""
             across = Dim(product.inner, k, "k_down", "BLOCK_K", mask, 0)
             dims = (*batch, across, Dim(product.column, n, "col", "BLOCK_N", self.col_mask, 1))
-        unpacked, body = Unpacked(node), self.file.body
-        if reads_bytes(node, product.inner):
-            step = max(self.blocks["BLOCK_K"].choices) if product.group else 0
-            unpacked = unpack(node, product.inner, step)
+        unpacked, body, words = Unpacked(node), self.file.body, None
+        if side == "right" and self.words is not None:
+            words, node = self.words, self.words.node
+            unpacked = Unpacked(node, None, words.start)
+            dims = (*dims, self.word_dim(words))
+        elif reads_bytes(node, product.inner):
+            unpacked = unpack(node, product.inner, self.shared_step)
             node = unpacked.node
+        if node is not product.node.args[side == "right"]:
             body = replace(body, stores=(replace(body.stores[0], value=node),))
         dims = (*dims, *self.more_dims(unpacked, across))
         nodes = walk((node,))
@@ -251,10 +258,15 @@ class _Product:
             own = replace(own, free=free_axes((node,)))
         if unpacked.pair is not None:
             self.write_bytes(own.writer, dims[-1 if unpacked.start is None else -2])
+        if words is not None:
+            self.view_words(own, words)
         loads = [each for each in nodes if isinstance(each, Load)]
         masked = [each for each in loads if any(dim.mask for dim in self.reach(own, each))]
         own.padding = _Zeros(masked)
         block = Block(own)
+        one_row = self.one_row(block, node, tile.shape(frozenset(dims))) if side == "left" else {}
+        for each, load in one_row.items():
+            block.assign(each, load)
         block.write(nodes, roots=(node,))
         text = ex.typed(block.value(node), node.dtype)
         # a load's own mask has zeros for it, if its address varies that way at all
@@ -262,14 +274,67 @@ class _Product:
         if across.mask and not is_zero:
             text = Text(f"tl.where({across.mask}, {text.source}, 0.0)")
         places = {dim.place for dim in own.node_dims(node) if dim.size != 1}
-        if not {0, 1} <= places:
+        if not {0, 1} <= places and node not in one_row:
             # the same row, or column, over and over
             text = Text(f"tl.broadcast_to({text.source}, {tile.shape(frozenset(dims))})")
         name = text.source
         if not name.isidentifier():
             name = own.name(side)
             own.writer.line(f"{name} = {text.source}", (node.source,))
+        if side == "left" and self.words is not None:
+            ordered = own.name(f"{name}_in_order")
+            own.writer.line(f"{ordered} = {self.words.reordered(name, 'BLOCK_M', 'BLOCK_K')}")
+            own.writer.line(f"{ordered} = tl.reshape({ordered}, (BLOCK_M, BLOCK_K))")
+            name = ordered
         return name, own.writer
+
+    # -- operands that are read as words ----------------------------------------------------
+
+    @property
+    def shared_step(self) -> int:
+        """What all steps of the loop divide, where a group shares something; else 0."""
+        return max(self.blocks["BLOCK_K"].choices) if self.product.group else 0
+
+    @functools.cached_property
+    def words(self) -> Words | None:
+        """The second operand, where it is computed from words; its transposed is multiplied."""
+        product = self.product
+        if not (self.swapped and product.packed) or self.k_mask:
+            return None
+        return as_words(product.node.args[1], product.inner, self.shared_step, self.file.buffers)
+
+    @property
+    def alignment(self) -> list[tuple[str, str]]:
+        """What says whether bytes may be read as words."""
+        views = self.words.views if self.words is not None else {}
+        given = [self.file.parameters[buffer] for _, buffer in views.values()]
+        return [("ALIGNED", f"{name}.data_ptr() % 16 == 0") for name in given]
+
+    def one_row(self, block: Block, node: Node, shape: str) -> dict[Node, Text]:
+        """Return the load of one row as a tile, as which it is fetched ahead of its step."""
+        if self.words is None or not self.row_mask or not isinstance(node, Load):
+            return {}
+        places = {dim.place for dim in block.kernel.node_dims(node) if dim.size != 1}
+        if node.mask is not None or node.args or places != {1}:
+            return {}
+        address, _ = block.pointer(node.buffer, node.index)
+        load = f"tl.load(tl.broadcast_to({address}, {shape}), {self.row_mask}, other=0.0)"
+        return {node: Text(load)}
+
+    def word_dim(self, words: Words) -> Dim:
+        size = words.word.size
+        assert size is not None
+        return Dim(words.word, size, "word", f"BLOCK_K // {words.count}", "", 0)
+
+    def view_words(self, kernel: Kernel, words: Words) -> None:
+        """Write where the words of a step lie, and let a kernel read bytes so."""
+        number = f"BLOCK_K // {words.count}"
+        first = f"tl.multiple_of(start // {words.count}, {number})"
+        kernel.writer.line(f"word = {first} + tl.arange(0, {number})[:, None]{self.wide}")
+        of_bytes = {name: kernel.parameters[buffer] for name, (_, buffer) in words.views.items()}
+        kernel.parameters = {**kernel.parameters, **of_bytes}
+        kernel.buffers = {**kernel.buffers, **{n: view for n, (view, _) in words.views.items()}}
+        kernel.views = frozenset(words.views)
 
     def more_dims(self, unpacked: Unpacked, across: Dim) -> list[Dim]:
         """Return the dimensions of an operand's bytes, and of what a step of the loop shares."""
@@ -294,7 +359,7 @@ class _Product:
 
     def reach(self, kernel: Kernel, load: Load) -> frozenset[Dim]:
         """Return the dimensions that a load's address varies along."""
-        return kernel.expr_dims(self.file.buffers[load.buffer].offset(load.index))
+        return kernel.expr_dims(kernel.buffers[load.buffer].offset(load.index))
 
     def epilogue(self, kernel: Kernel) -> Writer:
         """Write what becomes of a sum."""

@@ -13,6 +13,7 @@ from fusec.targets.triton.plan.choice import Choice, known, power_of_two
 from fusec.targets.triton.plan.choices_attention import (
     Listed,
     Settings,
+    fitted,
     make_knobs,
     parts_of_mask,
     size_of,
@@ -193,6 +194,8 @@ def choose_gradients(
     """
     depth = max(known(size_of(each.axes[0])) for each in (found.score, found.of_weight))
     own, over, warps, stages = _tile(found, depth)
+    row = depth * found.score.args[0].dtype.itemsize
+    own, over, stages = fitted(own, over, stages, 2 * row, row)
     own = min(own, max(power_of_two(known(size_of(found.own))), 16))
     over = min(over, max(power_of_two(known(size_of(found.over))), 16))
     sizes = (

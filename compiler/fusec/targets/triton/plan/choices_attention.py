@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, FloorDiv, Symbol
 from fusec.ir.node import Cast, Const, Dot, Load, Node, Op, Reduce, free_axes, walk
+from fusec.machine import current_machine
 from fusec.targets.triton.plan.choice import Choice, Knob, known, power_of_two, sms
 
 Settings = tuple[tuple[str, int], ...]
@@ -344,6 +345,8 @@ def _defaults(found: Attention, rows: int, depth: int) -> dict[str, int]:
     few = max(power_of_two(rows), 16)
     if few < block_m:
         block_m, warps = few, 4
+    row = depth * found.query.dtype.itemsize
+    block_m, block_n, stages = fitted(block_m, block_n, stages, row, row)
     return {
         "BLOCK_M": block_m,
         "BLOCK_N": block_n,
@@ -353,10 +356,40 @@ def _defaults(found: Attention, rows: int, depth: int) -> dict[str, int]:
     }
 
 
+def fitted(own: int, over: int, stages: int, own_row: int, row: int) -> tuple[int, int, int]:
+    """Return tiles and stages that fit into the shared memory of the machine's GPU.
+
+    Args:
+        own: A program's own rows.
+        over: Rows of a step of its loop, of each of two tensors.
+        stages: Steps that are loaded ahead.
+        own_row: Bytes of one of its own rows, in all tensors.
+        row: Bytes of a row of each tensor that the loop runs over.
+    """
+    room = current_machine().gpu.shared * 7 // 8  # the rest is for turning tiles
+    while own * own_row + 2 * stages * over * row > room:
+        if stages > 2:
+            stages -= 1
+        elif over > 32:
+            over //= 2
+        elif own > 32:
+            own //= 2
+        elif stages > 1:
+            stages = 1
+        elif over > 16:
+            over //= 2
+        elif own > 16:
+            own //= 2
+        else:
+            break
+    return own, over, stages
+
+
 __all__ = [
     "Attention",
     "Listed",
     "choose_attention",
+    "fitted",
     "heads_together",
     "make_knobs",
     "parts_of_mask",

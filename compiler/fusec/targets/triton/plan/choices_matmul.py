@@ -18,12 +18,12 @@ import torch
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Dot, Load
+from fusec.machine import current_machine
 from fusec.targets.triton.plan.choice import Choice, Knob, known, power_of_two, sms
 from fusec.targets.triton.plan.tiling import LIMIT
 from fusec.targets.triton.rewrite.packed_operands import group_of, reads_bytes
 
 STRATEGIES = ("tiles", "persistent", "split", "rows")
-SHARED_BYTES = 227 << 10
 FEW_ROWS = 64  # below, a product waits for memory: its second operand is read once
 FINISHED = (16, 32)  # rows and columns of a program that adds up parts: many, and soon over
 DESCRIPTOR_BYTES = 16  # what a tensor descriptor wants its base and its strides to be divisible by
@@ -177,7 +177,8 @@ def better_transposed(product: Product) -> bool:
     else takes 32.0.
     """
     rows, columns, _ = (known(size) for size in product.sizes)
-    return rows <= 32 and columns >= 64 and product.node.args[0].dtype.itemsize == 2
+    few = FEW_ROWS if product.packed else 32  # what is unpacked is in registers then
+    return rows <= few and columns >= 64 and product.node.args[0].dtype.itemsize == 2
 
 
 def _parts_fit(product: Product) -> bool:
@@ -200,7 +201,7 @@ _KNOBS: dict[str, tuple[tuple[int, ...], str]] = {
     "BLOCK_N": ((16, 32, 64, 128, 256), "columns of a tile"),
     "BLOCK_K": ((32, 64, 128, 256), "products added up a step"),
     "GROUP_M": ((1, 4, 8, 16), "tiles below each other that come first"),
-    "PROGRAMS": ((66, 132, 264), "programs that share the tiles"),
+    "PROGRAMS": ((), "programs that share the tiles"),  # half of the SMs, as many, two each
     "SPLITS": ((1, 2, 3, 4, 6, 8, 16), "programs that share a tile's sum"),
     "NUM_WARPS": ((2, 4, 8), "warps a program, 32 threads each"),
     "NUM_STAGES": ((2, 3, 4, 5, 6, 8, 10), "steps of the loop that are loaded ahead"),
@@ -216,6 +217,8 @@ def _knob(name: str, value: int, group: int) -> Knob:
     choices, meaning = _KNOBS[name]
     if name == "BLOCK_K" and group:
         choices = _steps_of(group)
+    if name == "PROGRAMS":
+        choices = (sms() // 2, sms(), 2 * sms())
     return Knob(name, value, choices, meaning)
 
 
@@ -373,10 +376,11 @@ def _fitted(values: Settings, itemsize: int, inner: int) -> Settings:
     if itemsize > 2:
         found["BLOCK_K"] //= 2
     found["BLOCK_K"] = max(min(found["BLOCK_K"], power_of_two(inner)), 16)
+    shared = current_machine().gpu.shared
     step = (found["BLOCK_M"] + found["BLOCK_N"]) * found["BLOCK_K"] * itemsize
-    while found["NUM_STAGES"] > 2 and step * found["NUM_STAGES"] > SHARED_BYTES:
+    while found["NUM_STAGES"] > 2 and step * found["NUM_STAGES"] > shared:
         found["NUM_STAGES"] -= 1
-    while found["BLOCK_K"] > 16 and step * found["NUM_STAGES"] > SHARED_BYTES:
+    while found["BLOCK_K"] > 16 and step * found["NUM_STAGES"] > shared:
         found["BLOCK_K"] //= 2
         step //= 2
     return tuple(found.items())

@@ -42,8 +42,13 @@ LEAST_STEP = 32  # elements of a group that it is worth having steps for
 _HALF_OF = {True: "half_of_byte", False: "half_of_signed_byte"}
 _FLOAT_OF = {True: "float_of_byte", False: "float_of_signed_byte"}
 HELPED = frozenset({*_HALF_OF.values(), *_FLOAT_OF.values()})
+FUSED = "fma"
+_BFLOAT = "bfloat_of_nibble"  # is never written: ``word_operands`` puts another in its place
+NUMBERS = frozenset({*HELPED, _BFLOAT})
+_NIBBLE = 15  # the largest number of 4 bits
 _BYTE = 255  # the largest unsigned number that is converted by its bits
-_LARGEST = 2048  # up to where float16 has all whole numbers
+# Up to where a type has all whole numbers.
+_LARGEST = {torch.float16: 2048, torch.bfloat16: 256}
 _EXACT = frozenset({"add", "sub", "mul"})
 
 
@@ -67,7 +72,7 @@ def reads_bytes(node: Node, axis: Symbol) -> bool:
     loads = [n for n in walk((node,)) if isinstance(n, Load)]
     free = free_axes((node,))
     return not isinstance(node, Load) and any(
-        _is_whole(n.dtype) and len(free[n]) > 1 and axis in free[n] for n in loads
+        is_whole(n.dtype) and len(free[n]) > 1 and axis in free[n] for n in loads
     )
 
 
@@ -89,7 +94,7 @@ def unpack(node: Node, axis: Symbol, step: int) -> Unpacked:
     """
     pair, start = None, None
     (node,) = rewrite((node,), {})  # among this recorder's nodes: they are found again below
-    node = _pruned(node)
+    node = pruned(node)
     if _even(axis):
         size = axis.size
         assert size is not None
@@ -100,28 +105,39 @@ def unpack(node: Node, axis: Symbol, step: int) -> Unpacked:
         node = found
     if step:
         start = Symbol("start", "axis", axis.size)
-        place = start
-
-        def settle(each: Node) -> Node | None:
-            if _threshold(each, axis):
-                index, limit = each.args
-                return op(each.name, (index_value(Expr.of(place), index.dtype), limit), each.dtype)  # type: ignore[attr-defined]
-            if not isinstance(each, Load):
-                return None
-            shared = _shared(each, axis)
-            if not shared or shared % step:
-                return None
-            where = tuple(e.substitute({axis: Expr.of(place)}) for e in each.index)
-            return load(each.buffer, where, each.dtype)
-
-        node = rewrite((node,), {}, settle)[0]
+        node = settled(node, axis, start, step)
     return Unpacked(narrowed(node), pair, start)
+
+
+def settled(node: Node, axis: Symbol, start: Symbol, step: int) -> Node:
+    """Return ``node`` with what a step shares taken from where the step begins.
+
+    Args:
+        node: An element.
+        axis: The summed axis.
+        start: Where the step begins.
+        step: What all steps divide, elements.
+    """
+
+    def settle(each: Node) -> Node | None:
+        if _threshold(each, axis):
+            index, limit = each.args
+            return op(each.name, (index_value(Expr.of(start), index.dtype), limit), each.dtype)  # type: ignore[attr-defined]
+        if not isinstance(each, Load):
+            return None
+        shared = _shared(each, axis)
+        if not shared or shared % step:
+            return None
+        where = tuple(e.substitute({axis: Expr.of(start)}) for e in each.index)
+        return load(each.buffer, where, each.dtype)
+
+    return rewrite((node,), {}, settle)[0]
 
 
 _OPPOSITE = {"lt": "ge", "ge": "lt"}
 
 
-def _pruned(node: Node) -> Node:
+def pruned(node: Node) -> Node:
     """Return ``node`` without choices that one around them has made already.
 
     What joins two tensors asks for each of them whether an element is its own, and then which of
@@ -197,7 +213,7 @@ def _interleaved(node: Node, axis: Symbol, pair: Symbol) -> Node:
     for each in reversed(walk((node,))):  # users before their arguments
         if each in covered:
             covered.update(each.args)
-        elif isinstance(each, Op) and each.name == "where" and _is_whole(each.dtype):
+        elif isinstance(each, Op) and each.name == "where" and is_whole(each.dtype):
             both = _phases(each, axis, pair)
             if both is not None:
                 changed[each] = op(INTERLEAVE, both, each.dtype)
@@ -223,21 +239,39 @@ def _phases(node: Op, axis: Symbol, pair: Symbol) -> tuple[Node, Node] | None:
     return first, second
 
 
-def narrowed(node: Node) -> Node:
-    """Return a half-precision value computed in fewer instructions that give the same."""
-    if node.dtype == torch.bfloat16:
+def narrowed(node: Node, few: bool = False) -> Node:
+    """Return a half-precision value computed in fewer instructions that give the same.
+
+    Args:
+        node: The value.
+        few: Whether bfloat16 is to be computed as itself, where its whole numbers have few bits.
+    """
+    half = node.dtype
+    if half == torch.bfloat16 and not few:
         return rewrite((node,), {}, _widened)[0]
-    if node.dtype != torch.float16:
+    if half not in _LARGEST:
         return node
     if not (isinstance(node, Cast) and node.args[0].dtype == torch.float32 and not node.bitcast):
-        return _converted(node, node.dtype) or node
+        return _converted(node, half) or node
     value = node.args[0]
     if isinstance(value, Op) and value.name in _EXACT:
         # float32 holds twice the bits and two more: rounding it again is rounding once
-        args = [_narrow(arg) for arg in value.args]
+        args = [_narrow(arg, half) for arg in value.args]
         if all(arg is not None for arg in args):
-            return op(value.name, tuple(arg for arg in args if arg is not None), torch.float16)
+            return op(value.name, tuple(arg for arg in args if arg is not None), half)
+        if few and value.name == "add":
+            return _fused(value, half) or node
     return node
+
+
+def _fused(node: Op, half: torch.dtype) -> Node | None:
+    """Return a product plus something as one operation, which rounds once."""
+    for product, other in (node.args, node.args[::-1]):
+        if isinstance(product, Op) and product.name == "mul":
+            args = [_narrow(arg, half) for arg in (*product.args, other)]
+            if all(arg is not None for arg in args):
+                return op(FUSED, tuple(arg for arg in args if arg is not None), half)
+    return None
 
 
 def _widened(node: Node) -> Node | None:
@@ -256,36 +290,40 @@ def _widened(node: Node) -> Node | None:
 
 def _converted(node: Node, dtype: torch.dtype, less: float = 0.0) -> Node | None:
     """Return a small whole number as a float, by its bits, less a constant."""
-    if not isinstance(node, Cast) or node.bitcast or not _is_whole(node.args[0].dtype):
+    if not isinstance(node, Cast) or node.bitcast or not is_whole(node.args[0].dtype):
         return None
     given = node.args[0]
     known = bounds(given)
     unsigned = known is not None and known[0] >= 0 and known[1] <= _BYTE
+    if dtype == torch.bfloat16:  # for words alone
+        small = known is not None and known[0] >= 0 and known[1] <= _NIBBLE
+        return op(_BFLOAT, (given, const(less, dtype)), dtype) if small else None
     if not unsigned and given.dtype != torch.int8:
         return None
     names = _HALF_OF if dtype == torch.float16 else _FLOAT_OF
     return op(names[unsigned], (given, const(less, dtype)), dtype)
 
 
-def _is_whole(dtype: torch.dtype) -> bool:
+def is_whole(dtype: torch.dtype) -> bool:
+    """Whether a type has whole numbers only."""
     return not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool
 
 
-def _narrow(node: Node) -> Node | None:
-    """Return a float32 value in float16, where it is the same number; else None."""
-    half = torch.float16
+def _narrow(node: Node, half: torch.dtype) -> Node | None:
+    """Return a float32 value in half precision, where it is the same number; else None."""
     if isinstance(node, Const):
         value = torch.tensor(node.value, dtype=torch.float64)
         return const(node.value, half) if value.to(half).double() == value else None
     if isinstance(node, Cast) and not node.bitcast:
-        if node.args[0].dtype == half:
-            return narrowed(node.args[0])
+        given = node.args[0]
+        if given.dtype == half:
+            return narrowed(given, few=half == torch.bfloat16)
         return _converted(node, half)
     if isinstance(node, Op) and node.name in _EXACT:
         known = _whole(node)
-        if known is None or max(abs(known[0]), abs(known[1])) > _LARGEST:
+        if known is None or max(abs(known[0]), abs(known[1])) > _LARGEST[half]:
             return None
-        args = [_narrow(arg) for arg in node.args]
+        args = [_narrow(arg, half) for arg in node.args]
         if all(arg is not None for arg in args):
             number, other = node.args
             if node.name == "sub" and isinstance(other, Const) and 0 <= other.value <= _BYTE:
@@ -305,7 +343,7 @@ def _whole(node: Node) -> tuple[float, float] | None:
         return (node.value, node.value) if node.value == int(node.value) else None
     if isinstance(node, Cast) and not node.bitcast:
         given = node.args[0]
-        return bounds(given) if _is_whole(given.dtype) else _whole(given)
+        return bounds(given) if is_whole(given.dtype) else _whole(given)
     if isinstance(node, Op) and node.name in _EXACT:
         a, b = _whole(node.args[0]), _whole(node.args[1])
         if a is None or b is None:
@@ -319,4 +357,17 @@ def _whole(node: Node) -> tuple[float, float] | None:
     return None
 
 
-__all__ = ["HELPED", "INTERLEAVE", "Unpacked", "group_of", "narrowed", "reads_bytes", "unpack"]
+__all__ = [
+    "FUSED",
+    "HELPED",
+    "INTERLEAVE",
+    "NUMBERS",
+    "Unpacked",
+    "group_of",
+    "is_whole",
+    "narrowed",
+    "pruned",
+    "reads_bytes",
+    "settled",
+    "unpack",
+]

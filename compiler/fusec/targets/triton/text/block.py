@@ -26,8 +26,9 @@ from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan,
 from fusec.ir.ops import is_check
 from fusec.report import SourceLine
 from fusec.targets.triton.plan.tiling import LIMIT, Dim, index_guards, payloads
-from fusec.targets.triton.rewrite.packed_operands import HELPED, INTERLEAVE
+from fusec.targets.triton.rewrite.packed_operands import FUSED, HELPED, INTERLEAVE
 from fusec.targets.triton.rewrite.score_patterns import TANH
+from fusec.targets.triton.rewrite.word_operands import OF_WORDS, READ
 from fusec.targets.triton.text import expressions as ex
 from fusec.targets.triton.text.expressions import ATOM, Text
 from fusec.targets.triton.text.kernel_writer import Kernel
@@ -222,6 +223,10 @@ class Block:
             return ex.call(self.kernel.needs.helper(node.name), *args)
         if node.name == INTERLEAVE:
             return self._interleave(node, args)
+        if node.name in OF_WORDS:
+            return self._of_words(node, args)
+        if node.name == FUSED:
+            return ex.call("tl.fma", *[ex.typed(arg, node.dtype) for arg in args])
         if is_softmax_weight(node) and (relaxed or self._only_summed(node)):
             # what is too small for a normal number counts nothing beside the row's 1
             return ex.call("libdevice.fast_expf", args[0])
@@ -239,6 +244,23 @@ class Block:
             return ex.call("tl.interleave", *args)
         turned = [Text(f"{arg.within(ATOM)}.T") for arg in args]  # it joins the last one
         return Text(f"{ex.call('tl.interleave', *turned).source}.T")
+
+    def _words_at(self, node: Load) -> Text:
+        """Return words of a buffer of bytes."""
+        name = f"{self.kernel.parameters[node.buffer]}_ptr"
+        offset = self.kernel.buffers[node.buffer].offset(node.index)
+        masks = [d.mask for d in self.ordered(self.kernel.expr_dims(offset)) if d.mask]
+        given = (name, self.index(offset), " & ".join(masks) or "None", "ALIGNED")
+        return ex.call(self.kernel.needs.helper(READ), *map(Text, given))
+
+    def _of_words(self, node: Op, args: Sequence[Text]) -> Text:
+        """Return the numbers in words; between the words and two constants may stand a half."""
+        words, *halves, less, flip = args
+        helper, bits = OF_WORDS[node.name]
+        beside = Text(hex(bits))
+        if halves:
+            beside = ex.call(self.kernel.needs.helper(helper), *halves)
+        return ex.call(self.kernel.needs.helper(node.name), words, beside, less, flip)
 
     def _divides_rows(self, node: Op) -> bool:
         """Whether float32 elements of a row are divided by one value of the row."""
@@ -311,6 +333,8 @@ class Block:
         return any(d.place >= 0 for d in self.kernel.expr_dims(Expr({monomial: 1})))
 
     def _load(self, node: Load) -> Text:
+        if node.buffer in self.kernel.views:
+            return self._words_at(node)
         line = self.kernel.tile.line_of(node)
         if line in self.kernel.lined and line is not None and not index_guards(node.index):
             self.renamed = {line: line.line}

@@ -101,6 +101,9 @@ def triton_type(dtype: torch.dtype) -> str:
     return TRITON_TYPES[dtype]
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+
+
 def number(value: Number, dtype: torch.dtype) -> Text:
     """Return a constant; a plain literal where Triton gives that the right value and type."""
     if dtype == torch.bool:
@@ -122,7 +125,9 @@ def number(value: Number, dtype: torch.dtype) -> Text:
         return Text(f"tl.full([], {value!r}, tl.float64)") if _rounds(value) else _plain(value)
     if value != 0 and abs(value) < 2.0**-126:
         return _full(repr(value), dtype)
-    return _plain(float(str(np.float32(value))))
+    short = float(str(np.float32(value)))
+    # beyond the largest float32, as its few digits are, Triton takes a literal for a float64
+    return _plain(short if abs(short) <= _LARGEST else float(np.float32(value)))
 
 
 def _rounds(value: float) -> bool:

@@ -393,6 +393,113 @@ def float_of_signed_byte(x, less: tl.constexpr):
     shifted = (x.to(tl.uint8, bitcast=True) ^ 0x80).to(tl.int32)
     return (shifted | 0x4B000000).to(tl.float32, bitcast=True) - (8388736.0 + less)
 ''',
+    "words_at": '''
+@triton.jit
+def words_at(x_ptr, place, inside, aligned: tl.constexpr):
+    """Return words of four bytes, the lowest first."""
+    if aligned:
+        return tl.load(x_ptr.to(tl.pointer_type(tl.int32), bitcast=True) + place, inside)
+    word = tl.load(x_ptr + place * 4, inside).to(tl.uint8, bitcast=True).to(tl.int32)
+    for i in tl.static_range(1, 4):
+        byte = tl.load(x_ptr + place * 4 + i, inside).to(tl.uint8, bitcast=True)
+        word |= byte.to(tl.int32) << (8 * i)
+    return word
+''',
+    "unknown_zero": '''
+@triton.jit
+def unknown_zero(x):
+    """Return zeros that the compiler takes for numbers: two neighbors' product is even.
+
+    What they are added to stays in a register, and an instruction takes two bit masks at once.
+    """
+    bits = x.to(tl.int16, bitcast=True).to(tl.int32)
+    return tl.reshape(bits * (bits + 1) & 1, (x.shape[1], 1, 1))
+''',
+    "beside_1024": '''
+@triton.jit
+def beside_1024(x):
+    """Return the bits of two halves of 1024, for a column each."""
+    return unknown_zero(x) | 0x64006400
+''',
+    "beside_128": '''
+@triton.jit
+def beside_128(x):
+    """Return the bits of two bfloat16 of 128, for a column each."""
+    return unknown_zero(x) | 0x43004300
+''',
+    "two_of": '''
+@triton.jit
+def two_of(word, dtype: tl.constexpr, swapped: tl.constexpr):
+    """Return the lower and the upper half of words, as numbers beside each other."""
+    low = word.to(tl.int16).to(dtype, bitcast=True)
+    high = (word >> 16).to(tl.int16).to(dtype, bitcast=True)
+    return tl.join(high, low) if swapped else tl.join(low, high)
+''',
+    "words_of_threads": '''
+@triton.jit
+def words_of_threads(words):
+    """Return words as tensor cores take them: of a column, neighbors stay with a thread of four."""
+    words = words.T
+    words = tl.reshape(words, (words.shape[0], 4, words.shape[1] // 4))
+    return tl.permute(words, (0, 2, 1))
+''',
+    "halves_of_nibbles": '''
+@triton.jit
+def halves_of_nibbles(words, beside, less: tl.constexpr, flip: tl.constexpr):
+    """Return the eight numbers of each word less a number, down a column in the words' order.
+
+    Two at a time, sixteen bits apart, come beside 1024; in higher bits they count sixteenfold.
+    """
+    words = words_of_threads(words)
+    swapped: tl.constexpr = flip & 4 != 0
+    a = two_of((words & 0x000F000F) | beside, tl.float16, swapped) - (1024.0 + less)
+    b = two_of((words & 0x00F000F0) | beside, tl.float16, swapped) * 0.0625 - (64.0 + less)
+    words = words >> 8
+    c = two_of((words & 0x000F000F) | beside, tl.float16, swapped) - (1024.0 + less)
+    d = two_of((words & 0x00F000F0) | beside, tl.float16, swapped) * 0.0625 - (64.0 + less)
+    return columns_of(a, b, c, d, flip)
+''',
+    "bfloats_of_nibbles": '''
+@triton.jit
+def bfloats_of_nibbles(words, beside, less: tl.constexpr, flip: tl.constexpr):
+    """Return the same as bfloat16, beside 128."""
+    words = words_of_threads(words)
+    swapped: tl.constexpr = flip & 4 != 0
+    a = two_of((words & 0x000F000F) | beside, tl.bfloat16, swapped)
+    b = two_of(((words >> 4) & 0x000F000F) | beside, tl.bfloat16, swapped)
+    c = two_of(((words >> 8) & 0x000F000F) | beside, tl.bfloat16, swapped)
+    d = two_of(((words >> 12) & 0x000F000F) | beside, tl.bfloat16, swapped)
+    # which the interpreter has no constants of
+    return columns_of(a, b, c, d, flip) - tl.full([], 128.0 + less, tl.float32).to(tl.bfloat16)
+''',
+    "columns_of": '''
+@triton.jit
+def columns_of(a, b, c, d, flip: tl.constexpr):
+    """Return pairs of numbers down their columns; a bit of ``flip`` exchanges neighbors."""
+    first = tl.join(b, a) if flip & 1 else tl.join(a, b)
+    second = tl.join(d, c) if flip & 1 else tl.join(c, d)
+    both = tl.join(second, first) if flip & 2 else tl.join(first, second)
+    both = tl.permute(both, (0, 1, 5, 4, 2, 3))
+    return tl.reshape(both, (a.shape[0], 32 * a.shape[1])).T
+''',
+    "halves_of_bytes": '''
+@triton.jit
+def halves_of_bytes(words, beside, less: tl.constexpr, flip: tl.constexpr):
+    """Return the four bytes of each word less a number, down a column in the words' order."""
+    words = words_of_threads(words)
+    swapped: tl.constexpr = flip & 2 != 0
+    a = two_of((words & 0x00FF00FF) | beside, tl.float16, swapped)
+    b = two_of(((words >> 8) & 0x00FF00FF) | beside, tl.float16, swapped)
+    both = tl.join(b, a) if flip & 1 else tl.join(a, b)
+    both = tl.reshape(tl.permute(both, (0, 1, 4, 2, 3)), (a.shape[0], 16 * a.shape[1]))
+    return (both - (1024.0 + less)).T
+''',
+    "halves_of_signed_bytes": '''
+@triton.jit
+def halves_of_signed_bytes(words, beside, less: tl.constexpr, flip: tl.constexpr):
+    """Return the same of signed bytes: plus 128 they are not, and it is taken away as well."""
+    return halves_of_bytes(words ^ -0x7F7F7F80, beside, 128.0 + less, flip)
+''',
     "digamma": '''
 @triton.jit
 def digamma(x):
@@ -426,4 +533,10 @@ USES = {
     "online_sum_columns": ("maximum",),
     "online_sum_grouped": ("maximum",),
     "log_add_exp": ("maximum", "minimum"),
+    "beside_1024": ("unknown_zero",),
+    "beside_128": ("unknown_zero",),
+    "halves_of_nibbles": ("words_of_threads", "two_of", "columns_of"),
+    "bfloats_of_nibbles": ("words_of_threads", "two_of", "columns_of"),
+    "halves_of_bytes": ("words_of_threads", "two_of"),
+    "halves_of_signed_bytes": ("words_of_threads", "two_of", "halves_of_bytes"),
 }

@@ -45,6 +45,7 @@ class Kernel:
         step: Rows, or elements of a row, that a loop takes at a time, as generated.
         access: Elements of a 16-byte access, where running values are shared by ``GROUP`` rows.
         odd: How a loop reads rows that begin anywhere; None where there are none.
+        views: Buffers of bytes as buffers of words.
     """
 
     tile: Tile
@@ -68,6 +69,7 @@ class Kernel:
     step: int = 0
     access: int = 0
     odd: OddLoop | None = None
+    views: frozenset[str] = frozenset()
 
     @functools.cached_property
     def reach(self) -> list[Expr]:

@@ -91,7 +91,7 @@ def artifacts(
             raise FusecError(f"there is no {kind} for {gpu}", f"there is {', '.join(there)}")
     namespace, path = load(text)
     found: dict[str, list[str]] = {kind: [] for kind in wanted}
-    with compiling(), _triton_cache():
+    with compiling(), triton_cache():
         starts = launched(namespace, path, signature, entry)
         for start in starts:
             compiled = compile_start(start, target, namespace, path)
@@ -135,7 +135,7 @@ def sass(cubin: bytes) -> str:
 
 
 @contextlib.contextmanager
-def _triton_cache() -> Iterator[None]:
+def triton_cache() -> Iterator[None]:
     """Let Triton keep what it compiles beside what fusec keeps, if nobody said otherwise."""
     if "TRITON_CACHE_DIR" in os.environ or "FUSEC_CACHE_DIR" not in os.environ:
         yield

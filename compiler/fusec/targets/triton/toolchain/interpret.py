@@ -308,11 +308,14 @@ def _patch_products(builder: Any, numbers: _Bfloat16) -> None:
         return product(self, left, right, *rest)
 
     def fma(self: Any, x: Any, y: Any, z: Any) -> Any:
-        if z.dtype.scalar != tl.float32:
+        if numbers.is_kind_of(z):
+            a, b, c = (numbers.widen(value).astype(np.float64) for value in (x, y, z))
+            return numbers.narrow(a * b + c)
+        if z.dtype.scalar not in (tl.float16, tl.float32):
             return multiply_add(self, x, y, z)
         # the product of two float32 is exact in float64
         wide = x.data.astype(np.float64) * y.data + z.data
-        return handle(wide.astype(np.float32), z.dtype.scalar)
+        return handle(wide.astype(z.data.dtype), z.dtype.scalar)
 
     builder.create_dot = dot
     builder.create_fma = fma

@@ -189,7 +189,7 @@ def only_launches(entry: Callable[..., object]) -> bool:
 
     Its text decides: assignments, conditions, assertions and ``kernel[grid](...)`` over its
     arguments, numbers of the file, ``min``, ``max``, ``triton.cdiv``, ``triton.next_power_of_2``
-    and ``torch.empty``.
+    and ``torch.empty``; and whether a tensor begins at 16 bytes, which plans are told apart by.
     """
     if not isinstance(entry, types.FunctionType) or entry.__closure__:
         return False
@@ -260,6 +260,8 @@ class _Text:
             return node.value.id in self.known and node.attr in ("device", "dtype")
         if isinstance(node, ast.Call):
             return self.function(node.func) and self.arguments(node)
+        if isinstance(node, ast.Compare) and self.alignment(node):
+            return True
         if isinstance(node, (ast.Tuple, ast.List)):
             return all(self.value(each) for each in node.elts)
         if isinstance(node, (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp)):
@@ -268,6 +270,25 @@ class _Text:
                 for each in ast.iter_child_nodes(node)
                 if isinstance(each, ast.expr)
             )
+        return False
+
+    def alignment(self, node: ast.Compare) -> bool:
+        """Whether this is ``argument.data_ptr() % 16 == 0``."""
+        match node:
+            case ast.Compare(
+                left=ast.BinOp(
+                    left=ast.Call(
+                        func=ast.Attribute(value=ast.Name(id=name), attr="data_ptr"),
+                        args=[],
+                        keywords=[],
+                    ),
+                    op=ast.Mod(),
+                    right=ast.Constant(value=16),
+                ),
+                ops=[ast.Eq()],
+                comparators=[ast.Constant(value=0)],
+            ):
+                return name in self.known
         return False
 
     def function(self, node: ast.expr) -> bool:

@@ -25,6 +25,7 @@ import torch
 
 from fusec.devices import is_gpu
 from fusec.kernel import Signature
+from fusec.systems import this_system
 from fusec.targets.triton.toolchain import worker as triton_worker
 from fusec.targets.triton.toolchain.load import is_kept, load
 from fusec.targets.triton.toolchain.starts import record_starts, source_of
@@ -111,7 +112,7 @@ def _start() -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,  # an interrupt in the terminal is not for it
+        **this_system().apart(),  # an interrupt in the terminal is not for it
     )
 
 
@@ -154,8 +155,7 @@ def worker_count() -> int:
     given = os.environ.get(_WORKERS, "")
     if given.isdigit():
         return int(given)
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    return min(_MOST, processors - 1)
+    return min(_MOST, this_system().processors() - 1)
 
 
 def prepare(text: str, signature: Signature, entry: str) -> None:

@@ -22,8 +22,8 @@ from fusec.kernel import Kernel, Runnable
 INTERPRETED_ELEMENTS = 1 << 17
 
 SIMULATION_NOTE = (
-    "no GPU here: Triton kernels run in Triton's interpreter, large launches of generated kernels "
-    "by eager operators; times say nothing about a GPU"
+    "no GPU here: small Triton kernels run in Triton's interpreter, and eager stands in for large "
+    "ones; nothing that is timed here says how fast they are on a GPU"
 )
 
 

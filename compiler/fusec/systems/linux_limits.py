@@ -1,56 +1,41 @@
-"""What the checking processes ask of Linux: limits, orphans, and what is left of a candidate."""
+"""What the processes that run candidates ask of Linux: orphans, and how many tasks there may be."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import os
 import resource
 import signal
 import time
-from collections.abc import Collection
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-# What it prints goes to a memory file of this size at most.
-OUTPUT_LIMIT = 1 << 20
+_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 # Beyond what this user runs already, and the candidate's own threads.
 _MORE_TASKS = 64
 # Processes that a candidate has left are killed as long as there are some, but not for ever.
 _PATIENCE = 2.0
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def end_with_parent() -> None:
-    """Have this process killed when its parent goes."""
-    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-
 
 def adopt_orphans() -> None:
     """Let what descendants leave behind become children of this process, not of the system."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, 1)
 
 
-def end_orphans(keep: Collection[int]) -> int:
-    """Kill and reap every child but those to ``keep``, and theirs; return how many there were.
+def end_orphans() -> None:
+    """Kill and reap every child, and theirs.
 
     Whoever forks while it is being killed leaves another orphan, which is found the next time.
     """
-    ended: set[int] = set()
     deadline = time.monotonic() + _PATIENCE
-    while left := [pid for pid in children() if pid not in keep]:
+    while left := children():
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-        ended.update(left)
         if time.monotonic() > deadline:
             break
-    return len(ended)
 
 
 def children() -> list[int]:
@@ -69,26 +54,16 @@ def children() -> list[int]:
     return [int(pid) for pid in found]
 
 
-def restrict(*, seconds: int, memory: int, threads: int) -> None:
-    """Set the limits that hold whatever a candidate does.
+def limit_tasks(threads: int) -> None:
+    """Limit how many processes and threads this one may start.
 
     Args:
-        seconds: Of the processor, of all its threads together.
-        memory: Bytes of address space beyond what this process has.
-        threads: How many it may start.
+        threads: How many it needs.
     """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    with open("/proc/self/statm") as statm:
-        limit = int(statm.read().split()[0]) * mmap.PAGESIZE + memory
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (OUTPUT_LIMIT, OUTPUT_LIMIT))
     tasks = _tasks_of_user() + threads + _MORE_TASKS
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     if hard == resource.RLIM_INFINITY or tasks < hard:
         resource.setrlimit(resource.RLIMIT_NPROC, (tasks, tasks))
-    # An ordinary ^C is the notebook's business.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _tasks_of_user() -> int:
@@ -101,11 +76,4 @@ def _tasks_of_user() -> int:
     return total
 
 
-__all__ = [
-    "OUTPUT_LIMIT",
-    "adopt_orphans",
-    "children",
-    "end_orphans",
-    "end_with_parent",
-    "restrict",
-]
+__all__ = ["adopt_orphans", "children", "end_orphans", "limit_tasks"]

@@ -1,0 +1,97 @@
+"""What bounds a cell: the bytes that eager and the kernels move, the limit, and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fusec.report import Timing
+from fuselab.display import noise, words
+
+NEAR = 0.9  # of a copy's speed: there is next to nothing left
+TINY = 20e-6  # seconds: starting it is what takes the time
+WIDTH = 24  # of a bar in text
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a cell moves through memory, and how fast this machine could do it.
+
+    Attributes:
+        eager: Bytes that eager moves, an operator at a time; -1 where not counted.
+        fused: Bytes that the kernels and ATen's calls move; likewise.
+        least: Bytes of the inputs and outputs, once each.
+        copy: Seconds of a copy that moves ``least``.
+        limit: Seconds that it takes at best: the copy's, or those of its products of matrices.
+        products: Operations of its products of matrices.
+    """
+
+    eager: int
+    fused: int
+    least: int
+    copy: float
+    limit: float
+    products: int
+
+
+def bars(traffic: Traffic, width: int) -> list[tuple[str, int, int]]:
+    """Return what each side moves: its name, its bytes, the length of its bar."""
+    rows = [("eager", traffic.eager), ("fused", traffic.fused)]
+    known = [(name, count) for name, count in rows if count >= 0]
+    longest = max((count for _, count in known), default=0)
+    # Nothing but zeros is no bar.
+    return [
+        (name, count, max(1, round(width * count / longest)) if count and longest else 0)
+        for name, count in known
+    ]
+
+
+def saved(traffic: Traffic) -> str:
+    """Say how much less is moved: ``4.5× less``."""
+    if traffic.eager <= 0 or traffic.fused <= 0:
+        return ""
+    found = traffic.eager / traffic.fused
+    if 0.98 < found < 1.02:
+        return "as much"
+    return f"{noise.ratio(found)}× less" if found > 1 else f"{noise.ratio(1 / found)}× more"
+
+
+def limit_words(traffic: Traffic) -> str:
+    """Say what this machine could do at best."""
+    if traffic.limit > traffic.copy:
+        return (
+            f"limit here {words.duration(traffic.limit)}: its matrix products at the machine's best"
+        )
+    return f"limit here {words.duration(traffic.limit)}: a copy of its {words.size(traffic.least)}"
+
+
+def bound(
+    traffic: Traffic | None, fused: Timing | None, steps: Mapping[str, Timing] | None = None
+) -> str:
+    """Say in one sentence what bounds a cell; empty where nothing was measured.
+
+    Args:
+        traffic: What it moves, and the limit.
+        fused: All of it, as compiled.
+        steps: Each kernel and call of ATen that was timed alone.
+    """
+    if traffic is None or fused is None or fused.median <= 0 or traffic.limit <= 0:
+        return ""
+    share = traffic.limit / fused.median
+    if traffic.limit > traffic.copy:
+        best = "the machine's best" if share >= 1 else f"{share:.2f} of the machine's best"
+        return f"computes matrix products, at {best}"
+    if share >= 1:
+        return "waits for memory: as fast as a copy"
+    if share >= NEAR:
+        return f"waits for memory: {share:.2f} of a copy, which is the limit"
+    parts = sum(step.median for step in (steps or {}).values())
+    if fused.median < TINY or (parts and parts < 0.5 * fused.median):
+        took = words.duration(fused.median)
+        return f"too small to fill the machine: the call itself takes most of {took}"
+    if share >= 0.5:
+        return f"waits for memory: {share:.2f} of a copy"
+    return f"bound by what it computes: a copy of its bytes takes {share:.2f} of its time"
+
+
+__all__ = ["Traffic", "bars", "bound", "limit_words", "saved"]

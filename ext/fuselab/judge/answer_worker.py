@@ -1,0 +1,196 @@
+"""An answer in the process that is thrown away: see ``fusec.verify.child``.
+
+That process is forked from one which has imported torch and computed nothing.  It gets the answer's
+text and inputs between untouchable memory, and nothing else; whatever the answer does to it, what
+counts are the bytes that it leaves in its outputs, which are looked at elsewhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fusec.target_api.base import Placed
+
+FILE = "answer.py"
+CLOCK = "the clock"  # the name of the output that takes the times of calls
+POKES = "the pokes"  # the name of the input that says what changes between them
+REPORT = "the report"  # the name of the output that takes JSON
+_POISON = float("nan")
+_KEPT_CLOCK = time.perf_counter  # before the answer can lay hands on it
+
+
+class WrongShape(Exception):
+    """An answer returns something else than was asked for."""
+
+
+class LeftBehind(Exception):
+    """Something of the answer goes on after it has returned."""
+
+
+class Answer:
+    """A text that has been loaded, as what the guarded runs call.
+
+    Args:
+        request: ``text``, ``entry``, ``way`` (``call``, ``time``, ``count`` or ``values``), and for
+            a kernel ``library``.
+    """
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self.way = request["way"]
+        self.entry = request["entry"]
+        self.names: Sequence[tuple[str, str]] = request["operands"]
+        self.calls: Sequence[Any] = request.get("calls", ())
+        self.library = request["library"]
+        if self.library:
+            self.function: Any = ctypes.CDLL(self.library)[self.entry]
+            self.function.restype = ctypes.c_int
+        else:
+            space: dict[str, Any] = {"__name__": "answer", "__builtins__": __builtins__}
+            before = request.get("provides", "")
+            if before:
+                exec(compile(before, "given.py", "exec"), space)
+            exec(compile(request["text"], FILE, "exec"), space)
+            self.function = space[self.entry]
+
+    def refused(self, error: Exception) -> Mapping[str, Any]:
+        """Return nothing more of an error that loading raised."""
+        return {}
+
+    def __call__(self, arguments: Sequence[Placed], sizes: Sequence[int], threads: int) -> int:
+        """Run once, or as often as it is to be timed; return its status."""
+        torch.set_num_threads(threads)
+        tensors = {
+            name: argument.tensor()
+            for (name, _), argument in zip(self.names, arguments, strict=True)
+        }
+        inputs = [tensors[name] for name, role in self.names if role == "in" and name != POKES]
+        special = (CLOCK, REPORT)
+        outputs = [tensors[n] for n, role in self.names if role == "out" and n not in special]
+        if self.way == "values":
+            _write(tensors[REPORT], self._values())
+            return 0
+        if self.way == "count":
+            _write(tensors[REPORT], self._counted(inputs))
+            return 0
+        if self.way == "time":
+            return self._timed(inputs, outputs, tensors[POKES], tensors[CLOCK], sizes, threads)
+        if self.library:
+            return self._kernel([*inputs, *outputs], sizes, threads)
+        with torch.no_grad():
+            self._into(outputs, self.function(*inputs))
+        return 0
+
+    def _kernel(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int], threads: int) -> int:
+        pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
+        numbers = [ctypes.c_int64(size) for size in (*sizes, threads)]
+        return int(self.function(*pointers, *numbers))
+
+    def _into(self, outputs: Sequence[torch.Tensor], returned: Any) -> None:
+        found = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        if len(found) != len(outputs):
+            raise WrongShape(f"it returns {len(found)} values, not {len(outputs)}")
+        for wanted, value in zip(outputs, found, strict=True):
+            if type(value) is not torch.Tensor:
+                raise WrongShape(f"it returns a {type(value).__name__}, not a tensor")
+            shape, dtype = tuple(wanted.shape), str(wanted.dtype).removeprefix("torch.")
+            if value.shape != wanted.shape:
+                raise WrongShape(f"it returns shape {tuple(value.shape)}, not {shape}")
+            if value.dtype != wanted.dtype:
+                mine = str(value.dtype).removeprefix("torch.")
+                raise WrongShape(f"it returns {mine}, not {dtype}")
+            wanted.copy_(value)
+        if threading.active_count() > 1:
+            raise LeftBehind("a thread of it goes on after it has returned")
+
+    def _timed(
+        self,
+        given: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        pokes: torch.Tensor,
+        clock: torch.Tensor,
+        sizes: Sequence[int],
+        threads: int,
+    ) -> int:
+        """Call it again and again on inputs that change by an element each time."""
+        inputs = [tensor.clone() for tensor in given]
+        mine = [torch.empty_like(tensor) for tensor in outputs]
+        returned: Any = None
+        now = _KEPT_CLOCK
+        with torch.no_grad():
+            for number, (which, place, value) in enumerate(pokes.tolist()):
+                inputs[int(which)].view(-1)[int(place)] = value
+                for tensor in mine if self.library else ():
+                    _spoil(tensor)
+                began = now()
+                if self.library:
+                    status = self._kernel([*inputs, *mine], sizes, threads)
+                else:
+                    returned, status = self.function(*inputs), 0
+                clock[number] = now() - began
+                if status:
+                    return status
+            self._into(outputs, mine if self.library else returned)
+        return 0
+
+    def _counted(self, inputs: Sequence[torch.Tensor]) -> Any:
+        import fusec
+
+        function = self.function
+        said = fusec.predict(function, *(tensor.clone() for tensor in inputs))
+        return {
+            "totals": said.data()["totals"],
+            "kernels": [" + ".join(each.operators)[:80] for each in said.kernels][:8],
+            "calls": [each.name for each in said.externs][:8],
+            "breaks": [each.reason[:200] for each in said.breaks][:8],
+        }
+
+    def _values(self) -> Any:
+        found = []
+        for call in self.calls:
+            value = self.function(*call) if callable(self.function) else self.function
+            found.append(_plain(value))
+        return found
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold; tuples and sets become lists."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted((_plain(each) for each in value), key=str)
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise WrongShape(f"it returns a {type(value).__name__}, which is no number, text or list")
+
+
+def _spoil(tensor: torch.Tensor) -> None:
+    """Make some elements what no answer leaves there."""
+    if tensor.is_floating_point() and tensor.numel():
+        flat = tensor.view(-1)
+        flat[:: max(1, flat.numel() // 7)] = _POISON
+        flat[-1] = _POISON
+
+
+def _write(area: torch.Tensor, value: Any) -> None:
+    data = json.dumps(value).encode()
+    if len(data) >= area.numel():
+        raise WrongShape("it returns more than fits into an answer")
+    area.zero_()
+    area[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def prepare(request: Mapping[str, Any]) -> Callable[..., int]:
+    """Load the answer that a request holds."""
+    return Answer(request)
+
+
+__all__ = ["CLOCK", "FILE", "POKES", "REPORT", "Answer", "LeftBehind", "WrongShape", "prepare"]

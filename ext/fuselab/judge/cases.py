@@ -1,0 +1,88 @@
+"""The inputs that an answer is tried on: other sizes, fresh values, adversarial ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from fusec.verify.compare import compare_outputs
+from fusec.verify.compare import describe as describe_error
+from fusec.verify.inputs import Kind, fresh_inputs, secret_seed
+from fusec.verify.layout import Case
+from fuselab.judge.task import TensorTask
+
+_WORDS: dict[Kind, str] = {
+    "similar": "on other values",
+    "adversarial": "on zeros of both signs, denormals and large values",
+    "nonfinite": "on NaN and infinities",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Inputs, and what eager makes of them.
+
+    Attributes:
+        inputs: The inputs.
+        eager: The reference's results.
+        exact: The reference's results in float64; None where it has none.
+        label: What is special about the inputs, for messages.
+        size: The size that they were made for.
+    """
+
+    inputs: tuple[torch.Tensor, ...]
+    eager: tuple[torch.Tensor, ...]
+    exact: tuple[torch.Tensor, ...] | None
+    label: str
+    size: int
+
+    @property
+    def case(self) -> Case:
+        """The case, as the process that runs it needs it: outputs are shapes only."""
+        outputs = tuple(torch.empty_like(each).contiguous() for each in self.eager)
+        return Case((*self.inputs, *outputs), (), self.label)
+
+    def wrong(self, outputs: tuple[torch.Tensor, ...]) -> str:
+        """Return in words what differs; empty if nothing does."""
+        names = ["the result"] if len(outputs) == 1 else [f"result {n}" for n in range(9)]
+        found = compare_outputs(names[: len(outputs)], outputs, self.eager, self.exact)
+        bad = next((each for each in found if not each.ok), None)
+        if bad is None:
+            return ""
+        position = [each.name for each in found].index(bad.name)
+        return describe_error(bad, self.eager[position].dtype).replace("`", "")
+
+
+def asked(task: TensorTask, inputs: tuple[torch.Tensor, ...], label: str, size: int) -> Asked:
+    """Ask the reference."""
+    eager = tuple(each.contiguous() for each in task.results(*inputs))
+    try:
+        wide = [t.double() if t.is_floating_point() else t for t in inputs]
+        exact = tuple(task.results(*wide))
+    except (RuntimeError, TypeError):
+        exact = None
+    return Asked(inputs, eager, exact, label, size)
+
+
+def made(task: TensorTask, size: int) -> tuple[torch.Tensor, ...]:
+    """Return inputs of a size, from a seed that nobody can foresee."""
+    generator = torch.Generator().manual_seed(secret_seed())
+    return tuple(each.contiguous() for each in task.inputs(generator, size))
+
+
+def all_asked(task: TensorTask) -> Iterator[Asked]:
+    """Yield everything that an answer is tried on, the largest last."""
+    for size in task.sizes:
+        first = made(task, size)
+        yield asked(task, first, f"at size {size}", size)
+        kinds = task.kinds if size == max(task.sizes) else task.kinds[:1]
+        for kind in kinds:
+            label = f"{_WORDS[kind]}, at size {size}"
+            yield asked(task, tuple(fresh_inputs(first, kind=kind)), label, size)
+    size = task.timed_size
+    yield asked(task, made(task, size), f"at size {size}, the one that is timed", size)
+
+
+__all__ = ["Asked", "all_asked", "asked", "made"]

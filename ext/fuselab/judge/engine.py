@@ -1,0 +1,245 @@
+"""``judge(task, text)``: rules, then the answer on inputs, then counts, then times."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fusec.errors import CompileError, FusecError
+from fusec.target_api.base import LibraryTarget
+from fusec.target_api.registry import find_target
+from fusec.verify.layout import Case
+from fuselab.judge import cases as judge_cases
+from fuselab.judge.answer_worker import REPORT
+from fuselab.judge.cases import Asked
+from fuselab.judge.cpp_rules import broken_cpp_rule
+from fuselab.judge.rules import Refusal, broken_rule
+from fuselab.judge.speed import measure
+from fuselab.judge.task import CppTask, FunctionTask, PythonTask, Task, TensorTask
+from fuselab.judge.trial import Program, named, read_text, run, text_area
+from fuselab.judge.verdict import Finding, Verdict
+
+_TIMEOUT = 4.0
+_REPORT = 1 << 18
+
+
+class _Ended(Exception):  # it carries a verdict out of the steps, no news
+    """Ends judging."""
+
+    def __init__(
+        self, stage: str, reason: str, line: int | None = None, found: Sequence[Finding] = ()
+    ) -> None:
+        self.verdict = Verdict("", False, stage, reason, 0.0, line, tuple(found))
+        super().__init__(reason)
+
+
+def judge(task: Task, text: str, *, timed: bool = True) -> Verdict:
+    """Judge an answer.
+
+    Args:
+        task: What is asked.
+        text: The answer's source.
+        timed: Whether to measure what the task limits in speed; without, that is left out.
+
+    Returns:
+        The first thing that is wrong, in words, or how good the answer is.
+    """
+    began = time.perf_counter()
+    try:
+        if isinstance(task, PythonTask):
+            found = _python(task, text)
+        elif isinstance(task, TensorTask):
+            found = _tensors(task, text, timed)
+        else:
+            raise TypeError(f"{type(task).__name__} is no kind of task")
+    except _Ended as ended:
+        found = ended.verdict
+    return replace(found, task=task.name, seconds=time.perf_counter() - began)
+
+
+def _keep(refusal: Refusal | None) -> None:
+    if refusal is not None:
+        raise _Ended("rules", refusal.reason, refusal.line)
+
+
+# -- plain Python ---------------------------------------------------------------------------
+
+
+def _python(task: PythonTask, text: str) -> Verdict:
+    _keep(broken_rule(text, task.entry, torch=False, imports=task.imports))
+    calls = task.calls(random.Random(random.SystemRandom().getrandbits(63)))
+    program = Program(task.entry, text, provides=task.provides)
+    case = Case((text_area(_REPORT),))
+    outcome = run(
+        program,
+        "values",
+        named([], [REPORT]),
+        [case],
+        plan=[(True, 1)],
+        timeout=_TIMEOUT,
+        more={"calls": calls},
+    )
+    if outcome.finding is not None:
+        raise _Ended("runs", outcome.finding.reason, outcome.finding.line)
+    results = read_text(outcome.runs[0][0].outputs[0])
+    wrong = task.check(calls, results)
+    if wrong:
+        raise _Ended("right", wrong)
+    tried = f"right on {len(calls)} calls" if len(calls) > 1 else "right"
+    return Verdict("", True, "passed", f"It is {tried}.", 1.0)
+
+
+# -- tensors --------------------------------------------------------------------------------
+
+
+def _tensors(task: TensorTask, text: str, timed: bool) -> Verdict:
+    program = _program(task, text)
+    findings = [_right(task, program)]
+    if isinstance(task, FunctionTask) and task.limits.counted:
+        findings += _counts(task, program)
+    if timed and task.limits.timed:
+        findings += _speeds(task, program)
+    bad = next((each for each in findings if not each.ok), None)
+    score = sum(each.ok for each in findings) / len(findings)
+    if bad is not None:
+        stage = "counts" if bad.what in {"kernels", "calls", "breaks", "bytes"} else "speed"
+        reason = f"it is right, but {bad.what}: {bad.found}, where {bad.wanted} is asked for"
+        return Verdict("", False, stage, reason, score, None, tuple(findings))
+    return Verdict("", True, "passed", "", 1.0, None, tuple(findings))
+
+
+def _program(task: TensorTask, text: str) -> Program:
+    if isinstance(task, FunctionTask):
+        _keep(broken_rule(text, task.entry, torch=True, forbids=task.forbids))
+        return Program(task.entry, text)
+    assert isinstance(task, CppTask)
+    _keep(broken_cpp_rule(text, task.entry, task.declaration))
+    return build_cpp(task, text)
+
+
+def build_cpp(task: CppTask, text: str) -> Program:
+    """Build a kernel.
+
+    Raises:
+        _Ended: It does not compile.
+    """
+    target = find_target(task.target)
+    assert isinstance(target, LibraryTarget)
+    try:
+        library = target.compile(text, edited=True)
+    except CompileError as error:
+        first = next((d for d in error.diagnostics if d.severity == "error"), None)
+        line = first.line if first else None
+        said = first.message if first else error.message
+        raise _Ended("compile", f"it does not compile: {said}", line) from None
+    except FusecError as error:
+        raise _Ended("compile", str(error)) from None
+    return Program(task.entry, library=str(library))
+
+
+def _threads() -> int:
+    return max(2, torch.get_num_threads())
+
+
+def _right(task: TensorTask, program: Program) -> Finding:
+    """Run it on everything; the first wrong result ends it."""
+    everything: list[Asked] = list(judge_cases.all_asked(task))
+    cases = []
+    for each in everything:
+        numbers = task.numbers(*each.inputs) if isinstance(task, CppTask) else ()
+        cases.append(replace(each.case, sizes=numbers))
+    count = len(everything[0].inputs)
+    operands = named(*_operand_names(task, count, len(everything[0].eager)))
+    many = _threads()
+    plan = [(True, many), (False, 1), (True, many)]
+    outcome = run(program, "call", operands, cases, plan=plan, timeout=_TIMEOUT)
+    for each, runs, between in zip(everything, outcome.runs, outcome.between, strict=False):
+        if between is not None:
+            raise _Ended("right", f"{_as_answer(between.reason)} {each.label}", between.line)
+        for one in runs:
+            wrong = each.wrong(one.outputs)
+            if wrong:
+                raise _Ended("right", f"{wrong} {each.label}")
+    if outcome.finding is not None:
+        found = outcome.finding
+        label = everything[min(len(outcome.runs), len(everything) - 1)].label
+        stage = found.stage if found.stage in {"runs", "compile"} else "right"
+        raise _Ended(stage, f"{_as_answer(found.reason)} {label}", found.line)
+    tried = f"as eager and float64 on {len(cases)} sets of inputs, {len(plan)} runs each"
+    return Finding("results", tried, "the same as eager", True)
+
+
+def _as_answer(reason: str) -> str:
+    """Return what the guarded run found as a sentence."""
+    begins = ("it ", "`", "two runs", "argument")
+    return reason if reason.startswith(begins) else f"it {reason}"
+
+
+def _operand_names(task: TensorTask, inputs: int, outputs: int) -> tuple[list[str], list[str]]:
+    if isinstance(task, CppTask):
+        return list(task.arguments[:inputs]), list(task.arguments[inputs:])
+    return (
+        [f"argument {n}" for n in range(inputs)],
+        ["the result"] if outputs == 1 else [f"result {n}" for n in range(outputs)],
+    )
+
+
+def _counts(task: FunctionTask, program: Program) -> list[Finding]:
+    inputs = judge_cases.made(task, task.timed_size)
+    case = Case((*inputs, text_area(_REPORT)))
+    operands = named([f"argument {n}" for n in range(len(inputs))], [REPORT])
+    outcome = run(program, "count", operands, [case], plan=[(True, 1)], timeout=2 * _TIMEOUT)
+    if outcome.finding is not None:
+        reason = f"the compiler cannot follow it: {outcome.finding.reason}"
+        raise _Ended("counts", reason, outcome.finding.line)
+    said: dict[str, Any] = read_text(outcome.runs[0][0].outputs[-1])
+    totals = said["totals"]
+    moved = totals["read_bytes"] + totals["written_bytes"]
+    limits = task.limits
+    rows = (
+        ("breaks", totals["graph_breaks"], limits.breaks, said["breaks"]),
+        ("calls", totals["extern_calls"], limits.calls, said["calls"]),
+        ("kernels", totals["kernels"], limits.kernels, said["kernels"]),
+        ("bytes", moved, limits.bytes, []),
+    )
+    return [
+        Finding(what, _listed(found, names), f"at most {most:,}", found <= most)
+        for what, found, most, names in rows
+        if most is not None
+    ]
+
+
+def _listed(count: int, names: Sequence[str]) -> str:
+    return f"{count:,} ({'; '.join(names[:4])})" if names else f"{count:,}"
+
+
+def _speeds(task: TensorTask, program: Program) -> list[Finding]:
+    baseline = None
+    if task.baseline:
+        baseline = (
+            build_cpp(task, task.baseline)
+            if isinstance(task, CppTask)
+            else Program(task.entry, task.baseline)
+        )
+    found = measure(task, program, baseline, _threads())
+    if found.problem:
+        raise _Ended("speed", found.problem)
+    findings = []
+    if task.limits.share is not None:
+        wanted = task.limits.share
+        shown = f"{found.share:.0%} of a copy of the same bytes ({found.seconds * 1e3:.3g} ms)"
+        findings.append(Finding("speed", shown, f"at least {wanted:.0%}", found.share >= wanted))
+    if task.limits.factor is not None:
+        factor, wanted = found.factor, task.limits.factor
+        assert found.baseline is not None
+        shown = f"{factor:.1f} times the baseline's ({found.seconds * 1e3:.3g} ms a call)"
+        findings.append(Finding("speed", shown, f"at least {wanted:g} times", factor >= wanted))
+    return findings
+
+
+__all__ = ["judge"]

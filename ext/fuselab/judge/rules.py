@@ -1,0 +1,178 @@
+"""What the text of a Python answer may hold: enough to compute, nothing to look around with.
+
+The process that runs an answer holds nothing worth stealing; these rules say early, and in words,
+what would only be tried to get round the question.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MODULES = frozenset(
+    "__future__ collections dataclasses enum functools heapq itertools math operator re typing "
+    "torch string bisect".split()
+)
+TORCH_MODULES = frozenset({"torch", "torch.nn", "torch.nn.functional"})
+
+_WHY = {
+    "time": "the judge measures; an answer needs no clock",
+    "timeit": "the judge measures; an answer needs no clock",
+    "threading": "work must be done when the function returns, and torch has threads of its own",
+    "multiprocessing": "work must be done when the function returns",
+    "concurrent": "work must be done when the function returns",
+    "asyncio": "work must be done when the function returns",
+    "sys": "an answer may not look at the process that runs it",
+    "gc": "an answer may not look at the process that runs it",
+    "inspect": "an answer may not look at its callers",
+    "os": "an answer may not look at the machine",
+    "atexit": "an answer ends when its function returns",
+    "ctypes": "memory is what the arguments are",
+    "fusec": "the compiler is what you take the place of",
+    "fuselab": "the judge is not part of the answer",
+    "numpy": "what is asked for is torch",
+}
+_BUILTINS = {
+    "eval": "write the expression itself",
+    "exec": "write the statements themselves",
+    "compile": "write the statements themselves",
+    "open": "an answer reads no files",
+    "input": "nobody answers",
+    "globals": "name what you mean",
+    "locals": "name what you mean",
+    "vars": "name what you mean",
+    "getattr": "write the attribute itself",
+    "setattr": "functions of others stay as they are",
+    "delattr": "functions of others stay as they are",
+    "breakpoint": "nobody is there to debug",
+    "__import__": "use an import statement",
+    "__builtins__": "name what you mean",
+}
+# Of torch: what is no operator on tensors.
+_TORCH = frozenset(
+    "sys os compile jit hub load save ops library utils multiprocessing distributed classes "
+    "set_num_threads get_num_threads set_default_dtype set_default_device overrides fx export "
+    "from_file set_grad_enabled manual_seed seed package storage UntypedStorage func _dynamo "
+    "set_float32_matmul_precision use_deterministic_algorithms backends autograd testing "
+    "warnings inspect types ctypes builtins importlib threading futures data_ptr "
+    "untyped_storage share_memory_ register_hook set_ f_back f_globals f_locals tb_frame "
+    "gi_frame cr_frame func_globals mro".split()
+)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A rule that a text does not keep."""
+
+    reason: str
+    line: int | None = None
+
+
+class _Looks(ast.NodeVisitor):
+    """Collects refusals."""
+
+    def __init__(self, modules: frozenset[str], forbids: frozenset[str], entry: str) -> None:
+        self.modules, self.forbids, self.entry = modules, forbids, entry
+        self.found: list[Refusal] = []
+        self.imported: set[str] = set()
+
+    def refuse(self, node: ast.AST, reason: str) -> None:
+        self.found.append(Refusal(reason, getattr(node, "lineno", None)))
+
+    def _module(self, node: ast.AST, name: str) -> None:
+        top = name.partition(".")[0]
+        if top == "torch" and name not in TORCH_MODULES and "torch" in self.modules:
+            self.refuse(node, f"`{name}` is no part of torch that an answer needs")
+        elif top not in self.modules:
+            why = _WHY.get(top, f"there are {', '.join(sorted(self.modules - {'__future__'}))}")
+            self.refuse(node, f"an answer may not import `{top}`: {why}")
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self._module(node, alias.name)
+            self.imported.add(alias.asname or alias.name.partition(".")[0])
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        self._module(node, node.module or ".")
+        for alias in node.names:
+            self.imported.add(alias.asname or alias.name)
+            self._name(node, alias.name, attribute=True)
+
+    def _name(self, node: ast.AST, name: str, *, attribute: bool) -> None:
+        if name in self.forbids and (attribute or name != self.entry):
+            self.refuse(node, f"`{name}` is what you are to write yourself")
+        elif name.startswith("__") and name.endswith("__") and name not in _DUNDERS:
+            self.refuse(node, f"`{name}` is Python's own business, and no answer needs it")
+        elif attribute and (name in _TORCH or (name.startswith("_") and name not in _DUNDERS)):
+            self.refuse(node, f"`{name}` is no operator on tensors; compute with tensors alone")
+        elif not attribute and name in _BUILTINS:
+            self.refuse(node, f"`{name}` is not for answers: {_BUILTINS[name]}")
+
+    def visit_Name(self, node: ast.Name) -> None:
+        self._name(node, node.id, attribute=False)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+        if not own:
+            self._name(node, node.attr, attribute=True)
+        if isinstance(node.ctx, (ast.Store, ast.Del)) and _root(node) in self.imported:
+            self.refuse(node, f"`{ast.unparse(node)}` is somebody else's: it stays as it is")
+        self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if node.name.startswith("__") and node.name not in _DUNDERS:
+            self.refuse(node, f"`{node.name}` is Python's own business, and no answer needs it")
+        self.generic_visit(node)
+
+
+_DUNDERS = frozenset("__init__ __len__ __getitem__ __iter__ __repr__ __str__ __name__".split())
+
+
+def _root(node: ast.Attribute) -> str:
+    inner: ast.expr = node
+    while isinstance(inner, (ast.Attribute, ast.Subscript)):
+        inner = inner.value
+    return inner.id if isinstance(inner, ast.Name) else ""
+
+
+def broken_rule(
+    text: str, entry: str, *, torch: bool, forbids: Sequence[str] = (), imports: Sequence[str] = ()
+) -> Refusal | None:
+    """Return the first rule that a text does not keep; None if it keeps them all.
+
+    Args:
+        text: The answer.
+        entry: What it has to define.
+        torch: Whether it may use torch.
+        forbids: Names that may not appear.
+        imports: Modules that may be imported besides the usual ones.
+    """
+    if not text.strip():
+        return Refusal(f"there is no answer yet: define `{entry}`")
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        return Refusal(f"this is no Python: {error}", getattr(error, "lineno", None))
+    modules = (MODULES if torch else MODULES - {"torch"}) | set(imports)
+    looks = _Looks(modules, frozenset(forbids), entry)
+    looks.visit(tree)
+    if looks.found:
+        return min(looks.found, key=lambda each: each.line or 0)
+    if entry not in _defined(tree):
+        return Refusal(f"nothing is called `{entry}`: define it at the top level of the answer")
+    return None
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {each.id for each in targets if isinstance(each, ast.Name)}
+    return found
+
+
+__all__ = ["Refusal", "broken_rule"]

@@ -1,0 +1,148 @@
+"""How fast an answer is: in turns with its baseline, each in a process of its own."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fusec.timing.limits import copy_time
+from fusec.verify.layout import Case
+from fuselab.judge import cases as judge_cases
+from fuselab.judge.answer_worker import CLOCK, POKES
+from fuselab.judge.cases import Asked
+from fuselab.judge.task import TensorTask
+from fuselab.judge.trial import Outcome, Program, named, run
+
+_ROUNDS = 3
+_SECONDS = 0.12  # of calls in a round
+_UNEXPLAINED = 0.35  # seconds a process may take beside what its calls take
+_MOST_CALLS = 400
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured.
+
+    Attributes:
+        seconds: Of a call of the answer: the median of the rounds' quickest quarters.
+        baseline: Of a call of the baseline; None where there is none.
+        share: Of the speed of a copy of the same bytes.
+        problem: Why it does not count; empty if it does.
+    """
+
+    seconds: float
+    baseline: float | None
+    share: float
+    problem: str = ""
+
+    @property
+    def factor(self) -> float:
+        """How many times as fast as the baseline."""
+        return self.baseline / self.seconds if self.baseline and self.seconds else math.inf
+
+
+def measure(task: TensorTask, answer: Program, baseline: Program | None, threads: int) -> Speed:
+    """Time an answer.
+
+    Args:
+        task: What is asked.
+        answer: The answer; its results are looked at once more.
+        baseline: What it is compared with, in turns.
+        threads: With which both run.
+    """
+    inputs = judge_cases.made(task, task.timed_size)
+    moved = sum(t.nbytes for t in inputs) + sum(t.nbytes for t in task.results(*inputs))
+    guess = max(moved / 1e9, 2e-5)
+    calls = max(8, min(_MOST_CALLS, int(_SECONDS / guess)))
+    own: list[float] = []
+    theirs: list[float] = []
+    copies: list[float] = []
+    for _ in range(_ROUNDS):
+        for program, times in ((answer, own), (baseline, theirs)):
+            if program is None:
+                continue
+            pokes = _pokes(inputs, calls)
+            outcome, total, quick = _round(task, program, inputs, pokes, threads)
+            if program is baseline and outcome.finding is not None:
+                raise RuntimeError(f"the baseline: {outcome.finding.reason}")
+            if program is answer:
+                problem = _problem(task, outcome, inputs, pokes, total)
+                if problem:
+                    return Speed(quick or 1.0, None, 0.0, problem)
+            times.append(quick)
+        copies.append(copy_time(moved).low)
+    seconds = statistics.median(own)
+    share = min(copies) / seconds if seconds else math.inf
+    if share > 10:
+        return Speed(seconds, None, share, "it is faster than its inputs can be read")
+    return Speed(seconds, statistics.median(theirs) if theirs else None, share)
+
+
+def _pokes(inputs: Sequence[torch.Tensor], calls: int) -> torch.Tensor:
+    """Return what changes before each call: an input, a place in it, a value."""
+    chosen = random.SystemRandom()
+    floats = [n for n, t in enumerate(inputs) if t.is_floating_point() and t.numel()]
+    rows = []
+    for _ in range(calls):
+        which = chosen.choice(floats) if floats else 0
+        count = inputs[which].numel()
+        place = chosen.randrange(count)
+        value = chosen.uniform(0.5, 2.0) if floats else float(inputs[which].view(-1)[place])
+        rows.append([which, place, value])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def _round(
+    task: TensorTask,
+    program: Program,
+    inputs: tuple[torch.Tensor, ...],
+    pokes: torch.Tensor,
+    threads: int,
+) -> tuple[Outcome, float, float]:
+    outputs = [torch.empty_like(each).contiguous() for each in task.results(*inputs)]
+    clock = torch.zeros(len(pokes), dtype=torch.float64)
+    operands = named(
+        [*(f"input {n}" for n in range(len(inputs))), POKES],
+        [*(f"output {n}" for n in range(len(outputs))), CLOCK],
+    )
+    sizes = task.numbers(*inputs) if hasattr(task, "numbers") else ()
+    case = Case((*inputs, pokes, *outputs, clock), sizes)
+    outcome = run(program, "time", operands, [case], plan=[(True, threads)], timeout=8.0)
+    if not outcome.runs:
+        return outcome, 0.0, 0.0
+    times = outcome.runs[0][0].outputs[-1]
+    ordered = times.sort().values
+    return outcome, float(times.sum()), float(ordered[len(ordered) // 4])
+
+
+def _problem(
+    task: TensorTask,
+    outcome: Outcome,
+    inputs: tuple[torch.Tensor, ...],
+    pokes: torch.Tensor,
+    total: float,
+) -> str:
+    if outcome.finding is not None:
+        return outcome.finding.reason
+    unexplained = outcome.seconds - total
+    if unexplained > _UNEXPLAINED + 0.5 * total + sum(t.nbytes for t in inputs) / 2e8:
+        return (
+            f"its process took {unexplained:.1f} s beyond the calls that it counts: work is done "
+            "elsewhere, or the clock was changed"
+        )
+    changed = [tensor.clone() for tensor in inputs]
+    for which, place, value in pokes.tolist():
+        changed[int(which)].view(-1)[int(place)] = value
+    last: Asked = judge_cases.asked(task, tuple(changed), "", task.timed_size)
+    wrong = last.wrong(outcome.runs[0][0].outputs[:-1])
+    if wrong:
+        return f"after {len(pokes)} calls in a row, each on other values, {wrong}"
+    return ""
+
+
+__all__ = ["Speed", "measure"]

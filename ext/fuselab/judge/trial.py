@@ -1,0 +1,159 @@
+"""Runs an answer in a process that is thrown away, on inputs that it has not seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fusec.ir.index import Expr
+from fusec.kernel import Argument, Role, Signature
+from fusec.verify import words
+from fusec.verify.layout import Case, Layout
+from fusec.verify.process import WorkerError
+from fusec.verify.protocol import Message
+from fusec.verify.sandbox import worker
+from fusec.verify.words import Finding, Run
+from fuselab.judge.answer_worker import FILE
+
+_MODULES = {"count": ["fusec.api", "fuselab.judge.answer_worker"]}
+_GRACE = 3.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """An answer, ready to be run.
+
+    Attributes:
+        entry: Its function.
+        text: Its source; empty for a kernel, which is built.
+        library: The built kernel; empty for Python.
+        provides: What stands before the text.
+    """
+
+    entry: str
+    text: str = ""
+    library: str = ""
+    provides: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of running an answer on some cases.
+
+    Attributes:
+        runs: For each case that came to its end, what each run wrote where it differs.
+        between: For each of those, what its runs say when held against each other.
+        finding: What went wrong with the case after those; None if nothing.
+        seconds: How long the process took, by the clock of the one that it was forked from.
+    """
+
+    runs: tuple[tuple[Run, ...], ...]
+    between: tuple[Finding | None, ...]
+    finding: Finding | None
+    seconds: float
+
+
+def named(inputs: Sequence[str], outputs: Sequence[str]) -> list[tuple[str, Role]]:
+    """Return operands: inputs, then outputs."""
+    found: list[tuple[str, Role]] = [(name, "in") for name in inputs]
+    return found + [(name, "out") for name in outputs]
+
+
+def run(
+    program: Program,
+    way: str,
+    operands: Sequence[tuple[str, Role]],
+    cases: Sequence[Case],
+    *,
+    plan: Sequence[tuple[bool, int]],
+    timeout: float,
+    more: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """Run an answer on cases, until one goes wrong.
+
+    Args:
+        program: The answer.
+        way: ``call``, ``time``, ``count`` or ``values``.
+        operands: Name and role of each of a case's tensors.
+        cases: On what.
+        plan: Of each run, whether arguments lie against their ends, and the threads.
+        timeout: Seconds for all cases together.
+        more: What else the process has to know.
+
+    Raises:
+        WorkerError: The process cannot be started.
+    """
+    arguments = [
+        Argument(name, tensor.dtype, _exprs(tensor.shape), _exprs(tensor.stride()), role)
+        for (name, role), tensor in zip(operands, cases[0].tensors, strict=True)
+    ]
+    signature = Signature(tuple(arguments))
+    layout = Layout(arguments, cases, runs=len(plan))
+    body: Message = {
+        "worker": "fuselab.judge.answer_worker",
+        "entry": program.entry,
+        "text": program.text,
+        "library": program.library,
+        "provides": program.provides,
+        "file": FILE,
+        "way": way,
+        "operands": list(operands),
+        "checks": (),
+        "threads": max(threads for _, threads in plan),
+        "runs": list(plan),
+        "timeout": timeout / len(cases),
+        "device": "cpu",
+        "cases": layout.described,
+        **(more or {}),
+    }
+    with layout.files(json.dumps(body).encode()) as (data_file, result_file, place):
+        request: Message = {
+            "do": "run",
+            "modules": _MODULES.get(way, ["fuselab.judge.answer_worker"]),
+            "timeout": timeout,
+            "body": place,
+        }
+        reply = worker().ask(request, (data_file, result_file), timeout + _GRACE)
+        if "failed" in reply:
+            raise WorkerError(reply["failed"])
+        done = [report["done"] for report in reply["reports"] if "done" in report]
+        runs = [layout.results(result_file, n, each["same"]) for n, each in enumerate(done)]
+    between = [words.compare_runs(signature, found) for found in runs]
+    between = [None if each and each.stage == "passed" else each for each in between]
+    ended = len(done) == len(cases)
+    finding = None if ended else _finding(reply, signature, cases[len(done)])
+    return Outcome(tuple(map(tuple, runs)), tuple(between), finding, reply["seconds"])
+
+
+def _finding(reply: Message, signature: Signature, case: Case) -> Finding:
+    for report in reply["reports"]:
+        result = report.get("result", {})
+        if result.get("problem") == "exception":
+            kind, message = result["type"], result["message"]
+            if kind in {"WrongShape", "LeftBehind"}:
+                return Finding("wrong", message)
+            return Finding("runs", f"it raises {kind}: {message[:300]}", result["line"])
+    found = words.finding(reply, signature, case.shapes)
+    return found or Finding("runs", "it did not come to its end")
+
+
+def _exprs(numbers: Sequence[int]) -> tuple[Expr, ...]:
+    return tuple(Expr.of(int(number)) for number in numbers)
+
+
+def text_area(size: int) -> torch.Tensor:
+    """Return a tensor that takes a text."""
+    return torch.zeros(size, dtype=torch.uint8)
+
+
+def read_text(area: torch.Tensor) -> Any:
+    """Return the JSON value that a process has written."""
+    data = bytes(area.numpy().tobytes()).rstrip(b"\0")
+    return json.loads(data)
+
+
+__all__ = ["Outcome", "Program", "named", "read_text", "run", "text_area"]

@@ -1,0 +1,92 @@
+"""What a judge says of an answer: frozen, in words and as data."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+# In this order; an answer is at the first that it does not pass.
+STAGES = ("rules", "compile", "runs", "right", "counts", "speed", "passed")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was asked of the answer.
+
+    Attributes:
+        what: Such as ``kernels``, ``bytes``, ``share of the copy's speed``.
+        found: What it is, in words.
+        wanted: What it may be, in words.
+        ok: Whether it is.
+    """
+
+    what: str
+    found: str
+    wanted: str
+    ok: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of judging an answer.
+
+    Attributes:
+        task: The task's name.
+        ok: Whether everything that is asked holds.
+        stage: Where it ended: one of ``STAGES``.
+        reason: The first thing that is wrong and what to do about it; how good it is otherwise.
+        score: From 0 to 1: nothing for a wrong answer, part of it for one that is right and
+            does not keep all limits.
+        line: The line of the answer at fault, where there is one.
+        findings: What was looked at, in order.
+        seconds: How long judging took.
+    """
+
+    task: str
+    ok: bool
+    stage: str
+    reason: str
+    score: float = 0.0
+    line: int | None = None
+    findings: tuple[Finding, ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+
+    def data(self) -> dict[str, Any]:
+        """Return it as what JSON can hold."""
+        return asdict(self)
+
+    @property
+    def title(self) -> str:
+        """The verdict in one line."""
+        if self.ok:
+            return f"{self.task}: passed. {self.reason}".strip()
+        where = f" (line {self.line})" if self.line else ""
+        head = "not yet" if self.score else "no"
+        return f"{self.task}: {head}{where}: {self.reason}"
+
+    def __str__(self) -> str:
+        lines = [self.title]
+        for each in self.findings:
+            mark = "+" if each.ok else "-"
+            lines.append(f"  {mark} {each.what}: {each.found} (wanted: {each.wanted})")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        color = "#1a7f37" if self.ok else "#b35900" if self.score else "#b42318"
+        rows = "".join(
+            f"<tr><td>{'&#10003;' if each.ok else '&#10007;'}</td>"
+            f"<td>{html.escape(each.what)}</td><td>{html.escape(each.found)}</td>"
+            f"<td>wanted: {html.escape(each.wanted)}</td></tr>"
+            for each in self.findings
+        )
+        table = f"<table>{rows}</table>" if rows else ""
+        title = html.escape(self.title)
+        style = f"border-left: 4px solid {color}; padding-left: 8px"
+        shown = f'<div style="{style}">{title}{table}</div>'
+        return {"text/plain": str(self), "text/html": shown}
+
+
+__all__ = ["STAGES", "Finding", "Verdict"]

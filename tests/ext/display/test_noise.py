@@ -1,0 +1,168 @@
+"""One rule for noise: noisy timings are made up, and no view contradicts another or itself."""
+
+from __future__ import annotations
+
+import functools
+import html
+import re
+from dataclasses import replace
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusec.report import Timing, Trial, TuningRun, Verdict
+from fuselab.display import noise, words
+from fuselab.display.noise import Pace
+from fuselab.display.outcomes import TuningOutcome, trial_line
+from fuselab.display.pages.timings import time_rows, timings_page
+from fuselab.display.pages.tuning import effect_rows
+from fuselab.display.plots import figures, search
+from fuselab.display.plots.cell import cell_figure
+from fuselab.panel.attempts import attempt
+from fuselab.panel.context import Facts
+from fuselab.panel.tabs.tuning import progress_line, ranking_table
+from fuselab.panel.workbench import head_line
+from fuselab.session.fused_cell import FusedCell
+from fuselab.session.session import CellOptions, Frontend, Session
+from support.cell_fake import FakeCompiler
+
+SAID = re.compile(r"\d[\d.]*× (?:faster|slower)|the same|not told apart")
+
+
+@st.composite
+def timings(draw: st.DrawFn, near: float = 1e-3) -> Timing:
+    """Times whose spread is anything from none to several times the median."""
+    median = near * draw(st.floats(0.8, 1.25) | st.floats(0.1, 10))
+    below, above = draw(st.floats(0, 0.5)), draw(st.floats(0, 2))
+    return Timing(median, median * (1 - below), median * (1 + above), 30, "interleaved")
+
+
+def said(text: str) -> str:
+    """Return what a view says of one pair of times."""
+    found = {match[0].partition(" ")[2] for match in SAID.finditer(text)}
+    assert len(found) <= 1, text
+    return found.pop() if found else ""
+
+
+def in_figure(figure: object) -> str:
+    from matplotlib.text import Text
+
+    return " | ".join(t.get_text() for t in figure.findobj(Text) if t.get_text())  # type: ignore[attr-defined]
+
+
+@given(timings(), timings())
+def test_the_rule(one: Timing, other: Timing) -> None:
+    found = noise.pace(one, other)
+    turned = {Pace.FASTER: Pace.SLOWER, Pace.SLOWER: Pace.FASTER}
+    assert noise.pace(other, one) is turned.get(found, found)
+    assert noise.pace(one, one) is Pace.SAME
+    meet = one.low <= other.high and other.low <= one.high
+    assert (found in turned) <= (not meet)
+    if found is Pace.FASTER:
+        assert one.median < other.median
+
+
+def test_a_comment_does_not_make_a_kernel_slower() -> None:
+    generated = Timing(1.00e-3, 0.95e-3, 1.10e-3, 30, "")
+    commented = Timing(1.04e-3, 0.97e-3, 1.15e-3, 30, "")
+    assert noise.against(commented, generated) == "the same"
+    noisy = replace(commented, median=1.09e-3)
+    assert noise.pace(noisy, generated) is Pace.UNSURE
+    verdict = Verdict(True, "passed", "same", timing=noisy, generated=generated)
+    assert "slower" not in words.time_line(verdict)
+
+
+@settings(max_examples=25, deadline=None)
+@given(timings(), timings(), timings(), timings())
+def test_views_of_a_cell_agree(eager: Timing, fused: Timing, alone: Timing, edit: Timing) -> None:
+    cell = _cell()
+    cell.eager, cell.fused = eager, fused
+    (kernel,) = cell.kernels.values()
+    cell.kernel_times = {kernel.name: alone}
+    verdict = Verdict(True, "passed", "same", timing=edit, generated=alone)
+    kernel.last_verdict = verdict
+    facts = Facts(cell.kernels, eager, fused, {}, cell.kernel_times, None)
+    wanted = said(noise.against(fused, eager))
+    summary = cell.summary()
+    views = [
+        "; ".join(summary.facts),
+        re.sub("<[^>]+>", "", html.unescape(head_line(cell.name, facts))),
+        in_figure(figures.speed_figure(eager, fused)),
+        in_figure(cell_figure(eager, fused)),
+        timings_page(cell).text.splitlines()[0],
+        next(row[2] for row in time_rows(facts) if row[0] == "fused, whole cell"),
+    ]
+    for view in views:
+        assert said(view) == wanted, view
+    wanted = said(noise.against(edit, alone))
+    views = [
+        attempt([], kernel.source, verdict, kernel.generated.text)[0].line,
+        words.time_line(verdict).partition("checked in")[0],
+        next(row[2] for row in time_rows(facts) if "text checked" in row[0]),
+        in_figure(figures.edit_figure([("generated", alone), ("edited", edit)])),
+    ]
+    for view in views:
+        assert said(view) == wanted, view
+    # A part that took longer than its whole is spoken of, and so is a noisy machine: once.
+    for view in (cell.text(), cell.html(), timings_page(cell).text):
+        flat = " ".join(view.split())
+        longer = alone.median > fused.median
+        assert flat.count("alone took longer than the cell") == longer
+        loud = max(map(noise.spread, (eager, fused, alone))) >= noise.BUSY
+        assert flat.count("his machine is busy") == loud
+
+
+@st.composite
+def searches(draw: st.DrawFn) -> TuningRun:
+    times = draw(st.lists(st.none() | timings(), min_size=2, max_size=6))
+    trials = tuple(
+        Trial((("ROWS", 1 << n), ("UNROLL", n % 2 + 1)), t, "" if t else "does not build")
+        for n, t in enumerate(times)
+    )
+    ran = [n for n, t in enumerate(times) if t is not None]
+    best = draw(st.sampled_from(ran)) if ran else None
+    stopped = draw(st.sampled_from(["", "budget", "finished"]))
+    total = draw(st.integers(1, 9))  # a search may try more than it meant to
+    return TuningRun("k", trials, best, total, None, stopped, 1.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(searches())
+def test_views_of_a_search_agree(run: TuningRun) -> None:
+    count = noise.progress(run)
+    done, _, of = count.partition(" of ")
+    assert int(done) <= int(of)
+    outcome = TuningOutcome("k", run)
+    figure = search.tuning_figure(run)
+    drawn = in_figure(figure)
+    for view in (outcome.note(), progress_line(run), drawn, trial_line(run)):
+        assert count in view, view
+    if run.best is None:
+        return
+    config = str(run.trials[run.best])
+    marked = [row["config"] for row in outcome.rows() if "in use" in row["remark"]]
+    assert marked == [config]
+    table = html.unescape(ranking_table(run))
+    word = "in use" if run.stopped else "best so far"
+    assert re.findall(r"<td>([^<(]+) \(" + word, table) == [config]
+    assert f"{word}: {config}" in drawn
+    assert f"{word} {config}" in progress_line(run)
+    # Nothing is called best that is slower than what it started from.
+    first, own = run.trials[0].timing, run.trials[run.best].timing
+    assert own is not None
+    if first is not None and noise.pace(own, first) is not Pace.FASTER:
+        assert "faster than before" not in outcome.note()
+    for text in (outcome.note(), table if run.stopped else "", drawn if run.stopped else ""):
+        assert not re.search(r"\bbest\b(?! so far)", text), text
+    used = dict(run.trials[run.best].values)
+    for name, text, _ in effect_rows(run):
+        assert re.findall(r"(\d+): [\d.]+ \S+ ◂", text) == [str(used[name])]
+
+
+@functools.cache
+def _cell() -> FusedCell:
+    session = Session({"x": torch.ones(4)}, compiler=FakeCompiler())
+    cell, program = session.prepare("y = x * 2\n", CellOptions(), Frontend())
+    session.run(cell, program)
+    return cell

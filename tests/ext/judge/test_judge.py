@@ -1,0 +1,106 @@
+"""The judge: right answers pass, cheats and mistakes are refused with what is wrong first."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from fuselab.judge import judge
+from fuselab.judge.__main__ import main
+from support import cheats
+
+
+def test_a_solution_passes_and_is_data() -> None:
+    verdict = judge(cheats.SOFTMAX, cheats.SOLUTION)
+    assert verdict.ok, verdict
+    assert verdict.score == 1.0
+    looked_at = ["results", "breaks", "calls", "kernels", "bytes"]
+    assert [each.what for each in verdict.findings] == looked_at
+    assert json.loads(json.dumps(verdict.data()))["task"] == "softmax"
+    assert "passed" in verdict._repr_mimebundle_()["text/html"]
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("name", cheats.FUNCTIONS)
+def test_cheats_of_functions(name: str) -> None:
+    text, said = cheats.FUNCTIONS[name]
+    verdict = judge(cheats.SOFTMAX, text)
+    assert not verdict.ok
+    assert said in verdict.reason, verdict
+    assert verdict.score < 1
+
+
+def test_a_kernel_passes() -> None:
+    verdict = judge(cheats.SCALED, cheats.cpp(cheats.LOOP))
+    assert verdict.ok, verdict
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", cheats.KERNELS)
+def test_cheats_of_kernels(name: str) -> None:
+    text, said = cheats.KERNELS[name]
+    verdict = judge(cheats.SCALED, text)
+    assert not verdict.ok, verdict
+    assert said in verdict.reason, verdict
+
+
+@pytest.mark.parametrize("name", cheats.VALUES)
+def test_plain_python(name: str) -> None:
+    text, said = cheats.VALUES[name]
+    verdict = judge(cheats.COUNT, text)
+    assert not verdict.ok
+    assert said in verdict.reason, verdict
+    right = "def count(shape):\n    a, b, c = shape\n    return 4 * a * b * c\n"
+    assert judge(cheats.COUNT, right).ok
+
+
+def test_a_part_counts_for_something() -> None:
+    """Right, but with a graph break: part of the score, and what is to be done."""
+    text, _ = cheats.FUNCTIONS["a graph break"]
+    verdict = judge(cheats.SOFTMAX, text)
+    assert verdict.stage == "counts"
+    assert 0 < verdict.score < 1
+    assert str(verdict).startswith("softmax: not yet: it is right, but")
+
+
+@pytest.mark.timing
+def test_a_verdict_takes_three_seconds() -> None:
+    judge(cheats.SCALED, cheats.cpp(cheats.LOOP))  # the process that forks is there from now on
+    judge(cheats.SOFTMAX, cheats.SOLUTION)
+    for task, text in (
+        (cheats.SCALED, cheats.cpp(cheats.LOOP + "  // again")),
+        (cheats.SOFTMAX, cheats.SOLUTION),
+    ):
+        began = time.perf_counter()
+        assert judge(task, text).ok
+        assert time.perf_counter() - began < 3.0
+
+
+TASK_FILE = """
+import random
+from fuselab.judge import PythonTask
+
+tasks = [
+    PythonTask(
+        "double", "double it", "double",
+        calls=lambda rng: [[rng.randrange(100)] for _ in range(3)],
+        check=lambda calls, results: "" if [2 * a for (a,) in calls] == results else "not twice",
+    )
+]
+"""
+
+
+def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task, answer = tmp_path / "task.py", tmp_path / "answer.py"
+    task.write_text(TASK_FILE)
+    answer.write_text("def double(a):\n    return 2 * a\n")
+    assert main([str(task), str(answer)]) == 0
+    assert capsys.readouterr().out == "double: passed. It is right on 3 calls.\n"
+    answer.write_text("def double(a):\n    return a\n")
+    assert main([str(task), str(answer), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["reason"] == "not twice"
+    assert main([str(task), str(answer), "--task", "triple"]) == 2
+    assert "it has: double" in capsys.readouterr().err

@@ -1,0 +1,70 @@
+"""Take from a Python on Linux what other systems lack: Python imports this file as it starts.
+
+``FUSEC_BARE=posix`` leaves what Linux and macOS share, ``FUSEC_BARE=plain`` what every system has.
+Triton is not installed, ``/proc`` does not exist for the project's code, the rest is gone for
+everybody.  The processes that a process starts have it too, where this folder is on PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import os
+import select
+import socket
+import sys
+
+LINUX = {
+    os: ("memfd_create", "sched_getaffinity", "sched_setaffinity", "pidfd_open", "eventfd"),
+    socket: ("SOCK_SEQPACKET", "MSG_CMSG_CLOEXEC"),
+    select: ("epoll",),
+}
+POSIX = {os: ("fork", "geteuid", "killpg", "setsid", "setpgid", "sysconf", "getpriority")}
+MODULES = {"fcntl", "resource", "pwd", "grp", "termios"}
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file is the project's, other than where systems differ."""
+    return "/fuselab/" in file or ("/fusec/" in file and "/fusec/systems/" not in file)
+
+
+class Missing(importlib.abc.MetaPathFinder):
+    """Refuses Triton."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Say that there is no such module."""
+        if name.partition(".")[0] == "triton":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def audit(event: str, arguments: tuple[object, ...]) -> None:
+    """Refuse what the project's own files open and import."""
+    if event == "open":
+        forbidden = str(arguments[0]).startswith(("/proc", "/sys/"))
+    elif event == "import":
+        forbidden = os.environ["FUSEC_BARE"] == "plain" and arguments[0] in MODULES
+    else:
+        return
+    if forbidden:
+        frame = sys._getframe(1)
+        while frame is not None and "importlib" in frame.f_code.co_filename:
+            frame = frame.f_back
+        if frame is not None and is_ours(frame.f_code.co_filename):
+            raise RuntimeError(f"{event} of {arguments[0]} at {frame.f_code.co_filename}")
+
+
+def begin() -> None:
+    """Take it all away."""
+    bare = os.environ.get("FUSEC_BARE", "")
+    if not bare:
+        return
+    os.environ.setdefault("FUSEC_SYSTEM", bare)
+    for table in (LINUX, POSIX) if bare == "plain" else (LINUX,):
+        for module, names in table.items():
+            for name in names:
+                if hasattr(module, name):
+                    delattr(module, name)
+    sys.meta_path.insert(0, Missing())
+    sys.addaudithook(audit)
+
+
+begin()

@@ -10,6 +10,7 @@ the previous one as it was.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -59,6 +60,8 @@ _INTERPRETER_SECONDS = 1e-4
 # single run may take that takes at the very most.
 _CALLS = 2000
 _ENDURANCE = 3.0
+# Half of a pair of UTF-16, and what ends a string in C: no file of a text holds them.
+_ODD = re.compile("[\0\ud800-\udfff]")
 # Below this, one process runs all cases.
 _TOGETHER = 128 << 20
 # A check that took this long so far leaves out the adversarial inputs.
@@ -158,6 +161,12 @@ def _check(
     source = kernel.generated
     if not text.strip():
         return Verdict(False, "empty", "the kernel is empty; the one in use stays")
+    odd = _ODD.search(text)
+    if odd is not None:
+        line = text.count("\n", 0, odd.start()) + 1
+        return Verdict(
+            False, "compile", f"U+{ord(odd.group()):04X} is no character of a text", line
+        )
     target = find_target(kernel.target)
     wrong = target.entry_problem(text, source.entry, source.text)
     if wrong is not None:

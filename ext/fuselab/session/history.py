@@ -47,7 +47,7 @@ def make_edit(kernel: Kernel, text: str, state: str, verdict: Verdict | None) ->
 
 def text_hash(text: str) -> str:
     """Return a hash of a kernel text."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def notebook_scope(namespace: Mapping[str, Any]) -> str:
@@ -92,7 +92,10 @@ class EditHistory:
             "generated": edit.generated,
             "when": edit.when,
         }
-        files = {"edit.json": json.dumps(facts).encode(), "kernel.txt": edit.text.encode()}
+        files = {
+            "edit.json": json.dumps(facts).encode(),
+            "kernel.txt": edit.text.encode(errors="backslashreplace"),
+        }
         number = len(chain) - 1
         # Another kernel process on the same notebook may have written this number already;
         # then the store answers with that entry, and ours takes the next one.

@@ -373,3 +373,15 @@ def test_updated_argument():
     verdict = run(text.replace("return 0", "total[3] = 1; return 0"))
     assert verdict.stage == "bounds"
     assert "between the elements of `total`" in verdict.reason
+
+
+@pytest.mark.parametrize("character", ["\ud800", "\0"])
+def test_what_is_no_text(character):
+    verdict = vk.check(vk.cpp() + f"// one\n// {character}\n")
+    assert (verdict.ok, verdict.stage) == (False, "compile")
+    assert verdict.reason == f"U+{ord(character):04X} is no character of a text"
+    assert verdict.line == vk.cpp().count("\n") + 2
+
+
+def test_line_ends_of_windows():
+    assert vk.check(vk.cpp().replace("\n", "\r\n"), timed=False, kinds=()).ok

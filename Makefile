@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean labs
+.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean labs faults
 
 PYTHON ?= python3
 ARGS ?=
@@ -37,6 +37,9 @@ ops: $(INSTALLED) ## torch's operator database, a sample or --all (ARGS="--help"
 
 fuzz: $(INSTALLED) ## Random programs beside eager and float64 (ARGS="--help" for the choices)
 	@PYTHONPATH=tests $(BIN)/python -m programs $(ARGS)
+
+faults: $(INSTALLED) ## Edits that do harm, each in a notebook: what became of it (ARGS="--help")
+	@PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)
 
 models: $(INSTALLED) ## Whole models beside eager and TorchInductor (ARGS="--help" for the choices)
 	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[models]'

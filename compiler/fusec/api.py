@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -106,6 +108,25 @@ class CompiledFunction:
                 self._route = self._shortcut.dispatcher
                 call_by_route(CompiledFunction)
         return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
+        """Return another one, of a copy of the original, with nothing compiled yet."""
+        return CompiledFunction(copy.deepcopy(self.function, memo), self.options)
+
+    def __copy__(self) -> CompiledFunction:
+        """Return another one of the same original, with nothing compiled yet."""
+        return CompiledFunction(self.function, self.options)
+
+    def __reduce__(self) -> Any:
+        """Be pickled as the original, or, where a decorator made it, by name as the original is.
+
+        What is compiled belongs to this process.
+        """
+        name = getattr(self.function, "__qualname__", "")
+        home: Any = sys.modules.get(getattr(self.function, "__module__", None) or "")
+        for part in name.split("."):
+            home = getattr(home, part, None)
+        return name if home is self else (_original, (self.function,))
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Bind like a function, so that a method can be decorated."""
@@ -231,6 +252,10 @@ class CompiledFunction:
     def __repr__(self) -> str:
         name = self._name()
         return f"<fusec.CompiledFunction {name}: {counted(len(self.graphs), 'graph')}>"
+
+
+def _original(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
 
 
 @overload

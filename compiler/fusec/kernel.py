@@ -171,7 +171,9 @@ class KernelHost(Protocol):
     def build(self, kernel: Kernel, text: str) -> Runnable:
         """Build ``text`` in place of ``kernel``'s source. Raises CompileError."""
 
-    def check(self, kernel: Kernel, text: str, *, timed: bool = True) -> Verdict:
+    def check(
+        self, kernel: Kernel, text: str, *, timed: bool = True, trust: bool = False
+    ) -> Verdict:
         """Check ``text`` in a worker, against eager and float64; see ``verify``."""
 
     def artifact(self, kernel: Kernel, kind: str) -> str:
@@ -247,8 +249,11 @@ class Kernel:
         """What has become of the generated text; tuned is another plan, or values of tunables."""
         if not self.edited:
             return "tuned" if self.plan else "generated"
-        same = _without_values(self.source) == _without_values(self.generated.text)
-        return "tuned" if same else "edited"
+        return "edited" if self.is_edit(self.source) else "tuned"
+
+    def is_edit(self, text: str) -> bool:
+        """Whether a text is more than the generated one with other values of tunables."""
+        return _without_values(text) != _without_values(self.generated.text)
 
     @property
     def tunables(self) -> tuple[Tunable, ...]:
@@ -296,21 +301,29 @@ class Kernel:
         ):
             self._runnable = other.runnable()
 
-    def check(self, text: str, *, timed: bool = True) -> Verdict:
-        """Check ``text`` without using it: build, run in a worker, compare, time."""
-        verdict = self.host.check(self, text, timed=timed)
+    def check(self, text: str, *, timed: bool = True, trust: bool = False) -> Verdict:
+        """Check ``text`` without using it: build, run in a worker, compare, time.
+
+        Args:
+            text: The whole kernel file.
+            timed: Whether to time it.
+            trust: Whether it may ask of the process what a kernel may not: start threads, keep
+                variables between calls, ... Nothing protects the process from it then.
+        """
+        verdict = self.host.check(self, text, timed=timed, trust=trust)
         self.last_verdict = verdict
         return verdict
 
-    def keep(self, text: str, *, verdict: Verdict | None = None) -> Verdict:
+    def keep(self, text: str, *, verdict: Verdict | None = None, trust: bool = False) -> Verdict:
         """Put ``text`` in use if it passes; otherwise the text in use stays.
 
         Args:
             text: The whole kernel file.
             verdict: A passing verdict for exactly this text, to save checking it twice.
+            trust: As for ``check``.
         """
         if verdict is None or not verdict.ok:
-            verdict = self.check(text)
+            verdict = self.check(text, trust=trust)
         if verdict.ok:
             self.use(text)
         return verdict

@@ -283,8 +283,8 @@ class Verdict:
 
     Attributes:
         ok: Whether it may be used.
-        stage: Where it ended: ``empty``, ``signature``, ``compile``, ``crash``, ``bounds``,
-            ``timeout``, ``wrong`` or ``passed``.
+        stage: Where it ended: ``empty``, ``signature``, ``compile``, ``unsafe``,
+            ``crash``, ``bounds``, ``timeout``, ``wrong`` or ``passed``.
         reason: One line for the user: what is wrong, or how good it is.
         line: The 1-based kernel line at fault, where there is one.
         outputs: Error figures, an output each; empty where it never ran.

@@ -83,7 +83,7 @@ class Host:
         self.built.append(text)
         return prepare(text, kernel.generated.entry)
 
-    def check(self, kernel: Kernel, text: str, *, timed: bool = True) -> Any:
+    def check(self, kernel: Kernel, text: str, *, timed: bool = True, trust: bool = False) -> Any:
         raise NotImplementedError
 
     def tune(self, kernel: Kernel, **options: Any) -> Any:

@@ -63,6 +63,7 @@ class CppRunnable:
     Attributes:
         function: The ctypes function itself, for host programs: pointers, sizes, threads.
         address: Where the function is, for native programs.
+        journal: Where two numbers are that calls count in, begun and ended; 0 for none.
     """
 
     def __init__(self, path: Path, entry: str, signature: Signature, name: str) -> None:
@@ -72,6 +73,25 @@ class CppRunnable:
         self.address: int = ctypes.cast(self.function, ctypes.c_void_p).value or 0
         self.name = name
         self.signature = signature
+        self.journal = 0
+
+    def watch(self, journal: int) -> None:
+        """From now on count the calls, so that a process that ends in one leaves a note.
+
+        Args:
+            journal: Where the two numbers are.
+        """
+        self.journal = journal
+        counts, function = (ctypes.c_int64 * 2).from_address(journal), self.function
+
+        def counted(*given: Any) -> Any:
+            counts[0] += 1
+            try:
+                return function(*given)
+            finally:
+                counts[1] += 1
+
+        self.function = counted
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         """Run once on torch's own number of threads."""

@@ -48,7 +48,7 @@ class NativeProgram:
     def link(self, name: str, runnable: CppRunnable) -> None:
         """Launch ``runnable`` as kernel ``name`` from now on, if that is one of its kernels."""
         if name in self._numbers:
-            self.call.link(self._numbers[name], runnable.address)
+            self.call.link(self._numbers[name], runnable.address, runnable.journal)
 
 
 def native_program(

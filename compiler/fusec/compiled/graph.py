@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 
 from fusec.call.autocast import without_autocast
 from fusec.call.eager_graph import run_eagerly
+from fusec.call.launch import CppRunnable
 from fusec.call.runnable import build_runnable
 from fusec.compiled.part import CompiledPart
 from fusec.devices import is_gpu
@@ -527,7 +528,7 @@ class CompiledGraph:
 
     def build(self, kernel: Kernel, text: str) -> Runnable:
         """Build ``text`` in place of a kernel's source and launch it from now on."""
-        runnable = build_runnable(kernel, text)
+        runnable = _watched(kernel, text)
         part = self._part_of(kernel)
         if part is not None:
             part.link(kernel.name, runnable)
@@ -536,7 +537,9 @@ class CompiledGraph:
     def _part_of(self, kernel: Kernel) -> CompiledPart | None:
         return next((p for p in self.parts if p.kernels.get(kernel.name) is kernel), None)
 
-    def check(self, kernel: Kernel, text: str, *, timed: bool = True) -> Verdict:
+    def check(
+        self, kernel: Kernel, text: str, *, timed: bool = True, trust: bool = False
+    ) -> Verdict:
         """Check ``text`` for a kernel: guarded worker first, then within the whole graph."""
         from fusec.verify.check import Case, check_graph, check_kernel
         from fusec.verify.trials import KeptTrials
@@ -557,11 +560,12 @@ class CompiledGraph:
                 generated=build_runnable(kernel, kernel.generated.text),
                 timed=timed,
                 kept=self._trials,
+                trust=trust,
             )
             if not verdict.ok or part.kind == "backward":
                 return verdict
             before = kernel.runnable()
-            part.link(kernel.name, build_runnable(kernel, text))
+            part.link(kernel.name, _watched(kernel, text))
             try:
                 whole = self._check_graph(check_graph, self.copies(), timed)
             finally:
@@ -605,6 +609,18 @@ class CompiledGraph:
                 eager=(lambda: self.eager(*inputs)) if part.kind != "backward" else None,
                 eager_is_whole=len(self.kernels) != 1 or bool(self.externs),
             )
+
+
+def _watched(kernel: Kernel, text: str) -> Runnable:
+    """Build a text; where a user has written it, a process that ends in a call leaves a note."""
+    from fusec.verify.probation import journal
+
+    runnable = build_runnable(kernel, text)
+    if isinstance(runnable, CppRunnable) and kernel.is_edit(text):
+        found = journal(kernel.name, text)
+        if found is not None:
+            runnable.watch(found.address)
+    return runnable
 
 
 def _traffic(part: CompiledPart) -> dict[str, int]:

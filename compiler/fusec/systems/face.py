@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,12 +48,14 @@ class Fault:
         code: What the system says of it.
         address: The memory that was touched, or the instruction.
         write: Whether it was written to, where that is known.
+        instruction: Its bytes, where the system does not say which address was meant.
     """
 
     signal: int
     code: int
     address: int
     write: bool | None = None
+    instruction: bytes = b""
 
 
 class System:
@@ -165,6 +167,13 @@ class System:
     def after_fork(self, in_child: Callable[[], object]) -> None:
         """Have a function called in every fork of this process."""
 
+    def started(self, process: int) -> int | None:
+        """Return when a process was started, in the system's own time; None if there is none.
+
+        Where the system does not say when, it is 0 for every process.
+        """
+        return 0
+
     def ignore_interrupts(self) -> None:
         """Let this process not be ended from the terminal."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -203,6 +212,34 @@ class System:
             memory: Bytes of address space beyond what it has now.
             written: Bytes of a file that it writes.
         """
+
+    def limit_tasks(self, threads: int) -> None:
+        """Limit how many processes and threads this one may start beyond those that it needs."""
+
+    def adopt_orphans(self) -> None:
+        """Let what descendants leave behind become children of this process, where it can be."""
+
+    def end_orphans(self) -> None:
+        """Kill and reap every child of this process, those that it adopted too."""
+
+    def state(self, openmp: Path | None) -> Mapping[str, Any]:
+        """Return what a kernel has to leave as it was, by what people call each part of it.
+
+        Args:
+            openmp: The OpenMP runtime that this process has loaded.
+        """
+        return {}
+
+    def task_count(self) -> int:
+        """Return how many threads this process has; 0 where nobody says."""
+        return 0
+
+    def bytes_in_use(self) -> int:
+        """Return what the C library has allocated and not got back; 0 where it does not say."""
+        return 0
+
+    def flush(self) -> None:
+        """Write what C has printed and still holds."""
 
     def report_faults(self, report: Callable[[Fault], None]) -> None:
         """Have a function called with a fatal fault of this process; it never returns."""

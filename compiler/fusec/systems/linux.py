@@ -12,9 +12,11 @@ import platform
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from fusec.systems import linux_limits, linux_state
 from fusec.systems.face import Processor
 from fusec.systems.posix import Posix
 
@@ -24,6 +26,9 @@ _PARENT_DEATH = 1  # PR_SET_PDEATHSIG
 # The page-fault code in x86-64's ucontext_t, and its bit for a write.
 _X86_ERROR_CODE = 40 + 19 * 8
 _X86_WRITE = 2
+_X86_RIP = 40 + 16 * 8
+_X86_LONGEST = 15  # bytes of an instruction
+_REFUSED = 128  # SI_KERNEL: the processor did not even try the access
 _BEHIND = 15
 
 # Two equal names are the same library to the loader, and descriptors are used again, so every
@@ -84,6 +89,14 @@ class Linux(Posix):
             if priority > 0:
                 Path(f"/proc/{process}/autogroup").write_text(str(priority))
 
+    def started(self, process: int) -> int | None:
+        """Return when a process was started, in ticks since the system was."""
+        try:
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        return int(fields[19])
+
     def processors(self) -> int:
         """Return on how many processors this process may run."""
         return len(os.sched_getaffinity(0))
@@ -106,6 +119,38 @@ class Linux(Posix):
     def end_with_parent(self) -> None:
         """Have this process killed when the one that forked it ends."""
         self._libc.prctl(_PARENT_DEATH, int(signal.SIGKILL))
+
+    def limit_tasks(self, threads: int) -> None:
+        """Limit how many processes and threads this one may start beyond those that it needs."""
+        linux_limits.limit_tasks(threads)
+
+    def adopt_orphans(self) -> None:
+        """Let what descendants leave behind become children of this process."""
+        linux_limits.adopt_orphans()
+
+    def end_orphans(self) -> None:
+        """Kill and reap every child of this process, those that it adopted too."""
+        linux_limits.end_orphans()
+
+    def state(self, openmp: Path | None) -> Mapping[str, Any]:
+        """Return what a kernel has to leave as it was, by what people call each part of it."""
+        return linux_state.snapshot(openmp)
+
+    def task_count(self) -> int:
+        """Return how many threads this process has."""
+        return linux_state.task_count()
+
+    def bytes_in_use(self) -> int:
+        """Return what the C library has allocated and not got back; 0 where it does not say."""
+        return linux_state.bytes_in_use()
+
+    def _instruction(self, number: int, info: int, context: int) -> bytes:
+        code = ctypes.c_int.from_address(info + self._si_code).value
+        if number != signal.SIGSEGV or code != _REFUSED or platform.machine() != "x86_64":
+            return super()._instruction(number, info, context)
+        return ctypes.string_at(
+            ctypes.c_uint64.from_address(context + _X86_RIP).value, _X86_LONGEST
+        )
 
     def _address_space(self) -> int:
         return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE

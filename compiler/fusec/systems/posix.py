@@ -78,6 +78,16 @@ class Posix(System):
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
 
+    def started(self, process: int) -> int | None:
+        """Return 0 where there is such a process."""
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return None
+        except OSError:
+            return 0  # somebody else's
+        return 0
+
     def after_fork(self, in_child: Callable[[], object]) -> None:
         """Have a function called in every fork of this process."""
         os.register_at_fork(after_in_child=in_child)
@@ -151,7 +161,7 @@ class Posix(System):
             code = ctypes.c_int.from_address(info + self._si_code).value
             address = ctypes.c_uint64.from_address(info + self._si_address).value
             write = self._wrote(context) if number == signal.SIGSEGV else None
-            report(Fault(number, code, address, write))
+            report(Fault(number, code, address, write, self._instruction(number, info, context)))
 
         action = self._action()
         action.handler, action.flags = _Handler(handle), self._told
@@ -159,6 +169,16 @@ class Posix(System):
         self._kept.append(action)
         for number in _FATAL:
             self._libc.sigaction(int(number), ctypes.byref(action), None)
+
+    def flush(self) -> None:
+        """Write what C has printed and still holds."""
+        self._libc.fflush(None)
+
+    def _instruction(self, number: int, info: int, context: int) -> bytes:
+        """Return the bytes of the instruction at fault, where they tell more than the address."""
+        if number != signal.SIGILL:
+            return b""
+        return ctypes.string_at(ctypes.c_uint64.from_address(info + self._si_address).value, 4)
 
     def _wrote(self, context: int) -> bool | None:
         """Return from a fault's context whether memory was written to; None if unknown."""

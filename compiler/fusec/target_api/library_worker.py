@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusec.target_api.base import Placed
@@ -22,6 +23,14 @@ class LibraryCandidate:
         except (OSError, AttributeError) as error:
             raise LoadError(str(error)) from error
         self._function.restype = ctypes.c_int
+
+    def bound(
+        self, arguments: Sequence[Placed], sizes: Sequence[int], threads: int
+    ) -> Callable[[], int]:
+        """Return a call with these arguments that costs no more than it has to."""
+        pointers = [ctypes.c_void_p(argument.address) for argument in arguments]
+        numbers = [ctypes.c_int64(size) for size in (*sizes, threads)]
+        return functools.partial(self._function, *pointers, *numbers)
 
     def __call__(self, arguments: Sequence[Placed], sizes: Sequence[int], threads: int) -> int:
         """Run once; return its status."""

@@ -1,33 +1,46 @@
 """The check that every edited kernel passes before it is used.
 
 In this order, and the first failure ends it: there is a text; its entry point is unchanged; it
-compiles; it survives guarded runs in a worker on the real inputs, on fresh random ones, and on
-adversarial ones; its results agree with the reference every time; and, timed against the
-generated kernel, it takes no less time than its memory traffic can.  Nothing here puts a kernel
-in use, so any failure leaves the previous one as it was.
+compiles; its library asks nothing of the process that a kernel may not (``binary``); it survives
+guarded runs in a worker on the real inputs, on fresh random ones, and on adversarial ones; its
+results agree with the reference every time; and, timed against the generated kernel, it takes no
+less time than its memory traffic can.  Nothing here puts a kernel in use, so any failure leaves
+the previous one as it was.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from fusec.devices import CPU
 from fusec.errors import CompileError, FusecError
 from fusec.kernel import Kernel, Runnable
-from fusec.report import OutputError, Verdict
+from fusec.report import OutputError, Timing, Verdict
+from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
-from fusec.verify import sandbox
+from fusec.verify import binary, probation, sandbox
 from fusec.verify.compare import describe, praise, signed_zero_differences
 from fusec.verify.graph_outputs import check_graph
 from fusec.verify.inputs import Kind, fresh_inputs
 from fusec.verify.layout import Case
 from fusec.verify.process import WorkerError
 from fusec.verify.sandbox import RunResult
-from fusec.verify.timing import TooGoodToBeTrue, fresh_tensors, time_kernel, written
+from fusec.verify.timing import (
+    TooGoodToBeTrue,
+    copied_bytes,
+    fresh_tensors,
+    time_kernel,
+    too_good,
+    traffic,
+    written,
+)
 from fusec.verify.trials import Interpret, KeptTrials, References, Trial
+from fusec.verify.words import Finding
 
 __all__ = ["Case", "check_graph", "check_kernel"]
 
@@ -37,11 +50,18 @@ Prepare = Callable[[str], Runnable]
 # Above this, the copies for further kinds of input cost more than they find.
 _LARGE = 512 << 20
 _LARGE_INTERPRETED = 1 << 16
-# What a case's runs may take at least; then a byte at the slowest rate that is not a mistake,
-# and an element in Triton's interpreter.
-_TIMEOUT = 5.0
+# What a run may take at least; then so many times what eager takes, a byte at the slowest rate
+# that is not a mistake, and an element in Triton's interpreter.
+_TIMEOUT = 4.0
+_SLOWER = 20.0
 _SLOWEST = 50e6
 _INTERPRETER_SECONDS = 1e-4
+# How often a kernel is called in the worker before the notebook does, and how many times what a
+# single run may take that takes at the very most.
+_CALLS = 2000
+_ENDURANCE = 3.0
+# Half of a pair of UTF-16, and what ends a string in C: no file of a text holds them.
+_ODD = re.compile("[\0\ud800-\udfff]")
 # Below this, one process runs all cases.
 _TOGETHER = 128 << 20
 # A check that took this long so far leaves out the adversarial inputs.
@@ -71,6 +91,7 @@ def check_kernel(
     seconds: float = 0.1,
     threads: int | None = None,
     kept: KeptTrials | None = None,
+    trust: bool = False,
 ) -> Verdict:
     """Check ``text`` in place of ``kernel``'s source.
 
@@ -91,6 +112,7 @@ def check_kernel(
         seconds: Seconds for the timing.
         threads: The most threads to check with.
         kept: Trials of an earlier check, used again where they are the same; changed.
+        trust: Whether it may ask of the process what a kernel may not: see ``binary``.
     """
     started = time.perf_counter()
     try:
@@ -109,6 +131,7 @@ def check_kernel(
             threads,
             started,
             kept or KeptTrials(),
+            trust,
         )
     except _Failure as failure:
         verdict = failure.verdict
@@ -133,13 +156,27 @@ def _check(
     threads: int | None,
     started: float,
     kept: KeptTrials,
+    trust: bool,
 ) -> Verdict:
     source = kernel.generated
     if not text.strip():
         return Verdict(False, "empty", "the kernel is empty; the one in use stays")
-    wrong = find_target(kernel.target).entry_problem(text, source.entry, source.text)
+    odd = _ODD.search(text)
+    if odd is not None:
+        line = text.count("\n", 0, odd.start()) + 1
+        return Verdict(
+            False, "compile", f"U+{ord(odd.group()):04X} is no character of a text", line
+        )
+    target = find_target(kernel.target)
+    wrong = target.entry_problem(text, source.entry, source.text)
     if wrong is not None:
         return Verdict(False, wrong.stage, wrong.reason, wrong.line)
+    own = text != source.text and not trust
+    if trust:
+        probation.forgive(text)
+    if own and isinstance(target, LibraryTarget):
+        _refuse(probation.crash(text))
+        _refuse(binary.source_problem(text, source.text))
     sandbox.prestart(cases[0].tensors[0].device.type if cases and cases[0].tensors else "cpu")
     checker = _Checker(kernel, text, interpret, generated, timeout, threads)
     # The compiler is a process of its own; meanwhile this one works out the references.
@@ -152,6 +189,8 @@ def _check(
                 break
             trials.append(trial)
         library = _built(building)
+    if own and library is not None:
+        _refuse(binary.problem(sandbox.read_library(library), text))
     if known:
         checker.notes += known[1]
     else:
@@ -159,31 +198,22 @@ def _check(
     checker.run(trials, library)
     outputs = checker.worst()
     timing = base = None
-    if (
-        timed
-        and cases
-        and prepare is not None
-        and generated is not None
-        and not _is_interpreted(kernel, cases[0])
-    ):
-        case = cases[0]
-        try:
-            candidate = prepare(text)
-        except FusecError as error:
-            raise _Failure(_not_built(error)) from None
-        try:
-            timing, base = time_kernel(
-                kernel, candidate, generated, case.tensors, case.sizes, seconds
-            )
-        except TooGoodToBeTrue as finding:
-            return Verdict(
-                False,
-                "wrong",
-                str(finding),
-                outputs=outputs,
-                timing=finding.timing,
-                generated=finding.generated,
-            )
+    wanted = timed and generated is not None and prepare is not None
+    try:
+        if library is not None and trials and _on_cpu(cases[0]):
+            generated_library = build(source.text) if wanted else None
+            timing, base = checker.endure(trials[0], library, generated_library, seconds)
+        elif wanted and cases and not _is_interpreted(kernel, cases[0]):
+            timing, base = _timed_here(kernel, text, prepare, generated, cases[0], seconds)
+    except TooGoodToBeTrue as finding:
+        return Verdict(
+            False,
+            "wrong",
+            str(finding),
+            outputs=outputs,
+            timing=finding.timing,
+            generated=finding.generated,
+        )
     return Verdict(
         True,
         "passed",
@@ -206,6 +236,33 @@ def _is_interpreted(kernel: Kernel, case: Case) -> bool:
     """Whether an interpreter stands in for a GPU; its speed means nothing."""
     interprets = find_target(kernel.target).interprets
     return bool(interprets) and all(t.device.type in interprets for t in case.tensors)
+
+
+def _timed_here(
+    kernel: Kernel,
+    text: str,
+    prepare: Prepare | None,
+    generated: Runnable | None,
+    case: Case,
+    seconds: float,
+) -> tuple[Timing, Timing]:
+    """Time a kernel that runs on a device, which no process but this one need hold."""
+    assert prepare is not None
+    assert generated is not None
+    try:
+        candidate = prepare(text)
+    except FusecError as error:
+        raise _Failure(_not_built(error)) from None
+    return time_kernel(kernel, candidate, generated, case.tensors, case.sizes, seconds)
+
+
+def _on_cpu(case: Case) -> bool:
+    return all(tensor.device.type == CPU for tensor in case.tensors)
+
+
+def _refuse(found: Finding | None) -> None:
+    if found is not None:
+        raise _Failure(Verdict(False, found.stage, found.reason, found.line))
 
 
 def _built(building: Future[Path | None]) -> Path | None:
@@ -280,13 +337,14 @@ class _Checker:
                 continue
             yield Trial(case, references, kind)
 
-    def limit(self, case: Case) -> float:
-        """Return the seconds that the runs on a case may take."""
+    def limit(self, trial: Trial) -> float:
+        """Return the seconds that a run on a case may take."""
+        case = trial.case
         if self.timeout is not None:
             return self.timeout
         if _is_interpreted(self.kernel, case):
             return _TIMEOUT + _INTERPRETER_SECONDS * sum(t.numel() for t in case.tensors)
-        return _TIMEOUT + case.nbytes / _SLOWEST
+        return _TIMEOUT + _SLOWER * trial.references.seconds + case.nbytes / _SLOWEST
 
     def fresh(self, like: Case, kind: Kind, label: str) -> Case:
         """Return a case with other values; what is only written stays as it is."""
@@ -312,12 +370,50 @@ class _Checker:
                 signature=self.kernel.signature,
                 library=library,
                 cases=[trial.case for trial in waiting[:together]],
-                timeout=max(self.limit(trial.case) for trial in waiting[:together]),
+                timeout=max(map(self.limit, waiting[:together])),
                 threads=self.threads,
             )
             for trial, result in zip(waiting, results, strict=False):
                 self.judge(trial, result)
             waiting = waiting[len(results) :]
+
+    def endure(
+        self, trial: Trial, library: Path, generated: Path | None, seconds: float
+    ) -> tuple[Timing | None, Timing | None]:
+        """Call it many times in the worker, timed beside the generated kernel if that is given.
+
+        Returns:
+            Its timing and the generated kernel's.
+
+        Raises:
+            TooGoodToBeTrue: It is faster than its memory traffic can be.
+        """
+        moved = traffic(self.kernel, trial.case.tensors)
+        copied = copied_bytes(moved)
+        found = sandbox.endure(
+            target=self.kernel.target,
+            entry=self.kernel.generated.entry,
+            signature=self.kernel.signature,
+            library=library,
+            case=trial.case,
+            # Some dozen calls, and the timing.
+            timeout=_ENDURANCE * self.limit(trial) + seconds,
+            threads=self.threads,
+            generated=generated,
+            seconds=seconds,
+            calls=_CALLS,
+            copied=copied,
+        )
+        if not found.result.ok:
+            raise _Failure(self.refused(found.result, "in many calls"))
+        figures = trial.references.compare(self.names, found.result.outputs, figures=False)
+        if not all(figure.ok for figure in figures):
+            label = f"after {found.calls} calls"
+            raise _Failure(self.wrong(figures, found.result, label))
+        if found.times is None:
+            return None, None
+        too_good(found.times, moved, 2 * copied)
+        return found.times["candidate"], found.times["generated"]
 
     def judge(self, trial: Trial, result: RunResult) -> None:
         """Compare one result; raises where it is wrong and the generated kernel is not."""

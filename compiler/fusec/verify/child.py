@@ -24,12 +24,11 @@ import torch
 
 from fusec.systems import this_system
 from fusec.target_api.base import Candidate
-from fusec.verify import faults
+from fusec.verify import endurance, faults
 from fusec.verify.guard import GUARD, Area
-from fusec.verify.protocol import Message, poison_byte, receive
+from fusec.verify.protocol import OUTPUT_LIMIT, Message, poison_byte, receive
 
 _ADDRESS_SPACE_SLACK = 4 << 30
-_OUTPUT_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -84,10 +83,11 @@ def restrict(body: Message) -> None:
     this_system().limit(
         seconds=int(body["timeout"] * len(cases) * body["threads"]) + 2,
         # Enough for what a run needs; a kernel that allocates without end stops there.
-        memory=3 * data + _ADDRESS_SPACE_SLACK,
+        memory=4 * data + _ADDRESS_SPACE_SLACK,
         # What it prints goes to a memory file.
-        written=_OUTPUT_LIMIT,
+        written=OUTPUT_LIMIT,
     )
+    this_system().limit_tasks(body["threads"])
     # An ordinary ^C is the notebook's business.
     this_system().ignore_interrupts()
 
@@ -123,8 +123,14 @@ def run(place: tuple[int, int], data_file: int, result_file: int, report: int) -
         source = np.frombuffer(data, dtype=np.uint8).ctypes.data
         try:
             call = prepare(body)
+            if body["endure"] is not None:
+                _say(report, _endured(body, source, call, result_file, report))
+                return
+            kept = _Kept()
             for index, case in enumerate(body["cases"]):
-                outcome = _run_case(body["runs"], index, case, source, call, result_file, report)
+                outcome = _run_case(
+                    body["runs"], index, case, source, call, result_file, report, kept
+                )
                 if "problem" in outcome:
                     _say(report, {"result": outcome})
                     return
@@ -141,13 +147,17 @@ def _run_case(
     call: Candidate,
     result_file: int,
     report: int,
+    kept: _Kept,
 ) -> Message:
     operands = [Operand.read(a) for a in case["arguments"]]
     first: list[Area] = []
     seconds = 0.0
     same = []
     for run_index, (at_end, threads) in enumerate(plan):
-        areas = [Area.make(o.name, o.nbytes, at_end=at_end) for o in operands]
+        if run_index == 0:
+            areas = kept.areas(operands, at_end=at_end)
+        else:
+            areas = [Area.make(o.name, o.nbytes, at_end=at_end) for o in operands]
         placed = [[a.start, a.nbytes, a.usable] for a in areas]
         _say(report, {"areas": placed, "case": index, "run": run_index, "threads": threads})
         outcome = _guarded(operands, areas, source, case["sizes"], call, run_index, threads)
@@ -169,8 +179,63 @@ def _run_case(
             first = areas
         else:
             _release(areas)
-    _release(first)
     return {"seconds": seconds, "same": same}
+
+
+class _Kept:
+    """The areas of a case's first run, which the next case of the same sizes gets as they lie.
+
+    So a kernel meets other values at an address that it knows.
+    """
+
+    def __init__(self) -> None:
+        self._areas: list[Area] = []
+
+    def areas(self, operands: Sequence[Operand], *, at_end: bool) -> list[Area]:
+        """Return the areas of the case before, or others where sizes differ."""
+        if [area.nbytes for area in self._areas] != [o.nbytes for o in operands]:
+            _release(self._areas)
+            self._areas = [Area.make(o.name, o.nbytes, at_end=at_end) for o in operands]
+        return self._areas
+
+
+def _endured(body: Message, source: int, call: Candidate, result_file: int, report: int) -> Message:
+    """Call the candidate many times on the first case; see ``endurance``."""
+    case = body["cases"][0]
+    operands = [Operand.read(a) for a in case["arguments"]]
+    areas = [Area.make(o.name, o.nbytes, at_end=True) for o in operands]
+    placed = [[a.start, a.nbytes, a.usable] for a in areas]
+    _say(report, {"areas": placed, "case": 0, "run": 0, "threads": body["threads"]})
+    for operand, area in zip(operands, areas, strict=True):
+        if operand.role == "out":
+            area.fill(poison_byte(operand.kind, 0))
+        else:
+            area.copy_from(source + operand.offset)
+    updated = [(o, a) for o, a in zip(operands, areas, strict=True) if o.role == "inout"]
+
+    def restore() -> None:
+        for operand, area in updated:
+            area.copy_from(source + operand.offset)
+
+    given = list(map(InArea, operands, areas)), case["sizes"], body["threads"]
+    asked = body["endure"]
+    other = prepare({**body, "library": asked["generated"]}) if asked["generated"] else None
+    found = endurance.endure(
+        {**body, "timing": asked["timing"]},
+        endurance.bound(call, *given),
+        endurance.bound(other, *given) if other is not None else None,
+        restore if updated else None,
+        log=1,
+    )
+    if "problem" in found:
+        return {"result": found}
+    restore()
+    code = call(*given)
+    if code:
+        return {"result": {"problem": "check", "code": code}}
+    if case["results"]:
+        _write_results(operands, areas, result_file, case["base"], case["results"])
+    return {"endured": found}
 
 
 def _release(areas: Sequence[Area]) -> None:

@@ -16,9 +16,15 @@ def install(descriptor: int) -> None:
     """Report a fatal signal as one JSON line on ``descriptor``, then end the process."""
 
     def handle(fault: Fault) -> None:
-        report = {"signal": fault.signal, "code": fault.code, "address": fault.address}
+        report: dict[str, object] = {
+            "signal": fault.signal,
+            "code": fault.code,
+            "address": fault.address,
+        }
         if fault.write is not None:
             report["write"] = fault.write
+        if fault.instruction:
+            report["instruction"] = fault.instruction.hex()
         os.write(descriptor, (json.dumps({"fault": report}) + "\n").encode())
         os._exit(128 + fault.signal)
 

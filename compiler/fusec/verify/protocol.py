@@ -26,6 +26,9 @@ POISON_BOOL = (1, 0)
 # Filled into the rest of the page beside an argument, and looked at afterwards.
 MARGIN = 0xC7
 
+# What a candidate prints goes to a memory file of this size at most.
+OUTPUT_LIMIT = 1 << 20
+
 Message = dict[str, Any]
 
 

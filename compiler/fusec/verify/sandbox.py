@@ -13,7 +13,7 @@ import contextlib
 import json
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,10 +21,12 @@ import torch
 
 from fusec.devices import CPU
 from fusec.kernel import Signature
+from fusec.report import Timing
 from fusec.systems import this_system
 from fusec.target_api.base import PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.verify import words as explain
+from fusec.verify.binary import Facts
 from fusec.verify.layout import Case, Layout
 from fusec.verify.process import NoAnswer, Worker, WorkerEnded, WorkerError
 from fusec.verify.protocol import Message
@@ -32,6 +34,7 @@ from fusec.verify.words import Finding, Run
 
 # The worker ends a run at its time limit; only if it fails to, this much later the worker goes.
 _GRACE = 3.0
+_READING_LIMIT = 10.0
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ def run_cases(
     cases: Sequence[Case],
     timeout: float = 5.0,
     threads: int | None = None,
+    step: float | None = None,
 ) -> list[RunResult]:
     """Run a candidate in a worker, on copies of the cases' tensors between red zones.
 
@@ -111,6 +115,7 @@ def run_cases(
         cases: What to run it on.
         timeout: Seconds that all runs on one case together may take.
         threads: The most threads to run with; torch's number, and at least two, by default.
+        step: Seconds that one run may take; as ``timeout`` by default.
 
     Returns:
         A result for each case up to the first that failed.
@@ -136,6 +141,7 @@ def run_cases(
         "timeout": timeout,
         "device": device,
         "cases": layout.described,
+        "endure": None,
     }
     started = time.perf_counter()
     with layout.files(json.dumps(body).encode()) as (data_file, result_file, place):
@@ -144,6 +150,7 @@ def run_cases(
             "do": "run",
             "modules": list(chosen.worker_imports) if device in chosen.interprets else [],
             "timeout": limit,
+            "step": step or timeout,
             "body": place,
         }
         reply = _ask(device, request, (data_file, result_file), limit)
@@ -162,6 +169,106 @@ def run_cases(
         results.append(_judged(finding, reply, [], 0.0, device))
     wall = (time.perf_counter() - started) / len(results)
     return [replace(result, wall=wall) for result in results]
+
+
+@dataclass(frozen=True)
+class Endured:
+    """What many calls in a row found.
+
+    Attributes:
+        result: Whether anything went wrong, as for a guarded run; its outputs are the last call's.
+        calls: How many there were.
+        times: Timings by name, ``candidate``, ``generated`` and ``copy``; None where nothing was
+            timed.
+    """
+
+    result: RunResult
+    calls: int = 0
+    times: Mapping[str, Timing] | None = None
+
+
+def endure(
+    *,
+    target: str,
+    entry: str,
+    signature: Signature,
+    library: Path,
+    case: Case,
+    timeout: float,
+    threads: int | None = None,
+    generated: Path | None = None,
+    seconds: float = 0.0,
+    calls: int = 0,
+    copied: int = 0,
+) -> Endured:
+    """Call a candidate many times in a worker, see what it leaves, and time it.
+
+    Args:
+        target: The kernel's target.
+        entry: The function to call.
+        signature: Names and roles of the tensors.
+        library: The candidate's.
+        case: What to call it on.
+        timeout: Seconds that all of it may take.
+        threads: The threads to call it with.
+        generated: The generated kernel's library, to time beside it; None to time nothing.
+        seconds: For the timing.
+        calls: How many calls there should be where they are timed, time allowing.
+        copied: Bytes of the copy that is timed beside them; 0 for none.
+
+    Raises:
+        WorkerError: The worker cannot be started.
+    """
+    chosen = find_target(target)
+    many = threads or torch.get_num_threads()
+    layout = Layout(signature.arguments, [case], runs=1)
+    timing = {"seconds": seconds, "calls": calls, "copied": copied} if generated else None
+    body: Message = {
+        "worker": chosen.worker,
+        "entry": entry,
+        "library": str(library),
+        "text": "",
+        "file": f"{entry}.py",
+        "checks": signature.checks,
+        "threads": many,
+        "runs": [],
+        "timeout": timeout,
+        "device": CPU,
+        "cases": layout.described,
+        "endure": {"generated": str(generated) if generated else "", "timing": timing},
+    }
+    with layout.files(json.dumps(body).encode()) as (data_file, result_file, place):
+        request: Message = {
+            "do": "run",
+            "modules": [],
+            "timeout": timeout,
+            "step": timeout,
+            "body": place,
+        }
+        reply = _ask(CPU, request, (data_file, result_file), timeout)
+        if "failed" in reply:
+            raise WorkerError(reply["failed"])
+        found = next((r["endured"] for r in reply["reports"] if "endured" in r), None)
+        if found is None:
+            finding = explain.finding(reply, signature, case.shapes)
+            return Endured(_judged(finding, reply, [], 0.0, CPU))
+        runs = layout.results(result_file, 0, [False])
+        result = _judged(None, reply, runs, 0.0, CPU)
+    times = found["timed"] and {k: Timing(**v) for k, v in found["timed"].items()}
+    return Endured(result, found["calls"], times)
+
+
+def read_library(library: Path) -> Facts:
+    """Return what a library's file says of it; nothing loads it.
+
+    Raises:
+        WorkerError: It cannot be read, or the worker cannot be started.
+    """
+    request: Message = {"do": "read", "modules": [], "library": str(library)}
+    reply = worker().ask(request, (), _READING_LIMIT)
+    if "failed" in reply:
+        raise WorkerError(reply["failed"])
+    return Facts.read(reply["facts"])
 
 
 def _device(cases: Sequence[Case]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -104,7 +104,7 @@ def time_kernel(
         "generated": lambda: generated(tensors, sizes),
     }
     moved = traffic(kernel, tensors)
-    half = min(moved // 2, 128 << 20)
+    half = copied_bytes(moved)
     if half:
         origin = torch.zeros(half, dtype=torch.uint8, device=device)
         target = torch.ones_like(origin)
@@ -117,11 +117,30 @@ def time_kernel(
         flush_l2=is_gpu(device),
         precision=PRECISION,
     )
-    timing = figures["candidate"]
-    if "copy" in figures:
+    too_good(figures, moved, 2 * half)
+    return figures["candidate"], figures["generated"]
+
+
+def too_good(times: Mapping[str, Timing], moved: int, copied: int) -> None:
+    """Refuse times that no work explains.
+
+    Args:
+        times: Of the ``candidate``, the ``generated`` kernel and, if there was one, a ``copy``.
+        moved: Bytes that a run must move.
+        copied: Bytes that the copy moved.
+
+    Raises:
+        TooGoodToBeTrue: It is faster than its memory traffic can be.
+    """
+    timing = times["candidate"]
+    if "copy" in times:
         # A copy in a bad moment of a busy machine proves nothing: its quick quarter counts. Nor
         # does a candidate that is no quicker than the kernel that surely does the work.
-        share = figures["copy"].low * (moved / (2 * half)) / timing.median
-        if share > _TOO_GOOD and 2 * timing.median < figures["generated"].low:
-            raise TooGoodToBeTrue(share, timing, figures["generated"])
-    return timing, figures["generated"]
+        share = times["copy"].low * (moved / copied) / timing.median
+        if share > _TOO_GOOD and 2 * timing.median < times["generated"].low:
+            raise TooGoodToBeTrue(share, timing, times["generated"])
+
+
+def copied_bytes(moved: int) -> int:
+    """Return how many bytes the copy beside a kernel copies that moves so many."""
+    return min(moved // 2, _COPIED_AT_MOST)

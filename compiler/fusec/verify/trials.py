@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -39,13 +40,16 @@ class References:
 
     Attributes:
         hard: Whether the generated kernel, too, is off here; None until somebody finds out.
+        seconds: How long eager took, operator by operator.
     """
 
     def __init__(self, case: Case, interpret: Interpret) -> None:
         self.hard: bool | None = None
         self.case = case
         self.interpret = interpret
+        started = time.perf_counter()
         self.eager = tuple(interpret(case.tensors, case.sizes, None))
+        self.seconds = time.perf_counter() - started
 
     @functools.cached_property
     def float64(self) -> tuple[torch.Tensor | None, ...]:

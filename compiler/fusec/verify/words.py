@@ -31,6 +31,19 @@ _TEXT_ERRORS = (
 )
 
 
+# ud2 of x86-64, udf of aarch64
+_TRAPS = (b"\x0f\x0b", b"\x00\x00\x00\x00")
+# What stands before an x86 instruction's code, and how many bytes the prefixes of AVX take.
+_LEGACY_PREFIXES = frozenset(
+    [0x66, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, *range(0x40, 0x50)]
+)
+_VECTOR_PREFIXES = {0xC5: 2, 0xC4: 3, 0x62: 4}
+_ALIGNED_MOVES = frozenset([0x28, 0x29, 0x2A, 0x2B, 0x6F, 0x7F, 0xE7])
+_UNALIGNED_MOVES = frozenset(
+    [0x10, 0x11, 0x12, 0x13, 0x16, 0x17, 0x6E, 0x7E, 0xB6, 0xB7, 0xBE, 0xBF]
+)
+
+
 @dataclass(frozen=True)
 class Finding:
     """Where and why a run ended."""
@@ -107,6 +120,9 @@ def _fault(fault: Message, placed: Message | None, signature: Signature) -> Find
     details = f"{signal.Signals(number).name} at address {address:#x}"
     if number == signal.SIGFPE:
         return Finding("crash", "divides an integer by zero", details=details)
+    if number == signal.SIGILL and bytes.fromhex(fault.get("instruction", "")).startswith(_TRAPS):
+        reason = "reached a trap: __builtin_trap(), or what the compiler took to be unreachable"
+        return Finding("crash", reason, details=details)
     if number == signal.SIGILL:
         return Finding("crash", "reached an instruction that this processor lacks", details=details)
     if "write" not in fault:
@@ -114,7 +130,11 @@ def _fault(fault: Message, placed: Message | None, signature: Signature) -> Find
     else:
         action = "writes" if fault["write"] else "reads"
     kernel_code = 128
-    if number == signal.SIGBUS or (number == signal.SIGSEGV and fault["code"] == kernel_code):
+    refused = number == signal.SIGSEGV and fault["code"] == kernel_code
+    if refused and not _needs_alignment(fault.get("instruction")):
+        # Where no address of a process can be, the processor does not say which it was.
+        return Finding("bounds", "writes or reads memory out of bounds, far from every argument")
+    if number == signal.SIGBUS or refused:
         return Finding(
             "crash",
             "needs an argument aligned beyond its element size; arguments may be views",
@@ -145,6 +165,24 @@ def _fault(fault: Message, placed: Message | None, signature: Signature) -> Find
     )
 
 
+def _needs_alignment(instruction: str | None) -> bool:
+    """Whether an x86 instruction wants its memory aligned beyond its element size.
+
+    Args:
+        instruction: Its bytes in hexadecimal; None where nobody knows them.
+    """
+    if instruction is None:
+        return True
+    code = bytes.fromhex(instruction)
+    while code[0] in _LEGACY_PREFIXES:
+        code = code[1:]
+    for first, length in _VECTOR_PREFIXES.items():
+        if code[0] == first:
+            return code[length] in _ALIGNED_MOVES
+    # Without AVX every packed operation does, but for the moves that say otherwise.
+    return code[0] == 0x0F and code[1] not in _UNALIGNED_MOVES
+
+
 def _elements(count: int) -> str:
     return "by 1 element" if count == 1 else f"by {count} elements"
 
@@ -157,6 +195,9 @@ def _problem(result: Message, signature: Signature, shapes: Sequence[tuple[int, 
         if 1 <= code <= len(checks):
             return Finding("wrong", f"refuses inputs that are right: {checks[code - 1]}")
         return Finding("wrong", f"returned {code}; a kernel returns 0 when all is well")
+    if problem == "state":
+        calls = result["calls"]
+        return Finding("unsafe", f"{result['words']} (seen in {calls} calls)")
     if problem == "exception":
         stage = "compile" if result["type"] in _TEXT_ERRORS else "crash"
         message = result["message"].strip().partition("\n")[0]

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from fusec.systems import this_system
 from fusec.verify.protocol import Message, receive, send
@@ -72,6 +72,8 @@ class Spare:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
+        # What left its group is this process's child by now.
+        this_system().end_orphans()
         self.sock.close()
         os.close(self.report)
         os.close(self.log)
@@ -120,6 +122,8 @@ class Zygote:
 
     def answer(self, request: Message, descriptors: tuple[int, ...]) -> Message | None:
         """Return the reply; None where the parent went away meanwhile."""
+        if request["do"] == "read":
+            return _read(request["library"])
         for module in request["modules"]:
             if module not in self.modules:
                 # Once here, for all children to come.
@@ -136,8 +140,16 @@ class Zygote:
         lines: list[Message] = []
         log = ""
         try:
-            send(child.sock, request, descriptors)
-            lines, ended = _watch(self.sock, child.report, started + request["timeout"])
+            try:
+                send(child.sock, request, descriptors)
+            except OSError:
+                # Something outside has ended the one that waited.
+                child.end()
+                child = Spare.fork((self.sock,))
+                send(child.sock, request, descriptors)
+            lines, ended = _watch(
+                self.sock, child.report, started + request["timeout"], request["step"]
+            )
             log = os.pread(child.log, _LOG_SHOWN, 0).decode(errors="replace")
         finally:
             status = child.end()
@@ -152,11 +164,24 @@ class Zygote:
         }
 
 
-def _watch(sock: socket.socket, reading: int, deadline: float) -> tuple[list[Message], str]:
-    """Collect the child's lines until its result, its end, or the deadline."""
+def _read(library: str) -> Message:
+    """Return what a library's file says; this process may load nothing of it."""
+    from fusec.verify.binary import library_facts
+
+    try:
+        return {"facts": asdict(library_facts(library))}
+    except (OSError, ValueError) as error:
+        return {"failed": f"cannot read the kernel's library: {error}"}
+
+
+def _watch(
+    sock: socket.socket, reading: int, deadline: float, step: float
+) -> tuple[list[Message], str]:
+    """Collect the child's lines until its result, its end, the deadline, or a silence of a step."""
     buffer = b""
+    silent = time.monotonic() + step
     while True:
-        left = deadline - time.monotonic()
+        left = min(deadline, silent) - time.monotonic()
         if left <= 0:
             return _lines(buffer), "timeout"
         ready, _, _ = select.select([reading, sock.fileno()], [], [], left)
@@ -166,6 +191,7 @@ def _watch(sock: socket.socket, reading: int, deadline: float) -> tuple[list[Mes
         if reading in ready:
             block = os.read(reading, 1 << 16)
             buffer += block
+            silent = time.monotonic() + step
             if not block:
                 return _lines(buffer), "ended"
 
@@ -181,8 +207,10 @@ def _lines(buffer: bytes) -> list[Message]:
 def main(descriptor: int) -> None:
     """Import what candidates need, say so, and serve."""
     this_system().ignore_interrupts()
+    this_system().adopt_orphans()
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
+    import lief  # noqa: F401
     import numpy  # noqa: F401
     import torch  # noqa: F401
 

@@ -12,6 +12,7 @@ REFUSALS = {
     "empty": "Refused: nothing to check",
     "signature": "Refused: another signature",
     "compile": "Refused: does not compile",
+    "unsafe": "Refused: unsafe for the notebook",
     "crash": "Refused: it crashed",
     "bounds": "Refused: out of bounds",
     "timeout": "Refused: it did not end",

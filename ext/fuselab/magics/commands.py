@@ -328,6 +328,12 @@ class FuseMagics(Magics):
     @argument("--strict", action="store_true", help="Raise an error if the edit is refused.")
     @argument("--check-only", action="store_true", help="Check and time it, but do not use it.")
     @argument("-q", "--quiet", action="store_true", help="Show nothing if the edit passes.")
+    @argument(
+        "--trust",
+        action="store_true",
+        help="Accept what acts on the process: threads, files, variables that outlive a call, "
+        "assembly. Nothing protects the notebook from it.",
+    )
     def kernel(self, line: str, cell: str) -> None:
         """Edit a kernel: the cell's text is checked, timed, and kept if it passes.
 
@@ -343,7 +349,9 @@ class FuseMagics(Magics):
                 f"the text in use stays, this one is in fuselab.edits({args.name!r})"
             ):
                 phases.begin("checking")
-                outcome = self.session.edit(args.name, cell, keep=not args.check_only)
+                outcome = self.session.edit(
+                    args.name, cell, keep=not args.check_only, trust=args.trust
+                )
                 phases.end()
         except UnknownName as error:
             raise UsageError(f"%%kernel: {error}") from None

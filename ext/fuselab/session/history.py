@@ -47,7 +47,7 @@ def make_edit(kernel: Kernel, text: str, state: str, verdict: Verdict | None) ->
 
 def text_hash(text: str) -> str:
     """Return a hash of a kernel text."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def notebook_scope(namespace: Mapping[str, Any]) -> str:
@@ -92,7 +92,10 @@ class EditHistory:
             "generated": edit.generated,
             "when": edit.when,
         }
-        files = {"edit.json": json.dumps(facts).encode(), "kernel.txt": edit.text.encode()}
+        files = {
+            "edit.json": json.dumps(facts).encode(),
+            "kernel.txt": edit.text.encode(errors="backslashreplace"),
+        }
         number = len(chain) - 1
         # Another kernel process on the same notebook may have written this number already;
         # then the store answers with that entry, and ours takes the next one.
@@ -106,6 +109,16 @@ class EditHistory:
         """Return the kept edit of a kernel; None where there is none or it was reverted."""
         decided = [e for e in self._load(kernel, target) if e.state in (KEPT, REVERTED)]
         return decided[-1] if decided and decided[-1].state == KEPT else None
+
+    def candidates(self, kernel: str, target: str) -> tuple[Edit, ...]:
+        """Return the kept edits of a kernel since it was last reverted, the latest first."""
+        found: list[Edit] = []
+        for edit in reversed(self._load(kernel, target)):
+            if edit.state == REVERTED:
+                break
+            if edit.state == KEPT and all(edit.text != other.text for other in found):
+                found.append(edit)
+        return tuple(found)
 
     def _key(self, kernel: str, target: str, number: int) -> dict[str, Any]:
         return {"notebook": self.scope, "kernel": kernel, "target": target, "number": number}

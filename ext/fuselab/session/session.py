@@ -344,25 +344,33 @@ class Session:
             self._seen[id(kernel)] = kernel, kernel.source
 
     def _restore(self, cell: FusedCell, name: str, kernel: Kernel) -> None:
-        edit = self.history.latest(kernel.name, kernel.target)
-        if edit is None or edit.text == kernel.source:
-            return
-        found = f"the edit of {name} kept on {edit.date}"
-        text = f"its text is fuselab.edits({kernel.name!r})[-1].text"
-        if edit.signature != kernel.signature.digest():
-            cell.notes.append(f"{found} no longer fits: the kernel takes other tensors now; {text}")
-            return
-        # The signature says that it can be called, not that it still computes the same.
-        verdict = kernel.check(edit.text, timed=False)
-        if verdict.ok:
-            kernel.use(edit.text)
-            cell.notes.append(
-                f"{found} was checked again and is in use; %fuse_revert {name} undoes"
-            )
-        else:
+        """Use the latest kept edit that still passes: what ended a process does not."""
+        for number, edit in enumerate(self.history.candidates(kernel.name, kernel.target)):
+            if edit.text == kernel.source:
+                return
+            found = f"the edit of {name} kept on {edit.date}"
+            edits = self.history.of(kernel.name, kernel.target)
+            place = edits.index(edit) - len(edits)  # the latest is -1
+            text = f"its text is fuselab.edits({kernel.name!r})[{place}].text"
+            if edit.signature != kernel.signature.digest():
+                cell.notes.append(
+                    f"{found} no longer fits: the kernel takes other tensors now; {text}"
+                )
+                return
+            # The signature says that it can be called, not that it still computes the same.
+            verdict = kernel.check(edit.text, timed=False)
+            if verdict.ok:
+                kernel.use(edit.text)
+                before = ", the last that passes," if number else ""
+                cell.notes.append(
+                    f"{found}{before} was checked again and is in use; %fuse_revert {name} undoes"
+                )
+                return
             cell.notes.append(f"{found} does not pass any more: {verdict.reason}; {text}")
 
-    def edit(self, name: str, text: str, *, keep: bool = True, offset: int = 1) -> EditOutcome:
+    def edit(
+        self, name: str, text: str, *, keep: bool = True, offset: int = 1, trust: bool = False
+    ) -> EditOutcome:
         """Check a text for a kernel and put it in use if it passes.
 
         Args:
@@ -370,6 +378,7 @@ class Session:
             text: The whole kernel file.
             keep: False to check only.
             offset: Added to a kernel line to get the line that the user sees.
+            trust: Whether it may act on the process: see ``Kernel.check``.
         """
         _, kernel = self.find(name)
         text = _same_ending(text, kernel)
@@ -378,9 +387,9 @@ class Session:
                 if not text.strip():
                     verdict = Verdict(False, "empty", "the edit is empty")
                 elif keep:
-                    verdict = kernel.keep(text)
+                    verdict = kernel.keep(text, trust=trust)
                 else:
-                    verdict = kernel.check(text)
+                    verdict = kernel.check(text, trust=trust)
             except BaseException as error:
                 # The checker itself failed, or was interrupted: the text must not be lost.
                 reason = f"{type(error).__name__}: {error}"

@@ -33,7 +33,7 @@ WRONG = {
     "very far write": (
         "for (int64_t i = 0; i < n; i++) out[i * 1000000007] = x[i] * 2 + 1;",
         "bounds",
-        "writes memory out of bounds",
+        "memory out of bounds, far from every argument",
     ),
     "write before the start": (
         "for (int64_t i = -1; i < n; i++) out[i] = i < 0 ? 0 : x[i] * 2 + 1;",
@@ -70,7 +70,7 @@ WRONG = {
         "crash",
         "divides an integer by zero",
     ),
-    "trap": ("__builtin_trap();", "crash", "instruction"),
+    "trap": ("__builtin_trap();", "crash", "reached a trap"),
     "unaligned": (
         # Off by one element: no x86 processor moves 16 bytes there by its aligned instructions,
         # and every compiler takes those for a vector type.
@@ -130,7 +130,8 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_refuses(name):
     body, stage, reason = WRONG[name]
-    verdict = vk.check(vk.cpp(body), timed=False, timeout=1.0)
+    # What reads the library first would refuse some of them: see ``test_binary``.
+    verdict = vk.check(vk.cpp(body), timed=False, timeout=1.0, trust=True)
     assert (verdict.ok, verdict.stage) == (False, stage), verdict
     assert reason in verdict.reason
     # Whatever happened, the next check works, and soon.
@@ -179,12 +180,12 @@ def test_compile_error_names_the_line():
 
 
 def test_too_good_to_be_true():
-    # It passes in the worker, where the environment says so, and does nothing here.
+    # It is right as long as somebody compares.
     body = (
-        'if (getenv("OPENBLAS_NUM_THREADS"))\n'
+        "static int calls = 0;\nif (++calls < 20)\n"
         "    for (int64_t i = 0; i < n; i++) out[i] = x[i] * 2 + 1;"
     )
-    verdict = vk.check(vk.cpp(body), n=1_000_000, kinds=())
+    verdict = vk.check(vk.cpp(body), n=1_000_000, kinds=(), trust=True)
     assert (verdict.ok, verdict.stage) == (False, "wrong")
     assert "cannot have done the work" in verdict.reason
 
@@ -372,3 +373,15 @@ def test_updated_argument():
     verdict = run(text.replace("return 0", "total[3] = 1; return 0"))
     assert verdict.stage == "bounds"
     assert "between the elements of `total`" in verdict.reason
+
+
+@pytest.mark.parametrize("character", ["\ud800", "\0"])
+def test_what_is_no_text(character):
+    verdict = vk.check(vk.cpp() + f"// one\n// {character}\n")
+    assert (verdict.ok, verdict.stage) == (False, "compile")
+    assert verdict.reason == f"U+{ord(character):04X} is no character of a text"
+    assert verdict.line == vk.cpp().count("\n") + 2
+
+
+def test_line_ends_of_windows():
+    assert vk.check(vk.cpp().replace("\n", "\r\n"), timed=False, kinds=()).ok

@@ -47,6 +47,7 @@ struct Kernel {
   Caller caller;
   std::vector<Argument> arguments;
   size_t sizes;  // how many symbolic sizes there must be
+  int64_t* journal = nullptr;  // of an edited one: calls begun, calls ended
 };
 
 struct Allocation {
@@ -365,7 +366,10 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
       }
     }
     values[n] = threads;
+    int64_t* journal = kernel.journal;
+    if (journal) __atomic_fetch_add(&journal[0], 1, __ATOMIC_RELAXED);
     status = kernel.caller(kernel.address, values);
+    if (journal) __atomic_fetch_add(&journal[1], 1, __ATOMIC_RELAXED);
     if (status) break;
   }
   if (thread) PyEval_RestoreThread(thread);
@@ -422,14 +426,15 @@ PyObject* program_boxed(PyObject* object, PyObject* list) {
 // Launch another build of a kernel from now on.
 PyObject* program_link(PyObject* object, PyObject* arguments) {
   Py_ssize_t which;
-  unsigned long long address;
-  if (!PyArg_ParseTuple(arguments, "nK", &which, &address)) return nullptr;
+  unsigned long long address, journal = 0;
+  if (!PyArg_ParseTuple(arguments, "nK|K", &which, &address, &journal)) return nullptr;
   auto& kernels = *reinterpret_cast<Program*>(object)->kernels;
   if (which < 0 || which >= static_cast<Py_ssize_t>(kernels.size()) || !address) {
     PyErr_SetString(PyExc_IndexError, "there is no such kernel");
     return nullptr;
   }
   kernels[which].address = reinterpret_cast<void*>(static_cast<uintptr_t>(address));
+  kernels[which].journal = reinterpret_cast<int64_t*>(static_cast<uintptr_t>(journal));
   Py_RETURN_NONE;
 }
 
@@ -564,7 +569,7 @@ void program_dealloc(PyObject* object) {
 PyMethodDef program_methods[] = {
     {"boxed", program_boxed, METH_O, "Run on the inputs in a list, which is emptied."},
     {"poison", program_poison, METH_VARARGS, "Fill scratch memory before a kernel, in each call."},
-    {"link", program_link, METH_VARARGS, "Launch another build of a kernel: its number, address."},
+    {"link", program_link, METH_VARARGS, "Launch another build of a kernel: its number, address, journal."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,0 +1,125 @@
+"""The state of a process on Linux: what a kernel has to leave as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import resource
+import signal
+from pathlib import Path
+from typing import Any
+
+_libc = ctypes.CDLL(None)
+_libc.setlocale.restype = ctypes.c_char_p
+_LC_ALL = 6
+_ACTION = 152  # bytes of a struct sigaction
+_FENV = 64
+_MXCSR = 28  # where it is in x86-64's fenv_t
+_SETTINGS = 0xFFC0  # of it, without the flags that every operation may raise
+_INFO_FIELDS = 10  # of mallinfo2: bytes in use are the eighth, those of mappings the fifth
+
+
+_LIMITS = sorted({v for n, v in vars(resource).items() if n.startswith("RLIMIT_")})
+
+
+class _MallInfo(ctypes.Structure):
+    _fields_ = tuple((f"field{number}", ctypes.c_size_t) for number in range(_INFO_FIELDS))
+
+
+def snapshot(openmp: Path | None) -> dict[str, Any]:
+    """Return the state of this process, by what people call each part of it.
+
+    Args:
+        openmp: The OpenMP runtime that it has loaded.
+    """
+    status = dict(re.findall(r"^(\w+):\s*(.*)$", _read("/proc/self/status"), re.MULTILINE))
+    return {
+        "the current folder": os.getcwd(),
+        "the environment": _environment(),
+        "how signals are taken": (
+            [status.get(name) for name in ("SigBlk", "SigIgn", "SigCgt")],
+            _actions(),
+            signal.getitimer(signal.ITIMER_REAL)[0] > 0,
+        ),
+        "the mask of new files": status.get("Umask"),
+        "how the processor rounds": _libm().fegetround(),
+        "the processor's modes": _modes(),
+        "open files": sorted(os.listdir("/proc/self/fd")),
+        "the priority": os.getpriority(os.PRIO_PROCESS, 0),
+        "the processors that it may use": sorted(os.sched_getaffinity(0)),
+        "the locale": _libc.setlocale(_LC_ALL, None),
+        "the limits": [resource.getrlimit(number) for number in _LIMITS],
+        "OpenMP's settings": _openmp(openmp),
+    }
+
+
+def task_count() -> int:
+    """Return how many threads this process has."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def bytes_in_use() -> int:
+    """Return what ``malloc`` has given and not got back; 0 where the C library does not say."""
+    with contextlib.suppress(AttributeError):
+        function = _libc.mallinfo2
+        function.restype = _MallInfo
+        found = function()
+        return int(found.field4 + found.field7)
+    return 0
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def _environment() -> list[bytes]:
+    # Python's own copy does not see what C changes.
+    place = ctypes.POINTER(ctypes.c_char_p).in_dll(_libc, "environ")
+    found: list[bytes] = []
+    while place and (entry := place[len(found)]) is not None:
+        found.append(entry)
+    return found
+
+
+def _actions() -> list[bytes]:
+    found = []
+    action = ctypes.create_string_buffer(_ACTION)
+    for number in range(1, 32):
+        if _libc.sigaction(number, None, action) == 0:
+            # The function and the signals that it holds back; what follows is anything.
+            found.append(action.raw[:16])
+    return found
+
+
+def _libm() -> Any:
+    with contextlib.suppress(AttributeError):
+        _ = _libc.fegetround
+        return _libc
+    return ctypes.CDLL("libm.so.6")
+
+
+def _modes() -> int:
+    if os.uname().machine != "x86_64":
+        return 0
+    environment = ctypes.create_string_buffer(_FENV)
+    _libm().fegetenv(environment)
+    return int.from_bytes(environment.raw[_MXCSR : _MXCSR + 4], "little") & _SETTINGS
+
+
+def _openmp(path: Path | None) -> list[int]:
+    try:
+        library = ctypes.CDLL(str(path or "libgomp.so.1"))
+        kind, chunk = ctypes.c_int(), ctypes.c_int()
+        library.omp_get_schedule(ctypes.byref(kind), ctypes.byref(chunk))
+    except (OSError, AttributeError):
+        return []
+    names = ("omp_get_max_threads", "omp_get_dynamic", "omp_get_max_active_levels")
+    return [*(int(library[name]()) for name in names), kind.value, chunk.value]
+
+
+__all__ = ["bytes_in_use", "snapshot", "task_count"]

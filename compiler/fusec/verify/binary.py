@@ -1,0 +1,287 @@
+"""What a built kernel would do to the process that loads it, read from the file beforehand.
+
+Loading a library already runs code of it, and a kernel that is right in every run of a check may
+still have brought what ends the notebook later: a call of ``exit``, a thread, a variable that is
+kept between calls.  All of that stands in the file: what it imports, its writable data, its
+constructors.  ``library_facts`` reads it, in the worker; ``problem`` says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusec.verify import allowed
+from fusec.verify.protocol import Message
+from fusec.verify.words import Finding
+
+# What the compiler's own start-up files bring into every library.
+_OWN_VARIABLES = re.compile(
+    r"__dso_handle|completed\.\d+|__TMC_END__|dtor_idx\.\d+|_edata|__bss_start|_end"
+)
+_OWN_STARTS = frozenset({"frame_dummy", "__do_global_dtors_aux", "register_tm_clones"})
+# Of an OpenMP critical section with a name: the lock is meant to be shared.
+_LOCKS = re.compile(r"\.gomp_critical_user_.*|\.?gomp_critical_user_.*|_*\.gomp_critical.*")
+_WORD = 8
+_INSTEAD = "; leave it out, or say --trust if it has to be there"
+
+# In C++ these are no calls, so that the file imports nothing.
+_ASSEMBLY = re.compile(r"\b(asm|__asm|__asm__)\b")
+_EMPTY = re.compile(r"\w+\s*(?:(?:__)?volatile(?:__)?\s*)?\(\s*\"\"\s*[:)]")
+_MODES = re.compile(
+    r"\b(_mm_setcsr|_MM_SET_FLUSH_ZERO_MODE|_MM_SET_DENORMALS_ZERO_MODE|_MM_SET_ROUNDING_MODE"
+    r"|_MM_SET_EXCEPTION_MASK|_MM_SET_EXCEPTION_STATE|__builtin_ia32_ldmxcsr"
+    r"|__builtin_ia32_fxrstor(?:64)?|__builtin_ia32_xrstor(?:64)?|__builtin_aarch64_set_fpcr\w*)\b"
+)
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a library's file says of it.
+
+    Attributes:
+        refused: What it takes from other libraries and must not, as C++ writes it, with why.
+        variables: Its data that can be written.
+        unnamed: Bytes of such data that no name stands for.
+        thread_variables: Its data that each thread has for itself.
+        starts: Functions that run when it is loaded or let go.
+        chosen: Functions that are chosen when it is loaded.
+    """
+
+    refused: tuple[tuple[str, str], ...] = ()
+    variables: tuple[str, ...] = ()
+    unnamed: int = 0
+    thread_variables: tuple[str, ...] = ()
+    starts: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, given: Message) -> Facts:
+        """Make one from its JSON form."""
+        refused = tuple((name, why) for name, why in given["refused"])
+        others = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+        return cls(**{**others, "refused": refused})
+
+
+def library_facts(path: str) -> Facts:
+    """Read a library's file.
+
+    Raises:
+        ValueError: It is no library.
+    """
+    import lief
+
+    lief.logging.disable()
+    binary = lief.parse(path)
+    if isinstance(binary, lief.ELF.Binary):
+        return _elf(binary)
+    if binary is None:
+        raise ValueError("not a library that can be read")
+    # Mach-O and PE: what they import, and what runs when they are loaded.
+    imports = [str(function.name) for function in binary.imported_functions]
+    imports += [str(s.name) for s in getattr(binary, "imported_symbols", ())]
+    starts = [str(f.name) or hex(f.address) for f in binary.ctor_functions]
+    return Facts(_refused(imports), starts=_own_names(starts))
+
+
+def _elf(binary: Any) -> Facts:
+    import lief
+
+    kinds, flags = lief.ELF.Symbol.TYPE, lief.ELF.Section.FLAGS
+    symbols = [*binary.symtab_symbols, *binary.dynamic_symbols]
+    sections = list(binary.sections)
+    named: dict[int, str] = {}
+    for symbol in symbols:
+        if symbol.type == kinds.FUNC and symbol.value:
+            named.setdefault(symbol.value, str(symbol.name))
+    variables: dict[str, int] = {}
+    threads, own = {}, 0
+    for symbol in symbols:
+        at = symbol.shndx
+        section = sections[at] if 0 < at < len(sections) else None
+        if section is None or symbol.type not in (kinds.OBJECT, kinds.TLS, kinds.COMMON):
+            continue
+        name = str(symbol.name)
+        if symbol.type == kinds.TLS:
+            threads[name] = None
+        elif section.has(flags.WRITE) and section.name in (".data", ".bss", ".tm_clone_table"):
+            if _OWN_VARIABLES.fullmatch(name):
+                own += 1
+            else:
+                variables[name] = symbol.size
+    writable = sum(s.size for s in sections if s.name in (".data", ".bss"))
+    # Alignment fills a little; the start-up files' own data is a word or two.
+    unnamed = writable - sum(variables.values())
+    expected = 2 * _WORD + 64 * len(variables)
+    tls = sum(s.size for s in sections if s.has(flags.TLS))
+    return Facts(
+        _refused([str(s.name) for s in binary.dynamic_symbols if s.name and s.shndx == 0]),
+        _own_names(name for name in variables if not _LOCKS.fullmatch(name)),
+        unnamed if unnamed > expected else 0,
+        _own_names(threads) or (("",) if tls else ()),
+        _own_names(_starts(binary, sections, named)),
+        _own_names(str(s.name) for s in symbols if s.type == kinds.GNU_IFUNC),
+    )
+
+
+def _refused(imports: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    names = dict.fromkeys(name for name in imports if not allowed.is_allowed(name))
+    return tuple((_readable(name), allowed.harm(name)) for name in names)
+
+
+def _own_names(symbols: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(_own_name, symbols)))
+
+
+def _starts(binary: Any, sections: Sequence[Any], named: Mapping[int, str]) -> Iterator[str]:
+    """Yield the functions in the tables of what runs at the library's load and end."""
+    relative = {r.address: r.addend for r in binary.dynamic_relocations}
+    symbols = {r.address: str(r.symbol.name) for r in binary.dynamic_relocations if r.has_symbol}
+    for section in sections:
+        if section.name not in (".preinit_array", ".init_array", ".fini_array", ".ctors", ".dtors"):
+            continue
+        content = bytes(section.content)
+        for at in range(0, section.size - _WORD + 1, _WORD):
+            if symbol := symbols.get(section.virtual_address + at):
+                yield symbol
+                continue
+            target = relative.get(section.virtual_address + at, 0)
+            target = target or int.from_bytes(content[at : at + _WORD], "little")
+            name = named.get(target, f"the function at {target:#x}")
+            if name not in _OWN_STARTS:
+                yield name
+
+
+def problem(facts: Facts, text: str) -> Finding | None:
+    """Return why a library may not be loaded, with the line at fault where it is known.
+
+    Args:
+        facts: What its file says.
+        text: What it was compiled from.
+    """
+    plain = without_comments(text)
+    # What stands first in the text; what the compiler has put in explains least.
+    found = sorted(
+        (at if (at := _place(plain, name)) >= 0 else len(plain), number, name, reason)
+        for number, (name, reason) in enumerate(_problems(facts))
+    )
+    if not found:
+        return None
+    at, _, _, reason = found[0]
+    line = _line(plain, at) if at < len(plain) else None
+    return Finding("unsafe", reason + _INSTEAD, line)
+
+
+def source_problem(text: str, generated: str = "") -> Finding | None:
+    """Return what a text must not have because its library would not show it.
+
+    Args:
+        text: The whole kernel file.
+        generated: The compiler's own text, whose statements may stay.
+    """
+    plain = without_comments(text)
+    known = {line.strip() for line in generated.splitlines()}
+    lines = text.splitlines()
+    for found in _ASSEMBLY.finditer(plain):
+        line = _line(plain, found.start())
+        # Without an instruction it only keeps the compiler from moving something.
+        if lines[line - 1].strip() not in known and not _EMPTY.match(text, found.start()):
+            reason = f"has assembly of its own, which nothing can look into{_INSTEAD}"
+            return Finding("unsafe", reason, line)
+    found = _MODES.search(plain)
+    if found:
+        reason = (
+            f"calls {found.group()}: it changes how the processor computes (rounding, denormals) "
+            f"for the whole process{_INSTEAD}"
+        )
+        return Finding("unsafe", reason, _line(plain, found.start()))
+    return None
+
+
+def _problems(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield a name that the text may have, and what is wrong with it."""
+    for name in facts.thread_variables:
+        shown = f"`{name}`" if name else "a variable"
+        yield name or "thread_local", f"keeps {shown} of each thread from call to call"
+    for name in facts.variables:
+        yield name, f"keeps `{name}` from call to call, and may return an earlier result"
+    if facts.unnamed:
+        yield "static", f"keeps {facts.unnamed} bytes from call to call"
+    for name in facts.starts:
+        yield name, f"runs `{name}` when it is loaded or let go"
+    for name in facts.chosen:
+        yield name, f"has `{name}` chosen when it is loaded"
+    for name, why in facts.refused:
+        yield name, f"calls {name}: {why}"
+
+
+def without_comments(text: str) -> str:
+    """Return C++ with comments and strings blanked out, lines as they were."""
+    return _COMMENTS.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), text)
+
+
+def _line(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
+
+
+def _place(text: str, name: str) -> int:
+    """Return where a text first has a name, or what a user writes for it; -1 if nowhere."""
+    bare = name.rpartition("::")[2].lstrip("_")
+    for word in (name, bare, *_WRITTEN.get(bare, ())):
+        if word and (found := re.search(rf"(?<![\w]){re.escape(word)}(?![\w])", text)):
+            return found.start()
+    return -1
+
+
+# What the text says where the file says something else.
+_WRITTEN = {
+    "pthread_create": ("std::thread", "std::jthread", "std::async", "async"),
+    "M_start_thread": ("std::thread", "std::jthread", "std::async", "async"),
+    "State": ("std::thread", "std::jthread", "std::async", "async"),
+    "sigaction": ("sigaction",),
+    "cxa_throw": ("throw",),
+    "assert_fail": ("assert",),
+    "sysv_signal": ("signal",),
+    "popen": ("popen",),
+    "longjmp_chk": ("longjmp",),
+}
+
+
+def _readable(symbol: str) -> str:
+    """Return a symbol as C++ writes it, without its parameters."""
+    if symbol == "__assert_fail":
+        return "assert"
+    shown = _demangle(symbol.encode()) if symbol.startswith("_Z") else b""
+    return re.sub(r"\(.*|\[abi:\w+\]", "", (shown or symbol.encode()).decode())
+
+
+@functools.cache
+def _demangler() -> Any:
+    """Return the C++ library's function for that; None where it is not found."""
+    for name in ("libstdc++.so.6", "libc++.1.dylib", "libc++.so.1"):
+        with contextlib.suppress(OSError, AttributeError):
+            function = ctypes.CDLL(name).__cxa_demangle
+            function.restype = ctypes.c_char_p
+            return function
+    return None
+
+
+def _demangle(symbol: bytes) -> bytes | None:
+    function = _demangler()
+    found: bytes | None = function(symbol, None, None, None) if function is not None else None
+    return found
+
+
+def _own_name(symbol: str) -> str:
+    """Return what a text calls a variable or function of its own."""
+    shown = re.sub(r"^(typeinfo|guard variable|vtable) for ", "", _readable(symbol))
+    return re.sub(r"\.\d+$", "", shown.rpartition("::")[2])
+
+
+__all__ = ["Facts", "library_facts", "problem", "source_problem", "without_comments"]

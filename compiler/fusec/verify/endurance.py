@@ -1,0 +1,166 @@
+"""Many calls in a row, in the process that is thrown away: what a few runs do not show.
+
+A kernel may be right a dozen times and still leak, change the process, print without end or end it
+at the hundredth call.  Here it is called more often than the notebook will before it is kept, and
+timed beside the generated kernel, so that no notebook ever times what is not accepted yet.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from fusec.systems import this_system
+from fusec.target_api.base import Candidate
+from fusec.timing.measure import PRECISION, interleave
+from fusec.verify import state
+from fusec.verify.protocol import OUTPUT_LIMIT, Message
+
+# Calls before anything is counted: what a library sets up at its first calls is no leak.
+_WARM = 8
+_WINDOW = 24
+# Two windows in a row, so that what is made once counts once.
+_WINDOWS = 2
+_LEAST_LEAK = 16
+# More than so much printed in one call floods a notebook.
+_PRINTED = 1 << 14
+# The calls without timing stop after so long.
+_LONG = 1.0
+
+
+def endure(
+    body: Message,
+    call: Callable[[], int],
+    generated: Callable[[], int] | None,
+    restore: Callable[[], None] | None,
+    log: int,
+) -> Message:
+    """Call a candidate many times, look at what it leaves, and time it where that is asked for.
+
+    Args:
+        body: The request; ``timing`` in it says how to time.
+        call: Runs the candidate once.
+        generated: Runs the generated kernel once.
+        restore: Puts back what a call has updated.
+        log: The file that standard output goes to.
+
+    Returns:
+        ``calls``, ``timed``, and ``problem`` where there is one.
+    """
+    threads = int(body["threads"])
+    torch.set_num_threads(threads)
+    before, tasks = state.snapshot(), this_system().task_count()
+    counted = _Counted(call, restore)
+    problem = _many(counted, log)
+    changed = problem or state.changes(before, threads=threads, tasks=tasks)
+    if changed:
+        return {"problem": "state", "words": changed, "calls": counted.calls}
+    timed = None
+    asked = body["timing"]
+    if asked and generated is not None:
+        timed = _timed(asked, counted.bare, generated, restore)
+        deadline = time.perf_counter() + asked["seconds"]
+        while counted.calls < asked["calls"] and time.perf_counter() < deadline:
+            counted()
+        changed = state.changes(before, threads=threads, tasks=tasks)
+    if _printed(log) >= OUTPUT_LIMIT:
+        changed = f"prints more than {OUTPUT_LIMIT >> 20} MB in {counted.calls} calls"
+    if changed:
+        return {"problem": "state", "words": changed, "calls": counted.calls}
+    return {"calls": counted.calls, "timed": timed}
+
+
+class _Counted:
+    """A call that counts itself.
+
+    Attributes:
+        calls: How often it was made.
+    """
+
+    def __init__(self, call: Callable[[], int], restore: Callable[[], None] | None) -> None:
+        self.call, self.restore, self.calls = call, restore, 0
+
+    def __call__(self) -> None:
+        if self.restore is not None:
+            self.restore()
+        self.bare()
+
+    def bare(self) -> None:
+        """Call without putting anything back."""
+        self.calls += 1
+        self.call()
+
+
+def _many(counted: _Counted, log: int) -> str:
+    """Call often enough to see what grows; return what does, in words."""
+    started = time.perf_counter()
+    for _ in range(_WARM):
+        counted()
+        if time.perf_counter() - started > _LONG:
+            return ""
+    growth = []
+    printed = _printed(log)
+    for _ in range(_WINDOWS):
+        used = this_system().bytes_in_use()
+        for _ in range(_WINDOW):
+            counted()
+        growth.append((this_system().bytes_in_use() - used) // _WINDOW)
+        if time.perf_counter() - started > _LONG:
+            break
+    if min(growth) >= _LEAST_LEAK:
+        return f"never frees {_amount(min(growth))} that it allocates in each call"
+    calls = _WINDOW * len(growth)
+    written = _printed(log)
+    if written >= OUTPUT_LIMIT:
+        return f"prints more than {OUTPUT_LIMIT >> 20} MB in {counted.calls} calls"
+    if (written - printed) // calls > _PRINTED:
+        return f"prints {_amount((written - printed) // calls)} in each call"
+    return ""
+
+
+def _printed(log: int) -> int:
+    this_system().flush()
+    return os.fstat(log).st_size
+
+
+def _amount(size: int) -> str:
+    for unit, scale in (("MB", 1 << 20), ("kB", 1 << 10)):
+        if size >= scale:
+            return f"{size / scale:.0f} {unit}"
+    return f"{size} bytes"
+
+
+def _timed(
+    asked: Message,
+    call: Callable[[], object],
+    generated: Callable[[], object],
+    restore: Callable[[], None] | None,
+) -> dict[str, Any]:
+    calls: dict[str, Callable[[], object]] = {"candidate": call, "generated": generated}
+    half = int(asked["copied"])
+    if half:
+        origin = torch.zeros(half, dtype=torch.uint8)
+        target = torch.ones_like(origin)
+        calls["copy"] = functools.partial(target.copy_, origin)
+    found = interleave(calls, seconds=asked["seconds"], before=restore, precision=PRECISION)
+    return {name: asdict(timing) for name, timing in found.items()}
+
+
+def bound(
+    candidate: Candidate, arguments: Sequence[Any], sizes: Sequence[int], threads: int
+) -> Callable[[], int]:
+    """Return a call of a candidate with its arguments, as cheap as it can be."""
+    ready = getattr(candidate, "bound", None)
+    if ready is not None:
+        found: Callable[[], int] = ready(arguments, sizes, threads)
+        return found
+    return functools.partial(candidate, arguments, sizes, threads)
+
+
+__all__ = ["bound", "endure"]

@@ -1,0 +1,120 @@
+"""What a built kernel would do to its process, read from the file before anything loads it."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults.edits import FAULTS
+from fusec.target_api.registry import find_target
+from fusec.verify import allowed, binary
+from support import handwritten_kernels as vk
+from support.paths import TESTS
+
+GOLDEN = [
+    *sorted((TESTS / "golden" / "cpp").glob("*.cpp")),
+    *sorted((TESTS / "golden" / "plain").glob("*.cpp")),
+]
+REFUSED = {
+    "it ends the process": ("exit(3);", "calls exit: it ends the process"),
+    "it starts a process": ("if (fork() == 0) for (;;) {}", "calls fork: it starts a process"),
+    "a thread": (
+        "pthread_create(0, 0, 0, 0);",
+        "calls pthread_create: it starts or steers threads",
+    ),
+    "a variable": ("static volatile int seen; seen++;", "keeps `seen` from call to call"),
+    "one of a thread": (
+        "static thread_local int seen; out[0] = seen++;",
+        "keeps `seen` of each thread from call to call",
+    ),
+    "an object": (
+        "struct S { volatile int v; S() { v = 2; } ~S() { v = 0; } }; static S object;"
+        " out[0] = object.v;",
+        "keeps `object` from call to call",
+    ),
+}
+
+
+def facts(text):
+    return binary.library_facts(str(vk.build_library(text)))
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_generated_kernels_ask_for_nothing(path):
+    text = path.read_text()
+    library = find_target(path.parent.name).compile(text)
+    assert binary.problem(binary.library_facts(str(library)), text) is None
+    assert binary.source_problem(text, text) is None
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refuses_before_it_is_loaded(name):
+    code, reason = REFUSED[name]
+    text = "#include <pthread.h>\n" + vk.cpp(code + "\n" + vk.RIGHT)
+    found = binary.problem(facts(text), text)
+    assert found is not None
+    assert found.reason.startswith(reason)
+    assert text.splitlines()[found.line - 1].startswith(code[:8])
+    verdict = vk.check(text, timed=False)
+    assert (verdict.stage, verdict.ok, verdict.line) == ("unsafe", False, found.line)
+    assert verdict.reason == found.reason
+
+
+def test_constructors():
+    text = vk.cpp().replace("constexpr", "__attribute__((constructor)) void first() {}\nconstexpr")
+    found = binary.problem(facts(text), text)
+    assert found is not None
+    assert "runs `first` when it is loaded" in found.reason
+    assert found.line == 7
+
+
+def test_a_lock_of_a_critical_section_and_constants_are_no_state():
+    body = (
+        "static const float table[] = {1, 2, 3};\n"
+        "#pragma omp critical(mine)\nout[0] = table[n % 3];"
+    )
+    text = vk.cpp(body)
+    assert binary.problem(facts(text), text) is None
+
+
+def test_what_is_no_library(tmp_path):
+    (tmp_path / "kernel.so").write_bytes(b"no library at all")
+    with pytest.raises(ValueError, match="library"):
+        binary.library_facts(str(tmp_path / "kernel.so"))
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ('asm("nop");', "assembly"),
+        ('__asm__ volatile ("syscall");', "assembly"),
+        ("_mm_setcsr(0x8040);", "_mm_setcsr"),
+        ("_MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);", "denormals"),
+    ],
+)
+def test_what_no_file_shows(code, reason):
+    found = binary.source_problem(vk.cpp(f"// asm\n/* asm */ {code}"))
+    assert found is not None
+    assert reason in found.reason
+    assert found.line == 11
+    assert binary.source_problem(vk.cpp(f"// {code}\nputs({code!r});")) is None
+
+
+def test_assembly_without_an_instruction():
+    assert binary.source_problem('asm volatile("" : : "m"(marks));') is None
+    assert binary.source_problem('asm("nop");', '  asm("nop");') is None
+
+
+@pytest.mark.parametrize("name", ["sinf", "cosl", "_sinf", "GOMP_parallel", "omp_get_thread_num"])
+def test_mathematics_and_threads_of_openmp_are_allowed(name):
+    assert allowed.is_allowed(name)
+
+
+@pytest.mark.parametrize("name", ["omp_set_num_threads", "fork", "exit", "GOMP_target", "sleep"])
+def test_others_are_not(name):
+    assert not allowed.is_allowed(name)
+    assert allowed.harm(name)
+
+
+def test_names_of_faults_differ():
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)

@@ -1,0 +1,25 @@
+"""``make faults``: do everything in the tables, and print what became of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from faults.report import Outcome, table
+from faults.run_edits import run_edits
+
+
+def main() -> int:
+    """Run what is asked for; 0 where everything was survived as it should be."""
+    parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
+    parser.add_argument("--only", default="", help="faults with this in their names")
+    parser.add_argument("--times", type=int, default=1, help="how often each is done")
+    parser.add_argument("--markdown", action="store_true", help="print a table for the docs")
+    options = parser.parse_args()
+    outcomes: list[Outcome] = run_edits(options.only, options.times)
+    print(table(outcomes, markdown=options.markdown))
+    return int(any(not outcome.good for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,460 @@
+"""Edits that do harm, and edits that do not: each as C++ in the kernel of ``(x * w + b).relu()``.
+
+A fault's code runs at the start of the kernel, before its own loops; ``$x``, ``$out``, ``$n``
+and ``$threads`` stand for the kernel's names.  What is said of it is what the user has to read; an
+edit of the group ``right`` has to be accepted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Group = Literal[
+    "ends", "later", "processes", "state", "keeps", "memory", "hangs", "values", "right"
+]
+
+TITLES: dict[Group, str] = {
+    "ends": "ends the process, at once",
+    "later": "ends or hangs the process, or writes, later on",
+    "processes": "starts processes or threads",
+    "state": "changes the process",
+    "keeps": "keeps something from call to call",
+    "memory": "uses memory that is not its own, or too much",
+    "hangs": "does not come back, or floods",
+    "values": "computes something else",
+    "right": "is right, and has to be accepted",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One edit.
+
+    Attributes:
+        name: For people.
+        group: What kind of harm it does.
+        code: C++ at the start of the kernel.
+        says: Part of the verdict's reason; nothing in particular if empty.
+        top: C++ before the kernel.
+        instead: Whether ``code`` is all that the kernel does.
+        line: Whether the verdict has to name the line of what it refuses.
+    """
+
+    name: str
+    group: Group
+    code: str
+    says: str = ""
+    top: str = ""
+    instead: bool = False
+    line: bool = False
+
+
+RIGHT_LOOP = """\
+    for (int64_t i = 0; i < $n; ++i) {
+        const float total = $x[i] * $w[i % 64] + $b[i % 64];
+        $out[i] = total < 0.0f ? 0.0f : total;
+    }
+"""
+
+
+def _calls(name: str, header: str, code: str, says: str, group: Group, top: str = "") -> Fault:
+    return Fault(name, group, code, says, f"#include <{header}>\n{top}", line=True)
+
+
+def _after(calls: int, code: str) -> str:
+    return f"static int calls = 0; if (++calls > {calls}) {{ {code} }}"
+
+
+ENDS = (
+    _calls("exit", "cstdlib", "exit(0);", "exit", "ends"),
+    _calls("_Exit", "cstdlib", "_Exit(3);", "_Exit", "ends"),
+    _calls("quick_exit", "cstdlib", "quick_exit(0);", "quick_exit", "ends"),
+    _calls("abort", "cstdlib", "abort();", "abort", "ends"),
+    _calls("a failed assertion", "cassert", "assert($n == 1);", "assert", "ends"),
+    _calls("kill itself", "csignal", "raise(SIGKILL);", "raise", "ends"),
+    _calls("std::terminate", "exception", "std::terminate();", "terminate", "ends"),
+    Fault("throws out of the kernel", "ends", "throw 1;", "exception handling disabled"),
+    Fault(
+        "throws, with the library for it",
+        "ends",
+        "if ($x[0] == 1234.5f) throw 1;",
+        "throw",
+        "#include <vector>\n",
+        line=True,
+    ),
+    Fault("a trapped instruction", "ends", "__builtin_trap();", "trap"),
+    Fault(
+        "division by zero",
+        "ends",
+        "volatile int zero = 0; volatile int one = 1; $out[0] = one % zero;",
+        "divides an integer by zero",
+    ),
+    Fault(
+        "longjmp", "ends", "static jmp_buf where; longjmp(where, 1);", top="#include <csetjmp>\n"
+    ),
+)
+
+LATER = (
+    Fault("exits after 50 calls", "later", _after(50, "exit(0);"), top="#include <cstdlib>\n"),
+    Fault(
+        "crashes after 50 calls", "later", _after(50, "*(volatile int*)8 = 1;"), "calls", line=True
+    ),
+    Fault("hangs after 50 calls", "later", _after(50, "volatile int on = 1; while (on) {}")),
+    Fault("is wrong after 50 calls", "later", _after(50, "$out[7] = 3; return 0;")),
+    Fault(
+        "a thread that writes after it returned",
+        "later",
+        "float* place = $out; std::thread([place] { for (int i = 0; i < 1000000; i++)"
+        " ((volatile float*)place)[i % 4096] = 3; }).detach();",
+        "thread",
+        "#include <thread>\n",
+        line=True,
+    ),
+    Fault(
+        "a handler at the exit",
+        "later",
+        "atexit([] {});",
+        "when the process ends",
+        "#include <cstdlib>\n",
+    ),
+    Fault(
+        "code that runs when it is loaded",
+        "later",
+        "",
+        "when it is loaded",
+        "#include <cstdlib>\n__attribute__((constructor)) static void first()"
+        ' { if (getenv("NOBODY")) *(volatile int*)8 = 1; }\n',
+    ),
+    Fault(
+        "code that runs when it is let go",
+        "later",
+        "",
+        "when",
+        "__attribute__((destructor)) static void last() { *(volatile int*)8 = 1; }\n",
+    ),
+    Fault(
+        "an object with a constructor",
+        "later",
+        "$out[0] = object.value;",
+        "",
+        "struct Object { volatile int value; Object() : value(3) {} ~Object() { value = 4; } };\n"
+        "static Object object;\n",
+    ),
+)
+
+PROCESSES = (
+    _calls("fork", "unistd.h", "if (fork() == 0) { sleep(30); _exit(0); }", "fork", "processes"),
+    _calls(
+        "a double fork with a session of its own",
+        "unistd.h",
+        "if (fork() == 0) { setsid(); if (fork() == 0) sleep(30); _exit(0); }",
+        "fork",
+        "processes",
+    ),
+    _calls("vfork", "unistd.h", "if (vfork() == 0) _exit(0);", "vfork", "processes"),
+    _calls("system", "cstdlib", 'if (system("sleep 30 &")) {}', "system", "processes"),
+    _calls("popen", "cstdio", 'popen("sleep 30", "r");', "popen", "processes"),
+    _calls(
+        "a system call by number",
+        "sys/syscall.h",
+        "if (syscall(SYS_fork) == 0) for (;;) pause();",
+        "syscall",
+        "processes",
+        "#include <unistd.h>\n",
+    ),
+    Fault(
+        "a system call in assembly",
+        "processes",
+        'long made; __asm__ volatile("syscall" : "=a"(made) : "a"(39L) : "rcx", "r11", "memory");',
+        "assembly",
+        line=True,
+    ),
+    Fault(
+        "pthread_create",
+        "processes",
+        "pthread_t t; pthread_create(&t, nullptr, [](void*) -> void* { sleep(30);"
+        " return nullptr; }, nullptr);",
+        "pthread_create",
+        "#include <pthread.h>\n#include <unistd.h>\n",
+        line=True,
+    ),
+    Fault(
+        "std::async",
+        "processes",
+        "std::async(std::launch::async, [] { return 1; }).wait();",
+        "",
+        "#include <future>\n",
+    ),
+    _calls("a library of one's own", "dlfcn.h", 'dlopen("libm.so.6", 2);', "dlopen", "processes"),
+)
+
+STATE = (
+    _calls("signal", "csignal", "signal(SIGINT, SIG_IGN);", "signal", "state"),
+    _calls(
+        "sigaction",
+        "csignal",
+        "struct sigaction a {}; a.sa_handler = SIG_IGN; sigaction(SIGUSR1, &a, nullptr);",
+        "sigaction",
+        "state",
+    ),
+    _calls("chdir", "unistd.h", 'if (chdir("/")) {}', "chdir", "state"),
+    _calls("setenv", "cstdlib", 'setenv("FUSEC_FAULT", "1", 1);', "setenv", "state"),
+    _calls("unsetenv", "cstdlib", 'unsetenv("HOME");', "unsetenv", "state"),
+    _calls("umask", "sys/stat.h", "umask(0);", "umask", "state"),
+    _calls("fesetround", "cfenv", "fesetround(FE_UPWARD);", "fesetround", "state"),
+    Fault(
+        "denormals switched off",
+        "state",
+        "_MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);",
+        "denormal",
+        "#include <immintrin.h>\n",
+    ),
+    Fault(
+        "denormals switched off in the threads",
+        "state",
+        "\n#pragma omp parallel num_threads((int)$threads)\n_mm_setcsr(_mm_getcsr() | 0x8040);\n",
+        "denormal",
+        "#include <immintrin.h>\n",
+    ),
+    _calls("close", "unistd.h", "close(1);", "close", "state"),
+    _calls("open", "fcntl.h", 'open("/dev/null", O_RDONLY);', "open", "state"),
+    _calls("a file", "cstdio", 'fopen("/tmp/fusec-fault", "w");', "fopen", "state"),
+    _calls("setlocale", "clocale", 'setlocale(LC_ALL, "C");', "setlocale", "state"),
+    _calls("rand", "cstdlib", "srand(1);", "srand", "state"),
+    _calls("omp_set_num_threads", "omp.h", "omp_set_num_threads(1);", "omp_set_num", "state"),
+    _calls("omp_set_dynamic", "omp.h", "omp_set_dynamic(1);", "omp_set_dynamic", "state"),
+    _calls("nice", "unistd.h", "if (nice(5)) {}", "nice", "state"),
+    _calls("alarm", "unistd.h", "alarm(1);", "alarm", "state"),
+    _calls(
+        "sched_setaffinity",
+        "sched.h",
+        "cpu_set_t s; CPU_ZERO(&s); CPU_SET(0, &s); sched_setaffinity(0, sizeof s, &s);",
+        "sched_setaffinity",
+        "state",
+    ),
+)
+
+KEEPS = (
+    Fault(
+        "a result kept from an earlier call, by pointer",
+        "keeps",
+        "static const float* seen; static float kept[4096];\n"
+        "if ($x == seen) { for (int64_t i = 0; i < $n; i++) $out[i] = kept[i]; return 0; }\n"
+        + RIGHT_LOOP
+        + "seen = $x; for (int64_t i = 0; i < $n; i++) kept[i] = $out[i]; return 0;",
+        "keeps",
+        line=True,
+    ),
+    Fault(
+        "a variable of a thread",
+        "keeps",
+        "static thread_local float last = 0; $out[0] = last; last = $x[0];",
+        "keeps",
+        line=True,
+    ),
+    Fault(
+        "a global counter",
+        "keeps",
+        "counter++;",
+        "counter",
+        "static volatile long counter = 0;\n",
+        line=True,
+    ),
+    Fault(
+        "a function chosen when it is loaded",
+        "keeps",
+        "$out[0] = chosen($x[0]);",
+        "",
+        "static float one(float v) { return v; }\n"
+        'extern "C" { static float (*resolve())(float) { return one; }\n'
+        'float chosen(float) __attribute__((ifunc("resolve"))); }\n',
+    ),
+)
+
+MEMORY = (
+    Fault("one element past the end", "memory", "$out[$n] = 1;", "past the end of"),
+    Fault("a read past the end", "memory", "volatile float v = $x[$n];", "past the end of"),
+    Fault("one element before the start", "memory", "$out[-1] = 1;", "before the start of"),
+    Fault("far past the end", "memory", "$out[$n + 4000] = 1;", "past the end of"),
+    Fault(
+        "very far",
+        "memory",
+        "$out[$n * 1000000007] = 1;",
+        "memory out of bounds, far from every argument",
+    ),
+    Fault(
+        "an address made of a number",
+        "memory",
+        "*(volatile float*)((uintptr_t)$out ^ (1ull << 61)) = 1;",
+        "out of bounds",
+    ),
+    Fault("a null pointer", "memory", "*(volatile int*)nullptr = 1;", "null pointer"),
+    Fault(
+        "no end of its stack",
+        "memory",
+        "struct R { static int f(volatile int* p) { volatile int a[99]; a[0] = *p;"
+        " return f(a) + a[0]; } }; volatile int q = 1; $out[0] = R::f(&q);",
+        "stack overflow",
+    ),
+    Fault(
+        "10 MB a call are never freed",
+        "memory",
+        "volatile char* p = (char*)malloc(10 << 20); p[0] = 1; p[5 << 20] = 1;",
+        "never frees",
+        "#include <cstdlib>\n",
+    ),
+    Fault(
+        "100 bytes a call are never freed",
+        "memory",
+        "volatile char* p = (char*)malloc(100); p[0] = 1;",
+        "never frees",
+        "#include <cstdlib>\n",
+    ),
+    Fault(
+        "memory without end",
+        "memory",
+        "for (;;) { volatile char* p = (char*)malloc(64 << 20); if (!p) __builtin_trap();"
+        " for (int i = 0; i < 64 << 20; i += 4096) p[i] = 1; }",
+        "",
+        "#include <cstdlib>\n",
+    ),
+    Fault(
+        "aligned loads of a view",
+        "memory",
+        "typedef float v __attribute__((vector_size(16)));\n"
+        "for (int64_t i = 1; i + 4 <= $n; i += 4) *(v*)($out + i) = *(const v*)($x + i) + 1.0f;\n"
+        "$out[0] = 1; return 0;",
+        "aligned",
+    ),
+)
+
+HANGS = (
+    Fault("an endless loop", "hangs", "volatile int on = 1; while (on) {}", "endless loop"),
+    Fault(
+        "an endless loop in a thread",
+        "hangs",
+        "volatile int on = 1;\n#pragma omp parallel num_threads((int)$threads)\nwhile (on) {}\n",
+        "endless loop",
+    ),
+    Fault(
+        "a barrier that nobody reaches",
+        "hangs",
+        "int there = 0;\n#pragma omp parallel num_threads(2) shared(there)\n"
+        "{ volatile int* p = &there; if (omp_get_thread_num() == 0) while (!*p) {} }\n",
+        "endless loop",
+        "#include <omp.h>\n",
+    ),
+    _calls("sleep", "unistd.h", "sleep(100);", "sleep", "hangs"),
+    Fault(
+        "prints without end",
+        "hangs",
+        'for (long i = 0; i < 200000; i++) printf("element %ld is being computed\\n", i);',
+        "prints",
+        "#include <cstdio>\n",
+    ),
+)
+
+VALUES = (
+    Fault("one wrong element", "values", RIGHT_LOOP + "$out[4095] += 1; return 0;", "off by"),
+    Fault(
+        "right for what it was shown, wrong for large values",
+        "values",
+        RIGHT_LOOP.replace("$out[i] = ", "$out[i] = total > 1e2f ? 1e2f : ") + "return 0;",
+        "",
+    ),
+    Fault(
+        "NaN becomes zero",
+        "values",
+        RIGHT_LOOP.replace("total < 0.0f ? 0.0f : total", "total > 0.0f ? total : 0.0f")
+        + "return 0;",
+        "NaN",
+    ),
+    Fault("leaves one out", "values", "return 0;", "", instead=True),
+    Fault("changes its input", "values", "((float*)$x)[5] = 2;", "changes its input"),
+    Fault("refuses what is right", "values", "return 7;", "returned 7"),
+    Fault(
+        "a race",
+        "values",
+        "float sum = 0;\n#pragma omp parallel for num_threads((int)$threads)\n"
+        "for (int64_t i = 0; i < $n; i++) sum += $x[i];\n"
+        + RIGHT_LOOP
+        + "$out[0] = sum; return 0;",
+        "",
+    ),
+    Fault(
+        "a step that its values switch off",
+        "values",
+        "if ($x[0] > 30.0f) { for (int64_t i = 0; i < $n; i++) $out[i] = 0; return 0; }",
+        "",
+    ),
+    Fault(
+        "reads what nobody wrote",
+        "values",
+        RIGHT_LOOP.replace("const float total =", "const float total = 0 * $out[i] +")
+        + "return 0;",
+        "",
+    ),
+)
+
+ACCEPTED = (
+    Fault("as it was generated", "right", ""),
+    Fault("another order of the loop", "right", RIGHT_LOOP + "return 0;", instead=True),
+    Fault(
+        "a table of constants",
+        "right",
+        "volatile float v = table[$n % 4];",
+        top="static const float table[4] = {1, 2, 3, 4};\n",
+    ),
+    Fault(
+        "a table of addresses",
+        "right",
+        "volatile char c = names[$n % 2][0];",
+        top='static const char* const names[2] = {"a", "b"};\n',
+    ),
+    Fault(
+        "memory that it frees",
+        "right",
+        "float* p = (float*)malloc(4096); p[0] = $x[0]; $out[0] = p[0]; free(p);",
+        top="#include <cstdlib>\n",
+    ),
+    Fault(
+        "a vector",
+        "right",
+        "std::vector<float> v($x, $x + $n); $out[0] = v[3];",
+        top="#include <vector>\n",
+    ),
+    Fault(
+        "mathematics",
+        "right",
+        "volatile float v = $x[0]; $out[0] = std::sin(v) + std::tgamma(v) + expf(v);",
+        top="#include <cmath>\n",
+    ),
+    Fault(
+        "threads of OpenMP with a critical section",
+        "right",
+        "float most = 0;\n#pragma omp parallel for num_threads((int)$threads)\n"
+        "for (int64_t i = 0; i < $n; i++) {\n#pragma omp critical(largest)\n"
+        "most = $x[i] > most ? $x[i] : most; }\n$out[0] = most;",
+    ),
+    Fault(
+        "prints a line",
+        "right",
+        'printf("n is %ld\\n", (long)$n);',
+        top="#include <cstdio>\n",
+    ),
+    Fault("5,000 lines", "right", "\n" * 2500 + "// a line\n" * 2500),
+    Fault("line ends of Windows", "right", "// one\r\n// two\r\n"),
+)
+
+FAULTS: tuple[Fault, ...] = (
+    *ENDS,
+    *LATER,
+    *PROCESSES,
+    *STATE,
+    *KEEPS,
+    *MEMORY,
+    *HANGS,
+    *VALUES,
+    *ACCEPTED,
+)

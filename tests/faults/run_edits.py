@@ -1,0 +1,128 @@
+"""The table of edits, done in processes that stand for notebooks."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from faults.edits import FAULTS, TITLES, Fault
+from faults.report import Outcome
+
+# A check takes some seconds at the very most; more is a hang, which a user would end.
+PATIENCE = 60.0
+
+
+class Notebook:
+    """A process that stands for a notebook."""
+
+    def __init__(self) -> None:
+        tests = str(Path(__file__).resolve().parents[1])
+        path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH", "")]))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "faults.notebook"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+        self._rest = b""
+        if self.read(PATIENCE) != {"ready": True}:
+            raise RuntimeError("the notebook did not start")
+
+    def read(self, patience: float) -> Any:
+        """Return the next message, or how the process ended."""
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + patience
+        while b"\n" not in self._rest:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                return "hangs"
+            block = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not block:
+                return f"ended with status {self.process.wait()}"
+            self._rest += block
+        line, _, self._rest = self._rest.partition(b"\n")
+        try:
+            return json.loads(line)
+        except ValueError:  # what a kernel has printed
+            return self.read(patience)
+
+    def attempt(self, fault: Fault) -> Any:
+        """Return what became of an edit, or how the process ended, and whether it was kept."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{fault.name}\n".encode())
+        self.process.stdin.flush()
+        found = self.read(PATIENCE)
+        kept = isinstance(found, dict) and "kept" in found
+        if kept:
+            found = self.read(PATIENCE)
+        return (
+            found if isinstance(found, dict) else f"{found}, {'kept' if kept else 'in the check'}"
+        )
+
+    def close(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.wait()
+
+
+def run_edits(only: str = "", times: int = 1, faults: Sequence[Fault] = FAULTS) -> list[Outcome]:
+    """Do every edit whose name has ``only`` in it, ``times`` times."""
+    notebook = Notebook()
+    outcomes = []
+    try:
+        for fault in faults:
+            if only not in fault.name:
+                continue
+            saw: dict[str, None] = {}
+            survived, good = 0, True
+            for _ in range(times):
+                found = notebook.attempt(fault)
+                if isinstance(found, str):
+                    notebook.close()
+                    notebook = Notebook()
+                    saw[f"THE NOTEBOOK {found}"] = None
+                    good = False
+                    continue
+                damage = _damage(found)
+                survived += not damage
+                good &= not damage and _as_it_should(fault, found)
+                line = f"line {found['line']}: " if found["line"] else ""
+                said = f"{line}{found['reason']} ({found['seconds']:.1f} s)"
+                saw[
+                    "; ".join(filter(None, [("accepted: " if found["ok"] else "") + said, damage]))
+                ] = None
+            outcomes.append(
+                Outcome(TITLES[fault.group], fault.name, times, survived, next(iter(saw)), good)
+            )
+            print(f"  {'ok ' if good else 'BAD'} {fault.name}: {next(iter(saw))}", file=sys.stderr)
+    finally:
+        notebook.close()
+    return outcomes
+
+
+def _damage(found: Any) -> str:
+    parts = []
+    if found["wrong"]:
+        parts.append(f"{found['wrong']} results wrong")
+    if found["processes"]:
+        parts.append(f"{found['processes']} processes left")
+    if found["changed"]:
+        parts.append(f"changed: {', '.join(found['changed'])}")
+    return "; ".join(parts)
+
+
+def _as_it_should(fault: Fault, found: Any) -> bool:
+    if fault.group == "right":
+        return bool(found["ok"])
+    if found["ok"] or fault.says not in found["reason"]:
+        return False
+    return not fault.line or found["line"] is not None

@@ -47,9 +47,11 @@ def _types(node: fx.Node) -> set[torch.dtype]:
 
 
 def _flags(node: fx.Node, types: set[torch.dtype]) -> list[str]:
-    """Return which factors are bools, where not all tensors are."""
-    known = types != {torch.bool}
-    return [name for name in _FACTORS if known and isinstance(node.kwargs.get(name), bool)]
+    """Return which factors are bools, where not all operands are."""
+    found = [name for name in _FACTORS if isinstance(node.kwargs.get(name), bool)]
+    numbers = [n for n in tree_leaves(node.args) if isinstance(n, _NUMBERS)]
+    all_bools = types == {torch.bool} and all(isinstance(n, bool) for n in numbers)
+    return [] if all_bools else found
 
 
 def _with_plain_numbers(node: fx.Node) -> tuple[Any, dict[str, Any]]:

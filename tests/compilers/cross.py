@@ -91,11 +91,12 @@ def run(folder: Path, *command: str) -> None:
 def compile_native(target: Target, folder: Path) -> None:
     """Compile the native part of a call for a target, against the headers of this Python."""
     here = Path(native.__file__).parent
-    text = "\n".join((here / name).read_text() for name in native._SOURCES)
-    (folder / "native.cpp").write_text(text)
     include = sysconfig.get_path("include")
     command = ("c++", "-target", target.triple, "-std=c++17", "-O2", "-w", f"-I{include}")
-    run(folder, *command, "-c", "native.cpp", "-o", "native.o")
+    for sources in (native._CALLS, native._DEVICE):
+        text = "\n".join((here / name).read_text() for name in sources)
+        (folder / "native.cpp").write_text(text)
+        run(folder, *command, "-c", "native.cpp", "-o", "native.o")
 
 
 DRIVER = """\

@@ -194,6 +194,15 @@ FX_INLINE float fx_to_float(fx_f16 x)
 #if defined(__F16C__)
 typedef short fx_eight_halves __attribute__((vector_size(16)));
 typedef float fx_eight_floats __attribute__((vector_size(32)));
+FX_INLINE fx_eight_floats fx_eight_to_floats(fx_eight_halves halves)
+{
+#if defined(__clang__) // which has no such builtin from 22 on
+    typedef _Float16 fx_eight_float16 __attribute__((vector_size(16)));
+    return __builtin_convertvector((fx_eight_float16)halves, fx_eight_floats);
+#else
+    return __builtin_ia32_vcvtph2ps256(halves);
+#endif
+}
 #endif
 #if defined(__AVX512F__)
 typedef short fx_sixteen_halves __attribute__((vector_size(32)));
@@ -227,7 +236,7 @@ FX_INLINE void fx_to_floats(float* to, const fx_f16* from, int64_t count)
     for (; k + 8 <= count; k += 8) {
         fx_eight_halves halves;
         __builtin_memcpy(&halves, from + k, sizeof halves);
-        const fx_eight_floats floats = __builtin_ia32_vcvtph2ps256(halves);
+        const fx_eight_floats floats = fx_eight_to_floats(halves);
         __builtin_memcpy(to + k, &floats, sizeof floats);
     }
 #endif
@@ -235,7 +244,7 @@ FX_INLINE void fx_to_floats(float* to, const fx_f16* from, int64_t count)
     if (k < count) {
         const unsigned char some = (1u << (count - k)) - 1;
         const fx_eight_halves zeros = {};
-        const fx_eight_floats floats = __builtin_ia32_vcvtph2ps256(
+        const fx_eight_floats floats = fx_eight_to_floats(
             __builtin_ia32_loaddquhi128_mask((const fx_masked*)(from + k), zeros, some));
         __builtin_memcpy(to + k, &floats, sizeof floats);
         return;

@@ -246,7 +246,7 @@ def claims(name: str, helper: Helper) -> bool:
 
 def has_messages(compiler: Compiler) -> bool:
     """Whether a compiler can say, in g++'s words, which loops it made vector code of."""
-    return "clang" not in compiler.version
+    return compiler.family == "gcc"
 
 
 def test_what_claims_to_vectorize_does(built: Built) -> None:

@@ -276,19 +276,21 @@ def _few_rows(rows: int, columns: int, inner: int, count: int) -> list[tuple[str
 def _packed(rows: int, columns: int, inner: int, count: int) -> list[tuple[str, Settings]]:
     """Few rows and a weight of few bits: its unpacking takes as long as its bytes, or longer.
 
-    Up to four programs an SM overlap the two, four warps each, which share the sums of a tile
-    where there are fewer tiles.  All run at once: 16 x 11008 over 4096 with 4 bits on an H100
-    25.6 us with three programs a tile, 27.7 with four, of which a few have to wait.
+    Sixteen warps an SM overlap the two, in programs which share the sums of a tile where there are
+    fewer tiles.  All run at once: 16 x 11008 over 4096 with 4 bits on an H100 23.6 us with three
+    programs of four warps a tile, 25.0 with four, of which a few have to wait; 64 rows, which
+    every program reads, 31.7 us in tiles of 128 columns, 37.7 in tiles of 64.
     """
     tall = columns <= FEW_ROWS and columns < rows
     short = max(power_of_two(min(rows, columns)), 16)
     long = max(rows, columns)
     found: list[tuple[str, Settings]] = []
-    for width, depth, stages, warps in ((64, 128, 3, 4), (64, 128, 4, 4), (128, 128, 3, 8)):
+    tiles = ((64, 128, 3, 4), (128, 128, 3, 8), (64, 128, 4, 4))
+    for width, depth, stages, warps in tiles if short <= 32 else (tiles[1], *tiles[::2]):
         tile = (width, short) if tall else (short, width)
         programs = -(-long // width) * count
         values = _setting(*tile, depth, stages, warps, GROUP_M=1)
-        splits = min(4 * sms() // programs, inner // 512, 16)
+        splits = min(16 // warps * sms() // programs, inner // 512, 16)
         if splits < 2 or rows * columns * count * 16 >= LIMIT:
             found.append(("tiles", values))
         else:

@@ -41,13 +41,15 @@ from fusec.targets.triton.rewrite.packed_operands import (
     settled,
 )
 
-# What takes numbers out of words, to the helper that makes what their bits stand beside, and that.
-OF_WORDS = {
-    "halves_of_nibbles": ("beside_1024", 0x64006400),
-    "bfloats_of_nibbles": ("beside_128", 0x43004300),
-    "halves_of_bytes": ("beside_1024", 0x64006400),
-    "halves_of_signed_bytes": ("beside_1024", 0x64006400),
-}
+# What takes numbers out of words.
+OF_WORDS = frozenset(
+    {
+        "halves_of_nibbles",
+        "bfloats_of_nibbles",
+        "halves_of_bytes",
+        "halves_of_signed_bytes",
+    }
+)
 READ = "words_at"  # the helper that reads words where elements are bytes
 _NIBBLES, _BYTES = 8, 4  # numbers a word
 _FOUR_BITS, _EIGHT_BITS = 15, 255
@@ -129,7 +131,6 @@ def as_words(node: Node, axis: Symbol, step: int, buffers: Mapping[str, Buffer])
     start = Symbol("start", "axis", axis.size) if step else None
     if start is not None:
         node = settled(node, axis, start, step)
-    beside = _beside(node, read, word, start)
 
     def replace(each: Node) -> Node | None:
         less = _converted(each, whole)
@@ -139,7 +140,7 @@ def as_words(node: Node, axis: Symbol, step: int, buffers: Mapping[str, Buffer])
         if bits == 4:
             of_halves = each.dtype == torch.float16
             name = "halves_of_nibbles" if of_halves else "bfloats_of_nibbles"
-        given = (read, *beside, const(less, torch.float32), const(flip, torch.int32))
+        given = (read, const(less, torch.float32), const(flip, torch.int32))
         return op(name, given, each.dtype)
 
     (node,) = rewrite((node,), {}, replace)
@@ -150,15 +151,6 @@ def as_words(node: Node, axis: Symbol, step: int, buffers: Mapping[str, Buffer])
 
 def _is_of_words(node: Node) -> bool:
     return isinstance(node, Op) and node.name in OF_WORDS
-
-
-def _beside(node: Node, read: Load, word: Symbol, start: Symbol | None) -> tuple[Node, ...]:
-    """Return a half that the numbers of a column share, out of which a helper makes a zero."""
-    loads = [n for n in walk((node,)) if isinstance(n, Load) and n.mask is None and not n.args]
-    free = free_axes((*loads, read))
-    columns = free[read] - {word}
-    halves = [n for n in loads if n.dtype in (torch.float16, torch.bfloat16)]
-    return tuple(n for n in halves if columns and free[n] - {start} == columns)[:1]
 
 
 def _converted(node: Node, whole: Node) -> float | None:

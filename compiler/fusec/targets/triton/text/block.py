@@ -219,12 +219,10 @@ class Block:
         known = node.name in ("lshift", "rshift") and _within_width(node.args[1], node.dtype)
         if known and not args[0].literal:
             return ex.infix("<<" if node.name == "lshift" else ">>", *args)
-        if node.name in HELPED or node.name == TANH:
+        if node.name in HELPED or node.name in OF_WORDS or node.name == TANH:
             return ex.call(self.kernel.needs.helper(node.name), *args)
         if node.name == INTERLEAVE:
             return self._interleave(node, args)
-        if node.name in OF_WORDS:
-            return self._of_words(node, args)
         if node.name == FUSED:
             return ex.call("tl.fma", *[ex.typed(arg, node.dtype) for arg in args])
         if is_softmax_weight(node) and (relaxed or self._only_summed(node)):
@@ -252,15 +250,6 @@ class Block:
         masks = [d.mask for d in self.ordered(self.kernel.expr_dims(offset)) if d.mask]
         given = (name, self.index(offset), " & ".join(masks) or "None", "ALIGNED")
         return ex.call(self.kernel.needs.helper(READ), *map(Text, given))
-
-    def _of_words(self, node: Op, args: Sequence[Text]) -> Text:
-        """Return the numbers in words; between the words and two constants may stand a half."""
-        words, *halves, less, flip = args
-        helper, bits = OF_WORDS[node.name]
-        beside = Text(hex(bits))
-        if halves:
-            beside = ex.call(self.kernel.needs.helper(helper), *halves)
-        return ex.call(self.kernel.needs.helper(node.name), words, beside, less, flip)
 
     def _divides_rows(self, node: Op) -> bool:
         """Whether float32 elements of a row are divided by one value of the row."""

@@ -405,28 +405,6 @@ def words_at(x_ptr, place, inside, aligned: tl.constexpr):
         word |= byte.to(tl.int32) << (8 * i)
     return word
 ''',
-    "unknown_zero": '''
-@triton.jit
-def unknown_zero(x):
-    """Return zeros that the compiler takes for numbers: two neighbors' product is even.
-
-    What they are added to stays in a register, and an instruction takes two bit masks at once.
-    """
-    bits = x.to(tl.int16, bitcast=True).to(tl.int32)
-    return tl.reshape(bits * (bits + 1) & 1, (x.shape[1], 1, 1))
-''',
-    "beside_1024": '''
-@triton.jit
-def beside_1024(x):
-    """Return the bits of two halves of 1024, for a column each."""
-    return unknown_zero(x) | 0x64006400
-''',
-    "beside_128": '''
-@triton.jit
-def beside_128(x):
-    """Return the bits of two bfloat16 of 128, for a column each."""
-    return unknown_zero(x) | 0x43004300
-''',
     "two_of": '''
 @triton.jit
 def two_of(word, dtype: tl.constexpr, swapped: tl.constexpr):
@@ -445,30 +423,30 @@ def words_of_threads(words):
 ''',
     "halves_of_nibbles": '''
 @triton.jit
-def halves_of_nibbles(words, beside, less: tl.constexpr, flip: tl.constexpr):
+def halves_of_nibbles(words, less: tl.constexpr, flip: tl.constexpr):
     """Return the eight numbers of each word less a number, down a column in the words' order.
 
     Two at a time, sixteen bits apart, come beside 1024; in higher bits they count sixteenfold.
     """
     words = words_of_threads(words)
     swapped: tl.constexpr = flip & 4 != 0
-    a = two_of((words & 0x000F000F) | beside, tl.float16, swapped) - (1024.0 + less)
-    b = two_of((words & 0x00F000F0) | beside, tl.float16, swapped) * 0.0625 - (64.0 + less)
+    a = two_of((words & 0x000F000F) | 0x64006400, tl.float16, swapped) - (1024.0 + less)
+    b = two_of((words & 0x00F000F0) | 0x64006400, tl.float16, swapped) * 0.0625 - (64.0 + less)
     words = words >> 8
-    c = two_of((words & 0x000F000F) | beside, tl.float16, swapped) - (1024.0 + less)
-    d = two_of((words & 0x00F000F0) | beside, tl.float16, swapped) * 0.0625 - (64.0 + less)
+    c = two_of((words & 0x000F000F) | 0x64006400, tl.float16, swapped) - (1024.0 + less)
+    d = two_of((words & 0x00F000F0) | 0x64006400, tl.float16, swapped) * 0.0625 - (64.0 + less)
     return columns_of(a, b, c, d, flip)
 ''',
     "bfloats_of_nibbles": '''
 @triton.jit
-def bfloats_of_nibbles(words, beside, less: tl.constexpr, flip: tl.constexpr):
+def bfloats_of_nibbles(words, less: tl.constexpr, flip: tl.constexpr):
     """Return the same as bfloat16, beside 128."""
     words = words_of_threads(words)
     swapped: tl.constexpr = flip & 4 != 0
-    a = two_of((words & 0x000F000F) | beside, tl.bfloat16, swapped)
-    b = two_of(((words >> 4) & 0x000F000F) | beside, tl.bfloat16, swapped)
-    c = two_of(((words >> 8) & 0x000F000F) | beside, tl.bfloat16, swapped)
-    d = two_of(((words >> 12) & 0x000F000F) | beside, tl.bfloat16, swapped)
+    a = two_of((words & 0x000F000F) | 0x43004300, tl.bfloat16, swapped)
+    b = two_of(((words >> 4) & 0x000F000F) | 0x43004300, tl.bfloat16, swapped)
+    c = two_of(((words >> 8) & 0x000F000F) | 0x43004300, tl.bfloat16, swapped)
+    d = two_of(((words >> 12) & 0x000F000F) | 0x43004300, tl.bfloat16, swapped)
     # which the interpreter has no constants of
     return columns_of(a, b, c, d, flip) - tl.full([], 128.0 + less, tl.float32).to(tl.bfloat16)
 ''',
@@ -484,21 +462,21 @@ def columns_of(a, b, c, d, flip: tl.constexpr):
 ''',
     "halves_of_bytes": '''
 @triton.jit
-def halves_of_bytes(words, beside, less: tl.constexpr, flip: tl.constexpr):
+def halves_of_bytes(words, less: tl.constexpr, flip: tl.constexpr):
     """Return the four bytes of each word less a number, down a column in the words' order."""
     words = words_of_threads(words)
     swapped: tl.constexpr = flip & 2 != 0
-    a = two_of((words & 0x00FF00FF) | beside, tl.float16, swapped)
-    b = two_of(((words >> 8) & 0x00FF00FF) | beside, tl.float16, swapped)
+    a = two_of((words & 0x00FF00FF) | 0x64006400, tl.float16, swapped)
+    b = two_of(((words >> 8) & 0x00FF00FF) | 0x64006400, tl.float16, swapped)
     both = tl.join(b, a) if flip & 1 else tl.join(a, b)
     both = tl.reshape(tl.permute(both, (0, 1, 4, 2, 3)), (a.shape[0], 16 * a.shape[1]))
     return (both - (1024.0 + less)).T
 ''',
     "halves_of_signed_bytes": '''
 @triton.jit
-def halves_of_signed_bytes(words, beside, less: tl.constexpr, flip: tl.constexpr):
+def halves_of_signed_bytes(words, less: tl.constexpr, flip: tl.constexpr):
     """Return the same of signed bytes: plus 128 they are not, and it is taken away as well."""
-    return halves_of_bytes(words ^ -0x7F7F7F80, beside, 128.0 + less, flip)
+    return halves_of_bytes(words ^ -0x7F7F7F80, 128.0 + less, flip)
 ''',
     "digamma": '''
 @triton.jit
@@ -533,8 +511,6 @@ USES = {
     "online_sum_columns": ("maximum",),
     "online_sum_grouped": ("maximum",),
     "log_add_exp": ("maximum", "minimum"),
-    "beside_1024": ("unknown_zero",),
-    "beside_128": ("unknown_zero",),
     "halves_of_nibbles": ("words_of_threads", "two_of", "columns_of"),
     "bfloats_of_nibbles": ("words_of_threads", "two_of", "columns_of"),
     "halves_of_bytes": ("words_of_threads", "two_of"),

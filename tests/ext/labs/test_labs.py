@@ -33,6 +33,7 @@ EQUIVALENT = {
     ("lab06.fuse", "the other connective in line 11"),
     ("lab06.fuse", "the other comparison in line 10"),
     ("lab07.transpose", "one too many"),  # of tiles, an empty one
+    ("lab09.variance", "the other operator"),  # the mean's sign goes with its square
 }
 
 

@@ -54,6 +54,7 @@ def test_a_solution_passes_and_the_start_does_not(task: Task) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("lab", labs(), ids=lambda lab: lab.stem)
 def test_wrong_answers_are_refused(lab: Lab) -> None:
     """At least 25 a lab, of many kinds; each verdict says more than that it is wrong."""

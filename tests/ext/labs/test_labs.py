@@ -17,8 +17,9 @@ import fusec
 from fuselab.judge import judge
 from fuselab.judge.task import Task
 from fuselab.labs.__main__ import main
+from fuselab.labs.catalog import find_task, labs
 from fuselab.labs.content import lab13
-from fuselab.labs.lab import Lab, find_task, labs
+from fuselab.labs.lab import Lab
 from fuselab.labs.notebooks import task_of
 from fuselab.labs.progress import Progress, points, progress
 from support.lab_answers import LABS, solutions, wrong_answers

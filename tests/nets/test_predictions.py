@@ -14,7 +14,7 @@ from programs import check, generate
 from support.opinfo import quiet
 from support.predictions import differences
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 OPERATORS = unit.names()[::6]
 MODELS = zoo.names()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fuselab.labs.lab import labs
+from fuselab.labs.catalog import labs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from fuselab.errors import FuselabError
 from fuselab.judge.engine import judge
-from fuselab.labs.lab import Lab, find_task, labs
+from fuselab.labs.catalog import find_task, labs
+from fuselab.labs.lab import Lab
 from fuselab.labs.progress import read_hand_in
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import nbformat
 
-from fuselab.labs.lab import Lab, find_task, labs
+from fuselab.labs.catalog import find_task, labs
+from fuselab.labs.lab import Lab
 
 SOLUTION, TEACHER = "solution", "teacher"
 _TASK = re.compile(r"%%task\s+(\S+)[^\n]*\n?(.*)", re.DOTALL)

@@ -13,7 +13,8 @@ from fuselab.errors import FuselabError
 from fuselab.judge.engine import judge
 from fuselab.judge.task import Task
 from fuselab.judge.verdict import Verdict
-from fuselab.labs.lab import Lab, find_task, labs
+from fuselab.labs.catalog import find_task, labs
+from fuselab.labs.lab import Lab
 
 FORMAT = 1
 _MOST = 1 << 22  # bytes of a hand-in

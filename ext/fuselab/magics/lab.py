@@ -45,7 +45,7 @@ class LabMagics(Magics):
         if len(names) != 1:
             raise UsageError("%%task takes a task's name: %%task lab01.bytes")
         from fuselab.judge.task import CppTask  # imports the compiler
-        from fuselab.labs.lab import find_task
+        from fuselab.labs.catalog import find_task
         from fuselab.labs.progress import progress
 
         with _as_usage("%%task"):
@@ -68,7 +68,7 @@ class LabMagics(Magics):
     @line_magic
     def progress(self, line: str) -> Table:
         """Show the points of the labs that were begun, or of one: %progress 7."""
-        from fuselab.labs.lab import labs
+        from fuselab.labs.catalog import labs
         from fuselab.labs.progress import progress
 
         chosen = [lab for lab in labs() if str(lab.number) in line.split()]

@@ -426,3 +426,12 @@ def test_each_mistake_in_a_host_program_is_found(name: str) -> None:
     change, kind = HOSTS[name]
     broken = replace(state.host, text=change(state.host.text))
     assert kind in {p.kind for p in host_problems(broken, given)}
+
+
+def test_tokens_of_effects_in_backward_may_come_late() -> None:
+    """AOTAutograd adds them itself, in the middle of a joint graph."""
+    x = torch.randn(4, 4, requires_grad=True)
+    fusec.compile(lambda x: torch.linalg.eigvals(x).abs())(x).sum().backward()
+    (expected,) = torch.autograd.grad(torch.linalg.eigvals(x).abs().sum(), x)
+    assert x.grad is not None
+    assert torch.allclose(x.grad, expected, rtol=1e-4, atol=1e-5)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from math import gcd
-from typing import Union
+from typing import ClassVar, Union
 
 IntLike = Union["Expr", int]
 
@@ -65,62 +65,52 @@ class Symbol:
         return self.name
 
 
-class FloorDiv:
+class _Division:
+    """What a division leaves that did not simplify. The divisor is positive."""
+
+    __slots__ = ("_hash", "divisor", "numerator")
+    _SIGN: ClassVar[str]
+    _ORDER: ClassVar[int]
+
+    def __init__(self, numerator: Expr, divisor: Expr) -> None:
+        self.numerator = numerator
+        self.divisor = divisor
+        self._hash = hash((self._SIGN, numerator, divisor))
+
+    def key(self) -> tuple[object, ...]:
+        """Return a sorting key: after the symbols, remainders last."""
+        return (self._ORDER, repr(self))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, _Division)
+            and type(self) is type(other)
+            and self._hash == other._hash
+            and self.numerator == other.numerator
+            and self.divisor == other.divisor
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"({self.numerator}) {self._SIGN} ({self.divisor})"
+
+
+class FloorDiv(_Division):
     """``numerator // divisor`` that did not simplify. The divisor is positive."""
 
-    __slots__ = ("_hash", "divisor", "numerator")
-
-    def __init__(self, numerator: Expr, divisor: Expr) -> None:
-        self.numerator = numerator
-        self.divisor = divisor
-        self._hash = hash(("//", numerator, divisor))
-
-    def key(self) -> tuple[object, ...]:
-        """Return a sorting key: after the symbols."""
-        return (1, repr(self))
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (
-            isinstance(other, FloorDiv)
-            and self._hash == other._hash
-            and self.numerator == other.numerator
-            and self.divisor == other.divisor
-        )
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __repr__(self) -> str:
-        return f"({self.numerator}) // ({self.divisor})"
+    __slots__ = ()
+    _SIGN = "//"
+    _ORDER = 1
 
 
-class Mod:
+class Mod(_Division):
     """``numerator % divisor`` that did not simplify. The divisor is positive."""
 
-    __slots__ = ("_hash", "divisor", "numerator")
-
-    def __init__(self, numerator: Expr, divisor: Expr) -> None:
-        self.numerator = numerator
-        self.divisor = divisor
-        self._hash = hash(("%", numerator, divisor))
-
-    def key(self) -> tuple[object, ...]:
-        """Return a sorting key: after the floor divisions."""
-        return (2, repr(self))
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (
-            isinstance(other, Mod)
-            and self._hash == other._hash
-            and self.numerator == other.numerator
-            and self.divisor == other.divisor
-        )
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __repr__(self) -> str:
-        return f"({self.numerator}) % ({self.divisor})"
+    __slots__ = ()
+    _SIGN = "%"
+    _ORDER = 2
 
 
 Atom = Symbol | FloorDiv | Mod

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -279,6 +280,25 @@ def size_values(program: Program, inputs: Sequence[object]) -> dict[Symbol, int]
     return sizes
 
 
+def _evaluated(
+    value: object, tensors: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int]
+) -> Any:
+    """Return what stands for an argument: a tensor, a number, or a list of such."""
+    if isinstance(value, Expr):
+        result = value.evaluate(lambda s: sizes[s])
+        assert isinstance(result, int)
+        return result
+    if isinstance(value, (list, tuple)):
+        return type(value)(_evaluated(item, tensors, sizes) for item in value)
+    if isinstance(value, TensorRef):
+        memory = tensors[value.buffer]
+        shape, strides, offset = _evaluated(
+            (value.shape, value.strides, value.offset), tensors, sizes
+        )
+        return memory.as_strided(shape, strides, memory.storage_offset() + offset)
+    return value
+
+
 def extern_results(
     step: Extern, tensors: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int]
 ) -> tuple[torch.Tensor, ...]:
@@ -289,29 +309,10 @@ def extern_results(
         tensors: By buffer name.
         sizes: Of the symbolic sizes.
     """
-
-    def evaluate(expr: Expr) -> int:
-        result = expr.evaluate(lambda s: sizes[s])
-        assert isinstance(result, int)
-        return result
-
-    def materialize(value: object) -> object:
-        if isinstance(value, TensorRef):
-            shape = [evaluate(e) for e in value.shape]
-            strides = [evaluate(e) for e in value.strides]
-            return tensors[value.buffer].as_strided(
-                shape, strides, tensors[value.buffer].storage_offset() + evaluate(value.offset)
-            )
-        if isinstance(value, Expr):
-            return evaluate(value)
-        if isinstance(value, (list, tuple)):
-            return type(value)(materialize(item) for item in value)
-        return value
-
     result = call_exactly(
         step.target,
-        [materialize(a) for a in step.args],
-        {k: materialize(v) for k, v in step.kwargs.items()},
+        [_evaluated(a, tensors, sizes) for a in step.args],
+        {k: _evaluated(v, tensors, sizes) for k, v in step.kwargs.items()},
     )
     if isinstance(result, (tuple, list)):
         return tuple(result)
@@ -362,24 +363,6 @@ def run_program(
             raised = precision if precision and value.is_floating_point() else value.dtype
             tensors[name] = value.to(raised)
 
-    def evaluate(expr: Expr) -> int:
-        result = expr.evaluate(lambda s: sizes[s])
-        assert isinstance(result, int)
-        return result
-
-    def materialize(value: object) -> object:
-        if isinstance(value, TensorRef):
-            shape = [evaluate(e) for e in value.shape]
-            strides = [evaluate(e) for e in value.strides]
-            return tensors[value.buffer].as_strided(
-                shape, strides, tensors[value.buffer].storage_offset() + evaluate(value.offset)
-            )
-        if isinstance(value, Expr):
-            return evaluate(value)
-        if isinstance(value, (list, tuple)):
-            return type(value)(materialize(item) for item in value)
-        return value
-
     for step in program.steps:
         if isinstance(step, Compute):
             for name in step.writes():
@@ -389,8 +372,7 @@ def run_program(
                         precision if precision and buffer.dtype.is_floating_point else buffer.dtype
                     )
                     tensors[name] = torch.empty_strided(
-                        [evaluate(e) for e in buffer.shape],
-                        [evaluate(e) for e in buffer.strides],
+                        *_evaluated((buffer.shape, buffer.strides), tensors, sizes),
                         dtype=raised,
                         device=buffer.device,
                     )
@@ -404,7 +386,7 @@ def run_program(
                     tensors[name] = part
         if observe is not None:
             observe(step, tensors)
-    return [materialize(value) for value in program.outputs]
+    return [_evaluated(value, tensors, sizes) for value in program.outputs]
 
 
 __all__ = [

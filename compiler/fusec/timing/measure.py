@@ -207,18 +207,6 @@ def bootstrap(
     return medians[skip], medians[-1 - skip]
 
 
-def self_test(call: Call, *, repeats: int = 20, seconds: float = 0.05) -> float:
-    """Time ``call`` against itself; return the share of tests that find no difference.
-
-    A measurement that finds one call faster than itself measures something else.
-    """
-    agree = 0
-    for _ in range(repeats):
-        measured = interleave_series({"a": call, "b": call}, seconds=seconds)
-        agree += judge(measured["a"], measured["b"])[0] in ("SAME", "UNCLEAR")
-    return agree / repeats
-
-
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     """Return the 25th percentile, the median and the 75th percentile."""
     if len(values) == 1:

@@ -17,7 +17,7 @@ from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.timing.measure import Call, Series, interleave_series
 from fusec.tune.prospects import Foresight, Gpu, Prospect
-from fusec.tune.records import machine, stored, tuning_key
+from fusec.tune.records import machine, tuning_key
 from fusec.tune.tuner import tune_kernel
 from fusec.verify.sandbox import run_candidate
 from fusec.verify.timing import fresh_tensors, restore
@@ -148,10 +148,3 @@ class _OfCalls:
     def after(self, call: Call) -> Prospect:
         assert isinstance(call, _Bound)
         return self._after(call.runnable)
-
-
-def stored_run(
-    kernel: Kernel, sizes: Sequence[int], device: torch.device, *, store: Store | None = None
-) -> TuningRun | None:
-    """Return what an earlier run found for this kernel, these shapes and this device."""
-    return stored(store or default_store(), tuning_key(kernel, sizes, device))

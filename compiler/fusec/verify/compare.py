@@ -73,16 +73,6 @@ def mismatch(actual: torch.Tensor, eager: torch.Tensor) -> str:
     return ""
 
 
-def layout_note(actual: torch.Tensor, eager: torch.Tensor) -> str:
-    """Return in words how the strides differ where that can be seen; empty where they agree."""
-    if actual.shape != eager.shape:
-        return ""
-    for size, mine, plain in zip(actual.shape, actual.stride(), eager.stride(), strict=True):
-        if size > 1 and mine != plain and eager.numel():
-            return f"has strides {actual.stride()} where eager gives {eager.stride()}"
-    return ""
-
-
 def signed_zero_differences(actual: torch.Tensor, eager: torch.Tensor) -> int:
     """Return at how many places one is +0 and the other -0."""
     if not actual.is_floating_point() or actual.shape != eager.shape:

@@ -16,7 +16,6 @@ from fusec.timing.measure import (
     interleave_series,
     judge,
     quartiles,
-    self_test,
     settled,
 )
 
@@ -124,7 +123,11 @@ def test_judge():
 
 @pytest.mark.timing
 def test_a_call_is_not_faster_than_itself():
-    assert self_test(work(200), repeats=40) >= 0.95
+    call, agree = work(200), 0
+    for _ in range(40):
+        measured = interleave_series({"a": call, "b": call}, seconds=0.05)
+        agree += judge(measured["a"], measured["b"])[0] in ("SAME", "UNCLEAR")
+    assert agree >= 38
 
 
 @pytest.mark.timing

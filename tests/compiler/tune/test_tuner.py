@@ -13,7 +13,7 @@ from fusec.report import Verdict
 from fusec.timing.measure import Series
 from fusec.tunables import read_tunables
 from fusec.tune import records
-from fusec.tune.run import stored_run, tune_in_graph
+from fusec.tune.run import tune_in_graph
 from fusec.tune.tuner import tune_kernel
 from support import handwritten_kernels as vk
 
@@ -223,7 +223,8 @@ def test_a_real_kernel(tmp_path):
     assert all(t.timing is not None and not t.error for t in run.trials)
     assert run.best is not None
     assert dict(run.trials[run.best].values) == {t.name: t.value for t in kernel.tunables}
-    assert stored_run(kernel, sizes, tensors[0].device, store=store).trials == run.trials
+    key = records.tuning_key(kernel, sizes, tensors[0].device)
+    assert records.stored(store, key).trials == run.trials
 
 
 def test_an_edited_kernel_is_guarded(tmp_path):

@@ -11,7 +11,6 @@ from fusec.verify.compare import (
     compare_output,
     compare_outputs,
     describe,
-    layout_note,
     mismatch,
     signed_zero_differences,
 )
@@ -176,10 +175,8 @@ def test_dtype_and_shape():
     assert not mismatch(x, x)
 
 
-def test_strides_are_reported():
+def test_strides_may_differ():
     x = torch.randn(3, 4)
-    assert not layout_note(x, x.clone())
-    assert "strides" in layout_note(x.t().contiguous().t(), x)
     assert compare_output("out", x.t().contiguous().t(), x).ok
 
 

@@ -61,10 +61,6 @@ class LineWriter:
         self._source = source
         return True
 
-    def forget_source(self) -> None:
-        """Let the next statement name its line again: a new part of the kernel begins."""
-        self._source = None
-
     @contextmanager
     def indented(self) -> Iterator[None]:
         """Write the lines of the block one level deeper."""

@@ -36,15 +36,6 @@ class Writer(LineWriter):
         for part in wrap(text, self.room):
             self.add(part, (source,))
 
-    def remarked(self, text: str, remark: str, source: SourceLine | None = None) -> None:
-        """Write a line with a remark behind it, or before it where that is too long for one."""
-        whole = f"{text} // {remark}"
-        if len(whole) <= self.room:
-            self.line(whole, source)
-        else:
-            self.line(f"// {remark}", source)
-            self.line(text, source)
-
     def lines_of(self, texts: Iterable[str]) -> None:
         """Write several lines."""
         for text in texts:

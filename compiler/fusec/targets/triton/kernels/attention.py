@@ -7,10 +7,7 @@ writer turns into statements as everywhere else.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
-
-import jinja2
 
 from fusec.ir import ops
 from fusec.ir.body import Body
@@ -26,6 +23,7 @@ from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text, triton_type
 from fusec.targets.triton.text.file import File, add_function
 from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.templates import template
 from fusec.targets.triton.text.writer import Writer
 
 # What the template itself calls its values.
@@ -37,18 +35,6 @@ TEMPLATE_NAMES = frozenset(
     "rows".split()
 )
 LOWEST = "-3.4028234663852886e38"
-
-
-@functools.cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fusec.targets.triton"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,  # the text is Python
-    )
-    return environment.get_template("attention.py.j2")
 
 
 @dataclass(frozen=True)
@@ -197,7 +183,7 @@ class _Writer(Tiles):
         weight = f"weight.to({triton_type(found.values.dtype)})"
         if found.values.dtype.itemsize > 2:
             weight = "weight"
-        text = _template().render(
+        text = template("attention").render(
             m=outer.index(found.sizes[0]),
             n=outer.index(found.sizes[1]),
             pairs=outer.index(found.pairs),

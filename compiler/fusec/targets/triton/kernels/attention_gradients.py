@@ -6,11 +6,8 @@ turned, so that no product has to turn one.  ``templates/attention_gradients.py.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import jinja2
 
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Node, Reduce, walk
@@ -24,6 +21,7 @@ from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text, triton_type
 from fusec.targets.triton.text.file import File, add_function
 from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.templates import template
 from fusec.targets.triton.text.writer import Writer
 
 # What the template itself calls its values.
@@ -33,18 +31,6 @@ TEMPLATE_NAMES = frozenset(
     "query key value gradient out row_sum of_query of_key of_value "
     "queries q_row q_idx q_inside q_row_inside keys kv_row kv_idx kv_inside kv_row_inside".split()
 )
-
-
-@functools.cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fusec.targets.triton"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,  # the text is Python
-    )
-    return environment.get_template("attention_gradients.py.j2")
 
 
 @dataclass(frozen=True)
@@ -168,7 +154,7 @@ class _Writer(Tiles):
             for p in (found.score, found.of_weight)
         ]
         over, own = self.across, self.own
-        text = _template().render(
+        text = template("attention_gradients").render(
             own={
                 "size": outer.index(own.axis.size or Expr.of(1)),
                 "block": own.block,

@@ -10,8 +10,6 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
-import jinja2
-
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.index import Expr
 from fusec.ir.node import Load, Node, Reduce, free_axes, walk
@@ -27,6 +25,7 @@ from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text
 from fusec.targets.triton.text.file import File, add_function
 from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.templates import template
 from fusec.targets.triton.text.writer import Writer
 
 # What the template itself calls its values.
@@ -43,18 +42,6 @@ class _Zeros(Padding):
     def __init__(self, loads: Sequence[Load]) -> None:
         self.loads = dict.fromkeys(loads, 0)
         self.clean = set()
-
-
-@functools.cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fusec.targets.triton"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,  # the text is Python
-    )
-    return environment.get_template("matmul.py.j2")
 
 
 def write(file: File, product: Product) -> None:
@@ -190,7 +177,7 @@ class _Product:
         place = f"(split{batch}) * {m}" if batch else f"split * {m}"
         masks = [mask for mask in (self.row_mask, self.col_mask) if mask]
         other = ", other=0.0" if kind == "finish" and masks else ""
-        text = _template().render(
+        text = template("matmul").render(
             kind=kind,
             m=m,
             n=n,

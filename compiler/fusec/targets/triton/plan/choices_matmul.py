@@ -15,10 +15,10 @@ from math import gcd
 
 import torch
 
-from fusec.codegen.common.product_axes import product_axes
+from fusec.codegen.common.product_axes import ProductAxes, product_axes
 from fusec.ir.body import Body, Buffer, Settings
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Dot, Load
+from fusec.ir.node import Load
 from fusec.machine import current_machine
 from fusec.targets.triton.plan.choice import Choice, Knob, known, power_of_two, sms
 from fusec.targets.triton.plan.tiling import LIMIT
@@ -51,15 +51,10 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Product:
+class Product(ProductAxes):
     """A body with a matrix product, taken apart.
 
     Attributes:
-        node: The product.
-        batch: The axis of independent products, if there is one.
-        row: The axis of the first operand's rows.
-        column: The axis of the second operand's columns.
-        inner: The axis that is summed over.
         whole_rows: Whether something is reduced over the columns, so that a tile is a whole row.
         left: The first operand, where it is a matrix in memory.
         right: The second operand, likewise.
@@ -67,11 +62,6 @@ class Product:
         group: Elements along the sum that share a scale; 0 where there are no such groups.
     """
 
-    node: Dot
-    batch: Symbol | None
-    row: Symbol
-    column: Symbol
-    inner: Symbol
     whole_rows: bool
     left: Operand | None
     right: Operand | None

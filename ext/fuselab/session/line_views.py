@@ -92,8 +92,8 @@ def line_views(
     own = cell.filename if cell.plan is not None else None
     foreign = [place for place in (*at, *moved, *calls) if place[0] != own and texts[place]]
     foreign.sort(key=lambda place: -(seconds[place] if timed else moved[place]))
-    places = sorted(dict.fromkeys(foreign[:MOST_FOREIGN]))
-    return (*found, *(view(*place, texts[place], place) for place in places))
+    shown = sorted(dict.fromkeys(foreign[:MOST_FOREIGN]))
+    return (*found, *(view(key[0], key[1], texts[key], key) for key in shown))
 
 
 __all__ = ["line_views"]

@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean labs faults
+.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean labs faults pictures
 
 PYTHON ?= python3
 ARGS ?=
@@ -75,6 +75,10 @@ labs: $(INSTALLED) ## Make the labs' notebooks from their sources, and run them 
 
 pages: $(INSTALLED) ## Write what today's code prints into the pages that show it
 	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m support.pages --write README.md docs/tour.md $(ARGS)
+
+pictures: $(INSTALLED) ## Pictures of the workbench in both themes, in build/screenshots, to be looked at
+	@PYTHONPATH=tests:tests/browser $(BIN)/python tests/browser/pictures.py $(ARGS)
+	@$(BIN)/python -m pytest -q tests/browser/test_stranger.py
 
 docs: $(INSTALLED) ## Build the site into build/site
 	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[docs]'

@@ -150,7 +150,7 @@ def test_a_search_and_its_points(open_notebook: OpenNotebook) -> None:
     # A point stays where it is while others come.
     pictures.nth(0).locator(".fuselab-spot").first.click()
     panel.says(re.compile("once the search has ended"))
-    panel.says(re.compile("best .* after"), timeout=90)
+    panel.says(re.compile("in use .* after"), timeout=90)
     expect(panel.button("Tune")).to_be_enabled(timeout=60 * SECOND)
     for n, what in enumerate(("a point of the search", "a square of the map")):
         spot = pictures.nth(n).locator(".fuselab-spot").last

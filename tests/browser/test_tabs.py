@@ -127,7 +127,7 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     open_tab(panel, "Tuning")
     panel.root.get_by_role("combobox", name="Budget").select_option(label="5 s")
     panel.button("Tune").click()
-    panel.says(re.compile("best .* after"), timeout=90)
+    panel.says(re.compile("in use .* after"), timeout=90)
     expect(panel.button("Tune")).to_be_enabled(timeout=60 * SECOND)
     # On a busy machine a few seconds are enough for one configuration.
     panel.root.locator(".fuselab-spot").last.focus()

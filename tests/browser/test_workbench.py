@@ -92,7 +92,7 @@ def test_edit_check_keep_tune(open_notebook: OpenNotebook) -> None:
     panel.button("Tune").click()
     expect(panel.tab("Tuning")).to_have_attribute("aria-selected", "true")
     expect(panel.plot).to_be_visible()
-    panel.says(re.compile("30 of 30, best .* all tried"))
+    panel.says(re.compile("30 of 30, in use .* all tried"))
     assert overflowing(panel.root) == []
     notebook.shoot("panel-tuned", panel.root)
     panel.tab("Timings").click()

@@ -46,6 +46,7 @@ from fuselab.magics.frontend import frontend_of
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.progress import Phases, Progress
 from fuselab.session.session import CellOptions, Session
+from fuselab.session.sharing import share
 from fuselab.session.without_gpu import NOT_TUNED
 
 if TYPE_CHECKING:
@@ -416,6 +417,21 @@ class FuseMagics(Magics):
             raise UsageError(f"%fuse_export: {error}") from None
         what = find_form(args.form).what
         display(Table(("kernel", "written to", "as"), ((args.name, str(path), what),)))
+
+    @line_magic
+    @magic_arguments()
+    @argument("cell", nargs="?", help="The cell's name; the latest if none is given.")
+    @argument("folder", nargs="?", default=".", help="Where to; here if none is given.")
+    def fuse_share(self, line: str) -> None:
+        """Write a result as one HTML page that needs no server, and a .py that runs its kernel."""
+        args = self._parse(self.fuse_share, "%fuse_share", line)
+        cell = self._cell(args.cell)
+        cell.update(checked=self.check, seconds=self.measure_seconds)
+        try:
+            written = share(cell, args.folder)
+        except (OSError, FusecError) as error:
+            raise UsageError(f"%fuse_share: {error}") from None
+        display(Table(("written",), tuple((str(path),) for path in written)))
 
     @line_magic
     @magic_arguments()

@@ -87,13 +87,13 @@ def line_views(
 
     found = []
     if cell.plan is not None:
-        for number, line in enumerate(str(cell.plan.text).splitlines(), 1):
-            found.append(view("", number, line, (cell.filename, number)))
+        for number, own_text in enumerate(str(cell.plan.text).splitlines(), 1):
+            found.append(view("", number, own_text, (cell.filename, number)))
     own = cell.filename if cell.plan is not None else None
     foreign = [place for place in (*at, *moved, *calls) if place[0] != own and texts[place]]
     foreign.sort(key=lambda place: -(seconds[place] if timed else moved[place]))
-    places = sorted(dict.fromkeys(foreign[:MOST_FOREIGN]))
-    return (*found, *(view(*place, texts[place], place) for place in places))
+    shown = sorted(dict.fromkeys(foreign[:MOST_FOREIGN]))
+    return (*found, *(view(key[0], key[1], texts[key], key) for key in shown))
 
 
 __all__ = ["line_views"]

@@ -79,8 +79,8 @@ def named_decisions(graph: Any) -> Iterator[FusionDecision]:
         hints = {b.name: b.hint for b in part.state.program.buffers.values() if b.hint}
         called = names | hints
         for each in part.state.schedule.decisions:
-            words_of = re.split(r"\b", each.reason)
-            reason = "".join(called.get(word, word) for word in words_of)
+            pieces: list[str] = re.findall(r"\w+|\W+", each.reason)
+            reason = "".join(called.get(word, word) for word in pieces)
             yield replace(
                 each,
                 producer=names.get(each.producer, each.producer),

@@ -50,11 +50,15 @@ _pool: Pool | None = None
 _problem = ""
 
 
-def prepare() -> None:
-    """Build the pool, once a machine, or find it built; every thread's calls use it from then."""
+def prepare(children: cpp_build.Children) -> None:
+    """Build the pool, once a machine, or find it built; every thread's calls use it from then.
+
+    Args:
+        children: Has the compiler while it runs.
+    """
     global _pool, _problem
     try:
-        found = _load()
+        found = _load(children)
         found.limit(POOLED_BYTES, _most(), KEPT_SECONDS)
     except Exception as error:
         # Large tensors cost more without it, and nothing else changes.
@@ -118,7 +122,7 @@ def counted() -> tuple[int, int]:
     return held.value, kept.value
 
 
-def _load() -> Pool:
+def _load(children: cpp_build.Children) -> Pool:
     if this_system().huge_pages() is None:
         raise NotImplementedError("only made for Linux")
     cpp_build.needs_torchs_library()
@@ -137,7 +141,8 @@ def _load() -> Pool:
         "-lc10",
         "-pthread",
     ]
-    library = cpp_build.load_library(cpp_build.build(text, extra_flags=flags, kind="native"))
+    built = cpp_build.build(text, extra_flags=flags, kind="native", children=children)
+    library = cpp_build.load_library(built)
     library.fusec_memory_install()
     # With Python's lock held, which costs less than to give it back.
     plain, size = ctypes.PYFUNCTYPE(None), ctypes.c_size_t

@@ -65,7 +65,9 @@ class Facts:
     def read(cls, given: Message) -> Facts:
         """Make one from its JSON form."""
         refused = tuple((name, why) for name, why in given["refused"])
-        others = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+        others: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in given.items()
+        }
         return cls(**{**others, "refused": refused})
 
 
@@ -78,7 +80,7 @@ def library_facts(path: str) -> Facts:
     import lief
 
     lief.logging.disable()
-    binary = lief.parse(path)
+    binary: Any = lief.parse(path)
     if isinstance(binary, lief.ELF.Binary):
         return _elf(binary)
     if binary is None:
@@ -101,7 +103,7 @@ def _elf(binary: Any) -> Facts:
         if symbol.type == kinds.FUNC and symbol.value:
             named.setdefault(symbol.value, str(symbol.name))
     variables: dict[str, int] = {}
-    threads, own = {}, 0
+    threads: dict[str, None] = {}
     for symbol in symbols:
         at = symbol.shndx
         section = sections[at] if 0 < at < len(sections) else None
@@ -112,9 +114,8 @@ def _elf(binary: Any) -> Facts:
             threads[name] = None
         elif section.has(flags.WRITE) and section.name in (".data", ".bss", ".tm_clone_table"):
             if _OWN_VARIABLES.fullmatch(name):
-                own += 1
-            else:
-                variables[name] = symbol.size
+                continue
+            variables[name] = symbol.size
     writable = sum(s.size for s in sections if s.name in (".data", ".bss"))
     # Alignment fills a little; the start-up files' own data is a word or two.
     unnamed = writable - sum(variables.values())
@@ -194,13 +195,13 @@ def source_problem(text: str, generated: str = "") -> Finding | None:
         if lines[line - 1].strip() not in known and not _EMPTY.match(text, found.start()):
             reason = f"has assembly of its own, which nothing can look into{_INSTEAD}"
             return Finding("unsafe", reason, line)
-    found = _MODES.search(plain)
-    if found:
+    modes = _MODES.search(plain)
+    if modes:
         reason = (
-            f"calls {found.group()}: it changes how the processor computes (rounding, denormals) "
+            f"calls {modes.group()}: it changes how the processor computes (rounding, denormals) "
             f"for the whole process{_INSTEAD}"
         )
-        return Finding("unsafe", reason, _line(plain, found.start()))
+        return Finding("unsafe", reason, _line(plain, modes.start()))
     return None
 
 

@@ -6,7 +6,9 @@ everything runs as it does until it is there: by Python, more slowly.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +37,10 @@ _DEVICE = (
 )
 # Seconds for the compiler: nobody waits for it, and it gives way to all else on a busy machine.
 _TIME_LIMIT = 600.0
+# An end of the process waits so long for the thread whose compiler was ended.
+_END_SECONDS = 1.0
 _lock = threading.Lock()
+_children = cpp_build.Children()
 _thread: threading.Thread | None = None
 _types: NativeTypes | None = None
 _device_types: DeviceTypes | None = None
@@ -77,6 +82,7 @@ def prepare(*, awaited: bool = False) -> None:
                 target=_prepare, args=(awaited,), name="fusec-native", daemon=True
             )
             _thread.start()
+            atexit.register(_end, os.getpid())
 
 
 def types(*, wait: bool = False) -> NativeTypes | None:
@@ -125,18 +131,27 @@ def problem() -> str:
     return _problem
 
 
+def _end(process: int) -> None:
+    """At exit: nobody needs the build any more, and nobody waits for it."""
+    if os.getpid() == process and _thread is not None:
+        _children.stop()
+        _thread.join(_END_SECONDS)
+
+
 def _prepare(awaited: bool) -> None:
     global _types, _device_types, _problem
     if not awaited:
         # This thread, and the compiler that it starts, give way to what somebody waits for.
         this_system().give_way()
-    memory.prepare()
-    capsule.prepare()
     try:
+        memory.prepare(_children)
+        capsule.prepare(_children)
         made = NativeTypes(*_load(_CALLS, "fusec_native_types")())
         if torch.cuda.is_available():
             _device_types = _load_device(made)
         _types = made
+    except KeyboardInterrupt:
+        _problem = "the process ends"
     except Exception as error:
         # Calls cost more without it, and nothing else changes.
         _problem = f"{type(error).__name__}: {error}"
@@ -152,7 +167,14 @@ def _load(sources: tuple[str, ...], symbol: str, *takes: Any) -> Callable[..., A
     text = f"// {python_name()}\n" + "\n".join(
         Path(__file__).with_name(name).read_text() for name in sources
     )
-    built = cpp_build.build(text, extra_flags=python_flags(), kind="native", time_limit=_TIME_LIMIT)
+    built = cpp_build.build(
+        text,
+        extra_flags=python_flags(),
+        kind="native",
+        time_limit=_TIME_LIMIT,
+        # In this thread, which no end of the process waits for, as it would for a pool's.
+        children=_children,
+    )
     library = cpp_build.load_library(built)
     made: Callable[..., Any] = ctypes.PYFUNCTYPE(ctypes.py_object, *takes)((symbol, library))
     return made

@@ -28,17 +28,21 @@ def problem() -> str:
     return _problem
 
 
-def prepare() -> None:
-    """Build the native form, once a machine, or find it built."""
+def prepare(children: cpp_build.Children) -> None:
+    """Build the native form, once a machine, or find it built.
+
+    Args:
+        children: Has the compiler while it runs.
+    """
     global _exchange, _problem
     try:
-        _exchange = _load()
+        _exchange = _load(children)
     except Exception as error:
         # Calls cost more without it, and nothing else changes.
         _problem = f"{type(error).__name__}: {error}"
 
 
-def _load() -> Any:
+def _load(children: cpp_build.Children) -> Any:
     cpp_build.needs_torchs_library()
     torch_folder = Path(torch.__file__).parent
     # The first line makes another torch or Python another text, so that it has a build of its own.
@@ -53,7 +57,8 @@ def _load() -> Any:
         *this_system().torch_flags(),
         "-lc10",
     ]
-    library = cpp_build.load_library(cpp_build.build(text, extra_flags=flags, kind="native"))
+    built = cpp_build.build(text, extra_flags=flags, kind="native", children=children)
+    library = cpp_build.load_library(built)
     make = ctypes.PYFUNCTYPE(
         ctypes.py_object,
         *(ctypes.py_object, ctypes.py_object),

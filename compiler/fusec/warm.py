@@ -7,15 +7,17 @@ import functools
 import importlib
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from fusec.devices import CPU
 from fusec.gc_pause import Rest
-from fusec.target_api.registry import default_target
+
+if TYPE_CHECKING:
+    from fusec.target_api.base import Target
 
 # TorchDynamo takes about a second to import, AOTAutograd with its decompositions and the emitter
 # half a second more.  What one of them imports first has a line of its own, so that who has to
 # stop in the middle does not have to wait for all of it.
-_BEFORE = (
+_MODULES = (
     "sympy",
     "torch.fx.experimental.symbolic_shapes",
     "torch.distributed.tensor",
@@ -27,8 +29,8 @@ _BEFORE = (
     "torch._functorch.partitioners",
     "fusec.capture.backend",
     "fusec.api",
+    "fusec.verify.check",
 )
-_AFTER = ("fusec.verify.check",)
 
 _lock = threading.Lock()
 _helped = False
@@ -57,16 +59,13 @@ def start_helpers() -> None:
     from fusec.verify import sandbox
 
     sandbox.prestart()
-    threading.Thread(
-        target=default_target(CPU).find_tools, name="fusec-prestart", daemon=True
-    ).start()
+    threading.Thread(target=_find_tools, name="fusec-prestart", daemon=True).start()
 
 
 def steps() -> tuple[Callable[[], object], ...]:
     """Return what there is to import and to make, each doing nothing the second time."""
-    target = default_target(CPU)
-    imports = (functools.partial(_import, n) for n in (*_BEFORE, *target.imports, *_AFTER))
-    return (*imports, _native, _decompositions, target.read_helpers)
+    imports = (functools.partial(_import, name) for name in _MODULES)
+    return (*imports, _of_target, _native, _decompositions)
 
 
 def _import(name: str) -> None:
@@ -80,6 +79,25 @@ def _native() -> None:
     from fusec.call import native
 
     native.prepare()
+
+
+def _target() -> Target:
+    # not at the top: loading a notebook's extension imports nothing of the compiler
+    from fusec.devices import CPU
+    from fusec.target_api.registry import default_target
+
+    return default_target(CPU)
+
+
+def _of_target() -> None:
+    target = _target()
+    for name in target.imports:
+        _import(name)
+    target.read_helpers()
+
+
+def _find_tools() -> None:
+    _target().find_tools()
 
 
 def _decompositions() -> None:

@@ -48,7 +48,10 @@ FIGURES = (
     ),
     (re.compile(r"(?:\d+|<1)% of the time"), "SHARE"),
     (re.compile(r"\(?not told apart[^()\n;]*\)?"), "RATIO"),
-    (re.compile(r"as fast as|\(?[\d.]+× (?:faster|slower)(?: than)?\)?|\(?the same(?: as)?\)?"), "RATIO"),
+    (
+        re.compile(r"as fast as|\(?[\d.]+× (?:faster|slower)(?: than)?\)?|\(?the same(?: as)?\)?"),
+        "RATIO",
+    ),
     (re.compile(r"\[\d+(?:, \d+)*\]"), "PLACE"),
     (re.compile(r"\b\d+(?:\.\d+)?(?:e[-+]?\d+)? (?:ns|µs|ms|s|[KMGT]B/s)(?!\w)"), "TIME"),
     (re.compile(r"\b\d+\.\d+(?:e[-+]?\d+)?\b"), "NUMBER"),

@@ -51,7 +51,8 @@ def _first_failing(guards: list[list[Any]], facts: dict[str, Any]) -> int:
 
 
 def _shape(rng: random.Random, rank: int) -> list[Size]:
-    return [rng.choice([1, 4, "s0", "s1"]) for _ in range(rank)]
+    choices: list[Size] = [1, 4, "s0", "s1"]
+    return [rng.choice(choices) for _ in range(rank)]
 
 
 def _broadcast_calls(rng: random.Random) -> list[list[Any]]:
@@ -70,8 +71,8 @@ def _broadcast_calls(rng: random.Random) -> list[list[Any]]:
 def broadcast(a: list[Size], b: list[Size]) -> list[Any]:
     """Return the shape of two shapes together, and the guards that it takes."""
     rank = max(len(a), len(b))
-    one: list[Size] = [1] * (rank - len(a)) + a
-    other: list[Size] = [1] * (rank - len(b)) + b
+    one: list[Size] = [*[1] * (rank - len(a)), *a]
+    other: list[Size] = [*[1] * (rank - len(b)), *b]
     shape: list[Size] = []
     guards: list[list[Size]] = []
     for x, y in zip(one, other, strict=True):
@@ -97,7 +98,8 @@ def _element_calls(rng: random.Random) -> list[list[Any]]:
 def strides(shape: list[Size]) -> list[list[Any]]:
     """Return the strides of a contiguous tensor, each a number and sorted symbols."""
     found: list[list[Any]] = []
-    number, symbols = 1, []
+    number = 1
+    symbols: list[str] = []
     for size in reversed(shape):
         found.append([number, sorted(symbols)])
         if isinstance(size, int):

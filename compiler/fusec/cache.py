@@ -183,9 +183,11 @@ class Store:
         try:
             entry = self._put(kind, key, contents)
         except OSError as error:
-            if self.private:
-                raise
-            self._become_private(f"cannot write to {self.folder}: {error.strerror or error}")
+            # A folder that somebody deleted is made again; with any other trouble it is left.
+            if self.folder.exists() or prepare_folder(self.folder) is not None:
+                if self.private:
+                    raise
+                self._become_private(f"cannot write to {self.folder}: {error.strerror or error}")
             entry = self._put(kind, key, contents)
         if next(self._puts) % EVICT_EVERY == 0:
             self._evict(keep=entry.folder)
@@ -315,7 +317,7 @@ class Store:
         with self._lock:
             if self.private:
                 return
-            self.folder = Path(tempfile.mkdtemp(prefix="fusec-"))
+            self.folder = Path(temporary_folder())
             self.private = True
             atexit.register(remove_if_own, self.folder, os.getpid())
             self._notice = (
@@ -405,6 +407,28 @@ def prepare_folder(folder: Path) -> str | None:
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         return f"{folder} cannot be written"
     return None
+
+
+def temporary_folder() -> str:
+    """Make a folder for temporary files; who asks removes it.
+
+    Python looks once a process where such files belong, and cleaners delete that folder, too.
+    """
+    try:
+        return tempfile.mkdtemp(prefix="fusec-")
+    except FileNotFoundError:
+        os.makedirs(tempfile.gettempdir(), mode=0o700, exist_ok=True)
+        return tempfile.mkdtemp(prefix="fusec-")
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[str]:
+    """Yield a folder that is removed afterwards."""
+    folder = temporary_folder()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_name(name: str) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -297,6 +299,28 @@ def test_full_disk(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # said once
         store.put("cpp", {"after": 1}, FILES)
+
+
+def test_a_folder_that_was_deleted_is_made_again(store: Store, folder: Path) -> None:
+    store.put("cpp", KEY, FILES)
+    shutil.rmtree(folder)
+    assert store.get("cpp", KEY) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert store.put("cpp", KEY, FILES).read_bytes("kernel.so") == FILES["kernel.so"]
+    assert not store.private
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_deleted_folder_for_temporary_files_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    with cache.scratch() as made:
+        assert Path(made).parent == tmp_path / "temporary"
+        Path(made, "file").write_text("")
+    assert not Path(made).exists()
+    assert (tmp_path / "temporary").stat().st_mode & 0o777 == 0o700
 
 
 def test_only_the_main_thread_warns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ CACHE = (
         "full_everywhere",
         says=f"{EAGER}.*No space left on device",
     ),
-    Trouble("deleted while in use", "cache", "deleted_cache", says="|No such file or directory"),
+    Trouble("deleted while in use", "cache", "deleted_cache"),
     Trouble(
         "a link to a folder", "cache", prepare=makeready.linked_cache, says="not a real folder"
     ),
@@ -151,7 +151,7 @@ COMPILERS = (
 FOLDERS = (
     Trouble("TMPDIR names no folder", "folders", prepare=makeready.no_tmpdir),
     Trouble("the folder for temporary files is deleted", "folders", "deleted_tmp"),
-    Trouble("no home", "folders", prepare=makeready.no_home, says="|cannot use"),
+    Trouble("no home", "folders", prepare=makeready.no_home, says="cannot use"),
     Trouble("the working folder is deleted", "folders", "deleted_folder"),
     Trouble("spaces and umlauts in every path", "folders", "edit", makeready.umlauts),
     Trouble("quotes, dollars and line ends in every path", "folders", "edit", makeready.quotes),

@@ -102,19 +102,16 @@ def attempt(trouble: Trouble, seed: int) -> tuple[bool, str, bool]:
     figures = [line for each in ended for line in each["figures"]]
     if wrong:
         return False, f"{wrong} RESULTS WRONG; {'; '.join(said)}", False
-    as_it_should = all(_fits(trouble.says, each["said"]) for each in ended)
+    as_it_should = all(fits(trouble.says, each["said"]) for each in ended)
     shown = [_short(line, root) for line in said] or ["nothing"]
     return True, "; ".join([*shown, *figures]) + f" ({seconds:.0f} s)", as_it_should
 
 
-def _fits(says: str, said: list[str]) -> bool:
-    """Whether all that was said is what has to be said; an empty alternative allows nothing."""
-    if not said:
-        return not says or says.startswith("|")
-    if not says:
-        return False
-    pattern = says.removeprefix("|")
-    return all(re.search(pattern, line) for line in said)
+def fits(says: str, said: Sequence[str]) -> bool:
+    """Whether all that was said is what has to be said, and something where it has to be."""
+    if not says or not said:
+        return not says and not said
+    return all(re.search(says, line) for line in said)
 
 
 def _short(line: str, root: Path) -> str:
@@ -143,4 +140,4 @@ def _end(user: subprocess.Popen[str], limit: float) -> Any:
         return f"ended with status {user.returncode}: {last}"
 
 
-__all__ = ["attempt", "run_flips", "run_house"]
+__all__ = ["attempt", "fits", "run_flips", "run_house"]

@@ -7,7 +7,6 @@ All results are compared with eager's.
 from __future__ import annotations
 
 import json
-import random
 import sys
 import warnings
 from collections.abc import Callable
@@ -104,18 +103,23 @@ def acts() -> dict[str, Callable[[Seen], None]]:
     return found
 
 
-def main() -> None:
-    """Do what the first argument names."""
-    torch.manual_seed(int(sys.argv[2]))
-    random.seed(int(sys.argv[2]))
+def observe(act: str, seed: int) -> Seen:
+    """Do what has a name, and return what a user saw of it, warnings too."""
+    torch.manual_seed(seed)
     seen = Seen()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        acts()[sys.argv[1]](seen)
+        acts()[act](seen)
     ours = [str(each.message) for each in caught if "fusec" in str(each.message)]
-    # What is said twice is a fault of its own: a user needs one warning.
-    said = [*seen.said, *ours]
-    print(json.dumps({"wrong": seen.wrong, "said": said, "figures": seen.figures}), flush=True)
+    seen.must(len(set(ours)) == len(ours), f"said {len(ours)} times")
+    seen.said += ours
+    return seen
+
+
+def main() -> None:
+    """Do what the first argument names."""
+    seen = observe(sys.argv[1], int(sys.argv[2]))
+    print(json.dumps(vars(seen)), flush=True)
 
 
 if __name__ == "__main__":

@@ -100,9 +100,8 @@ def crash(text: str) -> Finding | None:
             with contextlib.suppress(OSError):
                 path.unlink()
             continue
-        date = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["when"]))
         reason = (
-            f"the process of {date} ended in the middle of its call {begun}; "
+            f"the process of {record['date']} ended in the middle of its call {begun}; "
             "say --trust if it was not to blame"
         )
         found = Finding("unsafe", reason)
@@ -128,12 +127,15 @@ def _read(path: Path) -> dict[str, Any] | None:
         content = path.read_bytes()
         record = json.loads(content[_TEXT:].rstrip(b"\0"))
         numbers = memoryview(content[:_NUMBERS]).cast("q")
+        pid, started = record["owner"]
+        if not (isinstance(pid, int) and isinstance(started, int | None)):
+            return None
         return {
-            "owner": list(record["owner"]),
-            "when": float(record["when"]),
+            "owner": [pid, started],
+            "date": time.strftime("%Y-%m-%d %H:%M", time.localtime(float(record["when"]))),
             "calls": (numbers[0], numbers[1]),
         }
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

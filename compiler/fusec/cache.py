@@ -28,7 +28,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ STALE_SECONDS = 3600.0
 QUARANTINE = ".quarantine"
 LOCKS = ".locks"
 KEPT_IN_QUARANTINE = 16
+# A lock that another process holds is asked for so often.
+_LOCK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -194,20 +196,38 @@ class Store:
         return entry
 
     @contextlib.contextmanager
-    def lock(self, kind: str, key: Mapping[str, Any], *, timeout: float = 60.0) -> Iterator[None]:
+    def lock(
+        self,
+        kind: str,
+        key: Mapping[str, Any],
+        *,
+        timeout: float = 60.0,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[None]:
         """Hold a lock on a key, so that two processes do not build the same thing at once.
 
         It only saves work: where it cannot be had in time, or at all, the body runs without it.
+
+        Args:
+            kind: The namespace.
+            key: The key.
+            timeout: Seconds to wait for it.
+            stopped: Whether nobody wants it any more; asked while it is waited for.
         """
         path = self.folder / LOCKS / f"{digest_of(kind, key)}.lock"
-        lock = filelock.FileLock(path, timeout=timeout)
+        lock = filelock.FileLock(path, timeout=0)
+        end = time.monotonic() + timeout
         held = False
-        try:
+        with contextlib.suppress(OSError, NotImplementedError):
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            lock.acquire()
-            held = True
-        except (OSError, filelock.Timeout, NotImplementedError):
-            pass
+            while not held:
+                try:
+                    lock.acquire()
+                    held = True
+                except filelock.Timeout:
+                    if stopped() or time.monotonic() > end:
+                        break
+                    time.sleep(_LOCK_SECONDS)
         try:
             yield
         finally:
@@ -360,6 +380,10 @@ class Store:
                 stale = time.time() - modified(folder) > STALE_SECONDS
                 if folder.name.startswith(".") and folder.name.endswith(".tmp") and stale:
                     shutil.rmtree(folder, ignore_errors=True)
+        for lock in listing(self.folder / LOCKS):
+            if time.time() - modified(lock) > STALE_SECONDS:
+                with contextlib.suppress(OSError):
+                    lock.unlink()
         sizes = {folder: folder_size(folder) for folder in self._entry_folders()}
         total = sum(sizes.values())
         if total <= self.limit:

@@ -216,8 +216,13 @@ def test_leftovers_of_the_dead_go(folder: Path, monkeypatch: pytest.MonkeyPatch)
         leftover.mkdir()
         (leftover / "kernel.so").write_bytes(b"half")
     os.utime(old, (1000, 1000))
+    with store.lock("cpp", KEY):
+        pass
+    (lock,) = (folder / cache.LOCKS).iterdir()
+    os.utime(lock, (1000, 1000))
     store.put("cpp", KEY, FILES)
     assert not old.exists()
+    assert not lock.exists()
     assert new.exists()
     assert store.info().entries == {"cpp": 1}
 
@@ -409,6 +414,16 @@ def test_killed_while_writing(folder: Path) -> None:
 def test_lock_is_never_in_the_way(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with store.lock("cpp", KEY), Store(store.folder).lock("cpp", KEY, timeout=0.05):
         pass  # held by the other: goes on without it
+
+    # An interrupt does not wait for what another process builds.
+    began = time.monotonic()
+    with (
+        store.lock("cpp", KEY),
+        Store(store.folder).lock(
+            "cpp", KEY, timeout=60.0, stopped=lambda: time.monotonic() > began + 0.1
+        ),
+    ):
+        assert 0.1 <= time.monotonic() - began < 30
 
     def broken(*_: object, **__: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

@@ -241,7 +241,7 @@ def build_missing(
         kind: The namespace in the store.
         time_limit: Seconds for the compiler, and to wait for another process.
     """
-    with store.lock(kind, key, timeout=time_limit):
+    with store.lock(kind, key, timeout=time_limit, stopped=lambda: children.stopped):
         entry = store.get(kind, key)
         if entry is None:
             try:
@@ -298,6 +298,8 @@ def compile_text(
     """
     try:
         return _compile(compiler, text, extra_flags, time_limit, children)
+    except FusecError:
+        raise  # one of them is a TimeoutError, which is an OSError
     except OSError as error:
         if error.filename == compiler.path:
             raise CompilerNotFound(

@@ -57,6 +57,8 @@ def flip_store(folder: Path, count: int, seed: int) -> Flipped:
             draw.shuffle(turns)
         entry, name = turns.pop()
         known = entries[entry]
+        if store.get(known.kind, known.key) is None:  # or every miss that follows says nothing
+            raise RuntimeError(f"{entry} is a miss as it was written")
         flip(entry / name, draw)
         where = f"{entry.parent.name}/{entry.name[:8]}/{name}"
         try:

@@ -18,6 +18,18 @@ _START_LIMIT = 60.0
 _END_LIMIT = 1.0
 
 
+def _folder() -> str | None:
+    """Return where a worker runs: here, or, where that folder was deleted, in one that is there.
+
+    Libraries look for it when they are loaded, and MKL ends a process that has none.
+    """
+    try:
+        os.getcwd()
+    except OSError:
+        return os.sep
+    return None
+
+
 class WorkerError(RuntimeError):
     """The worker process itself does not start or died; a candidate's failure is no such error."""
 
@@ -81,6 +93,7 @@ class Worker:
                 stdout=self._errors,
                 stderr=self._errors,
                 env=environment,
+                cwd=_folder(),
                 **system.apart(),
             )
         self._sock = mine

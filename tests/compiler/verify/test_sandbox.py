@@ -139,6 +139,15 @@ def test_an_interrupt_ends_the_run():
     assert run().ok
 
 
+def test_a_deleted_working_folder_is_no_kernels_fault(tmp_path, monkeypatch):
+    (tmp_path / "deleted").mkdir()
+    monkeypatch.chdir(tmp_path / "deleted")
+    (tmp_path / "deleted").rmdir()
+    sandbox.worker().close()
+    result = run()
+    assert result.ok, result.reason
+
+
 def test_the_worker_ends_with_its_parent():
     code = """
 import os, sys, time

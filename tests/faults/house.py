@@ -165,7 +165,8 @@ CELLS = (
 )
 
 INTERRUPTS = (
-    Trouble("at random moments of a first run", "interrupts", "interrupts", limit=600),
+    Trouble("at a random moment of a process's first cell", "interrupts", "interrupted_start"),
+    Trouble("at random moments of first runs", "interrupts", "interrupts", limit=600),
     Trouble("at random moments of a check", "interrupts", "interrupted_checks", limit=600),
 )
 

@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import hashlib
 import json
-import mmap
 import os
 import time
 from dataclasses import dataclass
@@ -68,16 +67,11 @@ def journal(kernel: str, text: str) -> Journal | None:
             content = bytes(_TEXT) + described.encode()
             path.write_bytes(content.ljust(_SIZE, b"\0"))
             with path.open("r+b") as file:
-                mapped = mmap.mmap(file.fileno(), _SIZE)
+                address = this_system().map_file(file.fileno(), _SIZE)
         except OSError:
             return None
-        address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
-        _mapped.append(mapped)  # for as long as the process lives: kernels write to it
         _kept[name] = Journal(path, address)
     return _kept[name]
-
-
-_mapped: list[mmap.mmap] = []
 
 
 def crash(text: str) -> Finding | None:

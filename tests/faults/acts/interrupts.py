@@ -83,15 +83,16 @@ def _variant(number: int) -> Callable[..., torch.Tensor]:
 def interrupts(seen: Seen) -> None:
     """Compilations, each with a cache that has nothing, are interrupted; the next cell is right."""
     cache = Path(os.environ["FUSEC_CACHE_DIR"])
-    began = time.monotonic()
     seen.fuse(activation, *inputs())  # the imports and the search for a compiler, once
+    began = time.monotonic()
+    seen.fuse(_variant(MOMENTS), *inputs(), calls=1)
     whole = time.monotonic() - began
     draw, times, missed = random.Random(torch.initial_seed()), [], 0
     for number in range(MOMENTS):
         function = _variant(number)
         compiled = fusec.compile(function)
         took, raised = _interrupted(
-            functools.partial(compiled, *inputs()), draw.uniform(0.0, min(whole, 3.0))
+            functools.partial(compiled, *inputs()), draw.uniform(0.0, whole)
         )
         if took is None:
             missed += 1
@@ -106,6 +107,22 @@ def interrupts(seen: Seen) -> None:
                 shutil.rmtree(kind, ignore_errors=True)
     _judge(seen, times, missed)
     _nothing_left(seen)
+
+
+def interrupted_start(seen: Seen) -> None:
+    """The first cell of a process is interrupted, which imports most of torch's compiler."""
+    after = random.Random(torch.initial_seed()).uniform(0.0, 4.0)
+    compiled = fusec.compile(activation)
+    took, raised = _interrupted(functools.partial(compiled, *inputs()), after)
+    expected = raised is None or isinstance(raised, KeyboardInterrupt)
+    seen.must(expected, f"the interrupt became {type(raised).__name__}: {raised}")
+    if took is None:
+        seen.figures.append("not interrupted")
+    else:
+        _judge(seen, [took], 0)
+    seen.same(compiled(*inputs()), activation(*inputs()))
+    seen.said += compiled.fallbacks
+    seen.fuse(_variant(0), *inputs())
 
 
 def interrupted_checks(seen: Seen) -> None:
@@ -156,4 +173,4 @@ def _nothing_left(seen: Seen) -> None:
     seen.must(len(found) <= 5, f"still running: {found}")
 
 
-__all__ = ["interrupted_checks", "interrupts", "stop_a_build"]
+__all__ = ["interrupted_checks", "interrupted_start", "interrupts", "stop_a_build"]

@@ -19,8 +19,8 @@ from typing import Any
 
 import psutil
 
-# Rounds that bring what is made once: kernels, records, the native part of calls, figures.
-FIRST = 3
+# Rounds that bring what is made once: kernels, records, the native part of calls, every edit.
+FIRST = 12
 CELLS = {
     "scale": "a = torch.tanh(x * w + 1.0) * 0.5",
     "normal": "b = torch.softmax(x - w, -1) * x",
@@ -51,8 +51,9 @@ class Level:
     files: float
 
 
-# How much more the last quarter of the rounds may hold than the quarter after the first rounds.
-ROOM = Level(memory=24e6, descriptors=2, threads=2, processes=0, cache=1e6, files=16)
+# How much more the last quarter of the rounds may hold than the quarter after the first rounds; to
+# the cache a search adds plans that the searches before it had no time for.
+ROOM = Level(memory=24e6, descriptors=2, threads=2, processes=0, cache=1e6, files=100)
 
 
 def level(cache: Path) -> Level:
@@ -75,8 +76,11 @@ class Notebook:
 
     def __init__(self) -> None:
         from IPython.core.interactiveshell import InteractiveShell
+        from traitlets.config import Config
 
-        self.shell: Any = InteractiveShell.instance()
+        # Its history is a database of its own in a folder that is removed.
+        config = Config({"HistoryManager": {"enabled": False}})
+        self.shell: Any = InteractiveShell.instance(config=config)
         self.run("%load_ext fuselab")
         self.run("import torch")
         self.run("torch.manual_seed(0)\nx, w = torch.randn(256, 320), torch.randn(320)")

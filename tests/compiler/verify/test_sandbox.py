@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fusec.kernel import Argument, Signature
-from fusec.verify import sandbox
+from fusec.verify import process, sandbox
 from fusec.verify.process import WorkerError
 from support import handwritten_kernels as vk
 from support.paths import TESTS
@@ -146,6 +146,25 @@ def test_a_deleted_working_folder_is_no_kernels_fault(tmp_path, monkeypatch):
     sandbox.worker().close()
     result = run()
     assert result.ok, result.reason
+
+
+def test_an_interrupt_does_not_wait_for_a_worker_that_sees_nothing(monkeypatch):
+    assert run().ok
+    monkeypatch.setattr(process, "_END_LIMIT", 30.0)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    pid = sandbox.worker().pid
+    os.kill(pid, signal.SIGSTOP)
+    timer = threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        started = time.perf_counter()
+        with pytest.raises(KeyboardInterrupt):
+            run(timeout=60.0)
+        assert time.perf_counter() - started < 10.0
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert gone(pid)
+    assert run().ok
 
 
 def test_the_worker_ends_with_its_parent():

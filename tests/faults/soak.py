@@ -21,6 +21,9 @@ import psutil
 
 # Rounds that bring what is made once: kernels, records, the native part of calls, every edit.
 FIRST = 12
+# Kinds of entries that keep what was done: each edit, each search. They grow with the work, to the
+# limit of the store.
+HISTORY = {"edits", "tuning"}
 CELLS = {
     "scale": "a = torch.tanh(x * w + 1.0) * 0.5",
     "normal": "b = torch.softmax(x - w, -1) * x",
@@ -39,8 +42,8 @@ class Level:
         descriptors: Open files.
         threads: Its threads.
         processes: Its children, and theirs.
-        cache: Bytes in the cache.
-        files: Files in the cache.
+        cache: Bytes in the cache, without its history.
+        files: Files in the cache, without its history.
     """
 
     memory: float
@@ -60,7 +63,12 @@ def level(cache: Path) -> Level:
     """Return what this process holds now."""
     gc.collect()
     me = psutil.Process()
-    files = [Path(folder, name) for folder, _, names in os.walk(cache) for name in names]
+    files = [
+        Path(folder, name)
+        for folder, _, names in os.walk(cache)
+        for name in names
+        if not HISTORY.intersection(Path(folder).relative_to(cache).parts)
+    ]
     return Level(
         me.memory_full_info().uss,
         me.num_fds(),

@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean labs faults pictures
+.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean labs faults soak pictures
 
 PYTHON ?= python3
 ARGS ?=
@@ -38,8 +38,11 @@ ops: $(INSTALLED) ## torch's operator database, a sample or --all (ARGS="--help"
 fuzz: $(INSTALLED) ## Random programs beside eager and float64 (ARGS="--help" for the choices)
 	@PYTHONPATH=tests $(BIN)/python -m programs $(ARGS)
 
-faults: $(INSTALLED) ## Edits that do harm, each in a notebook: what became of it (ARGS="--help")
+faults: $(INSTALLED) ## Edits that do harm, and what may happen around them: what became of each (ARGS="--help")
 	@PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)
+
+soak: $(INSTALLED) ## Fuse, edit, tune and run again for half an hour: is what it holds level (ARGS="--minutes 2")
+	@PYTHONPATH=tests $(BIN)/python -m faults.soak $(ARGS)
 
 models: $(INSTALLED) ## Whole models beside eager and TorchInductor (ARGS="--help" for the choices)
 	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[models]'

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from faults import user
 from faults.edits import FAULTS
+from faults.flips import flip_store
+from faults.house import TROUBLES
+from faults.makeready import Place
 from faults.run_edits import run_edits
+from faults.run_house import fits, run_flips, run_house
+from fusec.cache import Store
 
 QUICK = (
     "crashes after 50 calls",
@@ -19,12 +26,55 @@ QUICK = (
     "threads of OpenMP with a critical section",
 )
 
+QUICK_HOUSE = (
+    "a disk that is read-only",
+    "crashes",
+    "prints 20 megabytes, and fails",
+    "makes a library of garbage",
+)
+
 
 def test_a_sample_of_the_table():
     chosen = [fault for fault in FAULTS if fault.name in QUICK]
     assert len(chosen) == len(QUICK)
     outcomes = run_edits(faults=chosen)
     assert [(each.name, each.saw) for each in outcomes if not each.good] == []
+
+
+def test_bits_of_a_cache(tmp_path):
+    store = Store(tmp_path / "store")
+    for number in range(6):
+        files = {"kernel.so": bytes(range(256)) * (number + 1), "kernel.cpp": b"int x;\n"}
+        store.put("cpp", {"n": number, "flags": ["-O3"]}, files)
+    found = flip_store(store.folder, 90, seed=0)
+    assert found.wrong == []
+    assert found.files == 18
+    assert found.missed >= 80
+    assert store.verify() == ()  # all was put right again
+
+
+@pytest.mark.parametrize("name", QUICK_HOUSE)
+def test_a_sample_of_the_house(name, tmp_path, monkeypatch):
+    """In this process, which has torch already."""
+    (trouble,) = (each for each in TROUBLES if each.name == name)
+    place = Place(tmp_path / "place")
+    trouble.prepare(place)
+    for variable, value in place.environment.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.delenv("FUSEC_STRICT", raising=False)
+    torch._dynamo.reset()
+    seen = user.observe(trouble.act, seed=0)
+    assert seen.wrong == 0
+    assert fits(trouble.says, seen.said), seen.said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_all_of_the_house():
+    known = {trouble.name for trouble in TROUBLES if trouble.known}
+    outcomes = [*run_house(flips=0), run_flips(1000)]
+    bad = [(each.name, each.saw) for each in outcomes if not each.good]
+    assert {name for name, _ in bad} <= known, bad
 
 
 @pytest.mark.slow

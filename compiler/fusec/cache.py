@@ -28,7 +28,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ STALE_SECONDS = 3600.0
 QUARANTINE = ".quarantine"
 LOCKS = ".locks"
 KEPT_IN_QUARANTINE = 16
+# A lock that another process holds is asked for so often.
+_LOCK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -183,29 +185,49 @@ class Store:
         try:
             entry = self._put(kind, key, contents)
         except OSError as error:
-            if self.private:
-                raise
-            self._become_private(f"cannot write to {self.folder}: {error.strerror or error}")
+            # A folder that somebody deleted is made again; with any other trouble it is left.
+            if self.folder.exists() or prepare_folder(self.folder) is not None:
+                if self.private:
+                    raise
+                self._become_private(f"cannot write to {self.folder}: {error.strerror or error}")
             entry = self._put(kind, key, contents)
         if next(self._puts) % EVICT_EVERY == 0:
             self._evict(keep=entry.folder)
         return entry
 
     @contextlib.contextmanager
-    def lock(self, kind: str, key: Mapping[str, Any], *, timeout: float = 60.0) -> Iterator[None]:
+    def lock(
+        self,
+        kind: str,
+        key: Mapping[str, Any],
+        *,
+        timeout: float = 60.0,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[None]:
         """Hold a lock on a key, so that two processes do not build the same thing at once.
 
         It only saves work: where it cannot be had in time, or at all, the body runs without it.
+
+        Args:
+            kind: The namespace.
+            key: The key.
+            timeout: Seconds to wait for it.
+            stopped: Whether nobody wants it any more; asked while it is waited for.
         """
         path = self.folder / LOCKS / f"{digest_of(kind, key)}.lock"
-        lock = filelock.FileLock(path, timeout=timeout)
+        lock = filelock.FileLock(path, timeout=0)
+        end = time.monotonic() + timeout
         held = False
-        try:
+        with contextlib.suppress(OSError, NotImplementedError):
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            lock.acquire()
-            held = True
-        except (OSError, filelock.Timeout, NotImplementedError):
-            pass
+            while not held:
+                try:
+                    lock.acquire()
+                    held = True
+                except filelock.Timeout:
+                    if stopped() or time.monotonic() > end:
+                        break
+                    time.sleep(_LOCK_SECONDS)
         try:
             yield
         finally:
@@ -315,7 +337,7 @@ class Store:
         with self._lock:
             if self.private:
                 return
-            self.folder = Path(tempfile.mkdtemp(prefix="fusec-"))
+            self.folder = Path(temporary_folder())
             self.private = True
             atexit.register(remove_if_own, self.folder, os.getpid())
             self._notice = (
@@ -358,6 +380,10 @@ class Store:
                 stale = time.time() - modified(folder) > STALE_SECONDS
                 if folder.name.startswith(".") and folder.name.endswith(".tmp") and stale:
                     shutil.rmtree(folder, ignore_errors=True)
+        for lock in listing(self.folder / LOCKS):
+            if time.time() - modified(lock) > STALE_SECONDS:
+                with contextlib.suppress(OSError):
+                    lock.unlink()
         sizes = {folder: folder_size(folder) for folder in self._entry_folders()}
         total = sum(sizes.values())
         if total <= self.limit:
@@ -405,6 +431,28 @@ def prepare_folder(folder: Path) -> str | None:
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         return f"{folder} cannot be written"
     return None
+
+
+def temporary_folder() -> str:
+    """Make a folder for temporary files; who asks removes it.
+
+    Python looks once a process where such files belong, and cleaners delete that folder, too.
+    """
+    try:
+        return tempfile.mkdtemp(prefix="fusec-")
+    except FileNotFoundError:
+        os.makedirs(tempfile.gettempdir(), mode=0o700, exist_ok=True)
+        return tempfile.mkdtemp(prefix="fusec-")
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[str]:
+    """Yield a folder that is removed afterwards."""
+    folder = temporary_folder()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_name(name: str) -> None:

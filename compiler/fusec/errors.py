@@ -55,6 +55,21 @@ class CompilerNotFound(FusecError):
     """There is no C++ compiler that can build kernels."""
 
 
+class CannotBuild(FusecError):
+    """A kernel cannot be built, through no fault of its text: a full disk, say."""
+
+    def __init__(self, error: OSError) -> None:
+        place = f": {error.filename}" if error.filename else ""
+        super().__init__(
+            f"the kernel cannot be built: {error.strerror or error}{place}",
+            "kernels are built in the folder for temporary files, which TMPDIR names",
+        )
+
+
+# Characters of a compiler's message that are shown; all of it is in ``CompileError.output``.
+_MOST_SHOWN = 300
+
+
 class CompileError(FusecError):
     """A kernel's text does not compile.
 
@@ -75,6 +90,8 @@ class CompileError(FusecError):
             marks = ("undefined reference", "error", "")
             telling = next((line for mark in marks for line in lines if mark in line), "")
             message = f"the kernel does not compile: {telling or 'the compiler says nothing'}"
+        if len(message) > _MOST_SHOWN:
+            message = f"{message[:_MOST_SHOWN]} ..."
         super().__init__(message, hint)
 
 

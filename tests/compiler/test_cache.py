@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -214,8 +216,13 @@ def test_leftovers_of_the_dead_go(folder: Path, monkeypatch: pytest.MonkeyPatch)
         leftover.mkdir()
         (leftover / "kernel.so").write_bytes(b"half")
     os.utime(old, (1000, 1000))
+    with store.lock("cpp", KEY):
+        pass
+    (lock,) = (folder / cache.LOCKS).iterdir()
+    os.utime(lock, (1000, 1000))
     store.put("cpp", KEY, FILES)
     assert not old.exists()
+    assert not lock.exists()
     assert new.exists()
     assert store.info().entries == {"cpp": 1}
 
@@ -297,6 +304,28 @@ def test_full_disk(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # said once
         store.put("cpp", {"after": 1}, FILES)
+
+
+def test_a_folder_that_was_deleted_is_made_again(store: Store, folder: Path) -> None:
+    store.put("cpp", KEY, FILES)
+    shutil.rmtree(folder)
+    assert store.get("cpp", KEY) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert store.put("cpp", KEY, FILES).read_bytes("kernel.so") == FILES["kernel.so"]
+    assert not store.private
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_deleted_folder_for_temporary_files_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    with cache.scratch() as made:
+        assert Path(made).parent == tmp_path / "temporary"
+        Path(made, "file").write_text("")
+    assert not Path(made).exists()
+    assert (tmp_path / "temporary").stat().st_mode & 0o777 == 0o700
 
 
 def test_only_the_main_thread_warns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,6 +414,16 @@ def test_killed_while_writing(folder: Path) -> None:
 def test_lock_is_never_in_the_way(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with store.lock("cpp", KEY), Store(store.folder).lock("cpp", KEY, timeout=0.05):
         pass  # held by the other: goes on without it
+
+    # An interrupt does not wait for what another process builds.
+    began = time.monotonic()
+    with (
+        store.lock("cpp", KEY),
+        Store(store.folder).lock(
+            "cpp", KEY, timeout=60.0, stopped=lambda: time.monotonic() > began + 0.1
+        ),
+    ):
+        assert 0.1 <= time.monotonic() - began < 30
 
     def broken(*_: object, **__: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

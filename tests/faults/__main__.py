@@ -7,16 +7,25 @@ import sys
 
 from faults.report import Outcome, table
 from faults.run_edits import run_edits
+from faults.run_house import run_house
 
 
 def main() -> int:
     """Run what is asked for; 0 where everything was survived as it should be."""
     parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
+    parser.add_argument(
+        "tables", nargs="*", choices=("edits", "house", []), help="which tables; both if none"
+    )
     parser.add_argument("--only", default="", help="faults with this in their names")
     parser.add_argument("--times", type=int, default=1, help="how often each is done")
+    parser.add_argument("--flips", type=int, default=1000, help="how many bits of a cache to flip")
     parser.add_argument("--markdown", action="store_true", help="print a table for the docs")
     options = parser.parse_args()
-    outcomes: list[Outcome] = run_edits(options.only, options.times)
+    outcomes: list[Outcome] = []
+    if "edits" in options.tables or not options.tables:
+        outcomes += run_edits(options.only, options.times)
+    if "house" in options.tables or not options.tables:
+        outcomes += run_house(options.only, options.times, options.flips)
     print(table(outcomes, markdown=options.markdown))
     return int(any(not outcome.good for outcome in outcomes))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import platform
 import signal
@@ -58,6 +59,9 @@ class Fault:
     instruction: bytes = b""
 
 
+_mapped: list[mmap.mmap] = []
+
+
 class System:
     """A system of which nothing is known but that Python runs on it."""
 
@@ -111,6 +115,17 @@ class System:
         """
         with tempfile.TemporaryFile(prefix=name) as file:
             return os.dup(file.fileno())
+
+    def map_file(self, descriptor: int, size: int) -> int:
+        """Map a file for as long as the process lives, to be written to; return the address.
+
+        Args:
+            descriptor: The file, which may be closed afterwards.
+            size: Bytes.
+        """
+        mapped = mmap.mmap(descriptor, size)
+        _mapped.append(mapped)
+        return ctypes.addressof(ctypes.c_char.from_buffer(mapped))
 
     # -- libraries ----------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ def snapshot(openmp: Path | None) -> dict[str, Any]:
     """
     status = dict(re.findall(r"^(\w+):\s*(.*)$", _read("/proc/self/status"), re.MULTILINE))
     return {
-        "the current folder": os.getcwd(),
+        "the current folder": _folder(),
         "the environment": _environment(),
         "how signals are taken": (
             [status.get(name) for name in ("SigBlk", "SigIgn", "SigCgt")],
@@ -68,6 +68,13 @@ def bytes_in_use() -> int:
         found = function()
         return int(found.field4 + found.field7)
     return 0
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""  # deleted: it is no kernel's fault
 
 
 def _read(path: str) -> str:

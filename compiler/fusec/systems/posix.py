@@ -207,6 +207,14 @@ class Posix(System):
         """Return the bytes of the machine's memory."""
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
+    def map_file(self, descriptor: int, size: int) -> int:
+        """Map a file; Python's own mapping would keep a descriptor of it open."""
+        access = mmap.PROT_READ | mmap.PROT_WRITE
+        base = self._libc.mmap(None, size, access, mmap.MAP_SHARED, descriptor, 0)
+        if base is None or base == _FAILED:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return int(base)
+
     def reserve(self, size: int) -> int:
         """Return the address of whole pages that may not be touched."""
         base = self._libc.mmap(None, size, _PROT_NONE, self._reserved, -1, 0)

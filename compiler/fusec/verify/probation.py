@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import hashlib
 import json
-import mmap
 import os
 import time
 from dataclasses import dataclass
@@ -68,16 +67,11 @@ def journal(kernel: str, text: str) -> Journal | None:
             content = bytes(_TEXT) + described.encode()
             path.write_bytes(content.ljust(_SIZE, b"\0"))
             with path.open("r+b") as file:
-                mapped = mmap.mmap(file.fileno(), _SIZE)
+                address = this_system().map_file(file.fileno(), _SIZE)
         except OSError:
             return None
-        address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
-        _mapped.append(mapped)  # for as long as the process lives: kernels write to it
         _kept[name] = Journal(path, address)
     return _kept[name]
-
-
-_mapped: list[mmap.mmap] = []
 
 
 def crash(text: str) -> Finding | None:
@@ -100,9 +94,8 @@ def crash(text: str) -> Finding | None:
             with contextlib.suppress(OSError):
                 path.unlink()
             continue
-        date = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["when"]))
         reason = (
-            f"the process of {date} ended in the middle of its call {begun}; "
+            f"the process of {record['date']} ended in the middle of its call {begun}; "
             "say --trust if it was not to blame"
         )
         found = Finding("unsafe", reason)
@@ -128,12 +121,15 @@ def _read(path: Path) -> dict[str, Any] | None:
         content = path.read_bytes()
         record = json.loads(content[_TEXT:].rstrip(b"\0"))
         numbers = memoryview(content[:_NUMBERS]).cast("q")
+        pid, started = record["owner"]
+        if not (isinstance(pid, int) and isinstance(started, int | None)):
+            return None
         return {
-            "owner": list(record["owner"]),
-            "when": float(record["when"]),
+            "owner": [pid, started],
+            "date": time.strftime("%Y-%m-%d %H:%M", time.localtime(float(record["when"]))),
             "calls": (numbers[0], numbers[1]),
         }
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

@@ -16,6 +16,19 @@ from fusec.verify.protocol import Message, receive, send
 
 _START_LIMIT = 60.0
 _END_LIMIT = 1.0
+_STOP_LIMIT = 0.1
+
+
+def _folder() -> str | None:
+    """Return where a worker runs: here, or, where that folder was deleted, in one that is there.
+
+    Libraries look for it when they are loaded, and MKL ends a process that has none.
+    """
+    try:
+        os.getcwd()
+    except OSError:
+        return os.sep
+    return None
 
 
 class WorkerError(RuntimeError):
@@ -81,6 +94,7 @@ class Worker:
                 stdout=self._errors,
                 stderr=self._errors,
                 env=environment,
+                cwd=_folder(),
                 **system.apart(),
             )
         self._sock = mine
@@ -125,8 +139,9 @@ class Worker:
                             raise
                 raise AssertionError("unreachable")
             except BaseException:
-                # Also for an interrupt: an answer that arrives later must find no reader.
-                self._close()
+                # Also for an interrupt: an answer that arrives later must find no reader, and who
+                # pressed Stop does not wait until the process has seen it.
+                self._close(_STOP_LIMIT)
                 raise
 
     def _wait_ready(self) -> None:
@@ -181,13 +196,13 @@ class Worker:
         self._process = self._sock = self._errors = None
         self._ready = False
 
-    def _close(self) -> None:
+    def _close(self, patience: float = _END_LIMIT) -> None:
         if self._sock is not None:
             # It sees this at once, ends its children and itself.
             self._sock.close()
         if self._process is not None:
             try:
-                self._process.wait(_END_LIMIT)
+                self._process.wait(patience)
             except subprocess.TimeoutExpired:
                 # Its children follow: each asked to be killed when it goes.
                 this_system().end_tree(self._process)

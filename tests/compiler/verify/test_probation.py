@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from fusec.cache import default_store
@@ -94,3 +98,34 @@ def test_damaged_notes_are_nothing():
     other.write_bytes(b"nothing that can be read")
     assert probation.crash(text) is None
     assert not other.exists()
+
+
+def test_journals_keep_no_descriptors(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "cache"))
+    probation.journal("kernel", "first")  # what is opened once
+    before = psutil.Process().num_fds()
+    kept = [probation.journal("kernel", f"text {number}") for number in range(40)]
+    assert psutil.Process().num_fds() == before
+    ctypes.c_int64.from_address(kept[7].address).value = 5
+    assert int.from_bytes(kept[7].path.read_bytes()[:8], sys.byteorder) == 5
+    assert kept[7].calls == (5, 0)
+
+
+def test_notes_that_are_damaged_do_no_harm(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "cache"))
+    kept = probation.journal("kernel", "damaged at random")
+    assert kept is not None
+    content = bytearray(kept.path.read_bytes())
+    note = kept.path.with_suffix(".999999999")
+    owner = json.dumps(probation._owner()).encode()
+    length = len(content.rstrip(b"\0"))
+    draw = random.Random(0)
+    owners = [b'["x", 1]', b"[1.5, 2]", b"[1]", b"[true, null]", b'{"1": 2}', b"[-1, 1e400]"]
+    for number in range(300):
+        other = owners[number] if number < len(owners) else b"[999999999, 1]"
+        damaged = bytearray(content.replace(owner, other))
+        damaged[0] = 7  # calls that began, and did not end
+        damaged[draw.randrange(64, length)] ^= (1 << draw.randrange(8)) * (number >= len(owners))
+        note.write_bytes(damaged[: draw.choice([len(damaged), length, 64, 3])])
+        probation.crash("damaged at random")
+        probation.forgive("damaged at random")

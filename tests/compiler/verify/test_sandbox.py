@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fusec.kernel import Argument, Signature
-from fusec.verify import sandbox
+from fusec.verify import process, sandbox
 from fusec.verify.process import WorkerError
 from support import handwritten_kernels as vk
 from support.paths import TESTS
@@ -136,6 +136,34 @@ def test_an_interrupt_ends_the_run():
         assert time.perf_counter() - started < 10.0
     finally:
         signal.signal(signal.SIGINT, before)
+    assert run().ok
+
+
+def test_a_deleted_working_folder_is_no_kernels_fault(tmp_path, monkeypatch):
+    (tmp_path / "deleted").mkdir()
+    monkeypatch.chdir(tmp_path / "deleted")
+    (tmp_path / "deleted").rmdir()
+    sandbox.worker().close()
+    result = run()
+    assert result.ok, result.reason
+
+
+def test_an_interrupt_does_not_wait_for_a_worker_that_sees_nothing(monkeypatch):
+    assert run().ok
+    monkeypatch.setattr(process, "_END_LIMIT", 30.0)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    pid = sandbox.worker().pid
+    os.kill(pid, signal.SIGSTOP)
+    timer = threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        started = time.perf_counter()
+        with pytest.raises(KeyboardInterrupt):
+            run(timeout=60.0)
+        assert time.perf_counter() - started < 10.0
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert gone(pid)
     assert run().ok
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import pytest
 from fusec.cache import MANIFEST, Store
 from fusec.errors import (
     BuildTimeout,
+    CannotBuild,
     CompileError,
     CompilerNotFound,
     Diagnostic,
@@ -29,6 +32,7 @@ from fusec.errors import (
 )
 from fusec.targets.cpp.toolchain import build as cpp_build
 from fusec.targets.cpp.toolchain import compiler as cpp_compiler
+from fusec.targets.cpp.toolchain import listen
 from fusec.targets.cpp.toolchain.build import build, build_many, find_compiler, load, try_build_many
 
 KERNEL = """\
@@ -210,6 +214,58 @@ def test_error_without_a_line() -> None:
     error = CompileError((), "cc1plus: out of memory allocating 123 bytes\n")
     assert "out of memory" in str(error)
     assert "says nothing" in str(CompileError((), ""))
+
+
+@pytest.mark.parametrize(
+    ("misbehaves", "said"),
+    [
+        ("kill -SEGV $$", r"ended by signal 11 \(Segmentation fault\)"),
+        ("exit 1", "the compiler says nothing"),
+        ("exit 0", "the compiler says nothing"),
+        ("yes error | tr -d '\\n' | head -c 5000000; exit 1", "errorerror.* \\.\\.\\.$"),
+        ("yes 'kernel.cpp:3:1: error: no' | head -c 5000000; exit 1", "line 3: no$"),
+    ],
+)
+def test_compilers_that_misbehave(store: Store, tmp_path: Path, misbehaves: str, said: str) -> None:
+    compiler = replace(find_compiler(), path=str(script(tmp_path / "fake", misbehaves)))
+    with pytest.raises(CompileError, match=said) as raised:
+        cpp_build.compile_text(compiler, constant(1), (), 60.0, cpp_build.Children())
+    assert len(str(raised.value)) < 400
+    assert len(raised.value.output) <= listen.MOST + 100
+
+
+def test_a_compiler_that_is_gone(tmp_path: Path) -> None:
+    compiler = replace(find_compiler(), path=str(tmp_path / "gone"))
+    with pytest.raises(CompilerNotFound, match="cannot be run any more"):
+        cpp_build.compile_text(compiler, constant(1), (), 60.0, cpp_build.Children())
+
+
+def test_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/there/kernel.cpp")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(CannotBuild, match=r"No space left on device: /there/kernel\.cpp"):
+        cpp_build.compile_text(find_compiler(), constant(1), (), 60.0, cpp_build.Children())
+
+
+def test_nobody_waits_twice_for_a_compiler_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hanging = script(tmp_path / "hanging", f"sleep 1000 & echo $! >> {tmp_path / 'started'}; wait")
+    monkeypatch.setenv("CXX", str(hanging))
+    monkeypatch.setattr(cpp_compiler, "VERSION_SECONDS", 0.5)
+    for _ in range(2):
+        with pytest.raises(CompilerNotFound, match=r"hanging does not answer in 0\.5 s"):
+            find_compiler()
+    (started,) = (tmp_path / "started").read_text().split()
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{started}").exists() and time.monotonic() < deadline:
+        if Path(f"/proc/{started}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            break
+        time.sleep(0.01)
+    else:
+        assert not Path(f"/proc/{started}").exists(), "what the compiler started still runs"
 
 
 def test_time_limit(store: Store) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from pathlib import Path
 
+from fusec.cache import scratch
 from fusec.errors import CompileError
 from fusec.helper_block import with_helpers
 from fusec.targets.cpp.toolchain.build import parse_diagnostics
@@ -20,7 +20,7 @@ def assembly(text: str) -> str:
         CompileError: The text does not compile.
     """
     compiler = find_compiler()
-    with tempfile.TemporaryDirectory(prefix="fusec-") as folder:
+    with scratch() as folder:
         Path(folder, "kernel.cpp").write_text(
             compiler.facts.text(with_helpers(text, "kernel.cpp")), encoding="utf-8"
         )

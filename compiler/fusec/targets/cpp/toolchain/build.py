@@ -12,9 +12,9 @@ import hashlib
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,11 +22,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fusec.cache import MANIFEST, Store, default_store
-from fusec.errors import BuildTimeout, CompileError, Diagnostic, FusecError, LoadError
+from fusec.cache import MANIFEST, Store, default_store, scratch
+from fusec.errors import (
+    BuildTimeout,
+    CannotBuild,
+    CompileError,
+    CompilerNotFound,
+    Diagnostic,
+    FusecError,
+    LoadError,
+)
 from fusec.helper_block import with_helpers
 from fusec.systems import this_system
 from fusec.targets.cpp.toolchain.compiler import PLAIN_HEADERS, Compiler, find_compiler, machine
+from fusec.targets.cpp.toolchain.listen import listen
 
 __all__ = ["Compiler", "build", "build_many", "find_compiler", "load", "try_build_many"]
 
@@ -232,7 +241,7 @@ def build_missing(
         kind: The namespace in the store.
         time_limit: Seconds for the compiler, and to wait for another process.
     """
-    with store.lock(kind, key, timeout=time_limit):
+    with store.lock(kind, key, timeout=time_limit, stopped=lambda: children.stopped):
         entry = store.get(kind, key)
         if entry is None:
             try:
@@ -240,7 +249,10 @@ def build_missing(
             except FusecError as error:
                 return error
             files: dict[str, bytes | Path] = {SOURCE: text.encode(), LIBRARY: library}
-            entry = store.put(kind, key, files)
+            try:
+                entry = store.put(kind, key, files)
+            except OSError as error:
+                return CannotBuild(error)
     return entry.path(LIBRARY)
 
 
@@ -281,16 +293,38 @@ def compile_text(
     Raises:
         CompileError: It refused the text.
         BuildTimeout: It took too long.
+        CompilerNotFound: It is no longer there.
+        CannotBuild: Its files cannot be written.
     """
+    try:
+        return _compile(compiler, text, extra_flags, time_limit, children)
+    except FusecError:
+        raise  # one of them is a TimeoutError, which is an OSError
+    except OSError as error:
+        if error.filename == compiler.path:
+            raise CompilerNotFound(
+                f"{compiler.path} cannot be run any more: {error.strerror}",
+                "install it again, or set CXX to another compiler",
+            ) from None
+        raise CannotBuild(error) from None
+
+
+def _compile(
+    compiler: Compiler,
+    text: str,
+    extra_flags: Sequence[str],
+    time_limit: float,
+    children: Children,
+) -> bytes:
     text = with_helpers(text, SOURCE)
     plain = all(name in PLAIN_HEADERS for name in INCLUDE.findall(text))
-    with tempfile.TemporaryDirectory(prefix="fusec-") as folder:
+    with scratch() as folder:
         Path(folder, SOURCE).write_text(compiler.facts.text(text), encoding="utf-8")
         # Names relative to the folder: neither the messages nor the library hold its path.
         command = compiler.command(SOURCE, LIBRARY, *extra_flags, plain=plain)
         process = children.start(command, folder, compiler.environment(folder))
         try:
-            output, _ = process.communicate(timeout=time_limit)
+            output = listen(process, time_limit)
         except subprocess.TimeoutExpired:
             raise BuildTimeout(time_limit) from None
         finally:
@@ -298,6 +332,10 @@ def compile_text(
         if children.stopped:
             raise KeyboardInterrupt
         library = Path(folder, LIBRARY)
+        if process.returncode < 0:
+            number = -process.returncode
+            said = signal.strsignal(number) or "unknown"
+            output = f"error: the compiler was ended by signal {number} ({said})\n{output}"
         if process.returncode != 0 or not library.exists():
             raise CompileError(parse_diagnostics(output), output)
         return library.read_bytes()

@@ -23,24 +23,26 @@ import json
 import os
 import platform
 import shutil
-import subprocess
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fusec.cache import default_store
+from fusec.cache import default_store, scratch
 from fusec.errors import CompilerNotFound
 from fusec.machine import features, this_machine
 from fusec.systems import this_system
 from fusec.targets.cpp.toolchain.families import FAMILIES, Family, family_of, is_zig
+from fusec.targets.cpp.toolchain.listen import run
 
 SEARCHED = ("g++", "clang++", "c++")
 BUNDLED = "pip install 'fuselab[compiler]'"
 # A kernel that includes nothing else needs nothing of the C++ library, and linking without it
 # saves a fifth of a small build.
 PLAIN_HEADERS = frozenset({"stdint.h", "stddef.h", "omp.h"})
+# Seconds for a compiler to say its version, and to build a few lines: it needs a hundredth.
+VERSION_SECONDS = 20.0
+PROBE_SECONDS = 60.0
 # zig builds parts of the C library first, once a machine.
-PROBE_SECONDS = 120.0
+ZIG_SECONDS = 120.0
 PROBE_TEXT = """\
 #include <stdint.h>
 extern "C" int64_t probe(const int64_t* x, int64_t n, int64_t threads)
@@ -210,27 +212,51 @@ def not_found(chosen: str) -> CompilerNotFound:
 @functools.lru_cache(maxsize=8)
 def _find_compiler(chosen: str, path: str, march: tuple[str, ...]) -> Compiler:
     problems = executables(chosen, path)
+    silent = []
     for executable in problems:
-        compiler = probe(executable, march)
+        try:
+            compiler = None if _identity(executable) in _silent else probe(executable, march)
+        except TimeoutError as error:
+            # Nobody is to wait for it again.
+            _silent[_identity(executable)] = str(error)
+            compiler = None
         if compiler is not None:
             return compiler
+        if said := _silent.get(_identity(executable)):
+            silent.append(said)
     if problems:
         raise CompilerNotFound(
-            f"{', '.join(problems)} cannot build an OpenMP kernel",
+            "; ".join(silent) or f"{', '.join(problems)} cannot build an OpenMP kernel",
             f"{BUNDLED} brings a compiler, or install g++, "
             "or set CXX to a C++ compiler with OpenMP",
         )
     raise not_found(chosen)
 
 
+# Compilers that did not answer in time, with what is said of them.
+_silent: dict[tuple[str, int, int], str] = {}
+
+
+def _identity(executable: str) -> tuple[str, int, int]:
+    """Return what is another where a compiler was replaced."""
+    try:
+        status = Path(executable).stat()
+    except OSError:
+        return executable, 0, 0
+    return executable, status.st_size, status.st_mtime_ns
+
+
 def probe(executable: str, march: tuple[str, ...] = ()) -> Compiler | None:
     """Try a compiler with flags from the best to the plainest; None if it cannot build at all.
 
     What worked is remembered in the store, so that a later process does not try again.
+
+    Raises:
+        TimeoutError: It does not answer.
     """
     status = Path(executable).stat()
     runtime = str(openmp_library() or "")
-    version = first_line(executable)
+    version = _version(executable)
     family = family_of(executable, version)
     choices = flag_choices(family, march)
     key = {
@@ -255,7 +281,7 @@ def probe(executable: str, march: tuple[str, ...] = ()) -> Compiler | None:
             family.name,
             str(entry.path(ENTRY)) if ENTRY in entry.files else "",
         )
-    with tempfile.TemporaryDirectory(prefix="fusec-") as folder:
+    with scratch() as folder:
         # torch's runtime first; the compiler's own (LLVM's, for clang) where that does not link.
         for library in dict.fromkeys((runtime, "")):
             made = Compiler(executable, version, (), library, family.name)
@@ -308,38 +334,46 @@ def flag_choices(family: Family, march: tuple[str, ...] = ()) -> list[tuple[str,
 
 def builds(compiler: Compiler) -> bool:
     """Say whether a compiler turns a small OpenMP kernel into a shared object."""
-    with tempfile.TemporaryDirectory(prefix="fusec-") as folder:
+    with scratch() as folder:
         Path(folder, "probe.cpp").write_text(PROBE_TEXT)
         command = compiler.command("probe.cpp", "probe.so", plain=True)
         return runs(command, compiler, folder) and Path(folder, "probe.so").exists()
 
 
 def runs(command: list[str], compiler: Compiler, folder: str) -> bool:
-    """Run a compiler in a folder and say whether it ended well."""
+    """Run a compiler in a folder and say whether it ended well.
+
+    Raises:
+        TimeoutError: It does not answer.
+    """
+    environment = {**os.environ, **compiler.environment(folder)}
+    seconds = ZIG_SECONDS if compiler.family == "zig" else PROBE_SECONDS
     try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**os.environ, **compiler.environment(folder)},
-            capture_output=True,
-            timeout=PROBE_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return run(command, folder, environment, seconds)[0] == 0
+    except TimeoutError:
+        raise
+    except OSError:
         return False
-    return done.returncode == 0
 
 
 def first_line(executable: str) -> str:
     """Return the first line of what a compiler says of its version; empty if it says nothing."""
+    try:
+        return _version(executable)
+    except TimeoutError:
+        return ""
+
+
+def _version(executable: str) -> str:
+    """Return the same. Raises TimeoutError where there is no answer."""
     command = [executable, "version"] if is_zig(executable) else [executable, "--version"]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        _, output = run(command, None, os.environ, VERSION_SECONDS)
+    except TimeoutError:
+        raise
+    except OSError:
         return ""
-    line = done.stdout.partition("\n")[0].strip()
+    line = output.partition("\n")[0].strip()
     return f"zig {line}" if is_zig(executable) and line else line
 
 

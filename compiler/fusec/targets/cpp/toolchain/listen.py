@@ -1,0 +1,86 @@
+"""What a compiler says: heard within a time, and no more of it than anybody reads."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from fusec.systems import this_system
+
+# Characters that are kept of what one compiler prints; the rest is read, or it would wait for ever.
+MOST = 1 << 20
+_BLOCK = 1 << 16
+
+
+def listen(process: subprocess.Popen[str], seconds: float) -> str:
+    """Return the first part of what a process prints, once it has ended.
+
+    Args:
+        process: Started with a pipe for its output.
+        seconds: How long it may take.
+
+    Raises:
+        subprocess.TimeoutExpired: It took longer; it still runs.
+    """
+    heard: list[str] = []
+
+    def read() -> None:
+        left = MOST
+        assert process.stdout is not None
+        with process.stdout as stream:
+            while block := stream.read(_BLOCK):
+                heard.append(block[:left])
+                left -= len(heard[-1])
+
+    end = time.monotonic() + seconds
+    # A thread, as there is no other way to stop reading in time on every system.
+    reader = threading.Thread(target=read, name="fusec-listen", daemon=True)
+    reader.start()
+    reader.join(seconds)
+    if reader.is_alive():
+        raise subprocess.TimeoutExpired(process.args, seconds)
+    process.wait(max(1.0, end - time.monotonic()))
+    return "".join(heard)
+
+
+def run(
+    command: Sequence[str], folder: str | None, environment: Mapping[str, str], seconds: float
+) -> tuple[int, str]:
+    """Run a compiler; return its status and its standard output. Nothing that it started stays.
+
+    Args:
+        command: What to run.
+        folder: Where; the working folder if None.
+        environment: All of its environment.
+        seconds: How long it may take.
+
+    Raises:
+        OSError: It cannot be started.
+        TimeoutError: It took longer.
+    """
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        **this_system().apart(),
+    )
+    try:
+        output = listen(process, seconds)
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"{command[0]} does not answer in {seconds:g} s") from None
+    finally:
+        # Also at an interrupt, and what a script has left running behind it.
+        if process.poll() is None:
+            this_system().end_tree(process)
+            process.wait()
+    return process.returncode, output
+
+
+__all__ = ["MOST", "listen", "run"]

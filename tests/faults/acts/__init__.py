@@ -1,0 +1,1 @@
+"""What a user does while something happens: a file a subject."""

@@ -108,6 +108,7 @@ def run(
         "timeout": timeout / len(cases),
         "device": "cpu",
         "cases": layout.described,
+        "endure": None,
         **(more or {}),
     }
     with layout.files(json.dumps(body).encode()) as (data_file, result_file, place):
@@ -115,6 +116,7 @@ def run(
             "do": "run",
             "modules": _MODULES.get(way, ["fuselab.judge.answer_worker"]),
             "timeout": timeout,
+            "step": timeout,  # silence alone ends nothing earlier
             "body": place,
         }
         reply = worker().ask(request, (data_file, result_file), timeout + _GRACE)

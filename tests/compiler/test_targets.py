@@ -43,7 +43,8 @@ def test_nobody_else_compares_names() -> None:
     named = "|".join(NAMES)
     # what colors a text knows C++ as a language, as editors do; a cell has plain parts
     compared = rf"""target *[=!]= *["']({named})["']|(?<!language )[=!]= *["']cpp["']"""
-    pattern = re.compile(compared + """|["']triton["']""")
+    # a package that is called alike may be looked for
+    pattern = re.compile(compared + r"""|(?<!_version\()["']triton["']""")
     sources = [*ROOT.rglob("*.py"), *Path(fuselab.__file__).parent.rglob("*.py")]
     outside = [path for path in sources if ROOT / "targets" not in path.parents]
     assert len(outside) > 200

@@ -178,7 +178,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
         softmax_with(
             "calls.append(1)\n    if len(calls) > 5: return torch.zeros_like(x)", "calls = []"
         ),
-        "two runs on the same inputs disagree",
+        "in each run on the same inputs",
     ),
     "an endless loop": (softmax_with("while True: pass"), "end"),
     "an error": (softmax_with("x = x / int('a')"), "it raises ValueError"),

@@ -45,6 +45,7 @@ from fusec.capture.number_restarts import (
     loses_updates,
 )
 from fusec.capture.result_modes import mixes_modes, result_modes
+from fusec.capture.tuned_calls import TunedCalls
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.devices import GPU, is_gpu
@@ -468,7 +469,14 @@ def _is_on_gpu(buffer: Buffer) -> bool:
     return is_gpu(buffer.device)
 
 
-_MODES: dict[str, dict[str, Any]] = {"default": {}, "reduce-overhead": {"cuda_graphs": True}}
+_MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {"cuda_graphs": True},
+    "max-autotune": {"cuda_graphs": True, "matmul": "auto"},
+    "max-autotune-no-cudagraphs": {"matmul": "auto"},
+}
+# For each kernel: most of what a search finds, it finds in so many seconds.
+_TUNING_SECONDS = 5.0
 
 
 def fusec_backend(
@@ -484,7 +492,10 @@ def fusec_backend(
         module: The captured graph.
         example_inputs: Its inputs.
         options: Fields of ``fusec.Options``.
-        mode: None, ``default``, or ``reduce-overhead``: with CUDA graphs. Others are refused.
+        mode: None, ``default``, ``reduce-overhead``: with CUDA graphs; ``max-autotune``: with CUDA
+            graphs, products by whatever is faster, and every kernel tuned in the first calls, for
+            five seconds at most, unless it was before; or ``max-autotune-no-cudagraphs``. Others
+            are refused.
 
     Raises:
         BadOption: An option or mode that does not exist.
@@ -492,7 +503,11 @@ def fusec_backend(
     if mode not in (None, *_MODES):
         raise BadOption("mode", mode, tuple(_MODES))
     chosen = {**_MODES.get(mode or "default", {}), **(options or {})}
-    return Backend(Options.from_mapping(chosen))(module, example_inputs)
+    backend = Backend(Options.from_mapping(chosen))
+    found = backend(module, example_inputs)
+    if mode is None or not mode.startswith("max-autotune") or not backend.graphs:
+        return found
+    return TunedCalls(backend.graphs[-1], _TUNING_SECONDS)
 
 
 __all__ = ["Backend", "fusec_backend", "strict"]

@@ -265,6 +265,23 @@ class CompiledGraph:
                 return part.last_inputs
         return self._last_inputs
 
+    def keep_inputs(self, keep: bool) -> None:
+        """Keep the inputs of calls from now on, or leave what is kept as it is."""
+        self.keep = keep
+        for part in self.parts:
+            part.keep_inputs(keep)
+
+    def forget_inputs(self) -> None:
+        """Let go of the inputs that were kept."""
+        self._last_inputs = None
+        for part in self.parts:
+            part.forget_inputs()
+
+    def has_inputs(self, kernel: Kernel) -> bool:
+        """Whether the inputs of a call of the kernel's part are kept."""
+        part = self._part_of(kernel)
+        return part is not None and part.last_inputs is not None
+
     @contextlib.contextmanager
     def _keeping_nothing(self) -> Iterator[None]:
         """Let calls leave the kept inputs as they are."""

@@ -387,6 +387,12 @@ class CompiledPart:
         if self._native is not None:
             self._native.call.keep = keep
 
+    def forget_inputs(self) -> None:
+        """Let go of the inputs that were kept."""
+        self._last_inputs = None
+        if self._native is not None:
+            self._native.call.last = None
+
     @property
     def current(self) -> CompiledPart:
         """What runs where this part is called: itself, or what was put in its place."""

@@ -53,6 +53,20 @@ def pin(kernels: Iterable[Kernel], *, store: Store | None = None) -> tuple[str, 
     return tuple(pinned)
 
 
+def is_recorded(kernel: Kernel, *, store: Store | None = None) -> bool:
+    """Whether a kernel of known sizes was tuned before, whatever came of it.
+
+    Args:
+        kernel: As generated, or pinned.
+        store: Where the records are; the process's default store if None.
+    """
+    signature = kernel.signature
+    if signature.sizes or not signature.arguments:
+        return False
+    device = torch.device(signature.arguments[0].device)
+    return stored(store or default_store(), tuning_key(kernel, (), device)) is not None
+
+
 def _is_known(kernel: Kernel, run: TuningRun, winner: Trial) -> bool:
     """Whether the compiler still writes the text that won."""
     if winner.plan and winner.plan not in kernel.heuristic.alternatives:
@@ -63,4 +77,4 @@ def _is_known(kernel: Kernel, run: TuningRun, winner: Trial) -> bool:
     return dict(winner.values).keys() == {t.name for t in read_tunables(text)}
 
 
-__all__ = ["pin"]
+__all__ = ["is_recorded", "pin"]

@@ -279,7 +279,7 @@ def _difference(
             return Finding("wrong", reason)
     where = _place(a != b)
     reason = (
-        f"two runs on the same inputs disagree in `{argument.name}` (first at {where}): "
+        f"yields another `{argument.name}` in each run on the same inputs (first at {where}): "
         "it reads memory that nothing wrote, or its threads race"
     )
     if not (first.is_floating_point() or first.is_complex()):

@@ -161,7 +161,7 @@ def _right(task: TensorTask, program: Program) -> Finding:
     outcome = run(program, "call", operands, cases, plan=plan, timeout=_TIMEOUT)
     for each, runs, between in zip(everything, outcome.runs, outcome.between, strict=False):
         if between is not None:
-            raise _Ended("right", f"{_as_answer(between.reason)} {each.label}", between.line)
+            raise _Ended("right", f"it {between.reason} {each.label}", between.line)
         for one in runs:
             wrong = each.wrong(one.outputs)
             if wrong:
@@ -170,15 +170,9 @@ def _right(task: TensorTask, program: Program) -> Finding:
         found = outcome.finding
         label = everything[min(len(outcome.runs), len(everything) - 1)].label
         stage = found.stage if found.stage in {"runs", "compile"} else "right"
-        raise _Ended(stage, f"{_as_answer(found.reason)} {label}", found.line)
+        raise _Ended(stage, f"{found.reason} {label}", found.line)
     tried = f"as eager and float64 on {len(cases)} sets of inputs, {len(plan)} runs each"
     return Finding("results", tried, "the same as eager", True)
-
-
-def _as_answer(reason: str) -> str:
-    """Return what the guarded run found as a sentence."""
-    begins = ("it ", "`", "two runs", "argument")
-    return reason if reason.startswith(begins) else f"it {reason}"
 
 
 def _operand_names(task: TensorTask, inputs: int, outputs: int) -> tuple[list[str], list[str]]:

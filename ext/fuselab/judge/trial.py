@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -116,7 +116,7 @@ def run(
             "do": "run",
             "modules": _MODULES.get(way, ["fuselab.judge.answer_worker"]),
             "timeout": timeout,
-            "step": timeout,  # silence alone ends nothing earlier
+            "step": timeout,
             "body": place,
         }
         reply = worker().ask(request, (data_file, result_file), timeout + _GRACE)
@@ -140,7 +140,9 @@ def _finding(reply: Message, signature: Signature, case: Case) -> Finding:
                 return Finding("wrong", message)
             return Finding("runs", f"it raises {kind}: {message[:300]}", result["line"])
     found = words.finding(reply, signature, case.shapes)
-    return found or Finding("runs", "it did not come to its end")
+    if found is None:
+        return Finding("runs", "it did not come to its end")
+    return replace(found, reason=f"it {found.reason}")
 
 
 def _exprs(numbers: Sequence[int]) -> tuple[Expr, ...]:

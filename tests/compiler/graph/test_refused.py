@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -245,3 +246,37 @@ def test_a_number_that_is_asked_about_leaves_no_trace() -> None:
     assert not raises_in_eager(drawn)
     assert torch.equal(torch.get_rng_state(), before)
     assert not tensor.any()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.reshape(300, 2),
+        lambda x: x.view(2, -1, 300),
+        lambda x: x[300],
+        lambda x: x.narrow(0, 300, 256),
+        lambda x: torch.roll(x, 300, 0),
+        lambda x: x.repeat_interleave(300, 0),
+        lambda x: x.expand(300, 600),
+        lambda x: torch.split(x, 300),
+        lambda x: torch.nn.functional.pad(x, (300, 300)),
+        lambda x: torch.topk(x, 300),
+        lambda x: x.new_zeros(300),
+    ],
+)
+def test_sizes_and_places_are_no_numbers_beside_tensors(call: Any) -> None:
+    """Else whatever has a row of 300 bytes would run in eager."""
+    graph = fx.symbolic_trace(call).graph
+    given, made, *_ = graph.nodes
+    given.meta["example_value"] = torch.zeros(600, dtype=U8)
+    assert not has_odd_number(made)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda x: x + 300, lambda x: x.add(300), lambda x: x.fill_(300), lambda x: x**0.5]
+)
+def test_numbers_beside_tensors(call: Any) -> None:
+    graph = fx.symbolic_trace(call).graph
+    given, made, *_ = graph.nodes
+    given.meta["example_value"] = torch.zeros(600, dtype=U8)
+    assert has_odd_number(made)

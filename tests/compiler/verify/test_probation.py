@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -66,7 +67,9 @@ def test_a_crash_leaves_a_note(route):
     assert "keeps `calls`" in first.stdout
     second = session(route, "check", "0")
     assert second.returncode == 0
-    assert "ended in the middle of its call 3001" in second.stdout
+    # The native form may come while Python's counts: a call between the two is neither's.
+    count = "3001" if route == "native" else "300[01]"
+    assert re.search(rf"ended in the middle of its call {count};", second.stdout)
     # Who trusts it is believed; an ordinary end leaves nothing.
     third = session(route, "trust", "5")
     assert third.returncode == 0, third.stderr

@@ -5,10 +5,12 @@ beside a real tensor: whether an operator converts such a number, rounds it or r
 kernel.  Tracing makes a constant of the number and knows nothing of this.  So a call that has one
 is made once, while the graph is compiled, on small tensors of the same types; what raises there,
 and does not with another number, is left to eager.  To be wrong about it costs speed, no more.
+Sizes, dimensions and places are no such numbers, however few of them the tensors' type has.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 import warnings
 from collections.abc import Iterable
@@ -23,16 +25,59 @@ from torch.utils._pytree import tree_leaves, tree_map
 _MOST = 3  # elements along a dimension of the small tensors
 _NUMBERS = (int, float, complex)
 _FACTORS = ("alpha", "beta")
+_BOUNDS = frozenset({"random_", "randint_like"})  # their integers are bounds of elements
 _OPERATORS = frozenset(value for value in vars(operator).values() if callable(value))
 
 
 def has_odd_number(node: fx.Node) -> bool:
     """Whether a call of torch's has a number that tensors beside it may be unable to hold."""
-    numbers = [n for n in tree_leaves((node.args, node.kwargs)) if isinstance(n, _NUMBERS)]
-    if not numbers or not _is_torchs(node):
+    if not _is_torchs(node):
+        return False
+    numbers = _numbers(node)
+    if not numbers:
         return False
     types = _types(node)
     return any(_is_odd(number, types) for number in numbers) or bool(_flags(node, types))
+
+
+def _numbers(node: fx.Node) -> list[int | float | complex]:
+    """Return the arguments of a call that are elements' values."""
+    found = [value for n, value in enumerate(node.args) if _is_value(node, n, value)]
+    found += [value for name, value in node.kwargs.items() if _is_value(node, name, value)]
+    return found  # type: ignore[return-value]
+
+
+def _is_value(node: fx.Node, place: int | str, value: object) -> bool:
+    if not isinstance(value, _NUMBERS):
+        return False
+    if node.target in _OPERATORS:
+        if node.target is operator.setitem:
+            return place == 2
+        return node.target is not operator.getitem
+    name = getattr(node.target, "__name__", None) or str(node.target)
+    places = _places_of_values(name)
+    if name in _BOUNDS:
+        return True
+    if places is None:  # nobody knows which; a size is an integer
+        return not isinstance(value, int)
+    return place in places
+
+
+@functools.cache
+def _places_of_values(name: str) -> frozenset[int | str] | None:
+    """Return where an operator takes numbers, by its overloads; None if there is none of the name.
+
+    What it takes integers for by its schema are sizes, dimensions, places.
+    """
+    packet = getattr(torch.ops.aten, name, None)
+    if packet is None:
+        return None
+    found: set[int | str] = set()
+    for overload in packet.overloads():
+        for place, argument in enumerate(getattr(packet, overload)._schema.arguments):
+            if str(argument.type).removeprefix("Optional[").rstrip("]") in ("number", "float"):
+                found |= {place, argument.name}
+    return frozenset(found)
 
 
 def _types(node: fx.Node) -> set[torch.dtype]:
@@ -49,8 +94,7 @@ def _types(node: fx.Node) -> set[torch.dtype]:
 def _flags(node: fx.Node, types: set[torch.dtype]) -> list[str]:
     """Return which factors are bools, where not all operands are."""
     found = [name for name in _FACTORS if isinstance(node.kwargs.get(name), bool)]
-    numbers = [n for n in tree_leaves(node.args) if isinstance(n, _NUMBERS)]
-    all_bools = types == {torch.bool} and all(isinstance(n, bool) for n in numbers)
+    all_bools = types == {torch.bool} and all(isinstance(n, bool) for n in _numbers(node))
     return [] if all_bools else found
 
 
@@ -58,10 +102,11 @@ def _with_plain_numbers(node: fx.Node) -> tuple[Any, dict[str, Any]]:
     """Return a call's arguments with 1 in place of each odd number."""
     types = _types(node)
 
-    def plain(value: object) -> object:
-        return 1 if isinstance(value, _NUMBERS) and _is_odd(value, types) else value
+    def plain(place: int | str, value: Any) -> Any:
+        return 1 if _is_value(node, place, value) and _is_odd(value, types) else value
 
-    args, kwargs = tree_map(plain, (node.args, dict(node.kwargs)))
+    args = tuple(plain(n, value) for n, value in enumerate(node.args))
+    kwargs = {name: plain(name, value) for name, value in node.kwargs.items()}
     return args, kwargs | dict.fromkeys(_flags(node, types), 1)
 
 

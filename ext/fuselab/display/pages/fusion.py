@@ -79,14 +79,17 @@ def named_decisions(graph: Any) -> Iterator[FusionDecision]:
         hints = {b.name: b.hint for b in part.state.program.buffers.values() if b.hint}
         called = names | hints
         for each in part.state.schedule.decisions:
-            pieces: list[str] = re.findall(r"\w+|\W+", each.reason)
-            reason = "".join(called.get(word, word) for word in pieces)
+            reason = _renamed(each.reason, called)
             yield replace(
                 each,
                 producer=names.get(each.producer, each.producer),
                 consumer=names.get(each.consumer, each.consumer),
                 reason=rounded(reason),
             )
+
+
+def _renamed(text: str, names: dict[str, Any]) -> str:
+    return re.sub(r"\w+", lambda word: str(names.get(word[0], word[0])), text)
 
 
 def kernel_rows(view: FusionView) -> list[tuple[str, str, str, str]]:

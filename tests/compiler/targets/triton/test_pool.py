@@ -16,12 +16,12 @@ import pytest
 import torch
 
 import fusec
-from fusec.device.packed_kernel import compile_packed, packed_source
 from fusec.kernel import KernelSource, Signature
 from fusec.targets.triton.toolchain import pool as triton_pool
 from fusec.targets.triton.toolchain import worker as triton_worker
 from fusec.targets.triton.toolchain.cross_compile import compile_start
 from fusec.targets.triton.toolchain.load import load
+from fusec.targets.triton.toolchain.packed_kernel import compile_packed, packed_source
 from fusec.targets.triton.toolchain.starts import gpu_target, record_starts, source_of
 
 triton = pytest.importorskip("triton")

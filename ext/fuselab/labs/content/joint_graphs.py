@@ -120,13 +120,19 @@ def gradients(graph: Graph, point: Sequence[float]) -> dict[str, float]:
 # -- calls ----------------------------------------------------------------------------------
 
 
+def _arity(op: str) -> int:
+    if op in IN_PLACE or op == "view":
+        return 1 if op == "view" else 2
+    return _PRIMITIVE[op][0] if op in _PRIMITIVE else _COMPOSED[op][0]
+
+
 def _random(rng: random.Random, count: int, ops: Sequence[str]) -> Graph:
     graph: Graph = []
     changed = {*IN_PLACE, "view"}
     names = list(INPUTS)
     for number in range(count):
         op = rng.choice(ops)
-        arity = 2 if op in IN_PLACE else 1 if op == "view" else {**_PRIMITIVE, **_COMPOSED}[op][0]
+        arity = _arity(op)
         recent = names[-4:] if rng.random() < 0.7 else names
         arguments: list[Any] = [rng.choice(recent) for _ in range(arity)]
         if op not in changed and arity == 2 and rng.random() < 0.2:

@@ -102,10 +102,7 @@ _Inner = Callable[[list[Index]], Value]
 
 def lower(program: Program) -> list[Any]:
     """Return the shape of a program's result, and its element at i0, i1, ..."""
-    known: dict[str, tuple[list[int], _Inner]] = {
-        name: (shape, lambda index, name=name: ["load", name, index])
-        for name, shape in program["inputs"].items()
-    }
+    known = {name: (shape, _load(name)) for name, shape in program["inputs"].items()}
     count = itertools.count()
     for name, op, inputs, argument in program["steps"]:
         given = [known[each] for each in inputs]
@@ -117,6 +114,10 @@ def lower(program: Program) -> list[Any]:
             known[name] = _view(op, *given[0], argument)
     shape, inner = known[program["steps"][-1][0]]
     return [shape, inner([f"i{n}" for n in range(len(shape))])]
+
+
+def _load(name: str) -> _Inner:
+    return lambda index: ["load", name, index]
 
 
 def _pointwise(op: str, given: list[tuple[list[int], _Inner]]) -> tuple[list[int], _Inner]:
@@ -171,8 +172,8 @@ def _program(rng: random.Random, count: int, ops: Sequence[str]) -> Program:
     while len(steps) < count:
         op, name = rng.choice(ops), f"t{len(steps)}"
         one = rng.choice([*list(shapes)[-2:], *shapes])
-        shape, argument = shapes[one], None
-        given = [one]
+        shape, given = shapes[one], [one]
+        argument: Any = None
         if op in _BINARY:
             given.append(rng.choice(list(shapes)))
             rng.shuffle(given)

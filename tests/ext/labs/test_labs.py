@@ -91,7 +91,10 @@ def test_a_few_wrong_answers(kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [[5, 6, 7], [5, 1, 6], [1, 1, 5], [3, 2, 1, 8], [9, 1, 9, 1, 3]])
+@pytest.mark.parametrize(
+    "sizes",
+    [[5, 6, 7], [5, 1, 6], [1, 1, 5], [3, 2, 1, 8], [9, 1, 9, 1, 3], [5, 2, 3], [5, 6, 2, 3]],
+)
 def test_lab_13_counts_compilations_as_the_compiler_does(sizes: list[int]) -> None:
     torch._dynamo.reset()
     calls = [(torch.randn(n),) for n in sizes]

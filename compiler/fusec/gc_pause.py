@@ -12,6 +12,9 @@ from __future__ import annotations
 import gc
 import threading
 
+# Python 3.12 begins with some hundred objects frozen; whoever freezes has as many thousands.
+_OWN = 1000
+
 
 class Rest:
     """Within it, on any thread, the collector rests, if it was on; may be nested."""
@@ -35,7 +38,7 @@ class Rest:
             if not Rest._was_on:
                 return
             # Also where another one goes on: TorchDynamo looks at all young objects before it ends.
-            if not gc.get_freeze_count():  # else they are the user's, and stay frozen
+            if gc.get_freeze_count() < _OWN:  # else they are the user's, and stay frozen
                 gc.freeze()  # this and the next move lists, and look at no object
                 gc.unfreeze()
             if not Rest._depth:

@@ -66,7 +66,7 @@ def whole(function: Callable[..., Any], args: list[Any]) -> None:
 
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_prediction_is_what_is_built(name: str, gradients: bool) -> None:
     if gradients and name == "break":
         pytest.skip("eager refuses to update a leaf")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,8 +25,14 @@ def test_a_solution_passes_and_is_data() -> None:
     assert "passed" in verdict._repr_mimebundle_()["text/html"]
 
 
-@pytest.mark.sample(8)
-@pytest.mark.parametrize("name", cheats.FUNCTIONS)
+def waits(names: Iterable[str]) -> list[Any]:
+    """Return names as parameters; those whose verdict has to wait for the limit are slow."""
+    slow = pytest.mark.slow
+    return [pytest.param(n, marks=slow) if n == "an endless loop" else n for n in names]
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("name", waits(cheats.FUNCTIONS))
 def test_cheats_of_functions(name: str) -> None:
     text, said = cheats.FUNCTIONS[name]
     verdict = judge(cheats.SOFTMAX, text)
@@ -38,8 +46,8 @@ def test_a_kernel_passes() -> None:
     assert verdict.ok, verdict
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("name", cheats.KERNELS)
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", waits(cheats.KERNELS))
 def test_cheats_of_kernels(name: str) -> None:
     text, said = cheats.KERNELS[name]
     verdict = judge(cheats.SCALED, text)
@@ -66,6 +74,7 @@ def test_a_part_counts_for_something() -> None:
     assert str(verdict).startswith("softmax: not yet: it is right, but")
 
 
+@pytest.mark.slow
 @pytest.mark.timing
 def test_a_verdict_takes_three_seconds() -> None:
     judge(cheats.SCALED, cheats.cpp(cheats.LOOP))  # the process that forks is there from now on

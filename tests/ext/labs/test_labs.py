@@ -27,6 +27,8 @@ from support.lab_answers import LABS, solutions, wrong_answers
 TASKS = [task for lab in labs() for task in lab.tasks]
 # Changes of a solution that make no difference to what is asked for.
 EQUIVALENT = {
+    ("lab04.decompose", "another number in line 5"),  # of new names
+    ("lab04.decompose", "another number in line 9"),
     ("lab06.fuse", "another number in line 3"),  # a constant more, for every plan
     ("lab06.fuse", "half done in line 26"),  # None is as good as False
     ("lab06.fuse", "the other operator in line 38"),  # pairs the other way round as well
@@ -35,6 +37,11 @@ EQUIVALENT = {
     ("lab06.fuse", "the other comparison in line 10"),
     ("lab07.transpose", "one too many"),  # of tiles, an empty one
     ("lab09.variance", "the other operator"),  # the mean's sign goes with its square
+    ("lab11.noise", "half done in line 13"),  # it returned None
+    ("lab11.verdict", "half done in line 12"),  # the same
+    # Twice or half a median, of all candidates.
+    ("lab11.halving", "the other operator in line 3"),
+    ("lab11.halving", "another number in line 3"),
 }
 
 
@@ -42,7 +49,7 @@ def lab_with(task: Task) -> Lab:
     return next(lab for lab in labs() if task in lab.tasks)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_a_solution_passes_and_the_start_does_not(task: Task) -> None:
     verdict = judge(task, solutions(lab_with(task))[task.name])
@@ -72,7 +79,7 @@ def test_wrong_answers_are_refused(lab: Lab) -> None:
     assert min(refused.values()) >= 5
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["nothing", "no Python", "half done", "another number", "prints"])
 def test_a_few_wrong_answers(kind: str) -> None:
     task = find_task("lab13.pays")
@@ -84,7 +91,10 @@ def test_a_few_wrong_answers(kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [[5, 6, 7], [5, 1, 6], [1, 1, 5], [3, 2, 1, 8], [9, 1, 9, 1, 3]])
+@pytest.mark.parametrize(
+    "sizes",
+    [[5, 6, 7], [5, 1, 6], [1, 1, 5], [3, 2, 1, 8], [9, 1, 9, 1, 3], [5, 2, 3], [5, 6, 2, 3]],
+)
 def test_lab_13_counts_compilations_as_the_compiler_does(sizes: list[int]) -> None:
     torch._dynamo.reset()
     calls = [(torch.randn(n),) for n in sizes]

@@ -60,14 +60,21 @@ def first_wrong(
             places = [n for n in range(len(wanted)) if not same(result[n], wanted[n])]
             text += f" (see value {places[0] + 1} of {len(wanted)})"
         elif type(wanted) is not type(result) and not isinstance(wanted, (int, float)):
-            text += f": a {_kind(wanted)} is asked for"
+            text += f": {_kind(wanted)} is asked for"
         return text + (f"; {why(*call, result)}" if why else "")
     return ""
 
 
 def _kind(value: object) -> str:
-    names = {"list": "tuple or list", "dict": "dictionary", "str": "text", "bool": "True or False"}
-    return names.get(type(value).__name__, type(value).__name__)
+    names = {
+        "list": "a tuple or list",
+        "dict": "a dictionary",
+        "str": "a text",
+        "bool": "True or False",
+        "NoneType": "None",
+    }
+    name = type(value).__name__
+    return names.get(name, f"a {name}")
 
 
 __all__ = ["call_text", "first_wrong", "same", "short"]

@@ -43,6 +43,7 @@ def _faster(kernels: int, operators: int, launch: int, call: int) -> int:
 
 def _sizes_calls(rng: random.Random) -> list[list[Any]]:
     found: list[list[Any]] = [[[5]], [[5, 5, 5]], [[5, 6, 7, 8]], [[5, 1, 6]], [[1, 1, 5]]]
+    found += [[[5, 2, 3]], [[5, 6, 2, 3]], [[2, 3, 1, 2]]]
     for _ in range(5):
         found.append([[rng.choice([1, 2, 3, 8, 9]) for _ in range(rng.randrange(1, 8))]])
     return found

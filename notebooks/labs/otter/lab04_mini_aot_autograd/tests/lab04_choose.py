@@ -1,0 +1,21 @@
+OK_FORMAT = True
+
+test = {
+ "name": "lab04_choose",
+ "points": 4,
+ "suites": [
+  {
+   "cases": [
+    {
+     "code": ">>> import fuselab.labs\n>>> fuselab.labs.points('lab04.choose') == 4\nTrue",
+     "hidden": False,
+     "locked": False
+    }
+   ],
+   "scored": True,
+   "setup": "",
+   "teardown": "",
+   "type": "doctest"
+  }
+ ]
+}

@@ -32,6 +32,7 @@ from fusec.errors import (
     FusecError,
     LoadError,
 )
+from fusec.freezing import refuse_if_frozen
 from fusec.helper_block import with_helpers
 from fusec.systems import this_system
 from fusec.targets.cpp.toolchain.compiler import PLAIN_HEADERS, Compiler, find_compiler, machine
@@ -295,7 +296,9 @@ def compile_text(
         BuildTimeout: It took too long.
         CompilerNotFound: It is no longer there.
         CannotBuild: Its files cannot be written.
+        FrozenMiss: Nothing may be compiled.
     """
+    refuse_if_frozen("a C++ kernel that the store has not")
     try:
         return _compile(compiler, text, extra_flags, time_limit, children)
     except FusecError:

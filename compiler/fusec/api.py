@@ -70,7 +70,7 @@ class CompiledFunction:
         self._recompiles: list[Recompile] = []
         self._failures: list[Any] = []  # guards that failed since the last compilation
         alone = {} if self._backend.builds or not ISOLATES else {"isolate_recompiles": True}
-        optimize = torch._dynamo.optimize(
+        optimize: Any = torch._dynamo.optimize(
             self._backend,
             **alone,
             dynamic=options.dynamic,
@@ -79,7 +79,7 @@ class CompiledFunction:
         )
         quiet.install()
         self._watch: Watch | None = None
-        if callable(optimize.callback):  # not where TorchDynamo is switched off
+        if callable(getattr(optimize, "callback", None)):  # not where TorchDynamo is switched off
             self._watch = optimize.callback = Watch(optimize.callback)
         self._optimized = optimize(function)
         # What a call goes to: the ordinary path until there is a shorter one.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -158,12 +158,12 @@ def refuse_capture() -> None:
 
 def _traced_frame() -> tuple[CodeType | None, Any]:
     """Return the code that TorchDynamo is tracing, and its local names."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:  # the tracer's own frame has what it traces
-        tracer = frame.f_locals.get("self")
+        tracer: Any = frame.f_locals.get("self")
         if type(tracer).__name__ == "InstructionTranslator":
             return tracer.f_code, tracer.f_locals
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None, {}
 
 

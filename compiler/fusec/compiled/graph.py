@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,6 +75,9 @@ class CompiledGraph:
         saved: What the forward part keeps for the backward part.
         recomputed: Operators that the backward part computes again instead.
         passes: What each pass over the graph did, in order.
+        direct_part: What is called past AOTAutograd's wrappers, where they have nothing to do.
+        converts: Whether that runs with autocast off.
+        traced: The code that TorchDynamo went through.
     """
 
     def __init__(self, name: str, eager: fx.GraphModule, keep: bool) -> None:
@@ -91,6 +95,9 @@ class CompiledGraph:
         self.compiled: Callable[..., Any] | None = None
         self.lock = threading.RLock()
         self._direct: CompiledPart | None = None
+        self.direct_part: CompiledPart | None = None
+        self.converts = False
+        self.traced: tuple[CodeType, ...] = ()
         self._recorded: Callable[..., Any] | None = None
         self._last_inputs: tuple[Any, ...] | None = None
         self._trials: KeptTrials | None = None  # from the first check of an edit on
@@ -167,6 +174,7 @@ class CompiledGraph:
             converts: Whether it calls operators where autocast is on, which would convert their
                 inputs once more.
         """
+        self.converts = converts
         native, marks = part.native(), part.epilogue.marks
         if marks and native is None:
             part.forget_epilogue()
@@ -174,6 +182,7 @@ class CompiledGraph:
         if native is not None and marks:
             native.call.marks = marks
         run = part.direct_entry()
+        self.direct_part = part
         if converts:
             self.compiled = without_autocast(run)
             return  # nobody may call the native program itself

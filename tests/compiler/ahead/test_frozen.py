@@ -10,7 +10,7 @@ from torch import nn
 
 import fusec
 from fusec.ahead.signatures import NotWritable, Signature, load_signatures
-from fusec.targets.cpp.toolchain.build import build
+from fusec.toolchain.build import build
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from fusec.errors import (
     Diagnostic,
     FusecError,
 )
+from fusec.freezing import refuse_if_frozen
 from fusec.helper_block import with_helpers
 from fusec.systems import this_system
 from fusec.toolchain.children import Children
@@ -243,7 +244,9 @@ def compile_text(
         BuildTimeout: It took too long.
         CompilerNotFound: It is no longer there.
         CannotBuild: Its files cannot be written.
+        FrozenMiss: Nothing may be compiled.
     """
+    refuse_if_frozen("a C++ kernel that the store has not")
     try:
         return _compile(compiler, text, extra_flags, time_limit, children)
     except FusecError:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
 import sys
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -16,9 +18,11 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.compiler import is_dynamo_compiling
 
+from fusec.ahead.record import Recording, is_recording, note_call, recording
 from fusec.call.native import call_by_route
 from fusec.capture import quiet_dynamo as quiet
 from fusec.capture.backend import Backend
+from fusec.capture.frozen_calls import Watch
 from fusec.capture.graph_breaks import break_marker, breaks_since
 from fusec.capture.guards.described import (
     NotedGuard,
@@ -38,6 +42,9 @@ from fusec.report import GraphBreak, Guard, Recompile, counted
 
 if TYPE_CHECKING:
     from fusec.inspect.reschedule import Rescheduled
+
+# Every compiled function of this process that is in use.
+_alive: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 
 # Whether torch can keep what a prediction captures from counting as compilations of the function.
 ISOLATES = "isolate_recompiles" in inspect.signature(torch._dynamo.eval_frame._optimize).parameters
@@ -63,7 +70,7 @@ class CompiledFunction:
         self._recompiles: list[Recompile] = []
         self._failures: list[Any] = []  # guards that failed since the last compilation
         alone = {} if self._backend.builds or not ISOLATES else {"isolate_recompiles": True}
-        optimize = torch._dynamo.optimize(
+        optimize: Any = torch._dynamo.optimize(
             self._backend,
             **alone,
             dynamic=options.dynamic,
@@ -71,10 +78,14 @@ class CompiledFunction:
             guard_fail_fn=self._guard_failed,
         )
         quiet.install()
+        self._watch: Watch | None = None
+        if callable(getattr(optimize, "callback", None)):  # not where TorchDynamo is switched off
+            self._watch = optimize.callback = Watch(optimize.callback)
         self._optimized = optimize(function)
         # What a call goes to: the ordinary path until there is a shorter one.
-        self._route: Callable[..., Any] = self._run
+        self._route: Callable[..., Any] = self._run_noted if is_recording() else self._run
         self._shortcut = Shortcut(self, self._run, self._optimized)
+        _alive.add(self)
         self._learned = True  # whether there is nothing to learn from the next ordinary call
         if not isinstance(function, nn.Module):
             functools.update_wrapper(self, function)
@@ -104,10 +115,22 @@ class CompiledFunction:
             self._note_recompile([graph.name for graph in backend.graphs[compiled:]])
         if backend.builds and (len(backend.graphs) != compiled or not self._learned):
             self._learned = self._shortcut.learn(backend.graphs, args, kwargs)
-            if self._shortcut.dispatcher is not None:
-                self._route = self._shortcut.dispatcher
-                call_by_route(CompiledFunction)
+            self._choose_route()
         return result
+
+    def _choose_route(self) -> None:
+        """Have calls go the shortest way that there is; past whoever records them, if anybody."""
+        if is_recording():
+            self._route = self._run_noted
+        elif self._shortcut.dispatcher is not None:
+            self._route = self._shortcut.dispatcher
+            call_by_route(CompiledFunction)
+        else:
+            self._route = self._run
+
+    def _run_noted(self, *args: Any, **kwargs: Any) -> Any:
+        note_call(self, args, kwargs)
+        return (self._shortcut.dispatcher or self._run)(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
         """Return another one, of a copy of the original, with nothing compiled yet."""
@@ -154,6 +177,16 @@ class CompiledFunction:
             self._recompiles.append(replace(found, graph=compiled[0] if compiled else ""))
         elif not any(each.text == too_often(found, limit).text for each in self._recompiles):
             self._recompiles.append(too_often(found, limit))
+
+    @property
+    def frozen(self) -> bool:
+        """Whether nothing is compiled for it any more."""
+        return self._watch is not None and self._watch.frozen
+
+    @frozen.setter
+    def frozen(self, frozen: bool) -> None:
+        if self._watch is not None:
+            self._watch.frozen = frozen
 
     # -- what became of it ------------------------------------------------------------------
 
@@ -339,6 +372,42 @@ def predict_calls(
     return prediction(planned._name(), planned)
 
 
+def freeze(compiled: CompiledFunction) -> CompiledFunction:
+    """Compile nothing more for a function: a call that nothing fits raises ``FrozenMiss``.
+
+    Its kernels may still be edited; ``compiled.frozen = False`` lets it compile again. A backward
+    part that has not run yet counts as not compiled.
+
+    Args:
+        compiled: What ``fusec.compile`` returned, and has been called.
+
+    Returns:
+        The same.
+    """
+    compiled.frozen = True
+    return compiled
+
+
+@contextlib.contextmanager
+def record(function: CompiledFunction | None = None) -> Iterator[Recording]:
+    """Collect the signatures of real calls, to precompile for: ``with fusec.record() as calls:``.
+
+    Args:
+        function: What ``fusec.compile`` returned; None for every compiled function.
+    """
+    try:
+        with recording(function) as found:
+            _choose_routes()
+            yield found
+    finally:
+        _choose_routes()
+
+
+def _choose_routes() -> None:
+    for each in list(_alive):
+        each._choose_route()
+
+
 def device_summary() -> str:
     """Return what this process computes on, in a few words."""
     threads = torch.get_num_threads()
@@ -347,4 +416,13 @@ def device_summary() -> str:
     return f"{threads} CPU thread{'s' if threads != 1 else ''} ({level}), {gpu}"
 
 
-__all__ = ["CompiledFunction", "compile", "device_summary", "explain", "predict", "predict_calls"]
+__all__ = [
+    "CompiledFunction",
+    "compile",
+    "device_summary",
+    "explain",
+    "freeze",
+    "predict",
+    "predict_calls",
+    "record",
+]

@@ -109,6 +109,7 @@ def test_numbers_beside_tensors(name: str) -> None:
     """What the captured graph does otherwise in eager is TorchDynamo's."""
     wrong = []
     for number in NUMBERS:
+
         def function(x: torch.Tensor, number: Any = number) -> torch.Tensor:
             return FUNCTIONS[name](x, number)
 

@@ -197,8 +197,8 @@ def may_recompute(
 
 # Bytes of converted inputs that are there before they are needed, so that conversions of a kind
 # start as one; and what one of them has at least to be put off.
-AHEAD_BYTES = 32 << 20
-LEAST_LATE_BYTES = 64 << 10
+EARLY_BYTES = 32 << 20
+LEAST_SUNK_BYTES = 64 << 10
 
 # A result is written over what it is computed from where memory matters; small tensors keep apart,
 # so that fewer kernels differ in nothing else.

@@ -57,7 +57,10 @@ class Answer:
             if before:
                 exec(compile(before, "given.py", "exec"), space)
             exec(compile(request["text"], FILE, "exec"), space)
-            self.function = space[self.entry]
+            after = request.get("after", "")
+            if after:
+                exec(compile(after, "given.py", "exec"), space)
+            self.function = space["run" if after else self.entry]
 
     def refused(self, error: Exception) -> Mapping[str, Any]:
         """Return nothing more of an error that loading raised."""
@@ -74,10 +77,10 @@ class Answer:
         special = (CLOCK, REPORT)
         outputs = [tensors[n] for n, role in self.names if role == "out" and n not in special]
         if self.way == "values":
-            _write(tensors[REPORT], self._values())
+            write_text(tensors[REPORT], self._values())
             return 0
         if self.way == "count":
-            _write(tensors[REPORT], self._counted(inputs))
+            write_text(tensors[REPORT], self._counted(inputs))
             return 0
         if self.way == "time":
             return self._timed(inputs, outputs, tensors[POKES], tensors[CLOCK], sizes, threads)
@@ -180,7 +183,12 @@ def _spoil(tensor: torch.Tensor) -> None:
         flat[-1] = _POISON
 
 
-def _write(area: torch.Tensor, value: Any) -> None:
+def write_text(area: torch.Tensor, value: Any) -> None:
+    """Leave what JSON can hold in a tensor of bytes.
+
+    Raises:
+        WrongShape: It is too long.
+    """
     data = json.dumps(value).encode()
     if len(data) >= area.numel():
         raise WrongShape("it returns more than fits into an answer")
@@ -193,4 +201,14 @@ def prepare(request: Mapping[str, Any]) -> Callable[..., int]:
     return Answer(request)
 
 
-__all__ = ["CLOCK", "FILE", "POKES", "REPORT", "Answer", "LeftBehind", "WrongShape", "prepare"]
+__all__ = [
+    "CLOCK",
+    "FILE",
+    "POKES",
+    "REPORT",
+    "Answer",
+    "LeftBehind",
+    "WrongShape",
+    "prepare",
+    "write_text",
+]

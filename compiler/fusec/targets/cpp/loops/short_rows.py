@@ -120,17 +120,17 @@ class ShortRowWriter(ColumnWriter):
             corner, step = self.corner(self.tile, load.buffer, load.index)
             if step == str(self.points) and corner not in asked:  # the tile is one stretch
                 asked.add(corner)
-                self.kernel.use("ahead")
+                self.kernel.use("prefetch")
                 place = f"{corner} + ({self.points} + {turn}) * {self.width}"
-                self.writer.line(f"ahead<{self.width}>({place});", load.source)
+                self.writer.line(f"prefetch<{self.width}>({place});", load.source)
         for store in self.written:
             corner, step = self.corner(self.tile, store.buffer, store.index)
             if step == str(self.points):
-                self.kernel.use("ahead_to_write")
+                self.kernel.use("prefetch_to_write")
                 soon = self.pass_of(store) > number  # else this tile's turn came already
                 place = turn if soon else f"({self.points} + {turn})"
                 place = f"{corner} + {place} * {self.width}"
-                self.writer.line(f"ahead_to_write<{self.width}>({place});", store.source)
+                self.writer.line(f"prefetch_to_write<{self.width}>({place});", store.source)
 
     def array(self, tile: Scope, buffer: str, dtype: torch.dtype, node: Node) -> str:
         """Declare an array; return its name."""

@@ -62,7 +62,7 @@ def write_requests(
         if request.axis is not None:
             own = moved.get(request.axis, Expr.of(request.axis))
             moved[request.axis] = own + request.turns
-        helper = "ahead_to_write" if request.writes else "ahead"
+        helper = "prefetch_to_write" if request.writes else "prefetch"
         scope.kernel.use(helper)
         index = tuple(e.substitute(moved) for e in request.index)
         element = place.element(request.buffer, index)

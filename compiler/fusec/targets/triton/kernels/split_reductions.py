@@ -195,7 +195,7 @@ def load_joined(
         text = f"tl.load({scratch} + {outer.index}{', ' + outer.mask if outer.mask else ''})"
         if node.kind in ("argmax", "argmin"):
             text += f".to({triton_type(node.dtype)})"
-        reducer.block.assign(node, Text(text), wish=reducer.wish(node))
+        reducer.block.assign(node, Text(text), suggested=reducer.suggested(node))
 
 
 def scratch_dtypes(file: File, node: Reduce) -> list[str]:

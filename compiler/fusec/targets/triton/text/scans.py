@@ -40,9 +40,9 @@ def write_scan(block: BlockText, node: Scan) -> None:
     axis = max(inner.place, 0)
     value = _tile(block, node)
     carry = block.carries.get(node, ())
-    names = [kernel.name(_wish(kernel, group, False))]
+    names = [kernel.name(_suggested(kernel, group, False))]
     if placed:
-        names.append(kernel.name(_wish(kernel, group, True)))
+        names.append(kernel.name(_suggested(kernel, group, True)))
     writer.mark(node.source)
     if placed:
         combine = kernel.needs.helper(_COMBINE_PLACED[kind])
@@ -107,7 +107,7 @@ def inner_of(kernel: Kernel) -> Dim:
     return kernel.tile.inner
 
 
-def _wish(kernel: Kernel, group: Sequence[Scan], position: bool) -> str:
+def _suggested(kernel: Kernel, group: Sequence[Scan], position: bool) -> str:
     for node in group:
         if node.kind.startswith("arg") == position and node in kernel.favorite:
             return kernel.favorite[node]

@@ -31,7 +31,7 @@ def write_odd_row(kernel: Kernel, block: BlockText) -> OddLoop | None:
     bytes_each = ACCESS // group
     parameter = kernel.parameters[row.buffer]
     begin, shift = kernel.name(f"{parameter}_row"), kernel.name("shift")
-    aligned, place, reach = (kernel.name(wish) for wish in ("aligned", "place", "reach"))
+    aligned, place, reach = (kernel.name(suggested) for suggested in ("aligned", "place", "reach"))
     text = f"{parameter}_ptr"
     if row.begin.constant != 0:
         text += f" + {block.index(row.begin)}"

@@ -57,11 +57,11 @@ def written_graph(graph: CompiledGraph) -> KeptGraph:
     part = graph.direct_part
     if graph.fallback:
         raise NotKept(graph.fallback)
+    if any(each.state.scheduled.sizes for each in graph.parts):
+        raise NotKept("its sizes are symbolic")
     if part is None:
         raise NotKept("it records for autograd, or its results need torch's own wrappers")
     program = part.state.scheduled
-    if program.sizes:
-        raise NotKept("its sizes are symbolic")
     if any(buffer.device.type != "cpu" for buffer in program.buffers.values()):
         raise NotKept("it runs on a GPU")
     if part.draws_seed:

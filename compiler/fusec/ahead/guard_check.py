@@ -158,7 +158,9 @@ def state_guard(expected: JSON) -> Any:
 
 def _words(row: Row, data: JSON) -> str:
     if row.kind == "tensor" and isinstance(data, dict) and "shape" in data:
-        strides = "" if data["strides"] == row.expected["strides"] else f" strides {data['strides']}"
+        strides = (
+            "" if data["strides"] == row.expected["strides"] else f" strides {data['strides']}"
+        )
         device = "" if data["device"] == row.expected["device"] else f" on {data['device']}"
         return f"{tensor_text(data)}{strides}{device}"
     if isinstance(data, dict) and len(data) == 1:

@@ -129,7 +129,9 @@ def resolve(data: JSON) -> object:
         found = _named(home, name)
         if found is None:
             raise NotKept(f"there is no {home}.{name}")
-        if more and (not isinstance(found, FunctionType) or code_hash(found.__code__) != more[0][1]):
+        if more and (
+            not isinstance(found, FunctionType) or code_hash(found.__code__) != more[0][1]
+        ):
             raise NotKept(f"{home}.{name} is another function than it was")
         return found
     raise NotKept(f"a reference of kind {kind!r}")

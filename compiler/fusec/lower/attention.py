@@ -231,12 +231,17 @@ def flex_attention(
     left = ops.cast(weight, value.dtype)
     weighted = dot(left, right, (loops.key,), F32, float32_precision())
     divisor = ops.where(nothing, const(1, F32), total)
+    # exp2(inf - inf) is no number, where the sum of exponentials is infinite
+    unbounded = ops.binary("eq", most, const(math.inf, F32))
+    logarithm = ops.where(
+        unbounded, const(math.inf, F32), ops.binary("add", most, ops.unary("log2", total))
+    )
     found = (
         lowering.round(ops.binary("truediv", weighted, divisor), query.dtype),
         ops.where(
             nothing,
             const(-math.inf, F32),
-            ops.binary("add", most, ops.unary("log2", total)),
+            logarithm,
         ),
         most,
     )

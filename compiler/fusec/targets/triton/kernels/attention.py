@@ -306,10 +306,13 @@ class _Writer(Tiles):
         self.save(own, found.result, "result")
         if found.sums is not None:
             writer.line('sums = tl.where(total == 0.0, -float("inf"), most + tl.log2(total))')
+            writer.line('sums = tl.where(most == float("inf"), most, sums)  # total: inf - inf')
             self.save(own, found.sums, f"sums{spread}")
         if found.mosts is not None:
             writer.line('most = tl.where(total == 0.0, -float("inf"), most)')
-            writer.line("most = tl.where(total == total, most, total)  # NaN wins")
+            # an infinite score makes no number of the total, too
+            writer.line('known = (total == total) | (most == float("inf"))')
+            writer.line("most = tl.where(known, most, total)  # NaN wins")
             self.save(own, found.mosts, f"most{spread}")
         return writer
 

@@ -421,11 +421,11 @@ def precompile(
 ) -> Outcome:
     """Compile a function for calls that are known, and keep that for other processes.
 
-    The function is called once for each. What another process needs (guards, TorchDynamo's code, the
-    host program, the kernels) goes to the store on disk; ``fusec.compile`` of the same function, with
-    the same options, finds it there and captures nothing. A call that cannot be kept whole (one that
-    records for autograd, breaks into several graphs, or has symbolic sizes) is captured again there,
-    and finds its kernels built; the result says which and why.
+    The function is called once for each. What another process needs (guards, TorchDynamo's code,
+    the host program, the kernels) goes to the store on disk; ``fusec.compile`` of the same
+    function, with the same options, finds it there and captures nothing. A call that cannot be
+    kept whole (one that records for autograd, breaks into several graphs, or has symbolic sizes)
+    is captured again there, and finds its kernels built; the result says which and why.
 
     Args:
         function: A function, a module, or what ``fusec.compile`` returned: then with its options.

@@ -22,8 +22,9 @@ from typing import Any
 
 import torch
 from torch._C._dynamo import eval_frame as native_frames
+from torch._C._dynamo.guards import RootGuardManager
 from torch._dynamo import disable
-from torch._dynamo.guards import GuardManagerWrapper, RootGuardManager
+from torch._dynamo.guards import GuardManagerWrapper
 
 from fusec.ahead.code_object import read_code, written_code
 from fusec.ahead.graph_program import LoadedGraph, written_graph
@@ -326,7 +327,7 @@ class TakenUp:
 
 def _is_there(code: CodeType, artefact: Artefact) -> bool:
     """Whether TorchDynamo still knows of an artefact: ``torch._dynamo.reset`` forgets all."""
-    entries = native_frames._debug_get_precompile_entries(code)
+    entries: Any = native_frames._debug_get_precompile_entries(code)
     return any(entry.code is artefact.code for entry in entries)
 
 

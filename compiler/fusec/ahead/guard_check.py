@@ -273,9 +273,9 @@ class _Writer:
         by_names: dict[tuple[str, ...], list[str]] = {}
         for where, names in self.marks.items():
             by_names.setdefault(tuple(sorted(set(names))), []).append(where)
-        for names, places in by_names.items():
+        for absent, places in by_names.items():
             self.lines.append(f"for each in ({', '.join(places)},):")
-            tests = " or ".join(f"hasattr(each, {name!r})" for name in names)
+            tests = " or ".join(f"hasattr(each, {name!r})" for name in absent)
             self.lines.append(f"    if each.__dict__ and ({tests}): return False")
 
     def check_tensors(self) -> None:

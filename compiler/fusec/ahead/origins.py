@@ -82,7 +82,7 @@ def _file_hash(path: str, *_: int) -> str:
 
 
 def _modules_by_file() -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str):
@@ -95,7 +95,7 @@ def _function(home: str, name: str, code: CodeType) -> bool:
 
 
 def _generated(code: CodeType) -> str:
-    """Return the name of a method that was generated (a dataclass's), as ``module:Class.method``."""
+    """Return a method's name that was generated (a dataclass's), as ``module:Class.method``."""
     for home, module in list(sys.modules.items()):
         for kind in list(vars(module).values()) if module is not None else ():
             if isinstance(kind, type) and kind.__module__ == home:

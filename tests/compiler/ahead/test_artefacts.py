@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import re
@@ -95,21 +96,22 @@ def test_another_call_is_a_miss(name, first):
         torch.testing.assert_close(compiled(*args, **kwargs), function(*args, **kwargs))
 
 
+@contextlib.contextmanager
+def _default_dtype():
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 STATES = {
     "no_grad": torch.no_grad,
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-    "default dtype": lambda: _DefaultDtype(),
+    "default dtype": _default_dtype,
     "a default device": lambda: torch.device("meta"),
-    "hooks": lambda: torch.autograd.graph.save_on_cpu(),
+    "hooks": torch.autograd.graph.save_on_cpu,
 }
-
-
-class _DefaultDtype:
-    def __enter__(self):
-        torch.set_default_dtype(torch.float64)
-
-    def __exit__(self, *_):
-        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("name", STATES)

@@ -113,6 +113,23 @@ class StoreInfo:
     limit: int
 
 
+@dataclass(frozen=True)
+class Stored:
+    """An entry as it lies in the folder, unread.
+
+    Attributes:
+        kind: Its namespace.
+        digest: Its name.
+        size: Bytes.
+        used: When it was used last, in seconds since the epoch.
+    """
+
+    kind: str
+    digest: str
+    size: int
+    used: float
+
+
 class DamagedEntryError(Exception):
     """An entry that is not as its manifest says; never leaves this module."""
 
@@ -267,6 +284,30 @@ class Store:
                 shutil.rmtree(self.folder / name, ignore_errors=True)
         return removed
 
+    def stored(self) -> tuple[Stored, ...]:
+        """Return what the store holds, the entry used last first; nothing is read but its folder."""
+        found = [
+            Stored(folder.parent.name, folder.name, folder_size(folder), modified(folder))
+            for folder in self._entry_folders()
+        ]
+        return tuple(sorted(found, key=lambda each: -each.used))
+
+    def prune(self, size: int) -> int:
+        """Remove the least recently used entries beyond a size; return how many were removed.
+
+        Args:
+            size: Bytes to stay under.
+        """
+        found = self.stored()
+        total, removed = sum(each.size for each in found), 0
+        for each in reversed(found):
+            if total <= size:
+                break
+            if self._remove(self.folder / each.kind / each.digest):
+                total -= each.size
+                removed += 1
+        return removed
+
     def remove(self, entry: Entry) -> bool:
         """Remove an entry; return whether it was there."""
         return self._remove(entry.folder)
@@ -404,6 +445,31 @@ def default_folder() -> Path:
     """Return where the store belongs: ``FUSEC_CACHE_DIR``, or the user's cache folder."""
     chosen = os.environ.get("FUSEC_CACHE_DIR")
     return Path(chosen).absolute() if chosen else Path(platformdirs.user_cache_dir("fusec"))
+
+
+def info() -> StoreInfo:
+    """Count what this process's store holds."""
+    return default_store().info()
+
+
+def entries() -> tuple[Stored, ...]:
+    """Return what this process's store holds, the entry used last first."""
+    return default_store().stored()
+
+
+def verify() -> tuple[str, ...]:
+    """Check every entry; move damaged ones aside and say what was wrong with each."""
+    return default_store().verify()
+
+
+def prune(size: int) -> int:
+    """Remove the least recently used entries beyond so many bytes; return how many."""
+    return default_store().prune(size)
+
+
+def clear(kind: str | None = None) -> int:
+    """Remove every entry, or those of one kind; return how many."""
+    return default_store().clear(kind)
 
 
 _stores: dict[Path, Store] = {}

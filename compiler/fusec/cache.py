@@ -182,6 +182,8 @@ class Store:
         # The time of last use, for eviction; a store that cannot be written still reads.
         with contextlib.suppress(OSError):
             os.utime(folder)
+        for tell in _watchers:
+            tell(entry)
         return entry
 
     def put(self, kind: str, key: Mapping[str, Any], files: Mapping[str, bytes | Path]) -> Entry:
@@ -210,6 +212,8 @@ class Store:
             entry = self._put(kind, key, contents)
         if next(self._puts) % EVICT_EVERY == 0:
             self._evict(keep=entry.folder)
+        for tell in _watchers:
+            tell(entry)
         return entry
 
     @contextlib.contextmanager
@@ -445,6 +449,14 @@ def default_folder() -> Path:
     """Return where the store belongs: ``FUSEC_CACHE_DIR``, or the user's cache folder."""
     chosen = os.environ.get("FUSEC_CACHE_DIR")
     return Path(chosen).absolute() if chosen else Path(platformdirs.user_cache_dir("fusec"))
+
+
+_watchers: list[Callable[[Entry], object]] = []
+
+
+def watch_uses(tell: Callable[[Entry], object]) -> None:
+    """Have somebody told of every entry that is found or stored, in any store of this process."""
+    _watchers.append(tell)
 
 
 def info() -> StoreInfo:

@@ -78,7 +78,9 @@ class CacheMagics(Magics):
                 found = cache.info()
                 kinds = sorted(found.entries.items())
                 rows = [(kind, str(count)) for kind, count in kinds]
-                print(f"{found.folder}: {found.size / (1 << 20):.1f} MiB of {found.limit >> 20} MiB")
+                print(
+                    f"{found.folder}: {found.size / (1 << 20):.1f} MiB of {found.limit >> 20} MiB"
+                )
                 display(Table(("kind", "entries"), rows, "the cache is empty"))
 
 

@@ -41,9 +41,7 @@ def test_it_goes_to_a_file_and_comes_back(shell, store, tmp_path, capsys):
     assert len(store.stored()) == 1
 
 
-@pytest.mark.parametrize(
-    "line", ["--prune much", "--import no_such_file", "--what"]
-)
+@pytest.mark.parametrize("line", ["--prune much", "--import no_such_file", "--what"])
 def test_mistakes_are_said(shell, line):
     with pytest.raises(UsageError, match="%fuse_cache"):
         run(shell, f"%fuse_cache {line}")

@@ -190,7 +190,8 @@ def _check(
             trials.append(trial)
         library = _built(building)
     if own and library is not None:
-        _refuse(binary.problem(sandbox.read_library(library), text))
+        assert isinstance(target, LibraryTarget)
+        _refuse(binary.problem(sandbox.read_library(library), text, target.instruction_line))
     if known:
         checker.notes += known[1]
     else:

@@ -25,8 +25,8 @@ from fusec.ir.scalars import COMPARISONS
 from fusec.machine import this_machine
 from fusec.targets.cpp import mathlib
 from fusec.targets.cpp.mathlib import Helper, available, expand, helper_sources
-from fusec.targets.cpp.toolchain.build import load
-from fusec.targets.cpp.toolchain.compiler import Compiler, find_compiler
+from fusec.toolchain.compiler import Compiler, find_compiler
+from fusec.toolchain.loading import load
 from support.operations import operations
 
 Array = np.ndarray[Any, Any]

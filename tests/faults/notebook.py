@@ -21,7 +21,7 @@ import torch
 import fusec
 from faults.edits import FAULTS, Fault
 from fusec.kernel import Kernel
-from fusec.targets.cpp.toolchain.compiler import find_compiler
+from fusec.toolchain.compiler import find_compiler
 from fusec.verify import sandbox
 
 CALLS = 200

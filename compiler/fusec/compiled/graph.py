@@ -493,7 +493,11 @@ class CompiledGraph:
             return replace(verdict, seconds=verdict.seconds + second.seconds)
 
     def _check_graph(
-        self, check_graph: Callable[..., Verdict], inputs: list[Any], timed: bool
+        self,
+        check_graph: Callable[..., Verdict],
+        inputs: list[Any],
+        timed: bool,
+        calls: int | None = None,
     ) -> Verdict:
         tensors = _tensors(inputs)
         float64 = self._run_float64()
@@ -511,6 +515,7 @@ class CompiledGraph:
                 names=names,
                 timed=timed and not self._simulated(),
                 reference=placed(self._run_reference),
+                calls=calls,
             )
 
     def _output_names(self) -> list[str] | None:
@@ -573,7 +578,6 @@ class CompiledGraph:
                 cases=[Case(tuple(tensors), tuple(sizes), "on the real inputs")],
                 build=lambda t: _library(kernel, t),
                 interpret=lambda t, s, p: interpret_kernel(part, kernel, t, s, p),
-                prepare=lambda t: build_runnable(kernel, t),
                 generated=build_runnable(kernel, kernel.generated.text),
                 timed=timed,
                 kept=self._trials,
@@ -584,7 +588,7 @@ class CompiledGraph:
             before = kernel.runnable()
             part.link(kernel.name, _watched(kernel, text))
             try:
-                whole = self._check_graph(check_graph, self.copies(), timed)
+                whole = self._check_graph(check_graph, self.copies(), timed, verdict.calls)
             finally:
                 part.link(kernel.name, before)
             seconds = verdict.seconds + whole.seconds

@@ -131,9 +131,7 @@ def _sprinkle(
     return torch.where(where, torch.tensor(special, dtype=torch.float64)[which], values)
 
 
-def _scaled(
-    values: torch.Tensor, dtype: torch.dtype, generator: torch.Generator
-) -> torch.Tensor:
+def _scaled(values: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
     """Return values of very different magnitudes that a dtype has; signs stay."""
     most = math.log2(torch.finfo(dtype).max)
     reach = min(_MAGNITUDES, int(most) // 4)

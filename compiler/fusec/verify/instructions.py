@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 # The families of x86 instructions that compute, move and jump; what is in none of them is refused.
 _FAMILIES = frozenset(
@@ -124,7 +125,7 @@ def _x86(code: bytes, address: int, *, strict: bool) -> Iterator[tuple[int, Odd]
 
 
 @functools.lru_cache(maxsize=8192)
-def _judged(code: int) -> tuple[Odd | None, bool]:
+def _judged(code: Any) -> tuple[Odd | None, bool]:
     """Return what is wrong with all instructions of a code, and whether they branch."""
     from iced_x86 import CpuidFeature, FlowControl, Instruction, Mnemonic, OpCodeInfo
 

@@ -33,11 +33,23 @@ REFUSED = {
     "rdrand": "480fc7f0",
     "in": "ec",
 }
-HARMLESS = ["90", "c3", "0f0b", "f30f1efa", "c5f458c2", "62f17c4858c2", "0fae5c2404", "0fa2", "f390"]
+HARMLESS = [
+    "90",
+    "c3",
+    "0f0b",
+    "f30f1efa",
+    "c5f458c2",
+    "62f17c4858c2",
+    "0fae5c2404",
+    "0fa2",
+    "f390",
+]
 
 
 def found(code, machine="x86_64", **options):
-    return [odd.name for _, odd in odd_instructions(bytes.fromhex(code), 0x1000, machine, **options)]
+    return [
+        odd.name for _, odd in odd_instructions(bytes.fromhex(code), 0x1000, machine, **options)
+    ]
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -13,7 +13,6 @@ from fusec.helper_block import with_helpers
 from fusec.toolchain.build import parse_diagnostics
 from fusec.toolchain.compiler import find_compiler
 
-
 # Where the compiler says which line the following instructions are of, and which file that is.
 _LINE = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
 _FILE = re.compile(r"\s*\.file\s+(\d+)\s.*kernel\.cpp\"")

@@ -92,7 +92,7 @@ class Cpp(LibraryTarget):
 
     def instruction_line(self, text: str, name: str) -> int | None:
         """Return the line that an instruction is of, by the compiler's notes for debuggers."""
-        from fusec.targets.cpp.toolchain.assembly import instruction_line
+        from fusec.targets.cpp.assembly import instruction_line
 
         return instruction_line(text, name)
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from fusec.errors import CompileError, FusecError
 from fusec.kernel import Kernel, Runnable
 from fusec.report import OutputError, Verdict
-from fusec.target_api.base import LibraryTarget
+from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
-from fusec.verify import binary, probation, sandbox
+from fusec.verify import binary, probation, python_text, sandbox
 from fusec.verify.compare import describe, praise, signed_zero_differences
 from fusec.verify.graph_outputs import check_graph
 from fusec.verify.inputs import Kind, fresh_inputs
@@ -173,6 +173,8 @@ def _check(
     if own and isinstance(target, LibraryTarget):
         _refuse(probation.crash(text))
         _refuse(binary.source_problem(text, source.text))
+    if own and isinstance(target, PythonTarget):
+        _refuse(python_text.problem(text))
     sandbox.prestart(cases[0].tensors[0].device.type if cases and cases[0].tensors else "cpu")
     checker = _Checker(kernel, text, build, interpret, generated, timeout, threads)
     # The compiler is a process of its own; meanwhile this one works out the references.

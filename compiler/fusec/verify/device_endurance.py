@@ -8,6 +8,7 @@ waits for, a result that is another one at times.
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from fusec.timing.measure import PRECISION, interleave
+from fusec.verify import state
 from fusec.verify.protocol import Message
 
 _WINDOW = 24
@@ -73,7 +75,14 @@ def endure(
             each.restore()
         counted()
 
-    words = _on_other_streams(restored, operands) or _leaks(restored)
+    if generated is not None:
+        generated()  # what is set up at a first call is no work of the candidate's
+    before, threads = state.of_torch(), threading.enumerate()
+    words = (
+        _on_other_streams(restored, operands)
+        or _leaks(restored)
+        or state.changes_of_torch(before, threads)
+    )
     if words:
         return {"problem": "state", "words": words, "calls": calls}
     timed = None

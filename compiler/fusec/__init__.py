@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from fusec.errors import FusecError
     from fusec.kernel import Kernel
     from fusec.options import Options
+    from fusec.packages.load import load
+    from fusec.packages.write import package
     from fusec.warm import prestart
 
 # Imported when first used: the worker that runs candidate kernels must stay small and quick.
@@ -27,6 +29,8 @@ _HOMES = {
     "compile": "fusec.api",
     "device_summary": "fusec.api",
     "explain": "fusec.api",
+    "load": "fusec.packages.load",
+    "package": "fusec.packages.write",
     "predict": "fusec.api",
     "predict_calls": "fusec.api",
     "prestart": "fusec.warm",
@@ -57,6 +61,8 @@ __all__ = [
     "compile",
     "device_summary",
     "explain",
+    "load",
+    "package",
     "predict",
     "predict_calls",
     "prestart",

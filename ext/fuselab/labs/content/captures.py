@@ -136,7 +136,7 @@ def _lazy(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     import torch._lazy.ts_backend
 
     with contextlib.suppress(RuntimeError), _no_standard_error():  # it was registered before
-        torch._lazy.ts_backend.init()  # type: ignore[no-untyped-call]
+        torch._lazy.ts_backend.init()
     return lambda x: function(x.to("lazy")).cpu()
 
 

@@ -15,6 +15,7 @@ from torch._dynamo import disable
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
 
 from fusec.build.queue import BuildQueue
 from fusec.call import native
@@ -132,6 +133,7 @@ class Backend:
         with self._lock, Rest():
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
+            graph.traced = tuple(TracingContext.get_traced_code() or ())
             self.graphs.append(graph)
             records = torch.is_grad_enabled()
             reason = needs_eager(module, example_inputs) or mixes_modes(module, records)

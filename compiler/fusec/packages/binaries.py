@@ -25,8 +25,8 @@ from fusec.packages.errors import CannotPackage
 from fusec.packages.programs import PackagedKernel
 from fusec.packages.runtime.processor import LEVELS, machine
 from fusec.systems import this_system
-from fusec.targets.cpp.toolchain.compiler import Compiler, find_compiler
-from fusec.targets.cpp.toolchain.families import FAMILIES
+from fusec.toolchain.compiler import Compiler, find_compiler
+from fusec.toolchain.families import FAMILIES
 
 _NATIVE = Path(__file__).with_name("native")
 _SOURCES = ("operators.cpp", "threads.cpp")

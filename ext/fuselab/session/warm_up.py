@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 
-class Ahead:
+class BetweenCells:
     """Steps that are done between the cells of one shell.
 
     Args:
@@ -113,4 +113,4 @@ def _import_panel() -> None:
         colored("x = 1", "python")  # reads the rules by which stages are colored
 
 
-__all__ = ["Ahead", "display_steps"]
+__all__ = ["BetweenCells", "display_steps"]

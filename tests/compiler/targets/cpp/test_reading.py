@@ -14,7 +14,7 @@ import fusec
 from fusec.errors import CompileError
 from fusec.helper_block import HEAD, INCLUDE, with_helpers, without_helpers
 from fusec.targets.cpp.text.writer import wrap
-from fusec.targets.cpp.toolchain.build import build
+from fusec.toolchain.build import build
 from support.cpp_bodies import random_bench
 from support.paths import GOLDEN
 

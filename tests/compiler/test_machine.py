@@ -13,8 +13,8 @@ from fusec.machine import GpuFacts, HalfSpeed, MachineFacts, current_machine, th
 from fusec.options import Options
 from fusec.systems import this_system
 from fusec.systems.face import System
-from fusec.targets.cpp.toolchain.compiler import find_compiler
 from fusec.targets.triton.plan.choice import kept_in_l2, sms
+from fusec.toolchain.compiler import find_compiler
 
 X86 = MachineFacts("a processor", False, "avx512", False, 64, 32 << 20, True)
 

@@ -2,8 +2,8 @@
 
 Where they come from:
 
-- NVIDIA's multiprocessors (programs, warps, how registers and shared memory are given out): NVIDIA's
-  own ``cuda_occupancy.h``, which comes with CUDA and with Triton; a test compiles it and compares.
+- NVIDIA's multiprocessors (programs, how registers and shared memory are given out): NVIDIA's own
+  ``cuda_occupancy.h``, which comes with CUDA and with Triton; a test compiles it and compares.
   Threads and shared memory of one: the CUDA programming guide's table of technical specifications,
   and the tuning guides of Hopper and Blackwell.
 - AMD's: the ROCm documentation's table of GPU specifications (LDS, VGPR file, size of a wavefront).

@@ -8,7 +8,7 @@ from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.inspect.whatif import WhatIf, part_view, what_if
 from fusec.rule_text import loop_rule
-from fusec.schedule.overrides import LoopWish, Wishes
+from fusec.schedule.overrides import LoopOverride, Overrides
 
 
 @dataclass(frozen=True)
@@ -16,12 +16,12 @@ class PlanTrial:
     """Another plan of a kernel's loops, beside the one in use.
 
     Attributes:
-        wish: What was asked for, in the words of a rule, without the computation's name.
+        asked: What was asked for, in the words of a rule, without the computation's name.
         found: The part under it: its time beside that of the part in use, and how right it is.
         ratio: How many times as long it takes.
     """
 
-    wish: str
+    asked: str
     found: WhatIf
     ratio: float
 
@@ -45,13 +45,13 @@ def try_plans(
     nodes = part_view(part).before.nodes
     step = next(node.name for node in nodes if kernel in node.kernels)
     trials = []
-    for wish in part.kernels[kernel].generated.alternatives:
-        _, strategy, settings = loop_rule(f"{step}: {wish}")
-        wishes = Wishes(loops=(LoopWish(step, strategy, settings),))
-        found = what_if(graph, part, wishes, seconds)
+    for asked in part.kernels[kernel].generated.alternatives:
+        _, strategy, settings = loop_rule(f"{step}: {asked}")
+        overrides = Overrides(loops=(LoopOverride(step, strategy, settings),))
+        found = what_if(graph, part, overrides, seconds)
         if found.texts == tuple(each.source for each in part.kernels.values()):
             continue  # it was not possible, or made no difference
-        trials.append(PlanTrial(wish, found, found.then.median / found.now.median))
+        trials.append(PlanTrial(asked, found, found.then.median / found.now.median))
     return sorted(trials, key=lambda trial: trial.ratio)
 
 

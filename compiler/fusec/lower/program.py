@@ -353,7 +353,7 @@ class _Driver:
         return []
 
     def run(self) -> Program:
-        attention.settle_heads(self.module.graph)
+        attention.specialize_heads(self.module.graph)
         with recording(self.lowering.recorder):
             for node in self.module.graph.nodes:
                 if node.op == "placeholder":

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fusec.ir.body import Body, Buffer, Compute, Settings
     from fusec.kernel import Kernel, KernelSource, Runnable, Signature
     from fusec.report import GpuStart
+    from fusec.toolchain.children import Children
 
 Language = Literal["cpp", "python"]
 
@@ -207,7 +208,7 @@ class LibraryTarget(Target):
         flags: Sequence[str] = (),
         edited: bool = False,
         store: Store | None = None,
-        children: Any = None,
+        children: Children | None = None,
     ) -> Path:
         """Compile a text, unless that has been done before; return the library's path.
 
@@ -216,8 +217,7 @@ class LibraryTarget(Target):
             flags: The generated kernel's own.
             edited: Whether a user has typed it: such libraries are kept apart.
             store: Where to look and to keep; the process's default store if None.
-            children: Has the compiler while it runs (``toolchain.build.Children``), so that
-                somebody else can end it.
+            children: Has the compiler while it runs, so that somebody else can end it.
 
         Raises:
             CompileError: It does not compile.

@@ -153,7 +153,7 @@ def run_cases(
             "step": step or timeout,
             "body": place,
         }
-        reply = _ask(device, request, (data_file, result_file), limit)
+        reply = ask(device, request, (data_file, result_file), limit)
         if "failed" in reply:
             raise WorkerError(reply["failed"])
         done = [report["done"] for report in reply["reports"] if "done" in report]
@@ -245,7 +245,7 @@ def endure(
             "step": timeout,
             "body": place,
         }
-        reply = _ask(CPU, request, (data_file, result_file), timeout)
+        reply = ask(CPU, request, (data_file, result_file), timeout)
         if "failed" in reply:
             raise WorkerError(reply["failed"])
         found = next((r["endured"] for r in reply["reports"] if "endured" in r), None)
@@ -278,7 +278,7 @@ def _device(cases: Sequence[Case]) -> str:
     return devices.pop() if devices else "cpu"
 
 
-def _ask(device: str, request: Message, files: tuple[int, int], limit: float) -> Message:
+def ask(device: str, request: Message, files: tuple[int, int], limit: float) -> Message:
     """Have the request answered; for a device's worker, take its silence for a time-out."""
     if device == CPU:
         # It ends a run at its limit by itself.

@@ -19,7 +19,7 @@ _ELEMENTS = 1 << 16
 
 def snapshot() -> Mapping[str, Any]:
     """Return the state of this process, by what people call each part of it."""
-    from fusec.targets.cpp.toolchain.compiler import openmp_library
+    from fusec.toolchain.compiler import openmp_library
 
     return this_system().state(openmp_library())
 

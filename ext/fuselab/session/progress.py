@@ -108,7 +108,7 @@ class Phases:
 
 @contextmanager
 def getting_ready(shell: Any) -> Iterator[None]:
-    """Say that a cell waits until what it needs has been read; for ``Ahead``."""
+    """Say that a cell waits until what it needs has been read; for ``BetweenCells``."""
     phases = Phases(shell, "fuselab")
     phases.begin("getting ready")
     try:

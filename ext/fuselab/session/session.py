@@ -253,7 +253,7 @@ class Session:
             plan=plan,
             lock=self.lock,
             pending=plan.defines,
-            failures=lambda: program.failures,
+            failures_so_far=lambda: program.failures,
             rules=rules,
         )
         return _Entry(program, cell, frontend.cell_id, plan_with)

@@ -19,7 +19,7 @@ from typing import Any
 _NOTICED = 0.1  # seconds
 
 
-class Ahead:
+class BetweenCells:
     """Steps that are done between the cells of one shell.
 
     Args:
@@ -126,4 +126,4 @@ def _import_panel() -> None:
         colored("x = 1", "python")  # reads the rules by which stages are colored
 
 
-__all__ = ["Ahead", "display_steps"]
+__all__ = ["BetweenCells", "display_steps"]

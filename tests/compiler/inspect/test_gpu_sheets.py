@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fusec.inspect.gpu_sheets import SHEETS
-from fusec.targets.cpp.toolchain.compiler import find_compiler
+from fusec.toolchain.compiler import find_compiler
 
 triton = pytest.importorskip("triton")
 HEADER = Path(triton.__file__).parent / "backends" / "nvidia" / "include" / "cuda_occupancy.h"

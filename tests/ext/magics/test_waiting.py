@@ -46,8 +46,8 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
 def notebook(shell: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The shell, as a notebook's kernel has it."""
     monkeypatch.setattr(shell, "kernel", SimpleNamespace(), raising=False)
-    if fuselab._ahead is not None:
-        fuselab._ahead.end()  # a cell that has to wait for it says so: see test_warm_up
+    if fuselab._between_cells is not None:
+        fuselab._between_cells.end()  # a cell that has to wait for it says so: see test_warm_up
     return shell
 
 

@@ -1,4 +1,4 @@
-"""Plans of C++ loops: decided before anything is written, with reasons, and open to wishes."""
+"""Plans of C++ loops: decided before anything is written, with reasons, and open to overrides."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_other_plans_are_tried_and_put_in_use() -> None:
     (name,) = graph.parts[0].kernels
     before = graph.parts[0].kernels[name].source
     trials = try_plans(graph, graph.parts[0], name, seconds=0.02)
-    assert {"keep_rows=0", "split_reduction"} <= {trial.wish for trial in trials}
+    assert {"keep_rows=0", "split_reduction"} <= {trial.asked for trial in trials}
     assert all(trial.found.same and trial.ratio > 0 for trial in trials)
     assert [t.ratio for t in trials] == sorted(t.ratio for t in trials)
     assert graph.parts[0].kernels[name].source == before, "what is in use stays"

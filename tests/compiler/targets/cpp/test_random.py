@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fusec.targets.cpp.plan import choices
-from fusec.targets.cpp.toolchain.build import build_many
+from fusec.toolchain.build import build_many
 from support.cpp_bodies import check, random_bench
 
 BLOCK = 10

@@ -16,8 +16,8 @@ import fusec
 from fusec.errors import CompileError
 from fusec.helper_block import HEAD, INCLUDE, kernel_first, with_helpers, without_helpers
 from fusec.targets.cpp.text.writer import wrap
-from fusec.targets.cpp.toolchain.build import build
-from fusec.targets.cpp.toolchain.compiler import find_compiler
+from fusec.toolchain.build import build
+from fusec.toolchain.compiler import find_compiler
 from support.cpp_bodies import random_bench
 from support.paths import GOLDEN
 

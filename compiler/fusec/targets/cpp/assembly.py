@@ -9,8 +9,8 @@ from pathlib import Path
 from fusec.cache import scratch
 from fusec.errors import CompileError
 from fusec.helper_block import with_helpers
-from fusec.targets.cpp.toolchain.build import parse_diagnostics
-from fusec.targets.cpp.toolchain.compiler import find_compiler
+from fusec.toolchain.build import parse_diagnostics
+from fusec.toolchain.compiler import find_compiler
 
 
 def assembly(text: str) -> str:

@@ -30,10 +30,12 @@ from fusec.errors import (
     FusecError,
     LoadError,
 )
-from fusec.targets.cpp.toolchain import build as cpp_build
-from fusec.targets.cpp.toolchain import compiler as cpp_compiler
-from fusec.targets.cpp.toolchain import listen
-from fusec.targets.cpp.toolchain.build import build, build_many, find_compiler, load, try_build_many
+from fusec.toolchain import build as cpp_build
+from fusec.toolchain import compiler as cpp_compiler
+from fusec.toolchain import listen
+from fusec.toolchain.build import build, build_many, find_compiler, try_build_many
+from fusec.toolchain.children import Children
+from fusec.toolchain.loading import load, load_library
 
 KERNEL = """\
 #include <stdint.h>
@@ -74,6 +76,7 @@ def test_find_compiler() -> None:
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(cpp_compiler, "bundled_compiler", lambda: "")
     with pytest.raises(CompilerNotFound) as raised:
         find_compiler()
     assert raised.value.message == ("no C++ compiler is on PATH (looked for g++, clang++, c++)")
@@ -229,7 +232,7 @@ def test_error_without_a_line() -> None:
 def test_compilers_that_misbehave(store: Store, tmp_path: Path, misbehaves: str, said: str) -> None:
     compiler = replace(find_compiler(), path=str(script(tmp_path / "fake", misbehaves)))
     with pytest.raises(CompileError, match=said) as raised:
-        cpp_build.compile_text(compiler, constant(1), (), 60.0, cpp_build.Children())
+        cpp_build.compile_text(compiler, constant(1), (), 60.0, Children())
     assert len(str(raised.value)) < 400
     assert len(raised.value.output) <= listen.MOST + 100
 
@@ -237,7 +240,7 @@ def test_compilers_that_misbehave(store: Store, tmp_path: Path, misbehaves: str,
 def test_a_compiler_that_is_gone(tmp_path: Path) -> None:
     compiler = replace(find_compiler(), path=str(tmp_path / "gone"))
     with pytest.raises(CompilerNotFound, match="cannot be run any more"):
-        cpp_build.compile_text(compiler, constant(1), (), 60.0, cpp_build.Children())
+        cpp_build.compile_text(compiler, constant(1), (), 60.0, Children())
 
 
 def test_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +249,7 @@ def test_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(CannotBuild, match=r"No space left on device: /there/kernel\.cpp"):
-        cpp_build.compile_text(find_compiler(), constant(1), (), 60.0, cpp_build.Children())
+        cpp_build.compile_text(find_compiler(), constant(1), (), 60.0, Children())
 
 
 def test_nobody_waits_twice_for_a_compiler_that_does_not_answer(
@@ -322,7 +325,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import sys
 from pathlib import Path
 from fusec.cache import Store
-from fusec.targets.cpp.toolchain.build import build_many
+from fusec.toolchain.build import build_many
 texts = ["// SLOW %d" % n for n in range(int(sys.argv[2]))]
 try:
     build_many(texts, store=Store(Path(sys.argv[1])))
@@ -389,13 +392,13 @@ def test_load_and_run(store: Store) -> None:
 
 def test_a_library_is_loaded_once(store: Store, tmp_path: Path) -> None:
     path = build(constant(6), store=store)
-    assert cpp_build.load_library(path) is cpp_build.load_library(path)
+    assert load_library(path) is load_library(path)
     first, second = load(path, "answer"), load(path, "answer", restype=ctypes.c_int64)
     assert first.restype is ctypes.c_int  # each caller has its own types
     assert second.restype is ctypes.c_int64
     link = tmp_path / "hard-link.so"
     os.link(path, link)
-    assert cpp_build.load_library(link) is cpp_build.load_library(path)
+    assert load_library(link) is load_library(path)
 
 
 def test_libraries_are_told_apart(store: Store) -> None:
@@ -435,7 +438,8 @@ ONE_RUNTIME = """
 import ctypes, sys
 from pathlib import Path
 from fusec.cache import Store
-from fusec.targets.cpp.toolchain.build import build, load
+from fusec.toolchain.build import build
+from fusec.toolchain.loading import load
 text = '''
 extern "C" int omp_get_max_threads(void);
 extern "C" int most() { return omp_get_max_threads(); }
@@ -521,7 +525,7 @@ def test_what_nobody_waits_for_gives_way() -> None:
 
     def start(priority: int) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), priority)
-        children = cpp_build.Children()
+        children = Children()
         process = children.start(["sleep", "10"], "/tmp")
         try:
             found[priority] = Path(f"/proc/{process.pid}/autogroup").read_text()

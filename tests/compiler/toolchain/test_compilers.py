@@ -17,10 +17,11 @@ import torch
 from compilers.__main__ import build_case, run_case
 from compilers.cross import TARGETS, Target
 from fusec.errors import CompilerNotFound
-from fusec.targets.cpp.toolchain import compiler as cpp_compiler
-from fusec.targets.cpp.toolchain.build import build, load
-from fusec.targets.cpp.toolchain.compiler import Compiler, bundled_compiler, find_compiler
-from fusec.targets.cpp.toolchain.families import FAMILIES, family_of
+from fusec.toolchain import compiler as cpp_compiler
+from fusec.toolchain.build import build
+from fusec.toolchain.compiler import Compiler, bundled_compiler, find_compiler
+from fusec.toolchain.families import FAMILIES, family_of
+from fusec.toolchain.loading import load
 from support.cpp_bodies import Built, check
 from support.cpp_golden import CASES, TERMS, bench_of, emit, filled
 

@@ -1,28 +1,22 @@
-"""Build and load C++ kernels.
+"""Build C++ texts: kernels, and what calls them.
 
 ``build`` turns a kernel's text into a shared object through the store on disk: the same text,
 for the same compiler, flags and machine, is compiled once.  ``build_many`` does it side by side.
-``load`` maps a shared object, once a process, and returns one of its functions.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
-import json
 import os
 import re
 import signal
-import stat
 import subprocess
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fusec.cache import MANIFEST, Store, default_store, scratch
+from fusec.cache import Store, default_store, scratch
 from fusec.errors import (
     BuildTimeout,
     CannotBuild,
@@ -30,14 +24,15 @@ from fusec.errors import (
     CompilerNotFound,
     Diagnostic,
     FusecError,
-    LoadError,
 )
+from fusec.freezing import refuse_if_frozen
 from fusec.helper_block import with_helpers
 from fusec.systems import this_system
-from fusec.targets.cpp.toolchain.compiler import PLAIN_HEADERS, Compiler, find_compiler, machine
-from fusec.targets.cpp.toolchain.listen import listen
+from fusec.toolchain.children import Children
+from fusec.toolchain.compiler import PLAIN_HEADERS, Compiler, find_compiler, machine
+from fusec.toolchain.listen import listen
 
-__all__ = ["Compiler", "build", "build_many", "find_compiler", "load", "try_build_many"]
+__all__ = ["Compiler", "build", "build_many", "find_compiler", "try_build_many"]
 
 SOURCE = "kernel.cpp"
 LIBRARY = this_system().library
@@ -47,52 +42,6 @@ DIAGNOSTIC = re.compile(
     rf"^{re.escape(SOURCE)}:(\d+):(?:(\d+):)? (?:fatal )?(error|warning|note): (.*)$",
     re.MULTILINE,
 )
-
-
-@dataclass
-class Children:
-    """The compilers that a build has running, so that an interrupt can end them all."""
-
-    stopped: bool = False
-    running: set[subprocess.Popen[str]] = field(default_factory=set)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def start(
-        self, command: Sequence[str], folder: str, environment: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[str]:
-        """Start a compiler in a process group of its own, with its scratch files in ``folder``."""
-        with self.lock:
-            if self.stopped:
-                raise KeyboardInterrupt
-            process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env={**os.environ, "LC_ALL": "C", "TMPDIR": folder, **(environment or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                **this_system().apart(),
-            )
-            self.running.add(process)
-        this_system().follow_priority(process.pid)
-        return process
-
-    def finish(self, process: subprocess.Popen[str]) -> None:
-        """End a compiler if it still runs, with what it started, and forget it."""
-        with self.lock:
-            self.running.discard(process)
-        if process.poll() is None:
-            this_system().end_tree(process)
-            process.wait()
-
-    def stop(self) -> None:
-        """End every compiler and let no further one start."""
-        with self.lock:
-            self.stopped = True
-            for process in self.running:
-                this_system().end_tree(process)
 
 
 def build(
@@ -295,7 +244,9 @@ def compile_text(
         BuildTimeout: It took too long.
         CompilerNotFound: It is no longer there.
         CannotBuild: Its files cannot be written.
+        FrozenMiss: Nothing may be compiled.
     """
+    refuse_if_frozen("a C++ kernel that the store has not")
     try:
         return _compile(compiler, text, extra_flags, time_limit, children)
     except FusecError:
@@ -347,81 +298,3 @@ def parse_diagnostics(output: str) -> tuple[Diagnostic, ...]:
         Diagnostic(int(line), int(column or 0), severity, message)
         for line, column, severity, message in DIAGNOSTIC.findall(output)
     )
-
-
-# --- loading ---------------------------------------------------------------------------------
-
-# Every loaded library by device and inode: a mapping keeps its inode from being used again.
-_loaded: dict[tuple[int, int], ctypes.CDLL] = {}
-_load_lock = threading.Lock()
-
-
-def load(
-    path: Path,
-    symbol: str,
-    *,
-    argtypes: Sequence[Any] | None = None,
-    restype: Any = ctypes.c_int,
-) -> Any:
-    """Load a shared object, once a process, and return one of its functions.
-
-    Args:
-        path: A path that ``build`` returned.
-        symbol: The function's name.
-        argtypes: ctypes of its parameters, as ctypes wants them; unchecked if None.
-        restype: ctype of its result; None for void.
-
-    Raises:
-        LoadError: The file is not what was stored, cannot be mapped, or lacks the function.
-    """
-    # torch first: a kernel takes the OpenMP runtime that is already there.
-    import torch  # noqa: F401
-
-    library = load_library(path)
-    try:
-        # Indexing gives a new function object: its types are this caller's own.
-        function = library[symbol]
-    except AttributeError:
-        raise LoadError(
-            f"the kernel has no function {symbol!r}",
-            f'declare it as: extern "C" int {symbol}(...)',
-        ) from None
-    function.restype = restype
-    if argtypes is not None:
-        function.argtypes = list(argtypes)
-    return function
-
-
-def load_library(path: Path) -> ctypes.CDLL:
-    """Map a shared object whose file is this user's and is what the store wrote."""
-    try:
-        descriptor = os.open(path, this_system().read_flags)
-    except OSError as error:
-        raise LoadError(f"cannot open {path.name}: {error.strerror}", "build it again") from None
-    with os.fdopen(descriptor, "rb") as file, _load_lock:
-        status = os.fstat(file.fileno())
-        identity = (status.st_dev, status.st_ino)
-        if identity in _loaded:
-            return _loaded[identity]
-        if not stat.S_ISREG(status.st_mode) or not this_system().is_own(status):
-            raise LoadError(f"{path.name} is not a regular file of this user")
-        recorded = recorded_hash(path)
-        if recorded and hashlib.file_digest(file, "sha256").hexdigest() != recorded:
-            raise LoadError(f"{path.name} is not what was stored", "build it again")
-        try:
-            library = this_system().load_library(path, file.fileno())
-        except OSError as error:
-            raise LoadError(f"cannot load {path.name}: {error}") from None
-        _loaded[identity] = library
-        return library
-
-
-def recorded_hash(path: Path) -> str:
-    """Return what the manifest beside a stored file says its hash is; empty if there is none."""
-    try:
-        manifest = json.loads((path.parent / MANIFEST).read_bytes())
-        return str(manifest["files"][path.name]["sha256"])
-    except FileNotFoundError:
-        return ""
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LoadError(f"cannot check {path.name}: {error}", "build it again") from None

@@ -30,8 +30,8 @@ from fusec.cache import default_store, scratch
 from fusec.errors import CompilerNotFound
 from fusec.machine import features, this_machine
 from fusec.systems import this_system
-from fusec.targets.cpp.toolchain.families import FAMILIES, Family, family_of, is_zig
-from fusec.targets.cpp.toolchain.listen import run
+from fusec.toolchain.families import FAMILIES, Family, family_of, is_zig
+from fusec.toolchain.listen import run
 
 SEARCHED = ("g++", "clang++", "c++")
 BUNDLED = "pip install 'fuselab[compiler]'"

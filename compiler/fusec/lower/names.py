@@ -44,10 +44,11 @@ def readable(node: fx.Node) -> str:
         return known
     # A user's assignment names the node that TorchDynamo traced; this is (a part of) that node.
     origins = node.meta.get("from_node")
-    traced = getattr(origins[-1], "name", None) if origins else None
+    origin = origins[-1] if origins else None
+    traced = getattr(origin, "name", None)
     if not isinstance(traced, str):
         return node.name if node.op == "placeholder" else _plain(node.name)
-    part = _part(node, origins[-1])
+    part = _part(node, origin)
     name = _called(_plain(traced), node)
     return f"{name}_{part}" if part else name
 

@@ -159,6 +159,10 @@ class Target(ABC):
         """Return a text that compiles by itself: what it includes of its own stands in it."""
         return text
 
+    def text_and_header(self, text: str) -> tuple[str, str]:
+        """Return a text and the header ``helpers.h`` that it includes; empty if it has none."""
+        return text, ""
+
     def version(self) -> str:
         """Return the version of what compiles it, where records must tell it; else nothing."""
         return ""

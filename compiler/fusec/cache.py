@@ -267,6 +267,10 @@ class Store:
                 shutil.rmtree(self.folder / name, ignore_errors=True)
         return removed
 
+    def remove(self, entry: Entry) -> bool:
+        """Remove an entry; return whether it was there."""
+        return self._remove(entry.folder)
+
     def verify(self) -> tuple[str, ...]:
         """Check every entry, move damaged ones aside, and say what was wrong with each."""
         problems = []

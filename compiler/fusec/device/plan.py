@@ -318,7 +318,7 @@ class DeviceProgram:
             del plan
             return self._captured_plan(stream, steps, copied, residents, inputs)
         reach = {memory.name: memory.bytes for memory in steps.made}
-        homes.settle(plan.places(), [reach[name] for name in graph.residents])
+        homes.lie_at(plan.places(), [reach[name] for name in graph.residents])
         inputs_copied = self._names(graph.copied_inputs)
         outputs_copied = self._names(graph.copied_outputs)
         text = f"captured; of {len(steps.tensors)} inputs {inputs_copied} copied"

@@ -158,7 +158,7 @@ def run_cases(
             "step": step or timeout,
             "body": place,
         }
-        reply = _ask(device, request, (data_file, result_file), limit)
+        reply = ask(device, request, (data_file, result_file), limit)
         if "failed" in reply:
             raise WorkerError(reply["failed"])
         done = [report["done"] for report in reply["reports"] if "done" in report]
@@ -271,7 +271,7 @@ def endure(
             "step": timeout,
             "body": place,
         }
-        reply = _ask(device, request, (data_file, result_file), timeout, device_timer())
+        reply = ask(device, request, (data_file, result_file), timeout, device_timer())
         if "failed" in reply:
             raise WorkerError(reply["failed"])
         found = next((r["endured"] for r in reply["reports"] if "endured" in r), None)
@@ -304,7 +304,7 @@ def _device(cases: Sequence[Case]) -> str:
     return devices.pop() if devices else "cpu"
 
 
-def _ask(
+def ask(
     device: str,
     request: Message,
     files: tuple[int, int],

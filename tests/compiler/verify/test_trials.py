@@ -113,12 +113,12 @@ def test_large_trials_are_not_kept(subject: fusec.Kernel, monkeypatch: pytest.Mo
 
 
 def test_edits_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fusec.compiled import graph
+    from fusec.compiled import checking
 
     runs = []
-    plain = graph.interpret_kernel
+    plain = checking.interpret_kernel
     monkeypatch.setattr(
-        graph, "interpret_kernel", lambda *args: (runs.append(args), plain(*args))[1]
+        checking, "interpret_kernel", lambda *args: (runs.append(args), plain(*args))[1]
     )
     compiled = fusec.compile(lambda a, b: (a + b).relu(), keep_inputs=True)
     a, b = torch.randn(64), torch.randn(64)

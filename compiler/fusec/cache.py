@@ -289,7 +289,7 @@ class Store:
         return removed
 
     def stored(self) -> tuple[Stored, ...]:
-        """Return what the store holds, the entry used last first; nothing is read but its folder."""
+        """Return what the store holds, the entry used last first, without reading any."""
         found = [
             Stored(folder.parent.name, folder.name, folder_size(folder), modified(folder))
             for folder in self._entry_folders()

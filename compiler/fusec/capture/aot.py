@@ -1,8 +1,8 @@
 """``aot_compile`` of torch: what it asks of a backend that compiles to files.
 
 ``torch.compile(f, fullgraph=True, backend="fusec").aot_compile(((x,), {}))`` hands its backend one
-graph and wants back something that it can save. TorchDynamo's own part of the file (guards, code) is
-a pickle, which is torch's; ours is JSON.
+graph and wants back something that it can save. TorchDynamo's own part of the file (guards, code)
+is a pickle, which is torch's; ours is JSON.
 """
 
 from __future__ import annotations

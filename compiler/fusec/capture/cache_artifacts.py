@@ -1,8 +1,9 @@
 """``torch.compiler.save_cache_artifacts`` and ``load_cache_artifacts``: our kernels among them.
 
 torch collects what was compiled, or found in a cache, as bytes by kind. Ours are the entries of the
-store that libraries were taken from: JSON with the files' bytes, checked on the way in like any other
-entry. ``fusec`` has to be imported where they are loaded: torch knows kinds by who registered them.
+store that libraries were taken from: JSON with the files' bytes, checked on the way in like any
+other entry. ``fusec.api`` has to be imported where they are loaded: torch knows the kinds that
+somebody registered.
 """
 
 from __future__ import annotations

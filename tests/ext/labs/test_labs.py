@@ -18,7 +18,7 @@ from fuselab.judge import judge
 from fuselab.judge.task import Task
 from fuselab.labs.__main__ import main
 from fuselab.labs.catalog import find_task, labs
-from fuselab.labs.content import lab13
+from fuselab.labs.content import captures, lab13
 from fuselab.labs.lab import Lab
 from fuselab.labs.notebooks import task_of
 from fuselab.labs.progress import Progress, points, progress
@@ -27,6 +27,15 @@ from support.lab_answers import LABS, solutions, wrong_answers
 TASKS = [task for lab in labs() for task in lab.tasks]
 # Changes of a solution that make no difference to what is asked for.
 EQUIVALENT = {
+    # Whatever differs between two ways through a function is wrong when it is captured.
+    ("lab02.trace", "the other comparison in line 5"),
+    ("lab02.trace", "another number in line 5"),
+    ("lab02.trace", "the other operator in line 6"),
+    ("lab02.trace", "another number in line 6"),
+    ("lab02.trace", "the other operator in line 7"),
+    ("lab02.trace", "another number in line 7"),
+    ("lab02.symbolic", "another number in line 6"),
+    ("lab02.symbolic", "another number in line 7"),
     ("lab04.decompose", "another number in line 5"),  # of new names
     ("lab04.decompose", "another number in line 9"),
     ("lab06.fuse", "another number in line 3"),  # a constant more, for every plan
@@ -100,6 +109,14 @@ def test_lab_13_counts_compilations_as_the_compiler_does(sizes: list[int]) -> No
     calls = [(torch.randn(n),) for n in sizes]
     said = fusec.predict_calls(lambda x: x.sin() + 1, calls)
     assert len({part.graph for part in said.parts}) == lab13.compiles(sizes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", captures.PROGRAMS)
+def test_lab_2_has_a_table_of_what_really_comes_of_it(program: str) -> None:
+    for way in captures.WAYS:
+        found = captures.attempt(way, program)
+        assert found == captures.outcome(way, program) or found == "missing", way
 
 
 # -- notebooks ------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from fusec.freezing import FrozenMiss, frozen
     from fusec.kernel import Kernel
     from fusec.options import Options
+    from fusec.packages.load import load
+    from fusec.packages.write import package
     from fusec.warm import prestart
 
 # Imported when first used: the worker that runs candidate kernels must stay small and quick.
@@ -42,6 +44,8 @@ _HOMES = {
     "explain": "fusec.api",
     "freeze": "fusec.api",
     "frozen": "fusec.freezing",
+    "load": "fusec.packages.load",
+    "package": "fusec.packages.write",
     "precompile": "fusec.api",
     "predict": "fusec.api",
     "predict_calls": "fusec.api",
@@ -79,6 +83,8 @@ __all__ = [
     "explain",
     "freeze",
     "frozen",
+    "load",
+    "package",
     "precompile",
     "predict",
     "predict_calls",

@@ -35,8 +35,11 @@ from fusec.capture.graph_inputs import (
     has_gaps,
     has_subclasses,
     input_names,
+    name_gradients,
     name_inputs,
     needs_eager,
+    result_names,
+    saved_names,
     updated_inputs,
 )
 from fusec.capture.number_restarts import (
@@ -213,6 +216,7 @@ class _GraphCompiler:
         self.graph = graph
         self.stages = stages
         self.names = names
+        self.saved_names: dict[str, str] = {}  # of forward's results, by its graph's own names
         self.apart = False  # whether AOTAutograd takes tensor subclasses apart
         self.views_of_updated: tuple[int, ...] = ()
         self.entered = 0.0
@@ -374,8 +378,12 @@ class _GraphCompiler:
         return _Made(kind, module, None, stages, reason)
 
     def _compile_part(self, kind: str, module: fx.GraphModule, stages: list[Stage]) -> CompiledPart:
-        if kind != "backward":
+        if kind == "backward":
+            results = result_names(self.graph.eager)
+            name_gradients(module, self.names, results, self.saved_names)
+        else:
             name_inputs(module, self.names)
+            self.saved_names = saved_names(module)
         if kind == "inference":  # the parts of a joint graph have been through this as one
             self._run_passes(Form.INFERENCE, module)
             stages.append(self._passes())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
 import zipfile
 from pathlib import Path
@@ -171,19 +173,13 @@ def test_any_changed_byte_is_refused_or_changes_nothing(archive, tmp_path):
         else:
             changed[chosen.randrange(len(changed))] ^= 1 << chosen.randrange(8)
         archive.write_bytes(changed)
-        try:
+        with contextlib.suppress(BadArchive, OtherMachine):
             fusec.import_cache(archive, store=store)
-        except (BadArchive, OtherMachine):
-            pass
         assert {each.digest for each in store.stored()} <= expected
-    for digest in expected & {each.digest for each in store.stored()}:
-        assert digest  # each is whole, whatever the archive was
     assert store.verify() == ()
 
 
 def test_what_was_not_used_for_longest_goes_first(tmp_path):
-    import os
-
     store = Store(tmp_path / "store")
     for number in range(5):
         entry = store.put("cpp", {"n": number}, {"file": bytes(1000)})

@@ -73,15 +73,13 @@ class CacheMagics(Magics):
                 for each in cache.entries()[:_SHOWN]
             ]
             display(Table(("kind", "name", "size", "last used"), rows, "the cache is empty"))
-        if not any((args.verify, args.prune is not None, args.clear, args.export)):
-            if not (args.imported or args.list):
-                found = cache.info()
-                kinds = sorted(found.entries.items())
-                rows = [(kind, str(count)) for kind, count in kinds]
-                print(
-                    f"{found.folder}: {found.size / (1 << 20):.1f} MiB of {found.limit >> 20} MiB"
-                )
-                display(Table(("kind", "entries"), rows, "the cache is empty"))
+        asked = (args.verify, args.prune is not None, args.clear, args.export, args.imported)
+        if not any((*asked, args.list)):
+            found = cache.info()
+            counts = [(kind, str(count)) for kind, count in sorted(found.entries.items())]
+            held = f"{found.size / (1 << 20):.1f} MiB of {found.limit >> 20} MiB"
+            print(f"{found.folder}: {held}")
+            display(Table(("kind", "entries"), counts, "the cache is empty"))
 
 
 def _moment(seconds: float) -> str:

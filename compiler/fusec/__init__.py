@@ -10,26 +10,51 @@ from typing import TYPE_CHECKING, Any
 from fusec.version import __version__
 
 if TYPE_CHECKING:
-    from fusec.api import CompiledFunction, compile, device_summary, explain, predict, predict_calls
+    from fusec.ahead.signatures import Signature
+    from fusec.api import (
+        CompiledFunction,
+        compile,
+        device_summary,
+        explain,
+        freeze,
+        precompile,
+        predict,
+        predict_calls,
+        record,
+    )
+    from fusec.cache_archive import export_cache, import_cache
     from fusec.compiled.graph import CompiledGraph
     from fusec.errors import FusecError
+    from fusec.freezing import FrozenMiss, frozen
     from fusec.kernel import Kernel
     from fusec.options import Options
+    from fusec.packages.load import load
+    from fusec.packages.write import package
     from fusec.warm import prestart
 
 # Imported when first used: the worker that runs candidate kernels must stay small and quick.
 _HOMES = {
     "CompiledFunction": "fusec.api",
     "CompiledGraph": "fusec.compiled.graph",
+    "FrozenMiss": "fusec.freezing",
     "FusecError": "fusec.errors",
     "Kernel": "fusec.kernel",
     "Options": "fusec.options",
     "compile": "fusec.api",
+    "export_cache": "fusec.cache_archive",
+    "import_cache": "fusec.cache_archive",
     "device_summary": "fusec.api",
     "explain": "fusec.api",
+    "freeze": "fusec.api",
+    "frozen": "fusec.freezing",
+    "load": "fusec.packages.load",
+    "package": "fusec.packages.write",
+    "precompile": "fusec.api",
     "predict": "fusec.api",
     "predict_calls": "fusec.api",
     "prestart": "fusec.warm",
+    "record": "fusec.api",
+    "Signature": "fusec.ahead.signatures",
 }
 
 
@@ -50,14 +75,24 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "CompiledFunction",
     "CompiledGraph",
+    "FrozenMiss",
     "FusecError",
     "Kernel",
     "Options",
+    "Signature",
     "__version__",
     "compile",
     "device_summary",
     "explain",
+    "export_cache",
+    "freeze",
+    "frozen",
+    "import_cache",
+    "load",
+    "package",
+    "precompile",
     "predict",
     "predict_calls",
     "prestart",
+    "record",
 ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -16,9 +19,14 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.compiler import is_dynamo_compiling
 
+from fusec.ahead.artefact import Kept, TakenUp, keep_call
+from fusec.ahead.precompile import Outcome, Precompiled, precompile_here
+from fusec.ahead.record import Recording, is_recording, note_call, recording
+from fusec.ahead.signatures import Signature
 from fusec.call.native import call_by_route
 from fusec.capture import quiet_dynamo as quiet
 from fusec.capture.backend import Backend
+from fusec.capture.frozen_calls import Watch
 from fusec.capture.graph_breaks import break_marker, breaks_since
 from fusec.capture.guards.described import (
     NotedGuard,
@@ -38,6 +46,10 @@ from fusec.report import GraphBreak, Guard, Recompile, counted
 
 if TYPE_CHECKING:
     from fusec.inspect.reschedule import Rescheduled
+
+_nothing = contextlib.nullcontext()
+# Every compiled function of this process that is in use.
+_alive: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 
 # Whether torch can keep what a prediction captures from counting as compilations of the function.
 ISOLATES = "isolate_recompiles" in inspect.signature(torch._dynamo.eval_frame._optimize).parameters
@@ -63,7 +75,7 @@ class CompiledFunction:
         self._recompiles: list[Recompile] = []
         self._failures: list[Any] = []  # guards that failed since the last compilation
         alone = {} if self._backend.builds or not ISOLATES else {"isolate_recompiles": True}
-        optimize = torch._dynamo.optimize(
+        optimize: Any = torch._dynamo.optimize(
             self._backend,
             **alone,
             dynamic=options.dynamic,
@@ -71,10 +83,15 @@ class CompiledFunction:
             guard_fail_fn=self._guard_failed,
         )
         quiet.install()
+        self._watch: Watch | None = None
+        if callable(getattr(optimize, "callback", None)):  # not where TorchDynamo is switched off
+            self._watch = optimize.callback = Watch(optimize.callback)
         self._optimized = optimize(function)
+        self._taken: TakenUp | None = None  # what other processes have compiled; looked for once
         # What a call goes to: the ordinary path until there is a shorter one.
-        self._route: Callable[..., Any] = self._run
+        self._route: Callable[..., Any] = self._run_noted if is_recording() else self._run
         self._shortcut = Shortcut(self, self._run, self._optimized)
+        _alive.add(self)
         self._learned = True  # whether there is nothing to learn from the next ordinary call
         if not isinstance(function, nn.Module):
             functools.update_wrapper(self, function)
@@ -91,8 +108,9 @@ class CompiledFunction:
         backend = self._backend
         backend.clock = time.perf_counter()
         marker, compiled = break_marker(), len(backend.graphs)
+        taken = self._taken if self._taken is not None else self._look_for_artefacts()
         try:
-            with quiet.Quiet():
+            with quiet.Quiet(), taken if taken.artefacts else _nothing:
                 result = self._optimized(*args, **kwargs)
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, FusecError):
@@ -104,10 +122,38 @@ class CompiledFunction:
             self._note_recompile([graph.name for graph in backend.graphs[compiled:]])
         if backend.builds and (len(backend.graphs) != compiled or not self._learned):
             self._learned = self._shortcut.learn(backend.graphs, args, kwargs)
-            if self._shortcut.dispatcher is not None:
-                self._route = self._shortcut.dispatcher
-                call_by_route(CompiledFunction)
+            self._choose_route()
         return result
+
+    def _look_for_artefacts(self) -> TakenUp:
+        self._taken = TakenUp()
+        if self._backend.builds and self._watch is not None:
+            self._watch.others = self._taken.misfits
+            self._taken.look(self._optimized, self.options)
+        return self._taken
+
+    @property
+    def taken_up(self) -> TakenUp:
+        """What ``fusec.precompile`` left in the store for this function, and how often it ran."""
+        return self._taken if self._taken is not None else self._look_for_artefacts()
+
+    def keep(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kept:
+        """Write down the compiled code of a call that has run, for other processes to take up."""
+        return keep_call(self._optimized, self.options, self.graphs, args, kwargs)
+
+    def _choose_route(self) -> None:
+        """Have calls go the shortest way that there is; past whoever records them, if anybody."""
+        if is_recording():
+            self._route = self._run_noted
+        elif self._shortcut.dispatcher is not None:
+            self._route = self._shortcut.dispatcher
+            call_by_route(CompiledFunction)
+        else:
+            self._route = self._run
+
+    def _run_noted(self, *args: Any, **kwargs: Any) -> Any:
+        note_call(self, args, kwargs)
+        return (self._shortcut.dispatcher or self._run)(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
         """Return another one, of a copy of the original, with nothing compiled yet."""
@@ -154,6 +200,16 @@ class CompiledFunction:
             self._recompiles.append(replace(found, graph=compiled[0] if compiled else ""))
         elif not any(each.text == too_often(found, limit).text for each in self._recompiles):
             self._recompiles.append(too_often(found, limit))
+
+    @property
+    def frozen(self) -> bool:
+        """Whether nothing is compiled for it any more."""
+        return self._watch is not None and self._watch.frozen
+
+    @frozen.setter
+    def frozen(self, frozen: bool) -> None:
+        if self._watch is not None:
+            self._watch.frozen = frozen
 
     # -- what became of it ------------------------------------------------------------------
 
@@ -339,6 +395,76 @@ def predict_calls(
     return prediction(planned._name(), planned)
 
 
+def freeze(compiled: CompiledFunction) -> CompiledFunction:
+    """Compile nothing more for a function: a call that nothing fits raises ``FrozenMiss``.
+
+    Its kernels may still be edited; ``compiled.frozen = False`` lets it compile again. A backward
+    part that has not run yet counts as not compiled.
+
+    Args:
+        compiled: What ``fusec.compile`` returned, and has been called.
+
+    Returns:
+        The same.
+    """
+    compiled.frozen = True
+    return compiled
+
+
+def precompile(
+    function: Callable[..., Any],
+    signatures: Iterable[Signature | tuple[Any, ...]],
+    *,
+    progress: Callable[[int, int, Precompiled], object] | None = None,
+    stop: threading.Event | None = None,
+    **options: Any,
+) -> Outcome:
+    """Compile a function for calls that are known, and keep that for other processes.
+
+    The function is called once for each. What another process needs (guards, TorchDynamo's code,
+    the host program, the kernels) goes to the store on disk; ``fusec.compile`` of the same
+    function, with the same options, finds it there and captures nothing. A call that cannot be
+    kept whole (one that records for autograd, breaks into several graphs, or has symbolic sizes)
+    is captured again there, and finds its kernels built; the result says which and why.
+
+    Args:
+        function: A function, a module, or what ``fusec.compile`` returned: then with its options.
+        signatures: What the calls are like (``fusec.record`` collects them, ``fusec.Signature.of``
+            makes one), or the arguments of one as a tuple.
+        progress: Told after each: how many are done, of how many, and what became of it.
+        stop: Set it, and no further one is begun.
+        **options: Fields of ``fusec.Options``.
+    """
+    if isinstance(function, CompiledFunction):
+        compiled = function
+    else:
+        compiled = CompiledFunction(function, Options.from_mapping(options))
+    compiled._taken = TakenUp()  # what is there already is made anew
+    return precompile_here(
+        compiled, compiled._name(), list(signatures), progress=progress, stop=stop
+    )
+
+
+@contextlib.contextmanager
+def record(function: CompiledFunction | None = None) -> Iterator[Recording]:
+    """Collect the signatures of real calls, to precompile for: ``with fusec.record() as calls:``.
+
+    Args:
+        function: What ``fusec.compile`` returned; None for every compiled function.
+    """
+    try:
+        with recording(function) as found:
+            _choose_routes()
+            yield found
+    finally:
+        _choose_routes()
+
+
+def _choose_routes() -> None:
+    for each in list(_alive):
+        each._choose_route()
+
+
 def device_summary() -> str:
     """Return what this process computes on, in a few words."""
     threads = torch.get_num_threads()
@@ -347,4 +473,14 @@ def device_summary() -> str:
     return f"{threads} CPU thread{'s' if threads != 1 else ''} ({level}), {gpu}"
 
 
-__all__ = ["CompiledFunction", "compile", "device_summary", "explain", "predict", "predict_calls"]
+__all__ = [
+    "CompiledFunction",
+    "compile",
+    "device_summary",
+    "explain",
+    "freeze",
+    "precompile",
+    "predict",
+    "predict_calls",
+    "record",
+]

@@ -29,9 +29,9 @@ from fusec.options import Options
 from fusec.report import Stage
 from fusec.rule_text import loop_rule
 from fusec.schedule import Schedule, products_of, schedule_program, small_products
-from fusec.schedule.loop_wishes import with_loop_wishes
-from fusec.schedule.overrides import Wishes
-from fusec.schedule.rules import wishes_of
+from fusec.schedule.loop_overrides import with_loop_overrides
+from fusec.schedule.overrides import Overrides
+from fusec.schedule.rules import overrides_of
 from fusec.target_api.base import LibraryTarget, Target
 from fusec.target_api.registry import find_target
 
@@ -50,7 +50,7 @@ class Compilation:
         kernels: After ``emit``: by name, in order; those that are built are written.
         leaders: After ``emit``: each kernel's name to the first that is equal to it but for names.
         host: After ``emit``.
-        wishes: What somebody wants of the fusion, whatever the heuristics say.
+        overrides: What somebody wants of the fusion, whatever the heuristics say.
         updated: The graph's inputs that its first outputs are copied into when it is done.
         saved: Positions of the outputs that nobody but the backward graph sees.
         written: Told of each kernel that has to be built, as soon as it is written.
@@ -69,7 +69,7 @@ class Compilation:
     kernels: dict[str, Generated] = field(default_factory=dict)
     leaders: dict[str, str] = field(default_factory=dict)
     host: HostProgram | None = None
-    wishes: Wishes = field(default_factory=Wishes)
+    overrides: Overrides = field(default_factory=Overrides)
     updated: tuple[str, ...] = ()
     saved: tuple[int, ...] = ()
     written: Callable[[KernelSource], object] = lambda kernel: None
@@ -114,17 +114,17 @@ def schedule(state: Compilation) -> Callable[[], str]:
     products = products_of(state.program)
     options = state.options
     if options.apart or options.together or options.loops:
-        rules = wishes_of(state.program, options.apart, options.together, options.loops)
-        state.wishes = state.wishes.over(rules)
+        rules = overrides_of(state.program, options.apart, options.together, options.loops)
+        state.overrides = state.overrides.over(rules)
     if state.options.matmul == "auto":
         assert state.choose_products is not None
-        result = state.choose_products(state.program, products, wishes=state.wishes)
+        result = state.choose_products(state.program, products, overrides=state.overrides)
     else:
         if state.options.matmul == "small":
             products = small_products(state.program, products)
-        result = schedule_program(state.program, state.wishes, products, state.updated)
-    if state.wishes.loops:
-        result = with_loop_wishes(state.program, result, state.wishes.loops)
+        result = schedule_program(state.program, state.overrides, products, state.updated)
+    if state.overrides.loops:
+        result = with_loop_overrides(state.program, result, state.overrides.loops)
     state.schedule = result
     return lambda: str(result)
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     from fuselab.edit_record import Edit
     from fuselab.session.fused_cell import FusedCell
     from fuselab.session.session import Session
-    from fuselab.session.warm_up import Ahead
+    from fuselab.session.warm_up import BetweenCells
 
     cells: Mapping[str, FusedCell]
     kernels: Mapping[str, Kernel]
 
 _lock = threading.Lock()
 _session: Session | None = None
-_ahead: Ahead | None = None
+_between_cells: BetweenCells | None = None
 
 
 def current_session() -> Session:
@@ -109,20 +110,22 @@ def __getattr__(name: str) -> Any:
 
 def other_magics() -> tuple[type, ...]:
     """Return the classes of magics beside ``FuseMagics``, which need no session."""
+    from fuselab.magics.cache import CacheMagics
     from fuselab.magics.lab import LabMagics
     from fuselab.magics.predict import PredictMagics
 
-    return (PredictMagics, LabMagics)
+    return (PredictMagics, LabMagics, CacheMagics)
 
 
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics (``%load_ext fuselab``)."""
-    global _session, _ahead
+    global _session, _between_cells
     from fusec import warm
     from fuselab.magics import completion as complete
     from fuselab.magics.commands import FuseMagics
+    from fuselab.session.progress import getting_ready
     from fuselab.session.session import Session
-    from fuselab.session.warm_up import Ahead, display_steps
+    from fuselab.session.warm_up import BetweenCells, display_steps
 
     magics = shell.magics_manager.registry.get("FuseMagics")
     if magics is not None:
@@ -140,20 +143,21 @@ def load_ipython_extension(shell: Any) -> None:
     shell.events.register("post_run_cell", magics.remember)
     atexit.register(_session.close)
     warm.start_helpers()
-    _ahead = Ahead(shell.events, (*warm.steps(), *display_steps()))
-    _ahead.begin()
+    steps = (*warm.steps(), *display_steps())
+    _between_cells = BetweenCells(shell.events, steps, functools.partial(getting_ready, shell))
+    _between_cells.begin()
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """Take the magics away again (``%unload_ext fuselab``)."""
-    global _session, _ahead
+    global _session, _between_cells
     magics = shell.magics_manager.registry.pop("FuseMagics", None)
     if magics is None:
         return
     magics.session.sync()
-    if _ahead is not None:
-        _ahead.end()
-        _ahead = None
+    if _between_cells is not None:
+        _between_cells.end()
+        _between_cells = None
     shell.events.unregister("post_run_cell", magics.remember)
     others = [shell.magics_manager.registry.pop(kind.__name__, None) for kind in other_magics()]
     gone = [each for each in (magics, *others) if each is not None]

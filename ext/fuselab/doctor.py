@@ -122,7 +122,7 @@ def _compiler() -> Iterator[Finding]:
     if not _version("torch"):
         yield Finding("compiler", "without", "not looked at: torch comes first")
         return
-    from fusec.targets.cpp.toolchain.compiler import executables, find_compiler, first_line
+    from fusec.toolchain.compiler import executables, find_compiler, first_line
 
     chosen, path = os.environ.get("CXX", ""), os.environ.get("PATH", os.defpath)
     found = find_compiler()
@@ -141,7 +141,8 @@ def _openmp() -> Iterator[Finding]:
     import ctypes
 
     from fusec.errors import FusecError
-    from fusec.targets.cpp.toolchain.build import build, find_compiler, load
+    from fusec.toolchain.build import build, find_compiler
+    from fusec.toolchain.loading import load
 
     try:
         found = find_compiler()

@@ -30,7 +30,8 @@ from fusec.kernel import KernelSource
 from fusec.lower import lower_graph
 from fusec.schedule import schedule_program
 from fusec.targets.cpp.emit import emit_cpp
-from fusec.targets.cpp.toolchain.build import build, load
+from fusec.toolchain.build import build
+from fusec.toolchain.loading import load
 
 Function = Callable[..., object]
 

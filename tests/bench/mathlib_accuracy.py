@@ -22,7 +22,8 @@ from dataclasses import dataclass
 import torch  # noqa: F401  (its OpenMP runtime, before a kernel asks for one)
 
 from fusec.targets.cpp.mathlib import expand, helper_sources
-from fusec.targets.cpp.toolchain.build import build, load
+from fusec.toolchain.build import build
+from fusec.toolchain.loading import load
 
 UNARY = (
     "exp exp2 expm1 log log2 log10 log1p sigmoid tanh sinh cosh asinh acosh atanh erf erfc erfinv "

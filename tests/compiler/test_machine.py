@@ -14,8 +14,8 @@ from fusec.machine import GpuFacts, HalfSpeed, MachineFacts, current_machine, th
 from fusec.options import Options
 from fusec.systems import this_system
 from fusec.systems.face import System
-from fusec.targets.cpp.toolchain.compiler import find_compiler
 from fusec.targets.triton.plan.choice import kept_in_l2, sms
+from fusec.toolchain.compiler import find_compiler
 
 X86 = MachineFacts("a processor", False, "avx512", False, 64, 32 << 20, True)
 
@@ -41,7 +41,6 @@ def kernel(facts: MachineFacts, size: int = 1 << 20) -> fusec.kernel.Kernel:
 def test_a_compiler_is_told_of_another_machine(isa: str, flag: str) -> None:
     facts = replace(X86, isa=isa)
     assert facts.flags == ((f"-march={flag}",) if flag else ())
-    assert facts.vector_bytes == {"avx512": 64, "avx2": 32}.get(isa, 16)
 
 
 def test_kernels_are_built_for_the_machine_they_are_made_for() -> None:

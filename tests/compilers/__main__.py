@@ -21,7 +21,7 @@ from pathlib import Path
 
 from compilers.cross import TARGETS, Emulated, Target, compile_for, compile_native
 from fusec.machine import MachineFacts, this_machine, using
-from fusec.targets.cpp.toolchain.compiler import SEARCHED, bundled_compiler, executables
+from fusec.toolchain.compiler import SEARCHED, bundled_compiler, executables
 from support.cpp_bodies import check
 from support.cpp_golden import CASES, TERMS, bench_of, emit, filled
 from support.paths import ROOT

@@ -17,12 +17,12 @@ from fusec.call import native
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.helper_block import with_helpers
 from fusec.kernel import KernelSource
-from fusec.targets.cpp.toolchain.compiler import bundled_compiler
-from fusec.targets.cpp.toolchain.families import FAMILIES
+from fusec.toolchain.compiler import bundled_compiler
+from fusec.toolchain.families import FAMILIES
 from support.cpp_bodies import Bench
 
 ZIG = FAMILIES["zig"]
-ENTRY = Path(native.__file__).parents[2] / "targets/cpp/toolchain/openmp"
+ENTRY = Path(native.__file__).parents[2] / "toolchain/openmp"
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def test_without_packages(tmp_path: Path) -> None:
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CXX", "")
-    monkeypatch.setattr("fusec.targets.cpp.toolchain.compiler.bundled_compiler", lambda: "")
+    monkeypatch.setattr("fusec.toolchain.compiler.bundled_compiler", lambda: "")
     found = by_part(doctor.examine())
     assert found["compiler"].state == "lack"
     assert "fuselab[compiler]" in found["compiler"].mend

@@ -51,13 +51,14 @@ class Sample:
 
     Attributes:
         verdict: ``ok``; ``float64`` (differs from eager, but is no further from float64 than
-            eager is); ``rounding`` (equals eager once half precision is rounded wherever eager
-            rounds it, which the option ``emulate_rounding`` does); ``captured`` (equals what
-            TorchDynamo captured, run in eager); ``wrong``; ``error`` (eager did not raise);
-            ``eager`` (compiled, but ran in eager after all); ``not compiled`` (nothing reached
-            the backend); ``not captured`` (TorchDynamo itself fails, whatever the backend).  Of
-            what eager refuses: ``raises`` (as it should), ``raises another`` (of another class),
-            or ``computes``.
+            eager is); ``rounding`` (equals eager, or what TorchDynamo captured run in eager, once
+            half precision is rounded wherever eager rounds it, which the option
+            ``emulate_rounding`` does); ``captured`` (equals what TorchDynamo captured, run in
+            eager); ``wrong``; ``error`` (eager did not raise); ``eager`` (compiled, but ran in
+            eager after all); ``not compiled`` (nothing reached the backend); ``not captured``
+            (TorchDynamo itself fails, or what it captured does in eager too).  Of what eager
+            refuses: ``raises`` (as it should), ``raises another`` (of another class), or
+            ``computes``.
         detail: The worst element, or the error.
         kernels: Generated kernels.
         externs: Reasons of its extern calls.
@@ -96,14 +97,14 @@ def judge(case: Case, backend: str, *, dynamic: bool = False) -> Sample | None:
         actual, mine = _compiled(case, backend, graphs, dynamic)
     except Exception as error:
         made = error_of(error)
+        if made.verdict == "error" and case.asks:
+            _raised_as_captured(made, case, error, dynamic)
     else:
         made = Sample("ok")
         _compare(made, case, (actual, mine), (expected, left))
         _how(made, backend, graphs)
         if made.verdict == "wrong" and backend == "fusec" and case.determined:
-            _round_as_eager(made, case, (expected, left), dynamic)
-            if made.verdict == "wrong" and case.asks:
-                _as_captured(made, case, (actual, mine), dynamic)
+            _look_closer(made, case, (actual, mine), (expected, left), dynamic)
     made.breaks = [" ".join(reason.split())[:200] for reason in breaks()]
     return with_program(made, case)
 
@@ -190,21 +191,39 @@ def _compare(made: Sample, case: Case, found: tuple[Any, Any], wanted: tuple[Any
         made.verdict = "float64" if near else "wrong"
 
 
-def _round_as_eager(made: Sample, case: Case, wanted: tuple[Any, Any], dynamic: bool) -> None:
-    """Say so if a difference comes from half precision that is not rounded in between."""
+def _look_closer(
+    made: Sample, case: Case, found: tuple[Any, Any], wanted: tuple[Any, Any], dynamic: bool
+) -> None:
+    """Say so if a difference is one of rounding in between, or of what TorchDynamo captured.
+
+    Both together, too: rounded wherever eager rounds, it is what was captured, run in eager.
+    """
     try:
-        found = _compiled(case, "fusec", [], dynamic, emulate_rounding=True)
+        rounded = _compiled(case, "fusec", [], dynamic, emulate_rounding=True)
     except Exception:
-        return
-    if not difference(found[0], wanted[0]) and not _left_over(found[1], wanted[1]):
+        rounded = None
+    if rounded is not None and _same(rounded, wanted):
         made.verdict = "rounding"
+    elif case.asks:
+        captured = _compiled(case, "eager", [], dynamic)
+        if _same(found, captured):
+            made.verdict = "captured"
+        elif rounded is not None and _same(rounded, captured):
+            made.verdict = "rounding"
 
 
-def _as_captured(made: Sample, case: Case, found: tuple[Any, Any], dynamic: bool) -> None:
-    """Say so if results are what TorchDynamo captured, and eager does no more than run it."""
-    captured, after = _compiled(case, "eager", [], dynamic)
-    if not difference(found[0], captured) and not _left_over(found[1], after):
-        made.verdict = "captured"
+def _same(found: tuple[Any, Any], wanted: tuple[Any, Any]) -> bool:
+    return not difference(found[0], wanted[0]) and not _left_over(found[1], wanted[1])
+
+
+def _raised_as_captured(made: Sample, case: Case, error: Exception, dynamic: bool) -> None:
+    """Say so if what TorchDynamo captured raises the same where eager does no more than run it."""
+    try:
+        _compiled(case, "eager", [], dynamic)
+    except Exception as captured:
+        causes = [getattr(each, "inner_exception", each) for each in (error, captured)]
+        if type(causes[0]) is type(causes[1]) and str(causes[0]) == str(causes[1]):
+            made.verdict = "not captured"
 
 
 def _how(made: Sample, backend: str, graphs: list[Any]) -> None:

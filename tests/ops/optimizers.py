@@ -14,7 +14,7 @@ from ops.judge import Case, Sample, Wrap, judge, shown
 from support import repro
 from support.opinfo import quiet
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 SHAPES = ((4, 5), (7, 3), (16,), ())
 STEPS = 3
 # What a call of the optimizer's constructor is given besides what the database says.

@@ -18,7 +18,8 @@ from fusec.ir.node import Node, recording, source_line
 from fusec.kernel import KernelSource
 from fusec.report import SourceLine
 from fusec.targets.cpp.emit import emit_cpp
-from fusec.targets.cpp.toolchain.build import build, load
+from fusec.toolchain.build import build
+from fusec.toolchain.loading import load
 
 F32, F64, BF16, F16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
 I8, U8, I16, I32, I64 = torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64

@@ -20,8 +20,8 @@ from fusec.device.residents import holders
 from fusec.device.start_rows import in_rows
 from fusec.device.step_memory import share_memory, with_frees
 from fusec.device.steps import Call, Memory, Output, Place, Start, Step, Steps
-from fusec.targets.cpp.toolchain import build as cpp_build
 from fusec.targets.triton.toolchain import launch_records
+from fusec.toolchain import build as cpp_build
 
 STREAM = 7
 

@@ -11,7 +11,8 @@ import torch
 from fusec.export.forms import export_kernel
 from fusec.ir.index import Expr
 from fusec.kernel import Argument, Kernel, KernelSource, Runnable, Signature
-from fusec.targets.cpp.toolchain.build import build, load
+from fusec.toolchain.build import build
+from fusec.toolchain.loading import load
 from fusec.verify.check import Case, check_kernel
 
 CPP = """\
@@ -147,7 +148,6 @@ def check(text: str, *, n: int = 1000, target: str = "cpp", **options: Any) -> A
         cases=[case(n)],
         build=build_library if is_cpp else lambda text: None,
         interpret=interpret,
-        prepare=prepare if is_cpp else None,
         **options,
     )
 

@@ -17,7 +17,7 @@ from fusec.cache import Store, default_store
 from fusec.kernel import KernelSource
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
-from fusec.targets.cpp.toolchain.build import Children
+from fusec.toolchain.children import Children
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,9 @@ import torch
 
 from fusec.codegen.host_program import LARGE_BYTES
 from fusec.systems import this_system
-from fusec.targets.cpp.toolchain import build as cpp_build
+from fusec.toolchain.build import build, needs_torchs_library
+from fusec.toolchain.children import Children
+from fusec.toolchain.loading import load_library
 
 empty_cpu: Callable[..., torch.Tensor] = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
 
@@ -50,7 +52,7 @@ _pool: Pool | None = None
 _problem = ""
 
 
-def prepare(children: cpp_build.Children) -> None:
+def prepare(children: Children) -> None:
     """Build the pool, once a machine, or find it built; every thread's calls use it from then.
 
     Args:
@@ -122,10 +124,10 @@ def counted() -> tuple[int, int]:
     return held.value, kept.value
 
 
-def _load(children: cpp_build.Children) -> Pool:
+def _load(children: Children) -> Pool:
     if this_system().huge_pages() is None:
         raise NotImplementedError("only made for Linux")
-    cpp_build.needs_torchs_library()
+    needs_torchs_library()
     torch_folder = Path(torch.__file__).parent
     # The first line makes another torch another text, so that it has a build of its own.
     text = f"// torch {torch.__version__}\n" + (
@@ -141,8 +143,8 @@ def _load(children: cpp_build.Children) -> Pool:
         "-lc10",
         "-pthread",
     ]
-    built = cpp_build.build(text, extra_flags=flags, kind="native", children=children)
-    library = cpp_build.load_library(built)
+    built = build(text, extra_flags=flags, kind="native", children=children)
+    library = load_library(built)
     library.fusec_memory_install()
     # With Python's lock held, which costs less than to give it back.
     plain, size = ctypes.PYFUNCTYPE(None), ctypes.c_size_t

@@ -13,7 +13,7 @@ import torch
 from fusec.errors import FusecError
 from fusec.kernel import Signature
 from fusec.memory.readable import address
-from fusec.targets.cpp.toolchain.build import load
+from fusec.toolchain.loading import load
 
 _empty_on_current: Callable[..., torch.Tensor] = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
 

@@ -15,10 +15,11 @@ from torch._dynamo import disable
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
 
 from fusec.build.queue import BuildQueue
 from fusec.call import native
-from fusec.capture import whole_calls
+from fusec.capture import aot, cache_artifacts, whole_calls
 from fusec.capture.background import Early
 from fusec.capture.fast_path.direct import (
     analyze_no_operators,
@@ -29,12 +30,16 @@ from fusec.capture.fast_path.direct import (
     wraps_no_more,
 )
 from fusec.capture.fast_path.recorded import recorded_call
+from fusec.capture.frozen_calls import refuse_capture
 from fusec.capture.graph_inputs import (
     has_gaps,
     has_subclasses,
     input_names,
+    name_gradients,
     name_inputs,
     needs_eager,
+    result_names,
+    saved_names,
     updated_inputs,
 )
 from fusec.capture.number_restarts import (
@@ -50,6 +55,7 @@ from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.devices import GPU, is_gpu
 from fusec.errors import BadOption, DeviceNotThere, FusecError
+from fusec.freezing import FrozenMiss, refuse_if_frozen
 from fusec.gc_pause import Rest
 from fusec.graph.decompositions import decomposition_table
 from fusec.graph.pipeline import Form, Subject, check_without, format_passes, run_passes
@@ -74,6 +80,7 @@ _ASK_FOR_BOTH = "force_non_lazy_backward_lowering"
 
 # torch keeps the assertion that has a message, and drops the one without as nobody reads it.
 fx.node.has_side_effect(torch.ops.aten._assert_async.default)
+cache_artifacts.install()
 whole_calls.install()  # before anything is captured: this module is what names the backend
 
 
@@ -125,9 +132,12 @@ class Backend:
         if not any(node.op.startswith("call") for node in module.graph.nodes):
             # TorchDynamo may hand over what only guards came of; there is nothing to show of it.
             return module.forward
+        if self.builds:
+            refuse_capture()
         with self._lock, Rest():
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
+            graph.traced = tuple(TracingContext.get_traced_code() or ())
             self.graphs.append(graph)
             records = torch.is_grad_enabled()
             reason = needs_eager(module, example_inputs) or mixes_modes(module, records)
@@ -207,6 +217,7 @@ class _GraphCompiler:
         self.graph = graph
         self.stages = stages
         self.names = names
+        self.saved_names: dict[str, str] = {}  # of forward's results, by its graph's own names
         self.apart = False  # whether AOTAutograd takes tensor subclasses apart
         self.views_of_updated: tuple[int, ...] = ()
         self.entered = 0.0
@@ -287,6 +298,7 @@ class _GraphCompiler:
                 self.backend.put_off(lambda: self._part("backward", module))
                 return module
             if self.graph.compiled is not None or not _has_known_sizes(module):
+                refuse_if_frozen(f"the backward part of {self.graph.name}")
                 return disable(disable(compile_part)(module, inputs))
             return disable(self._later(module))
 
@@ -306,6 +318,7 @@ class _GraphCompiler:
         def call(inputs: list[Any]) -> Any:
             nonlocal entry
             if entry is None:
+                refuse_if_frozen(f"the backward part of {self.graph.name}")
                 made = early.result()
                 with self.backend._lock:
                     if entry is None:
@@ -352,8 +365,8 @@ class _GraphCompiler:
                 return _Made(kind, module, part, stages)
             except GraphNotLowered as error:
                 reason = str(error)
-            except DeviceNotThere:
-                raise  # eager would fail as well, in the middle of the work
+            except (DeviceNotThere, FrozenMiss):
+                raise  # eager would fail as well; and nothing was to be compiled
             except FusecError as error:
                 if strict():
                     raise
@@ -366,8 +379,12 @@ class _GraphCompiler:
         return _Made(kind, module, None, stages, reason)
 
     def _compile_part(self, kind: str, module: fx.GraphModule, stages: list[Stage]) -> CompiledPart:
-        if kind != "backward":
+        if kind == "backward":
+            results = result_names(self.graph.eager)
+            name_gradients(module, self.names, results, self.saved_names)
+        else:
             name_inputs(module, self.names)
+            self.saved_names = saved_names(module)
         if kind == "inference":  # the parts of a joint graph have been through this as one
             self._run_passes(Form.INFERENCE, module)
             stages.append(self._passes())
@@ -504,6 +521,10 @@ def fusec_backend(
         raise BadOption("mode", mode, tuple(_MODES))
     chosen = {**_MODES.get(mode or "default", {}), **(options or {})}
     backend = Backend(Options.from_mapping(chosen))
+    if aot.is_asked():
+        with aot.without_torchs_cache():
+            found = backend(module, example_inputs)
+        return aot.SavedGraph(found, backend.graphs[-1] if backend.graphs else None)
     found = backend(module, example_inputs)
     if mode is None or not mode.startswith("max-autotune") or not backend.graphs:
         return found

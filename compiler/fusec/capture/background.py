@@ -46,19 +46,19 @@ class Early(Generic[Result]):
             Exception: What making it raised.
         """
         self._begun = True
-        self._settle()
+        self._finish()
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
 
     def _work(self) -> None:
         if self._device is None:
-            self._settle()
+            self._finish()
             return
         with torch.cuda.device(self._device):  # a new thread's would be the first one
-            self._settle()
+            self._finish()
 
-    def _settle(self) -> None:
+    def _finish(self) -> None:
         with self._lock:
             if self._make is None:
                 return

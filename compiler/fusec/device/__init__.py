@@ -1,7 +1,7 @@
 """A compiled part on a GPU: plans of steps, launches in a row, CUDA graphs.
 
-``targets/triton/toolchain/launch_records.py`` records what a kernel file's ``launch`` starts,
-where its text shows that it does nothing else; ``plan_steps.py`` turns a program at known sizes
+A target says what a kernel file starts (``target_api/launches.py``), where its text shows that it
+does nothing else; ``plan_steps.py`` turns a program at known sizes
 into steps (``steps.py``: memory, starts, calls of operators; ``step_memory.py`` says where memory
 lies), and ``call/native/plan_run.cpp`` runs them: torch's allocator, the driver's launches, ATen's
 operators by their bindings. Starts in a row (``start_rows.py`` puts them next to each other and

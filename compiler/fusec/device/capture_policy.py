@@ -98,12 +98,12 @@ class Policy:
         """
         if not home:
             return key
-        settled = (*key, AT_HOME)
-        if settled not in self.histories and key in self.histories:
+        resident_key = (*key, AT_HOME)
+        if resident_key not in self.histories and key in self.histories:
             # It began before there were residents: that these came from elsewhere says nothing.
             before = self.histories.pop(key)
-            self.histories[settled] = History(before.calls, before.places)
-        return settled
+            self.histories[resident_key] = History(before.calls, before.places)
+        return resident_key
 
     def decide(
         self,

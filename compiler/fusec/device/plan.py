@@ -37,12 +37,7 @@ from fusec.devices import is_gpu
 from fusec.ir.body import Buffer, Compute, Extern, Program
 from fusec.ir.index import Symbol
 from fusec.memory import poison, readable
-from fusec.targets.triton.toolchain.launch_records import (
-    LaunchRecord,
-    only_launches,
-    record_of,
-    recording,
-)
+from fusec.target_api.launches import LaunchRecord
 
 _PLANS = "FUSEC_GPU_PLANS"
 _WRONG = "its results were not those of the host program"
@@ -323,7 +318,7 @@ class DeviceProgram:
             del plan
             return self._captured_plan(stream, steps, copied, residents, inputs)
         reach = {memory.name: memory.bytes for memory in steps.made}
-        homes.settle(plan.places(), [reach[name] for name in graph.residents])
+        homes.lie_at(plan.places(), [reach[name] for name in graph.residents])
         inputs_copied = self._names(graph.copied_inputs)
         outputs_copied = self._names(graph.copied_outputs)
         text = f"captured; of {len(steps.tensors)} inputs {inputs_copied} copied"
@@ -374,11 +369,12 @@ class DeviceProgram:
             count = len(tensors)
             direct = getattr(runnable, "direct", None)
             functions[name] = direct or (lambda *a: runnable(a[:count], a[count:]))
-            with recording() as launches:
+            recorded = getattr(runnable, "recorded", None)
+            if recorded is not None:
+                records[name] = recorded(tensors, extra)
+            else:
                 runnable(tensors, extra)
-            entry = getattr(runnable, "entry", None)
-            plain = entry is not None and only_launches(entry)
-            records[name] = record_of(launches, tensors) if plain else None
+                records[name] = None
 
         outputs = self._trace(inputs, launch)
         steps = device_steps(self.program, sizes, records, functions, self.machine.join)

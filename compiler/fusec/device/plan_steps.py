@@ -20,7 +20,7 @@ from fusec.device.steps import Call, Join, Memory, Output, Place, Start, Step, S
 from fusec.ir.aliases import may_view
 from fusec.ir.body import Compute, Extern, ExternKind, Program, TensorRef, tensor_refs
 from fusec.ir.index import Expr, Symbol
-from fusec.targets.triton.toolchain.launch_records import LaunchRecord
+from fusec.target_api.launches import LaunchRecord
 
 
 def device_steps(

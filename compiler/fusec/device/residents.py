@@ -117,7 +117,7 @@ class Homes:
     def __init__(self) -> None:
         self.spans: tuple[tuple[int, int], ...] = ()
 
-    def settle(self, places: Sequence[int], sizes: Sequence[int]) -> None:
+    def lie_at(self, places: Sequence[int], sizes: Sequence[int]) -> None:
         """Take note of where the residents are.
 
         Args:

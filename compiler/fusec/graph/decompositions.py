@@ -14,6 +14,7 @@ from torch._prims_common import suggest_memory_format
 
 from fusec.graph.refusals.kernels import refusing
 from fusec.graph.simplify.foreach import foreach_decompositions
+from fusec.ir.numbers import held
 
 aten = torch.ops.aten
 
@@ -143,6 +144,21 @@ def _silu_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return grad * weight * (1 + x * (1 - weight))
 
 
+def _logarithm_with_number(operator: torch._ops.OpOverload) -> Callable[..., object]:
+    """Return torch's own, which refuses numbers that the tensor's type makes an infinity of."""
+    rule = get_decompositions([operator])[operator]
+
+    def amended(x: object, y: object) -> object:
+        tensor = x if isinstance(x, torch.Tensor) else y
+        assert isinstance(tensor, torch.Tensor)
+        dtype = tensor.dtype if tensor.is_floating_point() else torch.get_default_dtype()
+        return rule(
+            *(held(each, dtype) if isinstance(each, (float, int)) else each for each in (x, y))
+        )
+
+    return amended
+
+
 def _view_copy(x: torch.Tensor, shape: list[int]) -> torch.Tensor:
     """As eager has it: of a tensor that no view of that shape exists of, too."""
     return x.reshape(shape).clone(memory_format=torch.contiguous_format)
@@ -175,6 +191,13 @@ _BATCH_NORMS = (
     aten._batch_norm_with_update_functional.default,
 )
 
+_LOGARITHMS = (
+    aten.xlogy.Scalar_Other,
+    aten.xlogy.Scalar_Self,
+    aten.special_xlog1py.other_scalar,
+    aten.special_xlog1py.self_scalar,
+)
+
 _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.bucketize.Tensor: _bucketize,
     aten.embedding_dense_backward.default: _embedding_dense_backward,
@@ -186,6 +209,7 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.silu_backward.default: _silu_backward,
     aten.view_copy.default: _view_copy,
     **{operator: _with_exact_statistics(operator) for operator in _BATCH_NORMS},
+    **{operator: _logarithm_with_number(operator) for operator in _LOGARITHMS},
 }
 
 

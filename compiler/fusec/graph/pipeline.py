@@ -30,7 +30,7 @@ from fusec.graph.products.wide_results import ask_for_wide_results
 from fusec.graph.products.widened_halves import widen_products
 from fusec.graph.refusals.byte_images import keep_interpolations_of_bytes
 from fusec.graph.simplify.attention_blocks import drop_block_lists
-from fusec.graph.simplify.attention_masks import settle_attention_masks
+from fusec.graph.simplify.attention_masks import simplify_attention_masks
 from fusec.graph.simplify.cse import merge_common
 from fusec.graph.simplify.extremes import compute_compared_once
 from fusec.graph.simplify.inference_regions import record_nothing_instead
@@ -174,7 +174,7 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass(
         "attention_masks",
-        _replacing(settle_attention_masks),
+        _replacing(simplify_attention_masks),
         frozenset({Form.CAPTURED}),
         "a mask that says nothing, or only 'causal', costs attention its fast kernels",
     ),

@@ -15,11 +15,9 @@ from fusec.ir.body import Program
 from fusec.options import Options
 from fusec.pipeline import Compilation, run_stages
 from fusec.report import Stage, Verdict
-from fusec.schedule.overrides import Wishes
-from fusec.schedule.rules import UnknownComputation, applies, known_names, wishes_of
+from fusec.schedule.overrides import Overrides
+from fusec.schedule.rules import UnknownComputation, applies, known_names, overrides_of
 from fusec.tune.asked import choose_products, pin
-
-_REPLACED = ("lower", "schedule", "emit")
 
 
 class ScheduleRefused(FusecError):
@@ -47,18 +45,18 @@ def compile_again(
     graph: CompiledGraph,
     part: CompiledPart,
     options: Options,
-    wishes: Wishes | None = None,
+    overrides: Overrides | None = None,
     *,
     taken: Sequence[str] = (),
     keep: bool = False,
 ) -> tuple[CompiledPart, list[Stage]]:
-    """Compile a part once more, under other options or wishes; what is in use stays.
+    """Compile a part once more, under other options or overrides; what is in use stays.
 
     Args:
         graph: Whose part it is.
         part: What was compiled.
         options: How to compile.
-        wishes: What is wanted beside the options' own rules, and wins over them.
+        overrides: What is wanted beside the options' own rules, and wins over them.
         taken: Kernel names that are in use elsewhere.
         keep: Whether it is to keep the inputs of its calls.
 
@@ -74,7 +72,7 @@ def compile_again(
             part.state.module,
             options,
             set(taken),
-            wishes=wishes or Wishes(),
+            overrides=overrides or Overrides(),
             updated=part.state.updated,
             saved=part.state.saved,
             written=queue.begin,
@@ -153,11 +151,11 @@ def _reschedule_graph(
             program = part.state.program
             if program is None:
                 continue
-            wanted = _wishes(program, options)
-            if wanted == _wishes(program, before):
+            wanted = _overrides(program, options)
+            if wanted == _overrides(program, before):
                 continue
             first = graph.first_of(part)
-            if wanted == _wishes(program, first.state.options):
+            if wanted == _overrides(program, first.state.options):
                 new, stages = first, None
             else:
                 taken = [k.name for g in graphs for k in g.kernels if k.name not in part.kernels]
@@ -175,8 +173,8 @@ def _reschedule_graph(
     return found
 
 
-def _wishes(program: Program, options: Options) -> Wishes:
-    return wishes_of(program, options.apart, options.together, options.loops)
+def _overrides(program: Program, options: Options) -> Overrides:
+    return overrides_of(program, options.apart, options.together, options.loops)
 
 
 def _own(part: CompiledPart, options: Options) -> Options:

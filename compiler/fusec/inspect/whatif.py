@@ -16,7 +16,7 @@ from fusec.ir.interpret import run_program
 from fusec.memory.strided import clone_strided
 from fusec.report import OutputError, Timing
 from fusec.schedule.choices import points
-from fusec.schedule.overrides import Wishes
+from fusec.schedule.overrides import Overrides
 from fusec.schedule.step_graph import FusionView, fusion_view, why
 from fusec.timing.measure import PRECISION, interleave
 from fusec.verify.compare import compare_outputs
@@ -30,17 +30,17 @@ class WhatIf:
     """A part of a graph under another schedule, beside the one in use.
 
     Attributes:
-        wishes: What was asked for.
+        overrides: What was asked for.
         kernels: The kernels that came of it, by name.
         texts: Their texts, in the same order.
         now: Time of the part as it is in use.
         then: Time of the part as it would be, interleaved with ``now``.
         errors: How far its outputs are from those in use; empty where it draws random numbers.
         view: What fusion would do.
-        refused: Wishes that could not be granted: why, in a sentence each.
+        refused: Overrides that could not be granted: why, in a sentence each.
     """
 
-    wishes: Wishes
+    overrides: Overrides
     kernels: tuple[str, ...]
     texts: tuple[str, ...]
     now: Timing
@@ -64,7 +64,7 @@ def part_view(part: CompiledPart) -> FusionView:
 
 
 def what_if(
-    graph: CompiledGraph, part: CompiledPart, wishes: Wishes, seconds: float = 0.3
+    graph: CompiledGraph, part: CompiledPart, overrides: Overrides, seconds: float = 0.3
 ) -> WhatIf:
     """Compile a part with other fusions, compare it with the one in use, and time the two.
 
@@ -73,7 +73,7 @@ def what_if(
     Args:
         graph: Whose part it is.
         part: What is compiled again; its latest inputs are used.
-        wishes: Which computations are to share a kernel, or not.
+        overrides: Which computations are to share a kernel, or not.
         seconds: For the timing.
 
     Raises:
@@ -83,7 +83,7 @@ def what_if(
     with graph.lock, torch.no_grad():
         if part.last_inputs is None:
             raise NoInputs(graph.name)
-        other, _ = compile_again(graph, part, part.state.options, wishes)
+        other, _ = compile_again(graph, part, part.state.options, overrides)
 
         def fresh() -> list[Any]:
             assert part.last_inputs is not None
@@ -110,13 +110,13 @@ def what_if(
         )
     view = part_view(other)
     known = {node.name: node for node in view.before.nodes}
-    pairs = [sorted(each) for each in wishes.together if each <= known.keys()]
+    pairs = [sorted(each) for each in overrides.together if each <= known.keys()]
     refused = tuple(
         why(view, a, b) for a, b in pairs if not set(known[a].kernels) & set(known[b].kernels)
     )
     kernels = tuple(other.kernels)
     texts = tuple(kernel.source for kernel in other.kernels.values())
-    return WhatIf(wishes, kernels, texts, times["now"], times["then"], errors, view, refused)
+    return WhatIf(overrides, kernels, texts, times["now"], times["then"], errors, view, refused)
 
 
 def _exact(part: CompiledPart, inputs: list[Any]) -> list[torch.Tensor | None] | None:

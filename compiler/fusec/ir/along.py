@@ -17,12 +17,12 @@ from fusec.ir.node import Const, IndexValue, Load, Node, Op, Reduce, Scan, const
 LONGEST = 1 << 14  # positions that are computed while a kernel is made
 
 
-class Settler:
+class KnownValues:
     """Writes values that depend on the place along one axis alone as what they turn out to be."""
 
     def __init__(self) -> None:
         self._axes: dict[Node, Symbol | bool | None] = {}
-        self._settled: dict[Node, Node | None] = {}
+        self._simplified: dict[Node, Node | None] = {}
         self._tables: dict[Symbol, Along] = {}
 
     def axis_of(self, node: Node) -> Symbol | None:
@@ -51,15 +51,15 @@ class Settler:
             self._tables[axis] = Along(axis)
         return self._tables[axis](node)
 
-    def settle(self, node: Node) -> Node | None:
+    def simplified(self, node: Node) -> Node | None:
         """Return a simpler node of equal value at every position; None where there is none."""
         if isinstance(node, Const | IndexValue):
             return None
-        if node not in self._settled:
+        if node not in self._simplified:
             axis = self.axis_of(node)
             found = simplest(node, self.table(node, axis), axis) if axis is not None else None
-            self._settled[node] = found
-        return self._settled[node]
+            self._simplified[node] = found
+        return self._simplified[node]
 
 
 def _is_short(symbol: Symbol) -> bool:
@@ -137,4 +137,4 @@ def place_of(table: torch.Tensor, axis: Symbol, dtype: torch.dtype) -> Node | No
     return place
 
 
-__all__ = ["Settler", "line_of"]
+__all__ = ["KnownValues", "line_of"]

@@ -31,7 +31,7 @@ from fusec.ir.node import Node, const, dot, index_value, reduce
 from fusec.lower.higher_order import Subgraph
 from fusec.lower.matmul import PRODUCT_DTYPES, float32_precision
 from fusec.lower.registry import register
-from fusec.lower.sizes import settle
+from fusec.lower.sizes import specialize
 from fusec.lower.values import (
     Element,
     GraphNotLowered,
@@ -231,12 +231,17 @@ def flex_attention(
     left = ops.cast(weight, value.dtype)
     weighted = dot(left, right, (loops.key,), F32, float32_precision())
     divisor = ops.where(nothing, const(1, F32), total)
+    # exp2(inf - inf) is no number, where the sum of exponentials is infinite
+    unbounded = ops.binary("eq", most, const(math.inf, F32))
+    logarithm = ops.where(
+        unbounded, const(math.inf, F32), ops.binary("add", most, ops.unary("log2", total))
+    )
     found = (
         lowering.round(ops.binary("truediv", weighted, divisor), query.dtype),
         ops.where(
             nothing,
             const(-math.inf, F32),
-            ops.binary("add", most, ops.unary("log2", total)),
+            logarithm,
         ),
         most,
     )
@@ -261,7 +266,7 @@ def flex_attention(
     return tuple(results)
 
 
-def settle_heads(graph: fx.Graph) -> None:
+def specialize_heads(graph: fx.Graph) -> None:
     """Guard the number of heads, and their depths, to be what they are: kernels are for those."""
     for node in graph.nodes:
         if node.target not in (HIGHER.flex_attention, HIGHER.flex_attention_backward):
@@ -269,12 +274,12 @@ def settle_heads(graph: fx.Graph) -> None:
         for each in node.args[:3]:
             tensor = each.meta.get("val") if isinstance(each, fx.Node) else None
             if isinstance(tensor, torch.Tensor) and tensor.dim() == 4:
-                settle(tensor.shape[1])
-                settle(tensor.shape[3])
+                specialize(tensor.shape[1])
+                specialize(tensor.shape[3])
         masks = [each for each in node.args if isinstance(each, tuple) and len(each) > MASK_PARTS]
         for each in masks[0][-3:-1] if masks else ():
             if isinstance(each, fx.Node) and isinstance(each.meta.get("val"), torch.SymInt):
-                settle(each.meta["val"])
+                specialize(each.meta["val"])
 
 
 def require_kernel(lowering: Lowering, *tensors: TensorValue) -> None:
@@ -299,7 +304,7 @@ def require_kernel(lowering: Lowering, *tensors: TensorValue) -> None:
         raise NotLowered("there are fewer keys than batches")
 
 
-_UNNAMED = re.compile(r"(primals|tangents|alias|detach|getitem|arg)_?\d*(_\d+)?")
+_UNNAMED = re.compile(r"(primals|tangents|alias|detach|getitem|arg|flex_attention)_?\d*(_\d+)?")
 _LISTS = (
     "kv_counts kv_blocks full_kv_counts full_kv_blocks "
     "q_counts q_blocks full_q_counts full_q_blocks"

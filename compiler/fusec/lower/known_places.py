@@ -18,7 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.ir import ops
-from fusec.ir.along import Settler
+from fusec.ir.along import KnownValues
 from fusec.ir.body import new_axes
 from fusec.ir.index import Expr
 from fusec.ir.node import Const, Node, rewrite
@@ -134,7 +134,7 @@ def gathered_sums(
     """
     given = {d: i for d, i in enumerate(indices) if i is not None}
     chosen = broadcast_shape(*(i.shape for i in given.values()))
-    definitions, settler = Definitions(lowering.steps), Settler()
+    definitions, known_values = Definitions(lowering.steps), KnownValues()
     with unset_fake_temporarily():  # graphs are compiled while torch traces with fake tensors
         found = {d: _adding(x.shape[d], i, chosen, definitions) for d, i in given.items()}
     along: dict[int, Adding] = {d: a for d, a in found.items() if a is not None}
@@ -174,7 +174,7 @@ def gathered_sums(
             if applies is not None:
                 value = ops.where(applies, value, ops.const(0, dtype))
             total = ops.binary("add", total, value)
-        return rewrite((total,), {}, settler.settle)[0]
+        return rewrite((total,), {}, known_values.simplified)[0]
 
     return element
 
@@ -197,11 +197,11 @@ def _adding(
     assert count is not None
     (symbol,) = new_axes((Expr.of(count),), "p")
     node = target(Expr.of(symbol))
-    settler = Settler()
+    known_values = KnownValues()
     if isinstance(node, Const):
         table = torch.full((count,), int(node.value))
-    elif settler.axis_of(node) is symbol:
-        table = settler.table(node, symbol).to(torch.int64)
+    elif known_values.axis_of(node) is symbol:
+        table = known_values.table(node, symbol).to(torch.int64)
     else:
         return None
     if bool(((table < 0) | (table >= size.constant)).any()):

@@ -12,6 +12,7 @@ from fusec.ir import ops
 from fusec.ir.body import Body, Store, new_axes
 from fusec.ir.index import Expr, Symbol, product
 from fusec.ir.node import Node
+from fusec.ir.numbers import held
 from fusec.lower.pointwise import convert, truth
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import Index, NotLowered, TensorValue, normalize_dim, normalize_dims
@@ -335,9 +336,10 @@ def vector_norm(
             return loop.reduce("min", size)
         if order == 0:
             return loop.reduce("sum", ops.cast(truth(v), v.dtype))
-        raised = ops.binary("pow", size, ops.const(order, v.dtype))
+        power = held(order, v.dtype)  # eager computes with it, and it may be infinite there
+        raised = ops.binary("pow", size, ops.const(power, v.dtype))
         total = loop.reduce("sum", raised)
-        return ops.binary("pow", total, ops.const(1.0 / order, v.dtype))
+        return ops.binary("pow", total, ops.const(1.0 / power if power else math.inf, v.dtype))
 
     return reduce_value(lowering, x, dims, keepdim, value, dtype)
 

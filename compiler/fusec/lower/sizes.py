@@ -170,7 +170,7 @@ def fixed(value: torch.SymFloat | torch.SymBool) -> float | bool:
     return bool(value) if isinstance(value, torch.SymBool) else float(value)
 
 
-def settle(size: int | torch.SymInt) -> None:
+def specialize(size: int | torch.SymInt) -> None:
     """Guard a size to be what it is now, where it is not too late for guards."""
     if isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None:
         try:

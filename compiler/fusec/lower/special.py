@@ -30,47 +30,49 @@ _ROOT = 1 / math.sqrt(math.pi)
 # -- modified Bessel functions --------------------------------------------------------------
 
 
-def _i_near(x: Value, order: int) -> Value:
+def _i_small(x: Value, order: int) -> Value:
     """Return exp(-x) I(x) for 0 <= x <= 8."""
-    series = chebyshev(x / 2.0 - 2.0, table.I1_NEAR if order else table.I0_NEAR)
+    series = chebyshev(x / 2.0 - 2.0, table.I1_SMALL if order else table.I0_SMALL)
     return series * x if order else series
 
 
-def _i_far(x: Value, order: int) -> Value:
+def _i_large(x: Value, order: int) -> Value:
     """Return exp(-x) sqrt(x) I(x) for x > 8."""
-    return chebyshev(32.0 / x - 2.0, table.I1_FAR if order else table.I0_FAR)
+    return chebyshev(32.0 / x - 2.0, table.I1_LARGE if order else table.I0_LARGE)
 
 
 def _bessel_i(x: Value, order: int, scaled: bool) -> Value:
     """Return I0 or I1, or that times exp(-abs(x))."""
     size = abs(x)
-    near, far = _i_near(size, order), _i_far(size, order)
+    small, large = _i_small(size, order), _i_large(size, order)
     if not scaled:
         growth = size.unary("exp")
-        near, far = growth * near, growth * far
-    result = select((size <= 8.0, near), otherwise=far / size.unary("sqrt"))
+        small, large = growth * small, growth * large
+    result = select((size <= 8.0, small), otherwise=large / size.unary("sqrt"))
     return select((x < 0.0, -result), otherwise=result) if order else result
 
 
 def _bessel_k(x: Value, order: int, scaled: bool) -> Value:
     """Return K0 or K1, or that times exp(x)."""
-    series = chebyshev(x * x - 2.0, table.K1_NEAR if order else table.K0_NEAR)
+    series = chebyshev(x * x - 2.0, table.K1_SMALL if order else table.K0_SMALL)
     growth = x.unary("exp")
-    finite = growth * _i_near(x, order)
+    finite = growth * _i_small(x, order)
     if order:
-        near = (0.5 * x).unary("log") * finite + series / x
+        small = (0.5 * x).unary("log") * finite + series / x
     elif scaled:
-        near = series - (0.5 * x).unary("log") * finite
+        small = series - (0.5 * x).unary("log") * finite
     else:  # as eager has it: this logarithm, and what follows, in float64
         logarithm = (0.5 * x.cast(torch.float64)).unary("log")
-        near = series.cast(torch.float64) - logarithm * finite.cast(torch.float64)
-        near = near.cast(x.dtype)
-    far = chebyshev(8.0 / x - 2.0, table.K1_FAR if order else table.K0_FAR) / x.unary("sqrt")
+        small = series.cast(torch.float64) - logarithm * finite.cast(torch.float64)
+        small = small.cast(x.dtype)
+    large = chebyshev(8.0 / x - 2.0, table.K1_LARGE if order else table.K0_LARGE) / x.unary("sqrt")
     if scaled:
-        near = near * growth
+        small = small * growth
     else:
-        far = (-x).unary("exp") * far
-    return select((x.equals(0.0), math.inf), (x < 0.0, math.nan), (x <= 2.0, near), otherwise=far)
+        large = (-x).unary("exp") * large
+    return select(
+        (x.equals(0.0), math.inf), (x < 0.0, math.nan), (x <= 2.0, small), otherwise=large
+    )
 
 
 # -- Bessel functions -----------------------------------------------------------------------
@@ -93,13 +95,13 @@ def _oscillation(x: Value, order: int, second: bool) -> Value:
     return wave * math.sqrt(2 / math.pi) / x.unary("sqrt")
 
 
-def _j0_near(x: Value) -> Value:
+def _j0_small(x: Value) -> Value:
     square = x * x
     zeros = (square - 5.78318596294678452118) * (square - 30.4712623436620863991)
     return zeros * horner(square, table.J0_RP) / horner(square, table.J0_RQ)
 
 
-def _j1_near(x: Value) -> Value:
+def _j1_small(x: Value) -> Value:
     square = x * x
     zeros = (square - 14.6819706421238932572, square - 49.2184563216946036703)
     return ratio(square, table.J1_RP, table.J1_RQ) * x * zeros[0] * zeros[1]
@@ -110,7 +112,7 @@ def bessel_j0(x: Value) -> Value:
     x = select((x < 0.0, -x), otherwise=x)
     return select(
         (x < 1e-5, 1.0 - x * x / 4.0),
-        (x <= 5.0, _j0_near(x)),
+        (x <= 5.0, _j0_small(x)),
         otherwise=_oscillation(x, 0, second=False),
     )
 
@@ -118,7 +120,7 @@ def bessel_j0(x: Value) -> Value:
 def bessel_j1(x: Value) -> Value:
     """Return the Bessel function of the first kind of order 1."""
     size = select((x < 0.0, -x), otherwise=x)
-    result = select((size <= 5.0, _j1_near(size)), otherwise=_oscillation(size, 1, second=False))
+    result = select((size <= 5.0, _j1_small(size)), otherwise=_oscillation(size, 1, second=False))
     return select((x < 0.0, -result), otherwise=result)
 
 
@@ -128,11 +130,11 @@ def _bessel_y(x: Value, order: int) -> Value:
     logarithm = x.unary("log")
     if order:
         regular = x * ratio(square, table.Y1_YP, table.Y1_YQ)
-        singular = _j1_near(x) * logarithm - 1.0 / x
+        singular = _j1_small(x) * logarithm - 1.0 / x
     else:
         regular = ratio(square, table.Y0_YP, table.Y0_YQ)
         # J0 of the tiniest is 1, also where it is computed from the zeros
-        singular = logarithm * select((x < 1e-5, 1.0 - square / 4.0), otherwise=_j0_near(x))
+        singular = logarithm * select((x < 1e-5, 1.0 - square / 4.0), otherwise=_j0_small(x))
     return select(
         (x.equals(0.0), -math.inf),
         (x < 0.0, math.nan),
@@ -207,10 +209,10 @@ def erfcx(x: Value) -> Value:
     """Return exp(x^2) erfc(x)."""
     size, square = abs(x), x * x
     growth, inverse = square.unary("exp"), 1.0 / square
-    near = growth * (1.0 - size * ratio(square, table.ERF_P, table.ERF_Q))
+    small = growth * (1.0 - size * ratio(square, table.ERF_P, table.ERF_Q))
     tail = inverse * ratio(inverse, table.ERFCX_FAR_P, table.ERFCX_FAR_Q)
     above = select(
-        (size <= 0.46875, near),
+        (size <= 0.46875, small),
         (size <= 4.0, ratio(size, table.ERFCX_P, table.ERFCX_Q)),
         # also for a NaN, which goes through
         otherwise=(_ROOT - tail) / size,
@@ -229,13 +231,13 @@ def ndtri(x: Value) -> Value:
     bend = square * horner(square, table.NDTRI_P0) / horner(square, table.NDTRI_Q0)
     middle = (middle + middle * bend) * 2.50662827463100050242
 
-    far = (-2.0 * y.unary("log")).unary("sqrt")
-    z = 1.0 / far
+    large = (-2.0 * y.unary("log")).unary("sqrt")
+    z = 1.0 / large
     fix = select(
-        (far < 8.0, z * horner(z, table.NDTRI_P1) / horner(z, table.NDTRI_Q1)),
+        (large < 8.0, z * horner(z, table.NDTRI_P1) / horner(z, table.NDTRI_Q1)),
         otherwise=z * horner(z, table.NDTRI_P2) / horner(z, table.NDTRI_Q2),
     )
-    tail = far - far.unary("log") / far - fix
+    tail = large - large.unary("log") / large - fix
     return select(
         (x.equals(0.0), -math.inf),
         (x.equals(1.0), math.inf),
@@ -302,7 +304,7 @@ def hurwitz(s: Value, q: Value) -> Value:
         term = _inverse_power(a, s)
         total = total + term
     # as in Cephes, no formula where no further term matters: it might be infinity times 0
-    settled, first = term < 2.0**-53 * total, total
+    converged, first = term < 2.0**-53 * total, total
     total = total + term * a / (s - 1.0) - 0.5 * term
     square = 1.0 / (a * a)
     term, factor = term / a, s
@@ -310,7 +312,7 @@ def hurwitz(s: Value, q: Value) -> Value:
         total = total + factor * (1.0 / denominator) * term
         factor = factor * (s + (2.0 * k + 1.0)) * (s + (2.0 * k + 2.0))
         term = term * square
-    return select((settled, first), otherwise=total)
+    return select((converged, first), otherwise=total)
 
 
 def _inverse_power(x: Value, s: Value) -> Value:

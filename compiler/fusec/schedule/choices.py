@@ -75,7 +75,7 @@ OPERATIONS_A_BYTE = 4
 
 
 @dataclass(frozen=True)
-class Kernel:
+class ReadingKernel:
     """What a value's readers are expected to be part of.
 
     Attributes:
@@ -89,7 +89,9 @@ class Kernel:
     first: bool = True
 
 
-def cheaper_again(producer: Body, kernels: Sequence[Kernel], buffers: Mapping[str, Buffer]) -> bool:
+def cheaper_again(
+    producer: Body, kernels: Sequence[ReadingKernel], buffers: Mapping[str, Buffer]
+) -> bool:
     """Whether a GPU computes a value sooner in each kernel than it writes and reads it.
 
     A kernel with the same loops that waits for none of the others may be the one that writes it,
@@ -197,8 +199,8 @@ def may_recompute(
 
 # Bytes of converted inputs that are there before they are needed, so that conversions of a kind
 # start as one; and what one of them has at least to be put off.
-AHEAD_BYTES = 32 << 20
-LEAST_LATE_BYTES = 64 << 10
+EARLY_BYTES = 32 << 20
+LEAST_SUNK_BYTES = 64 << 10
 
 # A result is written over what it is computed from where memory matters; small tensors keep apart,
 # so that fewer kernels differ in nothing else.

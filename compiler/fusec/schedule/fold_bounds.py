@@ -12,7 +12,7 @@ from fusec.ir.bounds import decide
 from fusec.ir.node import Op
 
 
-def settle(body: Body) -> Body:
+def fold_bounds(body: Body) -> Body:
     """Return ``body`` without the comparisons that always have one outcome."""
     compared = (n for n in body.nodes() if isinstance(n, Op) and n.name in ops.COMPARISONS)
     if any(decide(node.name, *node.args) is not None for node in compared):

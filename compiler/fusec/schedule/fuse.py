@@ -12,7 +12,7 @@ from fusec.report import FusionDecision
 from fusec.schedule import choices
 from fusec.schedule.align import Refusal, merge
 from fusec.schedule.fusion_groups import Groups
-from fusec.schedule.overrides import FORBIDDEN, Wishes
+from fusec.schedule.overrides import FORBIDDEN, Overrides
 from fusec.schedule.products import join_product
 from fusec.schedule.row_and_column import cross_all
 
@@ -39,7 +39,7 @@ def fuse(
     program: Program,
     steps: tuple[Step, ...],
     members: Mapping[str, frozenset[str]] | None = None,
-    wishes: Wishes | None = None,
+    overrides: Overrides | None = None,
 ) -> Fused:
     """Return the steps after fusion, and every decision with its reason.
 
@@ -47,9 +47,9 @@ def fuse(
         program: What the steps are of.
         steps: With pointwise producers inlined.
         members: Step name to the computations that were inlined into it, and its own name.
-        wishes: What somebody wants together or apart; nothing if None.
+        overrides: What somebody wants together or apart; nothing if None.
     """
-    wishes = wishes or Wishes()
+    overrides = overrides or Overrides()
     groups = Groups(program, steps, members or {})
     mutated = {name for s in steps if isinstance(s, Extern) for name in s.mutates}
     decisions: list[FusionDecision] = []
@@ -59,14 +59,14 @@ def fuse(
     def push(pairs: set[tuple[int, int]]) -> None:
         for a, b in pairs:
             saved = groups.saved_bytes(a, b)
-            first = wishes.wants(groups.members[a], groups.members[b])
+            first = overrides.wants(groups.members[a], groups.members[b])
             if saved > 0 or first:
                 order = saved + _WANTED_FIRST * first
                 heapq.heappush(heap, (-order, a, b, groups.version[a], groups.version[b]))
 
     everything: set[tuple[int, int]] = set()
     for n in range(len(steps)):
-        everything |= groups.pairs_of(n) | groups.wanted(n, wishes)
+        everything |= groups.pairs_of(n) | groups.wanted(n, overrides)
     push(everything)
     while heap:
         negative, a, b, version_a, version_b = heapq.heappop(heap)
@@ -78,7 +78,7 @@ def fuse(
         assert first is not None
         assert second is not None
         saved = -negative % _WANTED_FIRST
-        outcome = _try(groups, a, b, mutated, wishes)
+        outcome = _try(groups, a, b, mutated, overrides)
         if isinstance(outcome, Refusal):
             refused[(first.name, second.name)] = FusionDecision(
                 first.name, second.name, False, outcome.reason, saved
@@ -90,8 +90,8 @@ def fuse(
             )
         )
         keep = groups.replace(a, b, outcome)
-        push(groups.pairs_of(keep) | groups.wanted(keep, wishes))
-    for decision in cross_all(groups, wishes, mutated):
+        push(groups.pairs_of(keep) | groups.wanted(keep, overrides))
+    for decision in cross_all(groups, overrides, mutated):
         refused[(decision.producer, decision.consumer)] = decision  # the later word counts
         refused.pop((decision.consumer, decision.producer), None)
     alive = {step.name for step in groups.steps if step is not None}
@@ -99,8 +99,8 @@ def fuse(
     return Fused(groups.in_order(), tuple(decisions), groups.buffers)
 
 
-def _try(groups: Groups, a: int, b: int, mutated: set[str], wishes: Wishes) -> Body | Refusal:
-    if wishes.forbids(groups.members[a], groups.members[b]):
+def _try(groups: Groups, a: int, b: int, mutated: set[str], overrides: Overrides) -> Body | Refusal:
+    if overrides.forbids(groups.members[a], groups.members[b]):
         return Refusal(FORBIDDEN)
     first, second = groups.compute(a), groups.compute(b)
     assert first is not None
@@ -114,7 +114,7 @@ def _try(groups: Groups, a: int, b: int, mutated: set[str], wishes: Wishes) -> B
     if refusal is not None:
         return refusal
     unfit = choices.unfit_for_windows(first.body, second.body, groups.buffers)
-    if unfit is not None and not wishes.wants(groups.members[a], groups.members[b]):
+    if unfit is not None and not overrides.wants(groups.members[a], groups.members[b]):
         return Refusal(unfit)
     if groups.blocked(a, b):
         return Refusal("another step must run between them")
@@ -127,7 +127,7 @@ def _try(groups: Groups, a: int, b: int, mutated: set[str], wishes: Wishes) -> B
     merged = join(first.body, second.body)
     if isinstance(merged, Refusal):
         return merged
-    if wishes.wants(groups.members[a], groups.members[b]):
+    if overrides.wants(groups.members[a], groups.members[b]):
         return merged
     turned = _turned(first.body, second.body, merged)
     if turned is not None:

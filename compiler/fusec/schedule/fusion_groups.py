@@ -8,7 +8,7 @@ import torch
 
 from fusec.ir.body import Body, Buffer, Compute, Extern, ExternKind, Program, Step
 from fusec.schedule import choices
-from fusec.schedule.overrides import Wishes
+from fusec.schedule.overrides import Overrides
 
 # A buffer with more readers than this offers only neighboring readers as pairs, so that the
 # number of pairs stays linear in the size of the graph.
@@ -99,16 +99,16 @@ class Groups:
             if self.compute(a) is not None and self.compute(b) is not None
         }
 
-    def wanted(self, n: int, wishes: Wishes) -> set[tuple[int, int]]:
+    def wanted(self, n: int, overrides: Overrides) -> set[tuple[int, int]]:
         """Return the pairs with step ``n`` that somebody asked for."""
-        if not wishes.together or self.compute(n) is None:
+        if not overrides.together or self.compute(n) is None:
             return set()
         return {
             self.ordered(n, other)
             for other in range(len(self.steps))
             if other != n
             and self.compute(other) is not None
-            and wishes.wants(self.members[n], self.members[other])
+            and overrides.wants(self.members[n], self.members[other])
         }
 
     def ordered(self, a: int, b: int) -> tuple[int, int]:

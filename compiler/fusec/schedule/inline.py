@@ -12,21 +12,21 @@ from fusec.report import FusionDecision
 from fusec.schedule import choices
 from fusec.schedule.align import Refusal, inline_producer
 from fusec.schedule.order import expected_kernels, order_of
-from fusec.schedule.overrides import FORBIDDEN, Wishes
+from fusec.schedule.overrides import FORBIDDEN, Overrides
 
 ONCE = "it is compared with its own extremes, and must be the same number for both"
 
 
 def inline_pointwise(
-    program: Program, wishes: Wishes | None = None
+    program: Program, overrides: Overrides | None = None
 ) -> tuple[tuple[Step, ...], list[FusionDecision]]:
     """Return the steps with cheap pointwise producers computed at their consumers.
 
     Args:
         program: As lowered.
-        wishes: What somebody wants together or apart; nothing if None.
+        overrides: What somebody wants together or apart; nothing if None.
     """
-    inliner = _Inliner(program, wishes or Wishes())
+    inliner = _Inliner(program, overrides or Overrides())
     # What only widens goes first, into all that read it: what is kept then is the narrow one.
     for step in sorted(program.steps, key=lambda s: not _only_widens(s, program.buffers)):
         inliner.try_inlining(step.name)
@@ -42,8 +42,8 @@ class _Inliner:
         decisions: So far.
     """
 
-    def __init__(self, program: Program, wishes: Wishes) -> None:
-        self.program, self.wishes = program, wishes
+    def __init__(self, program: Program, overrides: Overrides) -> None:
+        self.program, self.overrides = program, overrides
         self.steps: dict[str, Step] = {step.name: step for step in program.steps}
         self.decisions: list[FusionDecision] = []
         self._members = {step.name: frozenset((step.name,)) for step in program.steps}
@@ -102,13 +102,13 @@ class _Inliner:
         reason = self._does_not_pay(body, computes)
         members = self._members
         if reason is not None and all(
-            self.wishes.wants(members[step.name], members[c.name]) for c in computes
+            self.overrides.wants(members[step.name], members[c.name]) for c in computes
         ):
             reason = None
         if reason is None and choices.reads_windows(body):
             unfit = [choices.unfit_for_windows(body, c.body, buffers) for c in computes]
             reason = next(filter(None, unfit), None)
-        if any(self.wishes.forbids(members[step.name], members[c.name]) for c in computes):
+        if any(self.overrides.forbids(members[step.name], members[c.name]) for c in computes):
             return FORBIDDEN
         return reason
 

@@ -16,7 +16,7 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Const, IndexValue, Node, Op, Reduce, Scan, free_axes, rewrite
 
 
-def settle_one_hots(body: Body) -> Body:
+def fold_one_hots(body: Body) -> Body:
     """Return ``body`` with sums of one-hot rows as the one value.
 
     What the zeros are multiplied by still counts once, so that infinities and NaN stay what they
@@ -26,7 +26,7 @@ def settle_one_hots(body: Body) -> Body:
         return body
     free = free_axes(body.computed)
 
-    def settle(node: Node) -> Node | None:
+    def folded(node: Node) -> Node | None:
         if not isinstance(node, Reduce) or node.kind != "sum" or node.dtype != torch.float32:
             return None
         wide = [axis for axis in node.axes if axis.size != 1]
@@ -55,18 +55,18 @@ def settle_one_hots(body: Body) -> Body:
         rest = ops.binary("mul", other, factor)
         return ops.binary("add", ops.where(inside, ops.binary("mul", then, factor), rest), rest)
 
-    values = rewrite(tuple(s.value for s in body.stores), {}, settle)
+    values = rewrite(tuple(s.value for s in body.stores), {}, folded)
     if values == tuple(s.value for s in body.stores):
         return body
     stores = tuple(replace(s, value=v) for s, v in zip(body.stores, values, strict=True))
-    settled = replace(body, stores=stores)
-    left = any(isinstance(n, Reduce | Scan) for n in settled.nodes())
+    result = replace(body, stores=stores)
+    left = any(isinstance(n, Reduce | Scan) for n in result.nodes())
     reduced = set(body.reduce_axes)
     if not left and all(
         reduced <= {s for e in store.index for s in e.symbols()} for store in stores
     ):
         return Body(body.axes + body.reduce_axes, (), stores)  # nothing is left but elements
-    return settled
+    return result
 
 
 def _is_one_hot(value: Node, axis: Symbol) -> bool:
@@ -88,4 +88,4 @@ def _place(condition: Node, axis: Symbol) -> Node | None:
     return None
 
 
-__all__ = ["settle_one_hots"]
+__all__ = ["fold_one_hots"]

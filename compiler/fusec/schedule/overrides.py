@@ -10,7 +10,7 @@ FORBIDDEN = "you asked for them apart"
 
 
 @dataclass(frozen=True)
-class LoopWish:
+class LoopOverride:
     """How the loops of a kernel are to run, whatever the heuristics of its target say.
 
     Attributes:
@@ -25,11 +25,11 @@ class LoopWish:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Overrides:
     """Pairs of computations, by the names that lowering gave them, and how loops are to run.
 
-    A wish never makes a fusion legal: what the dependencies or the loops forbid stays apart, and
-    the decision says why.
+    None of it makes a fusion legal: what the dependencies or the loops forbid stays apart, and the
+    decision says why.
 
     Attributes:
         apart: Pairs that must not share a kernel.
@@ -39,14 +39,14 @@ class Wishes:
 
     apart: frozenset[frozenset[str]] = frozenset()
     together: frozenset[frozenset[str]] = frozenset()
-    loops: tuple[LoopWish, ...] = ()
+    loops: tuple[LoopOverride, ...] = ()
 
-    def over(self, others: Wishes) -> Wishes:
+    def over(self, others: Overrides) -> Overrides:
         """Return both: these, and the others as far as these do not want the opposite."""
-        return Wishes(
+        return Overrides(
             self.apart | (others.apart - self.together),
             self.together | (others.together - self.apart),
-            self.loops + tuple(wish for wish in others.loops if wish not in self.loops),
+            self.loops + tuple(each for each in others.loops if each not in self.loops),
         )
 
     def forbids(self, first: Iterable[str], second: Iterable[str]) -> bool:
@@ -59,7 +59,7 @@ class Wishes:
 
 
 def pair(first: str, second: str) -> frozenset[str]:
-    """Return a pair as ``Wishes`` holds it."""
+    """Return a pair as ``Overrides`` holds it."""
     return frozenset((first, second))
 
 

@@ -10,19 +10,19 @@ from fusec.ir.body import Compute, Extern, Program, Step
 from fusec.ir.printer import format_program
 from fusec.report import FusionDecision
 from fusec.schedule import choices
-from fusec.schedule.fold_bounds import settle
+from fusec.schedule.fold_bounds import fold_bounds
 from fusec.schedule.fuse import fuse
 from fusec.schedule.fusion_groups import has_effects
 from fusec.schedule.in_place import update_in_place
 from fusec.schedule.inline import inline_pointwise, inlined_members
 from fusec.schedule.loops import arrange_loops
-from fusec.schedule.one_hot import settle_one_hots
-from fusec.schedule.overrides import Wishes
+from fusec.schedule.one_hot import fold_one_hots
+from fusec.schedule.overrides import Overrides
 from fusec.schedule.overwrite import overwrite
 from fusec.schedule.products import as_sum
 from fusec.schedule.quantized_operands import QUARTER, packed_operands
 from fusec.schedule.redundant_copies import take_over
-from fusec.schedule.sink_conversions import convert_late
+from fusec.schedule.sink_conversions import sink_conversions
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def with_products(program: Program, products: Collection[str]) -> Program:
 
 def schedule_program(
     program: Program,
-    wishes: Wishes | None = None,
+    overrides: Overrides | None = None,
     products: Collection[str] = (),
     updated: Sequence[str] = (),
 ) -> Schedule:
@@ -118,22 +118,22 @@ def schedule_program(
 
     Args:
         program: As lowered.
-        wishes: What somebody wants together or apart; nothing if None.
+        overrides: What somebody wants together or apart; nothing if None.
         products: The calls of ``products_of`` that become kernels.
         updated: Inputs that the first outputs are copied into afterwards.
     """
     program = drop_dead(with_products(program, products))
-    steps, inlined = inline_pointwise(program, wishes)
+    steps, inlined = inline_pointwise(program, overrides)
     steps, taken = take_over(program, steps)
-    fused = fuse(program, steps, inlined_members(inlined), wishes)
+    fused = fuse(program, steps, inlined_members(inlined), overrides)
     program = replace(program, steps=fused.steps, buffers=fused.buffers)
     arranged = tuple(
-        replace(step, body=arrange_loops(settle(settle_one_hots(step.body)), program.buffers))
+        replace(step, body=arrange_loops(fold_bounds(fold_one_hots(step.body)), program.buffers))
         if isinstance(step, Compute) and not step.body.products
         else step
         for step in program.steps
     )
-    arranged = convert_late(arranged, program.inputs, program.buffers)
+    arranged = sink_conversions(arranged, program.inputs, program.buffers)
     used = set(program.inputs) | program.output_buffers()
     for step in arranged:
         used |= set(step.reads()) | set(step.writes())

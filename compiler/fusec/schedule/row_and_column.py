@@ -23,8 +23,8 @@ from fusec.schedule import choices
 from fusec.schedule.align import Refusal, merge
 from fusec.schedule.fusion_groups import Groups, join_labels
 from fusec.schedule.loops import arrange_loops
-from fusec.schedule.one_hot import settle_one_hots
-from fusec.schedule.overrides import FORBIDDEN, Wishes
+from fusec.schedule.one_hot import fold_one_hots
+from fusec.schedule.overrides import FORBIDDEN, Overrides
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Crossed:
     parts: tuple[Buffer, ...]
 
 
-def cross_all(groups: Groups, wishes: Wishes, mutated: set[str]) -> list[FusionDecision]:
+def cross_all(groups: Groups, overrides: Overrides, mutated: set[str]) -> list[FusionDecision]:
     """Let kernels of rows take over sums of columns wherever that saves memory traffic.
 
     Args:
         groups: The steps; changed.
-        wishes: What somebody wants together or apart.
+        overrides: What somebody wants together or apart.
         mutated: Buffers that calls change in place.
 
     Returns:
@@ -75,11 +75,11 @@ def cross_all(groups: Groups, wishes: Wishes, mutated: set[str]) -> list[FusionD
         first, second = groups.compute(rows), groups.compute(columns)
         if first is None or second is None or not _may_cross(groups, rows, columns, mutated):
             continue
-        wanted = wishes.wants(groups.members[rows], groups.members[columns])
+        wanted = overrides.wants(groups.members[rows], groups.members[columns])
         crossed = _cross(groups, rows, columns, -negative, wanted=wanted)
         if crossed is None:
             continue
-        if wishes.forbids(groups.members[rows], groups.members[columns]):
+        if overrides.forbids(groups.members[rows], groups.members[columns]):
             crossed = Refusal(FORBIDDEN)
         if isinstance(crossed, Refusal):
             decisions.append(
@@ -207,7 +207,7 @@ def _cross(
         return None
     gone = groups.unread(rows, columns)
     merged = replace(merged, stores=tuple(s for s in merged.stores if s.buffer not in gone))
-    arranged = one_row_axis(arrange_loops(settle_one_hots(merged), buffers))
+    arranged = one_row_axis(arrange_loops(fold_one_hots(merged), buffers))
     if not _is_across(arranged, terms, len(downward)) or not _along_rows(arranged, buffers):
         return None
     count = product(axis_sizes(arranged.axes))

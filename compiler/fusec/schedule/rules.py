@@ -14,7 +14,7 @@ from itertools import product
 from fusec.errors import FusecError
 from fusec.ir.body import Compute, Extern, Program, Step
 from fusec.rule_text import loop_rule, name_parts
-from fusec.schedule.overrides import LoopWish, Wishes, pair
+from fusec.schedule.overrides import LoopOverride, Overrides, pair
 
 
 class UnknownComputation(FusecError):
@@ -63,16 +63,16 @@ def known_names(program: Program) -> dict[str, tuple[str, ...]]:
     return {label: tuple(names) for label, names in found.items()}
 
 
-def wishes_of(
+def overrides_of(
     program: Program, apart: Iterable[str], together: Iterable[str], loops: Iterable[str] = ()
-) -> Wishes:
-    """Return the rules as wishes about the steps of a program; those about others say nothing."""
+) -> Overrides:
+    """Return the rules about the steps of a program as overrides; others say nothing."""
     names = known_names(program)
     wanted = []
     for rule in loops:
         name, strategy, settings = loop_rule(rule)
-        wanted += [LoopWish(step, strategy, settings) for step in steps_named(names, name)]
-    return Wishes(_pairs(names, apart), _pairs(names, together), tuple(wanted))
+        wanted += [LoopOverride(step, strategy, settings) for step in steps_named(names, name)]
+    return Overrides(_pairs(names, apart), _pairs(names, together), tuple(wanted))
 
 
 def applies(program: Program, rule: str) -> bool:

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from fusec.ir.body import Buffer, Compute, Extern, Step
-from fusec.schedule.choices import AHEAD_BYTES, LEAST_LATE_BYTES, buffer_bytes
+from fusec.schedule.choices import EARLY_BYTES, LEAST_SUNK_BYTES, buffer_bytes
 
 
-def convert_late(
+def sink_conversions(
     steps: Sequence[Step], inputs: Sequence[str], buffers: Mapping[str, Buffer]
 ) -> tuple[Step, ...]:
     """Return the steps with what only converts inputs put off while enough of it is there.
@@ -69,12 +69,12 @@ def _converts(step: Compute, inputs: set[str], buffers: Mapping[str, Buffer]) ->
         and body.stores[0].mode == "set"
         and bool(body.reads())
         and set(body.reads()) <= inputs
-        and buffer_bytes(buffers[body.stores[0].buffer]) >= LEAST_LATE_BYTES
+        and buffer_bytes(buffers[body.stores[0].buffer]) >= LEAST_SUNK_BYTES
     )
 
 
 def _room(ahead: Mapping[str, int], name: str, buffers: Mapping[str, Buffer]) -> bool:
-    return sum(ahead.values()) + buffer_bytes(buffers[name]) <= AHEAD_BYTES
+    return sum(ahead.values()) + buffer_bytes(buffers[name]) <= EARLY_BYTES
 
 
-__all__ = ["convert_late"]
+__all__ = ["sink_conversions"]

@@ -149,7 +149,7 @@ def interleave_series(
                 break
             if precision and rounds % _LOOK_EVERY == 0 and clock.reads_at_once:
                 long_enough = time.perf_counter() - started > _LEAST_SECONDS
-                if long_enough and settled(samples.values(), precision):
+                if long_enough and converged(samples.values(), precision):
                     break
     samples = {name: clock.finish(values) for name, values in samples.items()}
     return {
@@ -158,7 +158,7 @@ def interleave_series(
     }
 
 
-def settled(series: Iterable[Sequence[float]], precision: float) -> bool:
+def converged(series: Iterable[Sequence[float]], precision: float) -> bool:
     """Say whether the median of each series is known to ``precision`` of itself.
 
     The interval is that of the notches of a box plot: 1.57 quartile distances over the root of

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from fusec.ir.body import Program
     from fusec.kernel import Kernel
     from fusec.schedule import Schedule
-    from fusec.schedule.overrides import Wishes
+    from fusec.schedule.overrides import Overrides
 
 
 def pin(kernels: Iterable[Kernel]) -> tuple[str, ...]:
@@ -19,11 +19,13 @@ def pin(kernels: Iterable[Kernel]) -> tuple[str, ...]:
     return pins.pin(kernels)
 
 
-def choose_products(program: Program, products: Collection[str], *, wishes: Wishes) -> Schedule:
+def choose_products(
+    program: Program, products: Collection[str], *, overrides: Overrides
+) -> Schedule:
     """Schedule a program, its products of matrices measured; see ``tune.products``."""
     from fusec.tune import products as measured
 
-    return measured.choose_products(program, products, wishes=wishes)
+    return measured.choose_products(program, products, overrides=overrides)
 
 
 __all__ = ["choose_products", "pin"]

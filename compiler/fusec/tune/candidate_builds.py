@@ -26,7 +26,7 @@ class Candidate:
     call: Future[Call]
 
 
-class Ahead:
+class Builds:
     """Keeps a few proposals of a search under construction.
 
     Args:
@@ -56,7 +56,7 @@ class Ahead:
         self._waiting: deque[Candidate] = deque()
         self._begun = False
 
-    def __enter__(self) -> Ahead:
+    def __enter__(self) -> Builds:
         """Return it."""
         return self
 
@@ -104,4 +104,4 @@ class Ahead:
         return done
 
 
-__all__ = ["Ahead", "Candidate"]
+__all__ = ["Builds", "Candidate"]

@@ -25,7 +25,7 @@ from fusec.ir.body import Compute, Extern, Program
 from fusec.ir.equality import body_key
 from fusec.report import FusionDecision
 from fusec.schedule import Schedule, schedule_program
-from fusec.schedule.overrides import Wishes
+from fusec.schedule.overrides import Overrides
 from fusec.target_api.base import PythonTarget
 from fusec.target_api.registry import default_target
 from fusec.tune.product_choice import ProductChoice
@@ -49,7 +49,7 @@ def choose_products(
     program: Program,
     products: Collection[str],
     judge: Judge | None = None,
-    wishes: Wishes | None = None,
+    overrides: Overrides | None = None,
 ) -> Schedule:
     """Schedule a program; what is measured to be faster as a kernel becomes one.
 
@@ -57,7 +57,7 @@ def choose_products(
         program: The lowered program.
         products: The calls that could become kernels.
         judge: Decides for one fused product; measures by default.
-        wishes: What somebody wants together or apart.
+        overrides: What somebody wants together or apart.
     """
     on_gpu = any(
         isinstance(step, Extern)
@@ -66,14 +66,14 @@ def choose_products(
         for step in program.steps
     )
     if judge is None and not on_gpu:
-        return schedule_program(program, wishes)
+        return schedule_program(program, overrides)
     judge = judge or Measuring(GRAPH_SECONDS)
     wanted = set(products)
     odd = {s.name for s in program.steps if isinstance(s, Extern) and s.odd_rows}
     refused: dict[str, str] = {}
     # Without a product that BLAS keeps, its neighbors may fuse in another way: look again.
     while True:
-        result = schedule_program(_with_reasons(program, refused), wishes, wanted)
+        result = schedule_program(_with_reasons(program, refused), overrides, wanted)
         found = {
             step.name: judge(step, result.program)
             for step in result.program.steps
@@ -88,7 +88,7 @@ def choose_products(
             if not choice.strategy and name not in odd
         }
         if not losers:
-            return _settled(result, found, refused)
+            return _chosen(result, found, refused)
         refused |= losers
         wanted -= set(losers)
 
@@ -103,7 +103,7 @@ def _with_reasons(program: Program, refused: Mapping[str, str]) -> Program:
     return replace(program, steps=steps)
 
 
-def _settled(
+def _chosen(
     result: Schedule, found: Mapping[str, ProductChoice], refused: Mapping[str, str]
 ) -> Schedule:
     steps = tuple(

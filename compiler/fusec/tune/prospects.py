@@ -13,9 +13,8 @@ more than its registers.
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -23,7 +22,7 @@ from typing import Any
 import torch
 
 from fusec.kernel import Kernel
-from fusec.targets.triton.toolchain.starts import Start, starts_of
+from fusec.target_api.launches import GpuUse, Occupancy
 from fusec.tunables import read_tunables
 
 _BYTES_A_CLOCK = 64  # between the L2 and a multiprocessor
@@ -53,23 +52,6 @@ class Prospect:
     least: float = 0.0
     hopeless: str = ""
     binary: str = ""
-
-
-@dataclass(frozen=True)
-class Occupancy:
-    """How one kernel start occupies a GPU.
-
-    Attributes:
-        programs: How many there are.
-        warps: Of each program.
-        registers: Of each thread.
-        shared: Bytes of shared memory of each program.
-    """
-
-    programs: int
-    warps: int
-    registers: int = 0
-    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -185,57 +167,22 @@ class Foresight:
 
     def after(self, runnable: Any) -> Prospect:
         """Look at a kernel that has run once."""
-        ask = getattr(runnable, "compiled", None)  # nothing is known of another callable
-        compiled = ask() if ask is not None else ()
-        if not compiled:
-            return Prospect()
-        spilled = max(each.n_spills for each in compiled)
-        if spilled > _MOST_SPILLED:
-            return Prospect(hopeless=f"{spilled} words of a thread's registers go to memory")
-        starts = starts_of(runnable.namespace, runnable.starter, self.tensors, self.sizes)
-        found = occupancies(starts, {each.metadata.name: each for each in compiled})
+        ask = getattr(runnable, "gpu_use", None)  # nothing is known of another callable
+        found: GpuUse | None = ask(self.tensors, self.sizes) if ask is not None else None
         if found is None:
             return Prospect()
-        least = least_seconds(self.gpu, self.moved, found)
-        return Prospect(least, binary=identity(compiled, found))
-
-
-def occupancies(starts: Sequence[Start], compiled: Mapping[str, Any]) -> list[Occupancy] | None:
-    """Return how kernel starts occupy the GPU; None where one of them is not understood.
-
-    Args:
-        starts: In order.
-        compiled: What Triton compiled, by the function's name.
-    """
-    found = []
-    for start in starts:
-        kernel = compiled.get(start.function.__name__)
-        if kernel is None or not isinstance(start.grid, tuple):
-            return None
-        metadata = kernel.metadata
-        found.append(
-            Occupancy(prod(start.grid), metadata.num_warps, kernel.n_regs, metadata.shared)
-        )
-    return found
-
-
-def identity(compiled: Sequence[Any], starts: Sequence[Occupancy]) -> str:
-    """Return what is equal where the same machine code is started in the same way."""
-    digest = hashlib.sha256()
-    for kernel in compiled:
-        digest.update(kernel.asm["cubin"])
-    digest.update(repr(starts).encode())
-    return digest.hexdigest()
+        if found.spilled > _MOST_SPILLED:
+            return Prospect(hopeless=f"{found.spilled} words of a thread's registers go to memory")
+        if not found.starts:
+            return Prospect()
+        return Prospect(least_seconds(self.gpu, self.moved, found.starts), binary=found.identity())
 
 
 __all__ = [
     "Foresight",
     "Gpu",
-    "Occupancy",
     "Prospect",
     "bandwidth",
-    "identity",
     "least_seconds",
-    "occupancies",
     "tile_of_thread",
 ]

@@ -121,7 +121,7 @@ def tune_in_graph(
         eager_is_whole=eager_is_whole,
         foresight=foresight,
         thorough=thorough,
-        ahead=2 * workers,
+        builds=2 * workers,
         overlap=workers > 0,
     )
 

@@ -28,7 +28,7 @@ from fusec.report import Timing, Trial, TriedPlan, TuningRun, Verdict
 from fusec.timing.measure import Call, Series, judge
 from fusec.tunables import read_tunables, set_tunables
 from fusec.tune import records
-from fusec.tune.candidate_builds import Ahead, Candidate
+from fusec.tune.candidate_builds import Builds, Candidate
 from fusec.tune.knobs import Knobs
 from fusec.tune.plan_search import PlanSearch, Point
 from fusec.tune.prospects import Prospect
@@ -88,7 +88,7 @@ def tune_kernel(
     eager: Call | None = None,
     eager_is_whole: bool = False,
     foresight: Foresight | None = None,
-    ahead: int = 0,
+    builds: int = 0,
     overlap: bool = False,
     thorough: bool = False,
     seed: int | None = None,
@@ -107,7 +107,7 @@ def tune_kernel(
         check_each: Checks each text before it is timed in this process: for edited kernels,
             whose other configurations nobody has looked at yet.
         check_plan: Checks the first text of each other plan likewise.
-        budget: Seconds for the search; settling on the winner comes on top.
+        budget: Seconds for the search; the winner on the winner comes on top.
         progress: Called after each trial, between measurements, with the run so far.
         stop: Set it to end the search; so does an interrupt. The best so far is kept.
         store: Where the record goes; None keeps none.
@@ -116,7 +116,7 @@ def tune_kernel(
         eager: The same work in eager, or the whole graph's, timed for comparison.
         eager_is_whole: Whether it is the whole graph's.
         foresight: Looks at candidates before they are timed; without one all are.
-        ahead: Candidates that are built side by side; 0 for what the processors allow.
+        builds: Candidates that are built side by side; 0 for what the processors allow.
         overlap: Whether candidates are timed while others are built, which must not disturb
             (processes of their own, a device of its own). Else all wait for each other.
         thorough: Try every configuration, near ones first, each for as long as the others and
@@ -132,7 +132,7 @@ def tune_kernel(
     run.eager_is_whole = eager_is_whole
     run.foresight = None if thorough else foresight
     run.looks = not thorough
-    run.depth, run.overlap = ahead, overlap
+    run.depth, run.overlap = builds, overlap
     if seed is None:
         seed = int.from_bytes(hashlib.sha256(run.base.encode()).digest()[:4], "big")
     run.search = PlanSearch(
@@ -192,13 +192,13 @@ class _Run:
         self.eager_timing: Timing | None = None
 
     def go(self) -> TuningRun:
-        """Search, settle, and put the winner in use."""
+        """Search, finish, and put the winner in use."""
         try:
             reason = self.explore()
         except KeyboardInterrupt:
             reason = "stopped"
         try:
-            self.settle(reason)
+            self.finish(reason)
         except KeyboardInterrupt:
             # Not settled: what was in use stays in use.
             reason = "stopped"
@@ -232,15 +232,15 @@ class _Run:
 
     def explore(self) -> str:
         """Try one configuration after the other; return why it ended."""
-        with Ahead(
+        with Builds(
             self.search,
             self.text,
             self.build,
             depth=self.depth,
             overlap=self.overlap,
-        ) as ahead:
+        ) as builds:
             while True:
-                ready = ahead.ready(self.over)
+                ready = builds.ready(self.over)
                 if isinstance(ready, str):
                     return ready
                 for candidate in ready:
@@ -354,9 +354,9 @@ class _Run:
         self.scores[number] = score
         return timing
 
-    # -- settling -----------------------------------------------------------------------------
+    # -- the winner ------------------------------------------------------------------------------
 
-    def settle(self, reason: str) -> None:
+    def finish(self, reason: str) -> None:
         """Measure the leaders again against the start, check the winner, and use it."""
         if self.best is None or self.trials[0].timing is None:
             if self.best is not None:

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fuselab.judge.engine import judge
-    from fuselab.judge.task import CppTask, FunctionTask, Limits, PythonTask, Task
+    from fuselab.judge.task import (
+        CppTask,
+        FunctionTask,
+        Limits,
+        PythonTask,
+        Task,
+        TritonTask,
+    )
     from fuselab.judge.verdict import Finding, Verdict
 
 _HOMES = {
@@ -26,6 +33,7 @@ _HOMES = {
     "Limits": "task",
     "PythonTask": "task",
     "Task": "task",
+    "TritonTask": "task",
     "Finding": "verdict",
     "Verdict": "verdict",
 }
@@ -47,6 +55,7 @@ __all__ = [
     "Limits",
     "PythonTask",
     "Task",
+    "TritonTask",
     "Verdict",
     "judge",
 ]

@@ -23,6 +23,7 @@ CLOCK = "the clock"  # the name of the output that takes the times of calls
 POKES = "the pokes"  # the name of the input that says what changes between them
 REPORT = "the report"  # the name of the output that takes JSON
 _POISON = float("nan")
+_LEAST_CALLS = 4
 _KEPT_CLOCK = time.perf_counter  # before the answer can lay hands on it
 
 
@@ -47,6 +48,7 @@ class Answer:
         self.entry = request["entry"]
         self.names: Sequence[tuple[str, str]] = request["operands"]
         self.calls: Sequence[Any] = request.get("calls", ())
+        self.budget = float(request.get("budget", 0.0))  # seconds of calls, where they are timed
         self.library = request["library"]
         if self.library:
             self.function: Any = ctypes.CDLL(self.library)[self.entry]
@@ -57,7 +59,10 @@ class Answer:
             if before:
                 exec(compile(before, "given.py", "exec"), space)
             exec(compile(request["text"], FILE, "exec"), space)
-            self.function = space[self.entry]
+            after = request.get("after", "")
+            if after:
+                exec(compile(after, "given.py", "exec"), space)
+            self.function = space["run" if after else self.entry]
 
     def refused(self, error: Exception) -> Mapping[str, Any]:
         """Return nothing more of an error that loading raised."""
@@ -74,10 +79,10 @@ class Answer:
         special = (CLOCK, REPORT)
         outputs = [tensors[n] for n, role in self.names if role == "out" and n not in special]
         if self.way == "values":
-            _write(tensors[REPORT], self._values())
+            write_text(tensors[REPORT], self._values())
             return 0
         if self.way == "count":
-            _write(tensors[REPORT], self._counted(inputs))
+            write_text(tensors[REPORT], self._counted(inputs))
             return 0
         if self.way == "time":
             return self._timed(inputs, outputs, tensors[POKES], tensors[CLOCK], sizes, threads)
@@ -118,12 +123,16 @@ class Answer:
         sizes: Sequence[int],
         threads: int,
     ) -> int:
-        """Call it again and again on inputs that change by an element each time."""
+        """Call it again and again on inputs that change by an element each time.
+
+        It ends when the budget is spent, or with the pokes; a call that was made has a time.
+        """
         inputs = [tensor.clone() for tensor in given]
         mine = [torch.empty_like(tensor) for tensor in outputs]
         returned: Any = None
-        now = _KEPT_CLOCK
+        now, spent = _KEPT_CLOCK, 0.0
         with torch.no_grad():
+            clock.zero_()
             for number, (which, place, value) in enumerate(pokes.tolist()):
                 inputs[int(which)].view(-1)[int(place)] = value
                 for tensor in mine if self.library else ():
@@ -133,9 +142,13 @@ class Answer:
                     status = self._kernel([*inputs, *mine], sizes, threads)
                 else:
                     returned, status = self.function(*inputs), 0
-                clock[number] = now() - began
+                seconds = max(now() - began, 1e-9)
+                clock[number] = seconds
+                spent += seconds
                 if status:
                     return status
+                if spent > self.budget and number + 1 >= _LEAST_CALLS:
+                    break
             self._into(outputs, mine if self.library else returned)
         return 0
 
@@ -180,7 +193,12 @@ def _spoil(tensor: torch.Tensor) -> None:
         flat[-1] = _POISON
 
 
-def _write(area: torch.Tensor, value: Any) -> None:
+def write_text(area: torch.Tensor, value: Any) -> None:
+    """Leave what JSON can hold in a tensor of bytes.
+
+    Raises:
+        WrongShape: It is too long.
+    """
     data = json.dumps(value).encode()
     if len(data) >= area.numel():
         raise WrongShape("it returns more than fits into an answer")
@@ -193,4 +211,14 @@ def prepare(request: Mapping[str, Any]) -> Callable[..., int]:
     return Answer(request)
 
 
-__all__ = ["CLOCK", "FILE", "POKES", "REPORT", "Answer", "LeftBehind", "WrongShape", "prepare"]
+__all__ = [
+    "CLOCK",
+    "FILE",
+    "POKES",
+    "REPORT",
+    "Answer",
+    "LeftBehind",
+    "WrongShape",
+    "prepare",
+    "write_text",
+]

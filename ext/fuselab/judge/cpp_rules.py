@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from fusec.target_api.c_entry import blank_comments, check_c_entry
 from fuselab.judge.rules import Refusal
@@ -40,13 +42,28 @@ _WORDS: dict[str, str] = {
 }
 
 
-def broken_cpp_rule(text: str, entry: str, declaration: str) -> Refusal | None:
+_ALLOCATES = dict.fromkeys(
+    "new malloc calloc realloc alloca vector unique_ptr make_unique".split(),
+    "nothing may grow with the sizes here: arrays of a constant size are enough",
+)
+
+
+def broken_cpp_rule(
+    text: str,
+    entry: str,
+    declaration: str,
+    forbids: Mapping[str, str] = MappingProxyType({}),
+    *,
+    small: bool = False,
+) -> Refusal | None:
     """Return the first rule that a C++ text does not keep; None if it keeps them all.
 
     Args:
         text: The answer.
         entry: Its function.
         declaration: How that has to be declared.
+        forbids: Words besides the usual ones, with the reason.
+        small: Whether memory may not grow with the sizes.
     """
     if not text.strip():
         return Refusal(f"there is no answer yet: write `{declaration}`")
@@ -65,6 +82,16 @@ def broken_cpp_rule(text: str, entry: str, declaration: str) -> Refusal | None:
             why = _WORDS.get(word)
             if why:
                 return Refusal(f"`{word}` is not for kernels: {why}", number)
+            why = forbids.get(word) or (_ALLOCATES.get(word) if small else None)
+            if why:
+                return Refusal(f"`{word}` is not for this kernel: {why}", number)
+        if small:
+            sized = re.search(
+                r"\b(?:float|double|char|int\w*)\s+\w+\s*((?:\[[^\]]*\])+)\s*[;={]", line
+            )
+            given = set(re.findall(r"int64_t (\w+)", declaration))
+            if sized and given & set(re.findall(r"\w+", sized[1])):
+                return Refusal("an array here has a constant size: take the row in blocks", number)
         if re.search(r"\bstatic\b(?!\s+(?:inline|const|constexpr|_))", line) and "(" not in line:
             return Refusal("a kernel keeps nothing from one call to the next: no `static`", number)
     if len(re.findall(r"\bextern\b", bare)) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import time
 from collections.abc import Sequence
@@ -15,14 +16,30 @@ from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
 from fusec.verify.layout import Case
 from fuselab.judge import cases as judge_cases
+from fuselab.judge import triton_findings as judge_triton
 from fuselab.judge.answer_worker import REPORT
 from fuselab.judge.cases import Asked
 from fuselab.judge.cpp_rules import broken_cpp_rule
-from fuselab.judge.rules import Refusal, broken_rule
+from fuselab.judge.rules import Refusal, broken_rule, broken_triton_rule
 from fuselab.judge.speed import measure
-from fuselab.judge.task import CppTask, FunctionTask, PythonTask, Task, TensorTask
-from fuselab.judge.trial import Program, named, read_text, run, text_area
-from fuselab.judge.verdict import Finding, Verdict
+from fuselab.judge.task import (
+    CppTask,
+    FunctionTask,
+    PythonTask,
+    Task,
+    TensorTask,
+    TritonTask,
+)
+from fuselab.judge.trial import (
+    Program,
+    modules_for,
+    named,
+    prepare_modules,
+    read_text,
+    run,
+    text_area,
+)
+from fuselab.judge.verdict import SHARE, Finding, Verdict
 
 _TIMEOUT = 4.0
 _REPORT = 1 << 18
@@ -62,6 +79,18 @@ def judge(task: Task, text: str, *, timed: bool = True) -> Verdict:
     return replace(found, task=task.name, seconds=time.perf_counter() - began)
 
 
+def warm_up(tasks: Sequence[Task]) -> None:
+    """Get ready to judge answers to some tasks, behind the scenes: the first verdict waits less."""
+    modules: dict[str, None] = {}
+    for task in tasks:
+        triton = isinstance(task, TritonTask)
+        if triton and importlib.util.find_spec("triton") is None:
+            continue
+        counted = isinstance(task, FunctionTask) and task.limits.counted
+        modules |= dict.fromkeys(modules_for(Program(task.entry, triton=triton), counted=counted))
+    prepare_modules(modules)
+
+
 def _keep(refusal: Refusal | None) -> None:
     if refusal is not None:
         raise _Ended("rules", refusal.reason, refusal.line)
@@ -73,7 +102,7 @@ def _keep(refusal: Refusal | None) -> None:
 def _python(task: PythonTask, text: str) -> Verdict:
     _keep(broken_rule(text, task.entry, torch=False, imports=task.imports))
     calls = task.calls(random.Random(random.SystemRandom().getrandbits(63)))
-    program = Program(task.entry, text, provides=task.provides)
+    program = Program(task.entry, text, provides=task.provides, after=task.after)
     case = Case((text_area(_REPORT),))
     outcome = run(
         program,
@@ -102,7 +131,9 @@ def _tensors(task: TensorTask, text: str, timed: bool) -> Verdict:
     findings = [_right(task, program)]
     if isinstance(task, FunctionTask) and task.limits.counted:
         findings += _counts(task, program)
-    if timed and task.limits.timed:
+    if isinstance(task, TritonTask):
+        findings += judge_triton.more_findings(task, program, timed)
+    elif timed and task.limits.timed:
         findings += _speeds(task, program)
     bad = next((each for each in findings if not each.ok), None)
     own = len(findings) - task.given
@@ -118,8 +149,13 @@ def _program(task: TensorTask, text: str) -> Program:
     if isinstance(task, FunctionTask):
         _keep(broken_rule(text, task.entry, torch=True, forbids=task.forbids))
         return Program(task.entry, text)
+    if isinstance(task, TritonTask):
+        if importlib.util.find_spec("triton") is None:
+            raise _Ended("runs", "this task needs Triton, which is not installed here")
+        _keep(broken_triton_rule(text, task.entry, task.arguments))
+        return Program(task.entry, text, triton=True)
     assert isinstance(task, CppTask)
-    _keep(broken_cpp_rule(text, task.entry, task.declaration))
+    _keep(broken_cpp_rule(text, task.entry, task.declaration, task.forbids, small=task.small))
     return build_cpp(task, text)
 
 
@@ -158,6 +194,8 @@ def _right(task: TensorTask, program: Program) -> Finding:
     operands = named(*_operand_names(task, count, len(everything[0].eager)))
     many = _threads()
     plan = [(True, many), (False, 1), (True, many)]
+    if isinstance(task, TritonTask):  # it runs one program after the other, slowly
+        plan = [(True, 1), (False, 1)]
     outcome = run(program, "call", operands, cases, plan=plan, timeout=_TIMEOUT)
     for each, runs, between in zip(everything, outcome.runs, outcome.between, strict=False):
         if between is not None:
@@ -176,7 +214,7 @@ def _right(task: TensorTask, program: Program) -> Finding:
 
 
 def _operand_names(task: TensorTask, inputs: int, outputs: int) -> tuple[list[str], list[str]]:
-    if isinstance(task, CppTask):
+    if isinstance(task, CppTask | TritonTask):
         return list(task.arguments[:inputs]), list(task.arguments[inputs:])
     return (
         [f"argument {n}" for n in range(inputs)],
@@ -203,7 +241,7 @@ def _counts(task: FunctionTask, program: Program) -> list[Finding]:
         ("bytes", moved, limits.bytes, []),
     )
     return [
-        Finding(what, _listed(found, names), f"at most {most:,}", found <= most)
+        Finding(what, _listed(found, names), f"at most {most:,}", found <= most, found)
         for what, found, most, names in rows
         if most is not None
     ]
@@ -228,13 +266,15 @@ def _speeds(task: TensorTask, program: Program) -> list[Finding]:
     if task.limits.share is not None:
         wanted = task.limits.share
         shown = f"{found.share:.0%} of a copy of the same bytes ({found.seconds * 1e3:.3g} ms)"
-        findings.append(Finding("speed", shown, f"at least {wanted:.0%}", found.share >= wanted))
+        asked = f"at least {wanted:.0%}" if wanted else "as much as you can"
+        findings.append(Finding(SHARE, shown, asked, found.share >= wanted, found.share))
     if task.limits.factor is not None:
         factor, wanted = found.factor, task.limits.factor
         assert found.baseline is not None
         shown = f"{factor:.1f} times the baseline's ({found.seconds * 1e3:.3g} ms a call)"
-        findings.append(Finding("speed", shown, f"at least {wanted:g} times", factor >= wanted))
+        asked = f"at least {wanted:g} times"
+        findings.append(Finding("speed", shown, asked, factor >= wanted, factor))
     return findings
 
 
-__all__ = ["judge"]
+__all__ = ["judge", "warm_up"]

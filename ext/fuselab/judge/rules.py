@@ -126,7 +126,11 @@ class _Looks(ast.NodeVisitor):
         self.generic_visit(node)
 
 
-_DUNDERS = frozenset("__init__ __len__ __getitem__ __iter__ __repr__ __str__ __name__".split())
+_DUNDERS = frozenset(
+    "__init__ __len__ __getitem__ __iter__ __repr__ __str__ __name__ __bool__ __add__ __radd__ "
+    "__sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __neg__ __lt__ __le__ __gt__ "
+    "__ge__".split()
+)
 
 
 def _root(node: ast.Attribute) -> str:
@@ -164,6 +168,77 @@ def broken_rule(
     return None
 
 
+# Of Triton: what a kernel file needs; the language is allowed but for what leaves it.
+_TRITON = frozenset("jit cdiv next_power_of_2 language".split())
+_LANGUAGE = frozenset(
+    "inline_asm_elementwise device_print device_assert extern extra target_info".split()
+)
+
+
+class _TritonLooks(_Looks):
+    """As its base; of Triton no more than a kernel needs."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        root = node.value.id if isinstance(node.value, ast.Name) else ""
+        if root == "triton" and isinstance(node.ctx, ast.Load):
+            if node.attr not in _TRITON:
+                allowed = ", ".join(sorted(_TRITON))
+                self.refuse(node, f"`triton.{node.attr}` is not for answers; there is {allowed}")
+            return
+        if node.attr in _LANGUAGE:
+            self.refuse(node, f"`{node.attr}` is no part of what is asked: compute with blocks")
+        elif root == "tl" and isinstance(node.ctx, ast.Load) and not node.attr.startswith("_"):
+            return
+        super().visit_Attribute(node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        if (node.module or "").partition(".")[0] == "triton":
+            self.refuse(node, "write `import triton` and `import triton.language as tl`")
+        super().visit_ImportFrom(node)
+
+
+def broken_triton_rule(text: str, entry: str, arguments: Sequence[str]) -> Refusal | None:
+    """Return the first rule that a Triton file does not keep; None if it keeps them all.
+
+    Args:
+        text: The answer.
+        entry: The function that starts its kernels.
+        arguments: What that function takes.
+    """
+    if not text.strip():
+        return Refusal(f"there is no answer yet: define a kernel, and `{entry}`, which starts it")
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        return Refusal(f"this is no Python: {error}", getattr(error, "lineno", None))
+    modules = frozenset({"__future__", "math", "triton"})
+    looks = _TritonLooks(modules, frozenset(), entry)
+    looks.visit(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.startswith("triton.") and alias.name != "triton.language":
+                    looks.refuse(node, f"`{alias.name}` is not for answers")
+    if looks.found:
+        return min(looks.found, key=lambda each: each.line or 0)
+    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    if entry not in functions:
+        return Refusal(f"nothing is called `{entry}`: define the function that starts the kernel")
+    if not any(_is_kernel(each) for each in functions.values()):
+        return Refusal("there is no kernel: put `@triton.jit` before a function")
+    found = functions[entry]
+    if _is_kernel(found):
+        return Refusal(f"`{entry}` starts the kernel and is none itself", found.lineno)
+    if len(found.args.args) != len(arguments):
+        wanted = ", ".join(arguments)
+        return Refusal(f"`{entry}` takes {len(arguments)} tensors: {entry}({wanted})", found.lineno)
+    return None
+
+
+def _is_kernel(function: ast.FunctionDef) -> bool:
+    return any(ast.unparse(each) == "triton.jit" for each in function.decorator_list)
+
+
 def _defined(tree: ast.Module) -> set[str]:
     found: set[str] = set()
     for node in tree.body:
@@ -175,4 +250,4 @@ def _defined(tree: ast.Module) -> set[str]:
     return found
 
 
-__all__ = ["Refusal", "broken_rule"]
+__all__ = ["Refusal", "broken_rule", "broken_triton_rule"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,12 +121,33 @@ class CppTask(TensorTask):
         arguments: Names of the inputs, then of the outputs.
         numbers: The integers that it takes after its tensors, from the inputs.
         target: What builds it: ``cpp`` (vectors and threads) or ``plain``.
+        forbids: Words that may not appear in it, with the reason.
+        small: Whether it may hold no more than arrays of a constant size, which lie on the stack.
     """
 
     declaration: str = field(kw_only=True)
     arguments: tuple[str, ...] = field(kw_only=True)
     numbers: Callable[..., tuple[int, ...]] = field(kw_only=True)
     target: str = "cpp"
+    forbids: Mapping[str, str] = field(default_factory=dict)
+    small: bool = False
+
+
+@dataclass(frozen=True)
+class TritonTask(TensorTask):
+    """Write Triton kernels, and the function that starts them.
+
+    It is judged in Triton's interpreter, where every load and store is looked at, and on a GPU as
+    well where there is one.  ``limits.kernels`` and ``limits.bytes`` are counted as programs run:
+    starts, and what is loaded and stored; ``limits.share`` holds on a GPU alone.
+
+    Attributes:
+        arguments: Names of the inputs, then of the outputs.
+        gpu_size: The size that is timed on a GPU.
+    """
+
+    arguments: tuple[str, ...] = field(kw_only=True)
+    gpu_size: int = 1
 
 
 @dataclass(frozen=True)
@@ -138,12 +159,23 @@ class PythonTask(Task):
         check: Given the calls and what came of them, says what is wrong first; empty if nothing.
         provides: Python that stands before the answer.
         imports: Modules that answers may import besides the usual ones.
+        after: Python that stands after the answer and defines ``run``, which is called in place of
+            what the answer defines; empty for none.
     """
 
     calls: Callable[[random.Random], list[list[Any]]] = field(kw_only=True)
     check: Callable[[list[list[Any]], list[Any]], str] = field(kw_only=True)
     provides: str = ""
     imports: tuple[str, ...] = ()
+    after: str = ""
 
 
-__all__ = ["CppTask", "FunctionTask", "Limits", "PythonTask", "Task", "TensorTask"]
+__all__ = [
+    "CppTask",
+    "FunctionTask",
+    "Limits",
+    "PythonTask",
+    "Task",
+    "TensorTask",
+    "TritonTask",
+]

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from fusec.devices import CPU
 from fusec.ir.index import Expr
 from fusec.kernel import Argument, Role, Signature
 from fusec.verify import words
 from fusec.verify.layout import Case, Layout
 from fusec.verify.process import WorkerError
 from fusec.verify.protocol import Message
-from fusec.verify.sandbox import worker
+from fusec.verify.sandbox import ask, worker
 from fusec.verify.words import Finding, Run
 from fuselab.judge.answer_worker import FILE
 
-_MODULES = {"count": ["fusec.api", "fuselab.judge.answer_worker"]}
+_PYTHON, _TRITON = "fuselab.judge.answer_worker", "fuselab.judge.triton_worker"
+# What the process that is forked has imported beforehand.
+_COUNTING = ["fusec.api", _PYTHON]
+_INTERPRETING = ["triton.language", "triton.runtime.interpreter", _TRITON]
 _GRACE = 3.0
 
 
@@ -32,12 +38,18 @@ class Program:
         text: Its source; empty for a kernel, which is built.
         library: The built kernel; empty for Python.
         provides: What stands before the text.
+        after: What stands after it and defines ``run``, which is called then; empty for none.
+        triton: Whether the text is a Triton file.
+        imports: Modules that its process has imported beforehand.
     """
 
     entry: str
     text: str = ""
     library: str = ""
     provides: str = ""
+    after: str = ""
+    triton: bool = False
+    imports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,38 @@ class Outcome:
     seconds: float
 
 
+def _modules(program: Program, way: str) -> list[str]:
+    if program.triton:
+        return _INTERPRETING
+    return [*program.imports, *(_COUNTING if way == "count" else [_PYTHON])]
+
+
+_warm: set[str] = set()
+_warming = threading.Lock()
+
+
+def prepare_modules(modules: Iterable[str]) -> None:
+    """Start the process that answers are forked from, and import what they need, behind the scenes.
+
+    Nothing is said where it fails: whoever judges will say it.
+    """
+
+    def do() -> None:
+        with _warming, contextlib.suppress(WorkerError, OSError):
+            wanted = [name for name in modules if name not in _warm]
+            request: Message = {"do": "import", "modules": wanted}
+            if wanted and "failed" not in worker().ask(request, (), 60.0):
+                _warm.update(wanted)
+
+    threading.Thread(target=do, name="fuselab-judge", daemon=True).start()
+
+
+def modules_for(program: Program, *, counted: bool) -> list[str]:
+    """Return what the process imports beforehand that a program runs in."""
+    ways = ("call", "count") if counted else ("call",)
+    return [name for way in ways for name in _modules(program, way)]
+
+
 def named(inputs: Sequence[str], outputs: Sequence[str]) -> list[tuple[str, Role]]:
     """Return operands: inputs, then outputs."""
     found: list[tuple[str, Role]] = [(name, "in") for name in inputs]
@@ -72,6 +116,7 @@ def run(
     plan: Sequence[tuple[bool, int]],
     timeout: float,
     more: Mapping[str, Any] | None = None,
+    device: str = CPU,
 ) -> Outcome:
     """Run an answer on cases, until one goes wrong.
 
@@ -83,6 +128,7 @@ def run(
         plan: Of each run, whether arguments lie against their ends, and the threads.
         timeout: Seconds for all cases together.
         more: What else the process has to know.
+        device: Where.
 
     Raises:
         WorkerError: The process cannot be started.
@@ -94,11 +140,12 @@ def run(
     signature = Signature(tuple(arguments))
     layout = Layout(arguments, cases, runs=len(plan))
     body: Message = {
-        "worker": "fuselab.judge.answer_worker",
+        "worker": _TRITON if program.triton else _PYTHON,
         "entry": program.entry,
         "text": program.text,
         "library": program.library,
         "provides": program.provides,
+        "after": program.after,
         "file": FILE,
         "way": way,
         "operands": list(operands),
@@ -106,7 +153,7 @@ def run(
         "threads": max(threads for _, threads in plan),
         "runs": list(plan),
         "timeout": timeout / len(cases),
-        "device": "cpu",
+        "device": device,
         "cases": layout.described,
         "endure": None,
         **(more or {}),
@@ -114,12 +161,15 @@ def run(
     with layout.files(json.dumps(body).encode()) as (data_file, result_file, place):
         request: Message = {
             "do": "run",
-            "modules": _MODULES.get(way, ["fuselab.judge.answer_worker"]),
+            "modules": _modules(program, way),
             "timeout": timeout,
             "step": timeout,
             "body": place,
         }
-        reply = worker().ask(request, (data_file, result_file), timeout + _GRACE)
+        if device == CPU:
+            reply = worker().ask(request, (data_file, result_file), timeout + _GRACE)
+        else:
+            reply = ask(device, request, (data_file, result_file), timeout)
         if "failed" in reply:
             raise WorkerError(reply["failed"])
         done = [report["done"] for report in reply["reports"] if "done" in report]
@@ -136,8 +186,13 @@ def _finding(reply: Message, signature: Signature, case: Case) -> Finding:
         result = report.get("result", {})
         if result.get("problem") == "exception":
             kind, message = result["type"], result["message"]
-            if kind in {"WrongShape", "LeftBehind"}:
+            if kind in {"WrongShape", "LeftBehind", "NothingStarted"}:
                 return Finding("wrong", message)
+            if kind in {"OutOfBounds", "Race"}:
+                return Finding("wrong", message, result["line"])
+            if kind == "Refused":
+                line, said = json.loads(message)
+                return Finding("compile", f"Triton refuses it: {said}", line)
             return Finding("runs", f"it raises {kind}: {message[:300]}", result["line"])
     found = words.finding(reply, signature, case.shapes)
     if found is None:
@@ -160,4 +215,13 @@ def read_text(area: torch.Tensor) -> Any:
     return json.loads(data)
 
 
-__all__ = ["Outcome", "Program", "named", "read_text", "run", "text_area"]
+__all__ = [
+    "Outcome",
+    "Program",
+    "modules_for",
+    "named",
+    "prepare_modules",
+    "read_text",
+    "run",
+    "text_area",
+]

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fuselab.labs.progress import points
+    from fuselab.labs.triton_views import machine_code, programs
 
-__all__ = ["points"]
+_HOMES = {"points": "progress", "machine_code": "triton_views", "programs": "triton_views"}
+
+__all__ = ["machine_code", "points", "programs"]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
-    if name != "points":
+    if name not in _HOMES:
         raise AttributeError(f"module 'fuselab.labs' has no attribute {name!r}")
-    from fuselab.labs.progress import points
+    from importlib import import_module
 
-    return points
+    return getattr(import_module(f"fuselab.labs.{_HOMES[name]}"), name)

@@ -114,10 +114,18 @@ class Progress:
         self.latest = name
         return self.tasks.setdefault(name, TaskState())
 
-    def judge(self, name: str, text: str, *, timed: bool = True) -> Verdict:
-        """Judge an answer and remember it."""
+    def judge(self, name: str, text: str, *, timed: bool = True, above: int = 0) -> Verdict:
+        """Judge an answer and remember it.
+
+        Args:
+            name: The task's name.
+            text: The answer.
+            timed: Whether limits of speed count.
+            above: How many lines stand above the answer where it was written: a verdict's line
+                counts them.
+        """
         task, state = find_task(name), self.state(name)
-        verdict = judge(task, text, timed=timed)
+        verdict = judge(task, "\n" * above + text if text.strip() else text, timed=timed)
         state.answer, state.reason = text, verdict.reason
         state.attempts += 1
         if verdict.score >= state.score:

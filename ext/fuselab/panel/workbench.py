@@ -12,7 +12,7 @@ from fuselab.display import noise, words
 from fuselab.panel.context import Bench, Facts, PanelCell
 from fuselab.panel.tabs import TABS
 from fuselab.panel.tabs.kernels import KernelsTab
-from fuselab.panel.tabs.lazy import LateTab
+from fuselab.panel.tabs.lazy import LazyTab
 from fuselab.panel.tabs.prebuild import Early
 from fuselab.panel.tabs.tuning import TuningTab
 from fuselab.panel.widgets import markup, plain
@@ -46,7 +46,7 @@ class Workbench(widgets.VBox):
         self.late = tuple(late.values())
         self.tuning = cast(TuningTab, late[TuningTab])
         self.kernels = KernelsTab(self.bench, self.tuning)
-        self.parts: tuple[KernelsTab | LateTab, ...] = (self.kernels, *self.late)
+        self.parts: tuple[KernelsTab | LazyTab, ...] = (self.kernels, *self.late)
         self.tabs = plain.make(
             widgets.Tab,
             children=[part.widget for part in self.parts],
@@ -143,7 +143,7 @@ class Workbench(widgets.VBox):
             if part.drawn_ahead:
                 part.forget()
 
-    def _maker(self, part: LateTab) -> Callable[[], None]:
+    def _maker(self, part: LazyTab) -> Callable[[], None]:
         def make() -> None:
             part.open()
             if part.drawn_ahead:
@@ -161,7 +161,7 @@ class Workbench(widgets.VBox):
                 self.bench.problem = None
                 self.bench.changed()
         part = self.parts[self.tabs.selected_index or 0]
-        if isinstance(part, LateTab):
+        if isinstance(part, LazyTab):
             part.opened = True  # first: nothing may be let go of that is being opened
             part.open()
             self._early.begin()  # who opens one will open others
@@ -174,7 +174,7 @@ class Workbench(widgets.VBox):
     def _draw(self) -> None:
         """Draw the open tab; never beside a measurement, of another panel either."""
         part = self.parts[self.tabs.selected_index or 0]
-        if isinstance(part, LateTab):
+        if isinstance(part, LazyTab):
             part.draw_if_made()
         else:
             self._draw_below()

@@ -21,6 +21,9 @@
 # %load_ext fuselab
 import torch
 
+# %%
+# %progress 1
+
 # %% [markdown]
 # ## 1. A chain of operators
 #

@@ -19,6 +19,9 @@
 # %load_ext fuselab
 import dis
 
+# %%
+# %progress 3
+
 import torch
 
 # %% [markdown]

@@ -19,6 +19,9 @@
 # %load_ext fuselab
 import torch
 
+# %%
+# %progress 4
+
 # %% [markdown]
 # ## 1. Decompositions
 #

@@ -18,6 +18,9 @@
 # In a notebook service that has no Fuselab yet: %pip install fuselab
 # %load_ext fuselab
 
+# %%
+# %progress 5
+
 # %% [markdown]
 # ## 1. An interpreter
 #

@@ -17,6 +17,9 @@
 # In a notebook service that has no Fuselab yet: %pip install fuselab
 # %load_ext fuselab
 
+# %%
+# %progress 6
+
 # %% [markdown]
 # ## The graph
 #

@@ -22,6 +22,9 @@
 # %load_ext fuselab
 import torch
 
+# %%
+# %progress 7
+
 # %% [markdown]
 # ## What a compiler writes
 #

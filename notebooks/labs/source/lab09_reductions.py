@@ -19,6 +19,9 @@
 # %load_ext fuselab
 import torch
 
+# %%
+# %progress 9
+
 # %% [markdown]
 # ## 1. A softmax in one pass
 #

@@ -19,6 +19,9 @@
 # %load_ext fuselab
 import time
 
+# %%
+# %progress 11
+
 import torch
 
 # %% [markdown]

@@ -18,6 +18,9 @@
 # %load_ext fuselab
 import torch
 
+# %%
+# %progress 12
+
 import fusec
 
 # %% [markdown]

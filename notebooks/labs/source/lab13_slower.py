@@ -17,6 +17,9 @@
 # %load_ext fuselab
 import torch
 
+# %%
+# %progress 13
+
 # %% [markdown]
 # ## 1. When compiling pays
 #

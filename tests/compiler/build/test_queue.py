@@ -20,8 +20,8 @@ from fusec.build.queue import BuildQueue, Wanted
 from fusec.cache import Store
 from fusec.errors import CompileError, CompilerNotFound
 from fusec.target_api.registry import find_target
-from fusec.targets.cpp.toolchain import build as cpp_build
-from fusec.targets.cpp.toolchain.build import load
+from fusec.toolchain import build as cpp_build
+from fusec.toolchain.loading import load
 
 
 def wanted(text):

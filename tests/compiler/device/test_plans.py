@@ -21,13 +21,13 @@ import triton
 from fusec.call import native
 from fusec.device.capture_policy import MOST_CAPTURES, MOST_GRAPHS, WARM_UPS
 from fusec.device.plan_check import agree
-from fusec.targets.cpp.toolchain.compiler import find_compiler
 from fusec.targets.triton.toolchain.launch_records import (
     Launch,
     only_launches,
     record_of,
     recording,
 )
+from fusec.toolchain.compiler import find_compiler
 from support.fake_device import (
     STREAM,
     ByHand,

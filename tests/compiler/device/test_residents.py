@@ -475,7 +475,7 @@ def test_calls_with_residents_elsewhere_have_a_history_of_their_own() -> None:
 
 def test_homes_are_known_while_their_plan_lives() -> None:
     homes = Homes()
-    homes.settle((4096, 0, 512), (64, 0, 8))
+    homes.lie_at((4096, 0, 512), (64, 0, 8))
     places = {0: 4096, 1: 0, 2: 5, 3: 4159, 4: 4160, 5: 4095, 6: 512, 7: 520}
     assert at_home(places, range(8)) == {0, 3, 6}  # a part of one is as much at home
     assert at_home({0: 4096}, []) == frozenset()

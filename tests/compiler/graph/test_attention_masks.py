@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import fx
 
 import fusec
-from fusec.graph.simplify.attention_masks import settle_attention_masks
+from fusec.graph.simplify.attention_masks import simplify_attention_masks
 
 LENGTH = 6
 
@@ -110,7 +110,7 @@ def test_a_mask_that_says_nothing_goes(make, is_causal) -> None:
     x = torch.randn(2, 3, LENGTH, 8)
     before = captured(attend(make), x)
     text = before.code
-    after = settle_attention_masks(before)
+    after = simplify_attention_masks(before)
     call = call_of(after)
     assert call.kwargs["attn_mask"] is None
     assert call.kwargs["is_causal"] is is_causal
@@ -140,7 +140,7 @@ def test_a_mask_that_says_nothing_goes(make, is_causal) -> None:
 def test_any_other_mask_stays(make) -> None:
     x = torch.randn(2, 2, LENGTH, 8)
     module = captured(attend(make), x)
-    assert settle_attention_masks(module) is module
+    assert simplify_attention_masks(module) is module
     torch.testing.assert_close(fusec.compile(attend(make))(x), attend(make)(x))
 
 
@@ -171,4 +171,4 @@ def test_a_call_that_is_causal_already_and_one_without_a_mask_are_left_alone() -
         module = captured(
             lambda x, given=given: F.scaled_dot_product_attention(x, x, x, **given), x
         )
-        assert settle_attention_masks(module) is module
+        assert simplify_attention_masks(module) is module

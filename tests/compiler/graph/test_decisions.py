@@ -287,8 +287,8 @@ def test_loops_in_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
             for work in (None, 65_535, 65_536):
                 found = runs(lambda n: cpp.split_rows(n, work, rows), range(20))  # noqa: B023
                 yield f"split_rows {work} {rows}: {found}; {cpp.split_rows(None, work, rows)}"
-        found = [n for n in range(1, 2060) if cpp.worth_taking_apart(n)]
-        yield f"worth_taking_apart: {found}; {cpp.worth_taking_apart(None)}"
+        found = [n for n in range(1, 2060) if cpp.worth_deinterleaving(n)]
+        yield f"worth_deinterleaving: {found}; {cpp.worth_deinterleaving(None)}"
         yield f"turns: {[cpp.turns(n) for n in range(40)]}; {runs(cpp.turns, range(250, 260))}"
         for itemsize in (1, 2, 4, 8):
             for extent in (None, 1, 7, 8, 9, 31, 32, 33, 64, 128, 1000):

@@ -15,7 +15,7 @@ from fusec.graph.choices import onednn_multiplies_faster
 from fusec.inspect.numerics import trace_part
 from fusec.inspect.whatif import what_if
 from fusec.ir.library_calls import call_exactly
-from fusec.schedule.overrides import Wishes
+from fusec.schedule.overrides import Overrides
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
@@ -186,7 +186,7 @@ def test_a_product_by_onednn_has_a_reference_in_float64() -> None:
     assert calls(compiled) == ["_linear_pointwise"]
     (graph,) = compiled.graphs
     (part,) = graph.parts
-    found = what_if(graph, part, Wishes(), seconds=0.01)
+    found = what_if(graph, part, Overrides(), seconds=0.01)
     assert [error.ok for error in found.errors] == [True]
     assert found.errors[0].against_float64 is not None
     trace = trace_part(part)

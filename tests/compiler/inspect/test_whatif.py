@@ -1,4 +1,4 @@
-"""Wishes about fusion, the drawn program, and what would be if."""
+"""Overrides about fusion, the drawn program, and what would be if."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import fusec
 from fusec.compiled.graph import NoInputs
 from fusec.inspect.whatif import part_view, what_if
 from fusec.report import FusionDecision
-from fusec.schedule.overrides import FORBIDDEN, Wishes, pair
+from fusec.schedule.overrides import FORBIDDEN, Overrides, pair
 from fusec.schedule.step_graph import FusionView, why
 
 x = torch.randn(64, 48, generator=torch.Generator().manual_seed(0))
@@ -42,7 +42,7 @@ def test_a_pair_stays_apart_where_somebody_asks() -> None:
     gelu, norm = named(view, "gelu"), named(view, "layer_norm")
     assert view.before.node(gelu).kernels == view.before.node(norm).kernels
     kernels = tuple(part.kernels)
-    found = what_if(graph, part, Wishes(apart=frozenset([pair(gelu, norm)])), seconds=0.02)
+    found = what_if(graph, part, Overrides(apart=frozenset([pair(gelu, norm)])), seconds=0.02)
     assert len(found.kernels) == len(kernels) + 1
     assert found.same
     assert found.errors
@@ -64,7 +64,7 @@ def test_a_wish_goes_over_the_heuristics() -> None:
     assert len(sums) == 2
     producer = view.before.node(first if first not in sums else second)
     wanted = frozenset(pair(producer.name, name) for name in sums)
-    found = what_if(graph, part, Wishes(together=wanted), seconds=0.02)
+    found = what_if(graph, part, Overrides(together=wanted), seconds=0.02)
     assert found.same
     for name in sums:
         kernels = found.view.before.node(name).kernels
@@ -74,7 +74,7 @@ def test_a_wish_goes_over_the_heuristics() -> None:
 def test_a_wish_never_makes_a_fusion_legal() -> None:
     graph, part, view = compiled(norm_and_sum, x)
     norm, total = named(view, "layer_norm"), named(view, "sum")
-    found = what_if(graph, part, Wishes(together=frozenset([pair(norm, total)])), seconds=0.02)
+    found = what_if(graph, part, Overrides(together=frozenset([pair(norm, total)])), seconds=0.02)
     assert found.same
     assert len(found.refused) == 1
     assert "are apart" in found.refused[0]
@@ -90,8 +90,8 @@ def test_training_graphs_have_parts_of_their_own() -> None:
     for part in graph.parts:
         view = part_view(part)
         pairs = [d for d in view.decisions if d.fused]
-        wishes = Wishes(apart=frozenset(pair(d.producer, d.consumer) for d in pairs))
-        found = what_if(graph, part, wishes, seconds=0.02)
+        overrides = Overrides(apart=frozenset(pair(d.producer, d.consumer) for d in pairs))
+        found = what_if(graph, part, overrides, seconds=0.02)
         assert found.same
         assert len(found.kernels) >= len(part.kernels)
 
@@ -102,7 +102,7 @@ def test_without_inputs_there_is_nothing_to_try() -> None:
     module(x)
     graph = module.graphs[0]
     with pytest.raises(NoInputs, match="keep_inputs"):
-        what_if(graph, graph.parts[0], Wishes())
+        what_if(graph, graph.parts[0], Overrides())
 
 
 def test_edges_carry_their_bytes() -> None:

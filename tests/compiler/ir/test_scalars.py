@@ -29,12 +29,13 @@ from fusec.ir.scalars import (
 from fusec.kernel import KernelSource
 from fusec.targets.cpp.emit import emit_cpp
 from fusec.targets.cpp.mathlib import available
-from fusec.targets.cpp.toolchain.build import build, load
 from fusec.targets.plain.emit import emit_plain
 from fusec.targets.plain.target import TARGET
 from fusec.targets.triton.text.helpers import HELPERS
 from fusec.targets.triton.toolchain import interpret
 from fusec.targets.triton.toolchain.build import build_triton
+from fusec.toolchain.build import build
+from fusec.toolchain.loading import load
 from support.operations import FORMS, operation_case, operations, special
 from support.triton_bodies import Case
 from support.triton_cases import emit

@@ -19,7 +19,7 @@ from fusec.ir.index import Expr, contiguous_strides, flatten, product
 from fusec.ir.node import Reduce, free_axes, recording
 from fusec.ir.printer import format_body
 from fusec.schedule import choices
-from fusec.schedule.overrides import Wishes, pair
+from fusec.schedule.overrides import Overrides, pair
 from fusec.schedule.row_and_column import _along_rows, column_sums, one_row_axis
 from fusec.schedule.step_graph import why
 from fusec.targets.triton.toolchain.cross_compile import artifacts
@@ -309,7 +309,7 @@ def test_the_drawing_shows_who_has_a_share_in_a_sum() -> None:
     assert total.kernels[0] in softmax.kernels
     assert "share the kernel" in why(view, softmax.name, total.name)
     assert "sums of columns" in why(view, softmax.name, total.name)
-    apart = Wishes(apart=frozenset([pair(softmax.name, total.name)]))
+    apart = Overrides(apart=frozenset([pair(softmax.name, total.name)]))
     found = what_if(graph, graph.parts[0], apart, seconds=0.02)
     assert found.same
     assert "you asked for them apart" in why(found.view, softmax.name, total.name)

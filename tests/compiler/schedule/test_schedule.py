@@ -21,7 +21,7 @@ from fusec.options import Options
 from fusec.schedule import products_of, schedule_program
 from fusec.schedule.align import _complete
 from fusec.schedule.fusion_groups import Groups
-from fusec.schedule.one_hot import settle_one_hots
+from fusec.schedule.one_hot import fold_one_hots
 from fusec.schedule.step_graph import fusion_view
 from support.interpreted import Interpreted
 from support.triton_bodies import F32, at, axes, buffer, f32
@@ -190,7 +190,7 @@ def test_a_sum_of_a_row_with_one_number_in_it_is_that_number(outside: bool) -> N
         one = ops.load("w", at(i, r) if outside else (Expr.of(i), Expr.of(2)), F32)
         row = ops.where(here, one, f32(0.0))
         body = Body((i,), (r,), (Store("y", at(i), ops.reduce("sum", row, (r,), F32)),))
-        settled = settle_one_hots(body)
+        settled = fold_one_hots(body)
     # what differs along the row is still looked for
     assert settled.has_reduction is outside
     tensors = {"place": torch.tensor([0, 6, 3, -1, 9]), "w": torch.randn(5, 7)}

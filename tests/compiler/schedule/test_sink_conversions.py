@@ -14,7 +14,7 @@ from fusec.ir.body import Body, Buffer, Compute, Extern, Step, Store, TensorRef
 from fusec.ir.index import Expr
 from fusec.ir.node import recording
 from fusec.schedule import sink_conversions as late
-from fusec.schedule.sink_conversions import convert_late
+from fusec.schedule.sink_conversions import sink_conversions
 from support.triton_bodies import F32, at, axes, buffer
 
 HALF = torch.float16
@@ -52,9 +52,9 @@ def names(steps: Sequence[Step]) -> list[str]:
 
 
 def test_as_many_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late, "AHEAD_BYTES", 2 * SIDE * SIDE * 2)
+    monkeypatch.setattr(late, "EARLY_BYTES", 2 * SIDE * SIDE * 2)
     steps, inputs, buffers = network(5)
-    assert names(convert_late(steps, inputs, buffers)) == [
+    assert names(sink_conversions(steps, inputs, buffers)) == [
         *("convert0", "convert1", "product0", "product1"),
         *("convert2", "convert3", "product2", "product3"),
         *("convert4", "product4"),
@@ -63,26 +63,26 @@ def test_as_many_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_where_there_is_room() -> None:
     steps, inputs, buffers = network(5)
-    assert convert_late(steps, inputs, buffers) == tuple(steps)
+    assert sink_conversions(steps, inputs, buffers) == tuple(steps)
 
 
 def test_small_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late, "AHEAD_BYTES", 0)
-    monkeypatch.setattr(late, "LEAST_LATE_BYTES", 1 << 20)
+    monkeypatch.setattr(late, "EARLY_BYTES", 0)
+    monkeypatch.setattr(late, "LEAST_SUNK_BYTES", 1 << 20)
     steps, inputs, buffers = network(3)
-    assert convert_late(steps, inputs, buffers) == tuple(steps)
+    assert sink_conversions(steps, inputs, buffers) == tuple(steps)
 
 
 def test_an_input_that_changes_is_read_before_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late, "AHEAD_BYTES", 0)
+    monkeypatch.setattr(late, "EARLY_BYTES", 0)
     steps, inputs, buffers = network(3, mutated="w1")
-    order = names(convert_late(steps, inputs, buffers))
+    order = names(sink_conversions(steps, inputs, buffers))
     assert order.index("convert1") < order.index("product0") < order.index("convert2")
 
 
 def test_what_is_added_to_is_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late, "AHEAD_BYTES", 0)
-    monkeypatch.setattr(late, "LEAST_LATE_BYTES", 0)
+    monkeypatch.setattr(late, "EARLY_BYTES", 0)
+    monkeypatch.setattr(late, "LEAST_SUNK_BYTES", 0)
     steps, inputs, buffers = network(2)
     buffers["at"] = buffer("at", (SIDE,), torch.int64)
     with recording():
@@ -92,14 +92,14 @@ def test_what_is_added_to_is_there_before(monkeypatch: pytest.MonkeyPatch) -> No
         store = Store("h1", (row, Expr.of(j)), one, "add")
         addition = Compute("add", Body((i, j), (), (store,)))
     steps.insert(2, addition)
-    order = names(convert_late(steps, [*inputs, "at"], buffers))
+    order = names(sink_conversions(steps, [*inputs, "at"], buffers))
     assert sorted(order) == sorted(names(steps))
     assert order.index("convert1") < order.index("add") < order.index("product1")
 
 
 def test_a_network_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late, "AHEAD_BYTES", 1 << 17)
-    monkeypatch.setattr(late, "LEAST_LATE_BYTES", 0)
+    monkeypatch.setattr(late, "EARLY_BYTES", 1 << 17)
+    monkeypatch.setattr(late, "LEAST_SUNK_BYTES", 0)
     torch._dynamo.reset()
     module = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(6)))
     compiled = fusec.compile(module)

@@ -12,11 +12,11 @@ from fusec.timing.measure import (
     MOST_ROUNDS,
     Series,
     _EventClock,
+    converged,
     interleave,
     interleave_series,
     judge,
     quartiles,
-    settled,
 )
 
 
@@ -140,9 +140,9 @@ def test_a_five_percent_delay_is_found():
 
 
 def test_it_may_stop_once_the_medians_are_known():
-    assert settled([[1.0, 1.0, 1.01, 1.0]], 0.01)
-    assert not settled([[1.0, 1.0, 1.01, 1.0], [1.0, 2.0, 3.0, 4.0]], 0.01)
-    assert settled([[1.0, 2.0, 3.0, 4.0] * 5000], 0.01)  # a wide spread takes many samples
+    assert converged([[1.0, 1.0, 1.01, 1.0]], 0.01)
+    assert not converged([[1.0, 1.0, 1.01, 1.0], [1.0, 2.0, 3.0, 4.0]], 0.01)
+    assert converged([[1.0, 2.0, 3.0, 4.0] * 5000], 0.01)  # a wide spread takes many samples
     started = time.perf_counter()
     series = interleave_series({"a": work(2000), "b": work(2000)}, seconds=20, precision=0.5)
     assert time.perf_counter() - started < 10

@@ -14,17 +14,15 @@ import fusec
 from fusec.compiled.graph import CompiledGraph
 from fusec.errors import CompileError
 from fusec.report import Verdict
+from fusec.target_api.launches import GpuUse, Occupancy
 from fusec.timing.measure import Series
 from fusec.tunables import read_tunables
 from fusec.tune.prospects import (
     Foresight,
     Gpu,
-    Occupancy,
     Prospect,
     bandwidth,
-    identity,
     least_seconds,
-    occupancies,
     tile_of_thread,
 )
 from fusec.tune.tuner import tune_kernel
@@ -74,10 +72,12 @@ def compiled(name: str = "k", cubin: bytes = b"code", spills: int = 0, warps: in
 
 
 def test_identity() -> None:
-    start = [Occupancy(8, 4, 32)]
-    assert identity([compiled()], start) == identity([compiled()], start)
-    assert identity([compiled()], start) != identity([compiled(cubin=b"other")], start)
-    assert identity([compiled()], start) != identity([compiled()], [Occupancy(9, 4, 32)])
+    def identity(code: bytes, programs: int) -> str:
+        return GpuUse((code,), 0, (Occupancy(programs, 4, 32),)).identity()
+
+    assert identity(b"code", 8) == identity(b"code", 8)
+    assert identity(b"code", 8) != identity(b"other", 8)
+    assert identity(b"code", 8) != identity(b"code", 9)
 
 
 class Runnable:
@@ -87,11 +87,14 @@ class Runnable:
         from fusec.targets.triton.toolchain.load import load
 
         self.namespace, _ = load(TRITON)
-        self.starter = "launch"
         self.spills = spills
 
-    def compiled(self) -> tuple[Any, ...]:
-        return (compiled("scale_kernel", spills=self.spills),)
+    def gpu_use(self, tensors: Any, sizes: Any) -> GpuUse:
+        from fusec.targets.triton.toolchain.resources import gpu_use
+        from fusec.targets.triton.toolchain.starts import starts_of
+
+        starts = starts_of(self.namespace, "launch", tensors, sizes)
+        return gpu_use(starts, [compiled("scale_kernel", spills=self.spills)])
 
 
 def test_foresight() -> None:
@@ -110,12 +113,15 @@ def test_foresight() -> None:
 
 
 def test_a_grid_that_is_computed_is_not_understood() -> None:
+    pytest.importorskip("triton")
+    from fusec.targets.triton.toolchain.resources import occupancies
+
     function = SimpleNamespace(__name__="k")
-    known = SimpleNamespace(function=function, grid=(3, 2))
-    assert occupancies([known], {"k": compiled()}) == [Occupancy(6, 4, 32)]  # type: ignore[list-item]
-    computed = SimpleNamespace(function=function, grid=lambda meta: (1,))
-    assert occupancies([computed], {"k": compiled()}) is None  # type: ignore[list-item]
-    assert occupancies([known], {}) is None  # type: ignore[list-item]
+    known: Any = SimpleNamespace(function=function, grid=(3, 2))
+    assert occupancies([known], [compiled()]) == (Occupancy(6, 4, 32),)
+    computed: Any = SimpleNamespace(function=function, grid=lambda meta: (1,))
+    assert occupancies([computed], [compiled()]) == ()
+    assert occupancies([known], []) == ()
 
 
 # -- in a search ------------------------------------------------------------------------------

@@ -34,7 +34,6 @@ def run(subject: fusec.Kernel, case: Case, counted: Counted, kept: KeptTrials, t
         cases=[case],
         build=kernels.build_library,
         interpret=counted,
-        prepare=kernels.prepare,
         generated=kernels.prepare(kernels.cpp()),
         timed=False,
         kept=kept,
@@ -114,12 +113,12 @@ def test_large_trials_are_not_kept(subject: fusec.Kernel, monkeypatch: pytest.Mo
 
 
 def test_edits_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fusec.compiled import graph
+    from fusec.compiled import checking
 
     runs = []
-    plain = graph.interpret_kernel
+    plain = checking.interpret_kernel
     monkeypatch.setattr(
-        graph, "interpret_kernel", lambda *args: (runs.append(args), plain(*args))[1]
+        checking, "interpret_kernel", lambda *args: (runs.append(args), plain(*args))[1]
     )
     compiled = fusec.compile(lambda a, b: (a + b).relu(), keep_inputs=True)
     a, b = torch.randn(64), torch.randn(64)

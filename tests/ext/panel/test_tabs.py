@@ -298,7 +298,7 @@ def test_a_stage_that_cannot_be_made_says_so(
     def refuse(*_: object) -> str:
         raise CompilerNotFound("there is no compiler here")
 
-    monkeypatch.setattr("fusec.targets.cpp.toolchain.assembly.assembly", refuse)
+    monkeypatch.setattr("fusec.targets.cpp.assembly.assembly", refuse)
     tab.right.value = ""
     tab.left.value = [key for label, key in tab.left.options if "assembly" in label][-1]
     settle(panel)

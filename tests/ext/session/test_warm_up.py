@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import time
 import pytest
 from IPython.core.events import EventManager, available_events
 
-from fuselab.session.warm_up import Ahead
+from fuselab.session.warm_up import BetweenCells
 from support.processes import run_python
 
 
@@ -29,15 +30,15 @@ def wait_for(condition, seconds=10.0):
 
 def test_steps_run_in_order_after_the_cell_and_then_it_lets_go(events):
     done = []
-    ahead = Ahead(events, [lambda: done.append(1), lambda: done.append(2)])
-    ahead.begin()
+    between = BetweenCells(events, [lambda: done.append(1), lambda: done.append(2)])
+    between.begin()
     assert done == []
     events.trigger("post_execute")
     wait_for(lambda: done == [1, 2])
     events.trigger("pre_execute")
     events.trigger("post_execute")
-    assert ahead.before_cell not in events.callbacks["pre_execute"]
-    assert ahead.after_cell not in events.callbacks["post_execute"]
+    assert between.before_cell not in events.callbacks["pre_execute"]
+    assert between.after_cell not in events.callbacks["post_execute"]
 
 
 def test_a_cell_waits_for_one_step_only_and_the_rest_follows_after_it(events):
@@ -48,8 +49,8 @@ def test_a_cell_waits_for_one_step_only_and_the_rest_follows_after_it(events):
         leave.wait(10)
         done.append("slow")
 
-    ahead = Ahead(events, [slow, lambda: done.append("next")])
-    ahead.begin()
+    between = BetweenCells(events, [slow, lambda: done.append("next")])
+    between.begin()
     events.trigger("post_execute")
     assert entered.wait(10)
     threading.Timer(0.05, leave.set).start()
@@ -59,13 +60,39 @@ def test_a_cell_waits_for_one_step_only_and_the_rest_follows_after_it(events):
     assert done == ["slow"]
     events.trigger("post_execute")
     wait_for(lambda: done == ["slow", "next"])
+    between.end()
+
+
+def test_a_cell_that_has_to_wait_says_so(events):
+    entered, leave, said = threading.Event(), threading.Event(), []
+
+    @contextlib.contextmanager
+    def waiting():
+        said.append("waits")
+        leave.set()  # the step ends once somebody has been told
+        yield
+        said.append("goes on")
+
+    def slow():
+        entered.set()
+        leave.wait(10)
+
+    ahead = BetweenCells(events, [slow], waiting)
+    ahead.begin()
+    events.trigger("post_execute")
+    assert entered.wait(10)
+    events.trigger("pre_execute")
+    assert said == ["waits", "goes on"]
+    events.trigger("post_execute")
+    events.trigger("pre_execute")  # nothing is left to wait for
+    assert said == ["waits", "goes on"]
     ahead.end()
 
 
 def test_cells_within_a_cell_start_nothing(events):
     done = []
-    ahead = Ahead(events, [lambda: done.append(1)])
-    ahead.begin()
+    between = BetweenCells(events, [lambda: done.append(1)])
+    between.begin()
     events.trigger("pre_execute")
     events.trigger("pre_execute")
     events.trigger("post_execute")
@@ -73,40 +100,40 @@ def test_cells_within_a_cell_start_nothing(events):
     assert done == []
     events.trigger("post_execute")
     wait_for(lambda: done == [1])
-    ahead.end()
+    between.end()
 
 
 def test_begun_within_a_cell_within_a_cell(events):
     done = []
-    ahead = Ahead(events, [lambda: done.append(1)])
+    between = BetweenCells(events, [lambda: done.append(1)])
 
     def run_cell_async(inner):
         inner()
 
-    run_cell_async(lambda: run_cell_async(ahead.begin))
+    run_cell_async(lambda: run_cell_async(between.begin))
     events.trigger("post_execute")
     time.sleep(0.05)
     assert done == []
     events.trigger("post_execute")
     wait_for(lambda: done == [1])
-    ahead.end()
+    between.end()
 
 
 def test_a_step_that_fails_does_not_stop_the_others(events):
     done = []
-    ahead = Ahead(events, [lambda: 1 / 0, lambda: done.append(1)])
-    ahead.begin()
+    between = BetweenCells(events, [lambda: 1 / 0, lambda: done.append(1)])
+    between.begin()
     events.trigger("post_execute")
     wait_for(lambda: done == [1])
-    ahead.end()
+    between.end()
 
 
 def test_the_shell_is_left_as_it_was(events):
     before = {name: list(callbacks) for name, callbacks in events.callbacks.items()}
-    ahead = Ahead(events, [lambda: None])
-    ahead.begin()
-    ahead.end()
-    ahead.end()
+    between = BetweenCells(events, [lambda: None])
+    between.begin()
+    between.end()
+    between.end()
     assert {name: list(callbacks) for name, callbacks in events.callbacks.items()} == before
 
 

@@ -20,8 +20,8 @@ extern "C" int row_argmax(const float* __restrict__ x, int64_t* __restrict__ out
             chunk_max = chunk_max > value ? chunk_max : value;
         }
         if (chunk_max_nan) chunk_max = NAN;
-        if (row_argmax2 < 0 || chunk_max
-            > row_max || (chunk_max != chunk_max && row_max == row_max)) {
+        if (row_argmax2 < 0 || chunk_max > row_max
+            || (chunk_max != chunk_max && row_max == row_max)) {
             int64_t found = 100;
             #pragma omp simd reduction(min : found)
             for (int64_t r0 = 0; r0 < 100; ++r0) {

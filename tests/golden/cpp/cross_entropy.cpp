@@ -64,7 +64,7 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
                         const int64_t r0 = r0_line + lane;
                         chunk_sum_lanes[lane] += fx_exp(logits[i0 * 5000 + r0] - row_max);
                     }
-                    together(marks);
+                    interleave(marks);
                 };
                 int64_t r0_at = r0_chunk;
                 for (; r0_at + LINE <= r0_end; r0_at += LINE) block(r0_at, LINE, uint8_t());
@@ -177,7 +177,7 @@ static inline int64_t at_most(int64_t x, int64_t limit)
 
 // Has a loop's marks written: with a byte an element, four vectors of float go side by side.
 template <typename T>
-static inline void together(const T& marks)
+static inline void interleave(const T& marks)
 {
     asm volatile("" : : "m"(marks));
 }

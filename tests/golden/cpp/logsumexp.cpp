@@ -64,7 +64,7 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
                     // line 3: y = scores.logsumexp(-1)
                     row_sum_lanes[lane] += fx_exp_for_half(scores_val - chosen);
                 }
-                together(marks);
+                interleave(marks);
             };
             int64_t r0_at = 0;
             for (; r0_at + LINE <= 300; r0_at += LINE) block(r0_at, LINE, uint8_t());
@@ -255,7 +255,7 @@ FX_INLINE void fx_to_floats(float* to, const fx_f16* from, int64_t count)
 
 // Has a loop's marks written: with a byte an element, four vectors of float go side by side.
 template <typename T>
-static inline void together(const T& marks)
+static inline void interleave(const T& marks)
 {
     asm volatile("" : : "m"(marks));
 }

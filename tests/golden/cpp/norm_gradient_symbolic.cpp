@@ -50,9 +50,9 @@ extern "C" int norm_gradient(const float* __restrict__ dy, const float* __restri
             }
             // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
             const float mean = row_sum / 200.0f;
-            ahead<200>(&dy[i0 * 200 + 600]);
-            ahead<200>(&x[i0 * 200 + 600]);
-            ahead_to_write<200>(&dx[i0 * 200 + 600]);
+            prefetch<200>(&dy[i0 * 200 + 600]);
+            prefetch<200>(&x[i0 * 200 + 600]);
+            prefetch_to_write<200>(&dx[i0 * 200 + 600]);
             #pragma GCC unroll UNROLL
             #pragma GCC ivdep
             for (int64_t r0 = 0; r0 < 200; ++r0) {
@@ -70,9 +70,14 @@ extern "C" int norm_gradient(const float* __restrict__ dy, const float* __restri
 
 // ---- helpers.h: the functions that the kernel calls ----
 
+static inline int64_t at_most(int64_t x, int64_t limit)
+{
+    return x < limit ? x : limit;
+}
+
 // Asks the memory for `count` elements from x on, so that they are there when their turn comes.
 template <int64_t count, typename T>
-static inline void ahead(const T* x)
+static inline void prefetch(const T* x)
 {
     constexpr int64_t line = 64 / sizeof(T);
     #pragma GCC unroll 16
@@ -81,14 +86,9 @@ static inline void ahead(const T* x)
 
 // The same for elements that are going to be written.
 template <int64_t count, typename T>
-static inline void ahead_to_write(T* x)
+static inline void prefetch_to_write(T* x)
 {
     constexpr int64_t line = 64 / sizeof(T);
     #pragma GCC unroll 16
     for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 1);
-}
-
-static inline int64_t at_most(int64_t x, int64_t limit)
-{
-    return x < limit ? x : limit;
 }

@@ -18,9 +18,9 @@ extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restr
         {
             const auto block = [&](int64_t i1_line, int64_t count, auto mark)
                 __attribute__((always_inline)) {
-                ahead<LINE>(&a[i0 * 333 + i1_line + 666]);
-                ahead<LINE>(&b[i0 * 333 + i1_line + 666]);
-                ahead_to_write<LINE>(&out[i0 * 333 + i1_line + 666]);
+                prefetch<LINE>(&a[i0 * 333 + i1_line + 666]);
+                prefetch<LINE>(&b[i0 * 333 + i1_line + 666]);
+                prefetch_to_write<LINE>(&out[i0 * 333 + i1_line + 666]);
                 alignas(64) decltype(mark) marks[LINE];
                 #pragma GCC unroll UNROLL
                 #pragma GCC ivdep
@@ -31,7 +31,7 @@ extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restr
                     // line 3: y = torch.tanh(h) * h + 2
                     out[i0 * 333 + i1] = fx_tanh(h_val) * h_val + 2.0f;
                 }
-                together(marks);
+                interleave(marks);
             };
             int64_t i1_at = 0;
             for (; i1_at + LINE <= 333; i1_at += LINE) block(i1_at, LINE, uint8_t());
@@ -76,22 +76,11 @@ FX_INLINE float fx_tanh(float x)
     return __builtin_copysignf(a >= 0.6f ? far : near, x);
 }
 
-// Asks the memory for `count` elements from x on, so that they are there when their turn comes.
-template <int64_t count, typename T>
-static inline void ahead(const T* x)
+// Has a loop's marks written: with a byte an element, four vectors of float go side by side.
+template <typename T>
+static inline void interleave(const T& marks)
 {
-    constexpr int64_t line = 64 / sizeof(T);
-    #pragma GCC unroll 16
-    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 0);
-}
-
-// The same for elements that are going to be written.
-template <int64_t count, typename T>
-static inline void ahead_to_write(T* x)
-{
-    constexpr int64_t line = 64 / sizeof(T);
-    #pragma GCC unroll 16
-    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 1);
+    asm volatile("" : : "m"(marks));
 }
 
 // The greater of two numbers; NaN if either is.
@@ -101,9 +90,20 @@ static inline float nan_max(float a, float b)
     return a != a ? a : greater;
 }
 
-// Has a loop's marks written: with a byte an element, four vectors of float go side by side.
-template <typename T>
-static inline void together(const T& marks)
+// Asks the memory for `count` elements from x on, so that they are there when their turn comes.
+template <int64_t count, typename T>
+static inline void prefetch(const T* x)
 {
-    asm volatile("" : : "m"(marks));
+    constexpr int64_t line = 64 / sizeof(T);
+    #pragma GCC unroll 16
+    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 0);
+}
+
+// The same for elements that are going to be written.
+template <int64_t count, typename T>
+static inline void prefetch_to_write(T* x)
+{
+    constexpr int64_t line = 64 / sizeof(T);
+    #pragma GCC unroll 16
+    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 1);
 }

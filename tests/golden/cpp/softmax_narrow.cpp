@@ -27,8 +27,8 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         }
         float column_sum[COLUMNS] = {};
         for (int64_t r0 = 0; r0 < 24; ++r0) {
-            ahead<COLUMNS>(&x[i0_tile * 24] + (24 + r0) * COLUMNS);
-            ahead_to_write<COLUMNS>(&out[i0_tile * 24] + r0 * COLUMNS);
+            prefetch<COLUMNS>(&x[i0_tile * 24] + (24 + r0) * COLUMNS);
+            prefetch_to_write<COLUMNS>(&out[i0_tile * 24] + r0 * COLUMNS);
             #pragma omp simd
             for (int64_t i0 = i0_tile; i0 < i0_end; ++i0) {
                 const float x_val = x_turned[r0][i0 - i0_tile];
@@ -94,24 +94,6 @@ FX_INLINE float fx_exp(float x)
     return fx_scale(fx_exp_poly(r), shifted);
 }
 
-// Asks the memory for `count` elements from x on, so that they are there when their turn comes.
-template <int64_t count, typename T>
-static inline void ahead(const T* x)
-{
-    constexpr int64_t line = 64 / sizeof(T);
-    #pragma GCC unroll 16
-    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 0);
-}
-
-// The same for elements that are going to be written.
-template <int64_t count, typename T>
-static inline void ahead_to_write(T* x)
-{
-    constexpr int64_t line = 64 / sizeof(T);
-    #pragma GCC unroll 16
-    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 1);
-}
-
 static inline int64_t at_most(int64_t x, int64_t limit)
 {
     return x < limit ? x : limit;
@@ -122,6 +104,24 @@ static inline float nan_max(float a, float b)
 {
     const float greater = a > b ? a : b;
     return a != a ? a : greater;
+}
+
+// Asks the memory for `count` elements from x on, so that they are there when their turn comes.
+template <int64_t count, typename T>
+static inline void prefetch(const T* x)
+{
+    constexpr int64_t line = 64 / sizeof(T);
+    #pragma GCC unroll 16
+    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 0);
+}
+
+// The same for elements that are going to be written.
+template <int64_t count, typename T>
+static inline void prefetch_to_write(T* x)
+{
+    constexpr int64_t line = 64 / sizeof(T);
+    #pragma GCC unroll 16
+    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 1);
 }
 
 // Copies turned over, from[column * from_step + row] to to[row * to_step + column]: eight by eight

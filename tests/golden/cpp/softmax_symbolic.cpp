@@ -21,7 +21,7 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         alignas(64) int row_max_nan_lanes[LINE] = {};
         {
             const auto block = [&](int64_t r0_line, int64_t count) __attribute__((always_inline)) {
-                ahead<LINE>(&x[s1 * i0 + r0_line + 512]);
+                prefetch<LINE>(&x[s1 * i0 + r0_line + 512]);
                 #pragma GCC ivdep
                 for (int64_t lane = 0; lane < count; ++lane) {
                     const int64_t r0 = r0_line + lane;
@@ -50,7 +50,7 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
             {
                 const auto block = [&](int64_t r0_line, int64_t count, auto mark)
                     __attribute__((always_inline)) {
-                    ahead<LINE>(&x[s1 * i0 + r0_line + 512]);
+                    prefetch<LINE>(&x[s1 * i0 + r0_line + 512]);
                     alignas(64) decltype(mark) marks[LINE];
                     #pragma GCC ivdep
                     for (int64_t lane = 0; lane < count; ++lane) {
@@ -58,7 +58,7 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
                         const int64_t r0 = r0_line + lane;
                         chunk_sum_lanes[lane] += fx_exp(x[s1 * i0 + r0] - row_max);
                     }
-                    together(marks);
+                    interleave(marks);
                 };
                 int64_t r0_at = r0_chunk;
                 for (; r0_at + LINE <= r0_end; r0_at += LINE) block(r0_at, LINE, uint8_t());
@@ -74,8 +74,8 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         {
             const auto block = [&](int64_t r0_line, int64_t count, auto mark)
                 __attribute__((always_inline)) {
-                ahead<LINE>(&x[s1 * i0 + r0_line + 512]);
-                ahead_to_write<LINE>(&out[s1 * i0 + r0_line + 512]);
+                prefetch<LINE>(&x[s1 * i0 + r0_line + 512]);
+                prefetch_to_write<LINE>(&out[s1 * i0 + r0_line + 512]);
                 alignas(64) decltype(mark) marks[LINE];
                 #pragma GCC ivdep
                 for (int64_t lane = 0; lane < count; ++lane) {
@@ -83,7 +83,7 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
                     const int64_t r0 = r0_line + lane;
                     out[s1 * i0 + r0] = fx_exp(x[s1 * i0 + r0] - row_max) / row_sum;
                 }
-                together(marks);
+                interleave(marks);
             };
             int64_t r0_at = 0;
             for (; r0_at + LINE <= s1; r0_at += LINE) block(r0_at, LINE, uint8_t());
@@ -139,9 +139,21 @@ FX_INLINE float fx_exp(float x)
     return fx_scale(fx_exp_poly(r), shifted);
 }
 
+static inline int64_t at_most(int64_t x, int64_t limit)
+{
+    return x < limit ? x : limit;
+}
+
+// Has a loop's marks written: with a byte an element, four vectors of float go side by side.
+template <typename T>
+static inline void interleave(const T& marks)
+{
+    asm volatile("" : : "m"(marks));
+}
+
 // Asks the memory for `count` elements from x on, so that they are there when their turn comes.
 template <int64_t count, typename T>
-static inline void ahead(const T* x)
+static inline void prefetch(const T* x)
 {
     constexpr int64_t line = 64 / sizeof(T);
     #pragma GCC unroll 16
@@ -150,21 +162,9 @@ static inline void ahead(const T* x)
 
 // The same for elements that are going to be written.
 template <int64_t count, typename T>
-static inline void ahead_to_write(T* x)
+static inline void prefetch_to_write(T* x)
 {
     constexpr int64_t line = 64 / sizeof(T);
     #pragma GCC unroll 16
     for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 1);
-}
-
-static inline int64_t at_most(int64_t x, int64_t limit)
-{
-    return x < limit ? x : limit;
-}
-
-// Has a loop's marks written: with a byte an element, four vectors of float go side by side.
-template <typename T>
-static inline void together(const T& marks)
-{
-    asm volatile("" : : "m"(marks));
 }

@@ -23,17 +23,18 @@ extern "C" int wave(const float* __restrict__ x, float* __restrict__ out, int64_
                     const float product = x_val * 3.0f;
                     far |= fx_is_far(x_val) | fx_is_far(product);
                 }
-                const auto lanes = [&](auto near) __attribute__((always_inline)) {
+                const auto lanes = [&](auto moderate) __attribute__((always_inline)) {
                     alignas(64) decltype(mark) marks[LINE];
                     #pragma GCC unroll UNROLL
                     #pragma GCC ivdep
                     for (int64_t i1 = i1_line; i1 < i1_line + count; ++i1) {
                         marks[i1 - i1_line] = 0;
                         const float x_val = x[i0 * 333 + i1];
-                        out[i0 * 333 + i1] = fx_near_sin(x_val, near)
-                            + fx_near_cos(x_val * 3.0f, near);
+                        const float y_val = fx_moderate_sin(x_val, moderate)
+                            + fx_moderate_cos(x_val * 3.0f, moderate);
+                        out[i0 * 333 + i1] = y_val;
                     }
-                    together(marks);
+                    interleave(marks);
                 };
                 if (far) lanes(fx_flag<false>());
                 else lanes(fx_flag<true>());
@@ -62,8 +63,8 @@ struct fx_flag
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
 
-// _trig_reduce_near.f32: fx_trig_reduce for |x| < 2^15: pi/2 in three parts
-FX_INLINE float fx_trig_reduce_near(float x, uint32_t& n)
+// _trig_reduce_moderate.f32: fx_trig_reduce for |x| < 2^15: pi/2 in three parts
+FX_INLINE float fx_trig_reduce_moderate(float x, uint32_t& n)
 {
     float shifted = __builtin_fmaf(x, 0x1.45f306p-1f, 0x1.8p23f);
     n = fx_bits(shifted);
@@ -129,13 +130,13 @@ FX_INLINE float fx_cos(float x)
     return fx_sin_quadrant(r, n + 1u);
 }
 
-// near_cos.f32: a third of the work where near says that |x| < 2^15; 1.5 ulp
-template <typename Near>
-FX_INLINE float fx_near_cos(float x, Near near)
+// moderate_cos.f32: a third of the work where moderate says that |x| < 2^15; 1.5 ulp
+template <typename Moderate>
+FX_INLINE float fx_moderate_cos(float x, Moderate moderate)
 {
-    if constexpr (!near.value) return fx_cos(x);
+    if constexpr (!moderate.value) return fx_cos(x);
     uint32_t n;
-    float r = fx_trig_reduce_near(x, n);
+    float r = fx_trig_reduce_moderate(x, n);
     return fx_sin_quadrant(r, n + 1u);
 }
 
@@ -148,20 +149,20 @@ FX_INLINE float fx_sin(float x)
     return x == 0.0f ? x : result;
 }
 
-// near_sin.f32: a third of the work where near says that |x| < 2^15; 1.5 ulp
-template <typename Near>
-FX_INLINE float fx_near_sin(float x, Near near)
+// moderate_sin.f32: a third of the work where moderate says that |x| < 2^15; 1.5 ulp
+template <typename Moderate>
+FX_INLINE float fx_moderate_sin(float x, Moderate moderate)
 {
-    if constexpr (!near.value) return fx_sin(x);
+    if constexpr (!moderate.value) return fx_sin(x);
     uint32_t n;
-    float r = fx_trig_reduce_near(x, n);
+    float r = fx_trig_reduce_moderate(x, n);
     float result = fx_sin_quadrant(r, n);
     return x == 0.0f ? x : result;
 }
 
 // Has a loop's marks written: with a byte an element, four vectors of float go side by side.
 template <typename T>
-static inline void together(const T& marks)
+static inline void interleave(const T& marks)
 {
     asm volatile("" : : "m"(marks));
 }

@@ -21,7 +21,9 @@ from fusec.build.python_headers import python_flags, python_name
 from fusec.call import huge_pages as memory
 from fusec.call.native import capsule
 from fusec.systems import this_system
-from fusec.targets.cpp.toolchain import build as cpp_build
+from fusec.toolchain.build import build
+from fusec.toolchain.children import Children
+from fusec.toolchain.loading import load_library
 
 _SHARED = ("tensors.cpp", "inputs.cpp")  # in the order of their use, as the two below
 _CALLS = (*_SHARED, "results.cpp", "program.cpp", "entry.cpp", "dispatcher.cpp")
@@ -40,7 +42,7 @@ _TIME_LIMIT = 600.0
 # An end of the process waits so long for the thread whose compiler was ended.
 _END_SECONDS = 1.0
 _lock = threading.Lock()
-_children = cpp_build.Children()
+_children = Children()
 _thread: threading.Thread | None = None
 _types: NativeTypes | None = None
 _device_types: DeviceTypes | None = None
@@ -167,7 +169,7 @@ def _load(sources: tuple[str, ...], symbol: str, *takes: Any) -> Callable[..., A
     text = f"// {python_name()}\n" + "\n".join(
         Path(__file__).with_name(name).read_text() for name in sources
     )
-    built = cpp_build.build(
+    built = build(
         text,
         extra_flags=python_flags(),
         kind="native",
@@ -175,7 +177,7 @@ def _load(sources: tuple[str, ...], symbol: str, *takes: Any) -> Callable[..., A
         # In this thread, which no end of the process waits for, as it would for a pool's.
         children=_children,
     )
-    library = cpp_build.load_library(built)
+    library = load_library(built)
     made: Callable[..., Any] = ctypes.PYFUNCTYPE(ctypes.py_object, *takes)((symbol, library))
     return made
 

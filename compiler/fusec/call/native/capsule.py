@@ -12,7 +12,9 @@ from fusec.build.python_headers import python_flags, python_name
 from fusec.call.dlpack import dlpack_device
 from fusec.devices import CPU, GPU
 from fusec.systems import this_system
-from fusec.targets.cpp.toolchain import build as cpp_build
+from fusec.toolchain.build import build, needs_torchs_library
+from fusec.toolchain.children import Children
+from fusec.toolchain.loading import load_library
 
 _exchange: Any = None
 _problem = ""
@@ -28,7 +30,7 @@ def problem() -> str:
     return _problem
 
 
-def prepare(children: cpp_build.Children) -> None:
+def prepare(children: Children) -> None:
     """Build the native form, once a machine, or find it built.
 
     Args:
@@ -42,8 +44,8 @@ def prepare(children: cpp_build.Children) -> None:
         _problem = f"{type(error).__name__}: {error}"
 
 
-def _load(children: cpp_build.Children) -> Any:
-    cpp_build.needs_torchs_library()
+def _load(children: Children) -> Any:
+    needs_torchs_library()
     torch_folder = Path(torch.__file__).parent
     # The first line makes another torch or Python another text, so that it has a build of its own.
     text = f"// torch {torch.__version__}, {python_name()}\n" + (
@@ -57,8 +59,8 @@ def _load(children: cpp_build.Children) -> Any:
         *this_system().torch_flags(),
         "-lc10",
     ]
-    built = cpp_build.build(text, extra_flags=flags, kind="native", children=children)
-    library = cpp_build.load_library(built)
+    built = build(text, extra_flags=flags, kind="native", children=children)
+    library = load_library(built)
     make = ctypes.PYFUNCTYPE(
         ctypes.py_object,
         *(ctypes.py_object, ctypes.py_object),

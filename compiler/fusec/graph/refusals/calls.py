@@ -42,7 +42,8 @@ _REAL = tuple(
     for dtype in vars(torch).values()
     if isinstance(dtype, torch.dtype) and not dtype.is_complex
 )
-_TYPES |= dict.fromkeys((torch.xlogy, torch.special.xlogy, "xlogy", "xlogy_"), _REAL)
+_LOGARITHMS = (torch.xlogy, torch.special.xlogy, torch.special.xlog1py, "xlogy", "xlogy_")
+_TYPES |= dict.fromkeys(_LOGARITHMS, _REAL)
 # Nothing is promoted: fake tensors do not say so.
 _ALIKE = frozenset((torch.heaviside, "heaviside", "heaviside_"))
 _DIVIDED = frozenset((torch.addcdiv, "addcdiv", "addcdiv_"))
@@ -93,8 +94,9 @@ def _writes_another_type(node: fx.Node) -> bool:
 
 
 def _has_no_kernel(node: fx.Node) -> bool:
-    given = _value(node.args[0] if node.args else node.kwargs.get("input"))
-    if not isinstance(given, torch.Tensor) or given.device.type != "cpu":
+    values = map(_value, (*node.args, *node.kwargs.values()))
+    given = next((each for each in values if isinstance(each, torch.Tensor)), None)
+    if given is None or given.device.type != "cpu":
         return False
     return given.dtype not in _TYPES[node.target]
 

@@ -47,7 +47,7 @@ _IN_PLACE = frozenset(
 )
 
 
-def settle_attention_masks(module: fx.GraphModule) -> fx.GraphModule:
+def simplify_attention_masks(module: fx.GraphModule) -> fx.GraphModule:
     """Return a captured graph whose attention calls have no mask that says nothing.
 
     Args:
@@ -185,4 +185,4 @@ def _erase_unused(graph: fx.Graph, node: fx.Node) -> None:
             graph.erase_node(node)
 
 
-__all__ = ["settle_attention_masks"]
+__all__ = ["simplify_attention_masks"]

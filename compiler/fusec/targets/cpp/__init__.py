@@ -18,7 +18,7 @@ side by side; long rows in parts; scatters. What they share:
   ``vector/interleave.py`` has costly loops take four vectors side by side;
   ``loops/running_sums.py`` adds up running sums by vectors.
 
-``plan/`` decides, with every heuristic in ``plan/choices.py``; ``toolchain/`` builds and loads.
+``plan/`` decides, with every heuristic in ``plan/choices.py``; ``fusec/toolchain`` builds.
 
 A kernel reads so: first what it computes and its loops; the functions that it calls stand in a
 block at the end, each behind those that it needs, under the name of a header that the text

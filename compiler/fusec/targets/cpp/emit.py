@@ -28,13 +28,13 @@ from fusec.targets.cpp.plan.choose import plan_loops
 from fusec.targets.cpp.plan.loop_plan import LoopPlan
 from fusec.targets.cpp.plan.unit_axes import without_unit_axes
 from fusec.targets.cpp.plan.wanted import Wanted
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.support import END, STREAM, helper_texts
 from fusec.targets.cpp.text.writer import Writer
 
 _RESERVED = {"threads", "failed", "lane", "count", "LINE", "INFINITY", "NAN", "at_most"}
 _RESERVED |= {"GRAIN", "ROWS", "COLUMNS", "PIECES", "BLOCK", "UNROLL", "TILE_ROWS", "TILE_COLUMNS"}
-_RESERVED |= {"ahead", "ahead_to_write", "div_floor", "mod_floor", STREAM, END, "together"}
+_RESERVED |= {"prefetch", "prefetch_to_write", "interleave", "div_floor", "mod_floor", STREAM, END}
 _RESERVED |= {"nan_max", "nan_min", "running_sums", "mark"}
 _RESERVED |= {"random_bits", "random_word", "random_group", "random_words"}
 _RESERVED |= {f"wrap_{name}{bits}" for name in ("add", "sub", "mul") for bits in ("", "32")}
@@ -124,17 +124,17 @@ def _kernel(
     names: Mapping[str, str],
     signature: Signature,
     plan: LoopPlan,
-) -> Kernel:
+) -> KernelWriter:
     """Return the kernel to be written: with names for its sizes."""
     taken = {argument.name for argument in signature.arguments} | _RESERVED
     sizes = {}
     for symbol in body_sizes(body, buffers):
         sizes[symbol] = identifier(symbol.name, taken, "n")
     streamed, wanted = plan.streamed, plan.wanted
-    return Kernel(body, buffers, names, signature, sizes, streamed=streamed, wanted=wanted)
+    return KernelWriter(body, buffers, names, signature, sizes, streamed=streamed, wanted=wanted)
 
 
-def _assemble(kernel: Kernel, code: Writer, entry: str, label: str, summary: str) -> Writer:
+def _assemble(kernel: KernelWriter, code: Writer, entry: str, label: str, summary: str) -> Writer:
     """Return the file: what it computes, the kernel, and at the end what that calls."""
     file = Writer()
     for line in head_lines(kernel.body, kernel.signature, f"{label}: {summary}"):

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fusec.errors import FusecError
 from fusec.machine import current_machine
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fusec.cache import Store
     from fusec.ir.body import Buffer, Compute
     from fusec.kernel import KernelSource, Signature
+    from fusec.toolchain.children import Children
 
 
 class Cpp(LibraryTarget):
@@ -62,17 +63,17 @@ class Cpp(LibraryTarget):
         flags: Sequence[str] = (),
         edited: bool = False,
         store: Store | None = None,
-        children: Any = None,
+        children: Children | None = None,
     ) -> Path:
         """Compile a text for this processor and the OpenMP runtime that torch runs on."""
-        from fusec.targets.cpp.toolchain import build
+        from fusec.toolchain import build
 
         kind = f"edits-{self.name}" if edited else self.name
         return build.build(text, extra_flags=flags, kind=kind, store=store, children=children)
 
     def find_tools(self) -> None:
         """Look for a C++ compiler; without one, the first kernel says so itself."""
-        from fusec.targets.cpp.toolchain.compiler import find_compiler
+        from fusec.toolchain.compiler import find_compiler
 
         with contextlib.suppress(FusecError):
             find_compiler()
@@ -84,14 +85,26 @@ class Cpp(LibraryTarget):
         available()
 
     def whole_text(self, text: str) -> str:
-        """Return a text with its helpers where it includes them."""
-        from fusec.helper_block import with_helpers
+        """Return a text that includes its own helpers, which stay at its end."""
+        from fusec.helper_block import kernel_first
 
-        return with_helpers(text)
+        return kernel_first(text)
+
+    def text_and_header(self, text: str) -> tuple[str, str]:
+        """Return the kernel and its helpers."""
+        from fusec.helper_block import header_of
+
+        return header_of(text)
+
+    def instruction_line(self, text: str, name: str) -> int | None:
+        """Return the line that an instruction is of, by the compiler's notes for debuggers."""
+        from fusec.targets.cpp.assembly import instruction_line
+
+        return instruction_line(text, name)
 
     def artifact(self, text: str, signature: Signature, kind: str, gpu: str) -> str:
         """Return the assembly of a text."""
-        from fusec.targets.cpp.toolchain.assembly import assembly
+        from fusec.targets.cpp.assembly import assembly
 
         return assembly(text)
 

@@ -8,16 +8,17 @@ from pathlib import Path
 
 from fusec.cache import Store, default_store
 from fusec.errors import FusecError
-from fusec.targets.cpp.toolchain.build import LIBRARY, Children, build_key, build_missing
-from fusec.targets.cpp.toolchain.compiler import (
+from fusec.targets.plain.flags import FLAGS
+from fusec.toolchain.build import LIBRARY, build_key, build_missing
+from fusec.toolchain.children import Children
+from fusec.toolchain.compiler import (
     Compiler,
     executables,
     first_line,
     not_found,
     system_flags,
 )
-from fusec.targets.cpp.toolchain.families import family_of
-from fusec.targets.plain.flags import FLAGS
+from fusec.toolchain.families import family_of
 
 
 def compile_plain(

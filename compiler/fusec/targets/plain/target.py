@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fusec.target_api.base import LibraryTarget
 from fusec.targets.plain.flags import FLAGS
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fusec.cache import Store
     from fusec.ir.body import Buffer, Compute
     from fusec.kernel import KernelSource
+    from fusec.toolchain.children import Children
 
 
 class Plain(LibraryTarget):
@@ -36,7 +37,7 @@ class Plain(LibraryTarget):
         flags: Sequence[str] = (),
         edited: bool = False,
         store: Store | None = None,
-        children: Any = None,
+        children: Children | None = None,
     ) -> Path:
         """Compile a text with whatever C++ compiler there is."""
         from fusec.targets.plain.compiler import compile_plain

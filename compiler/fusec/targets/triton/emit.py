@@ -136,7 +136,7 @@ def choose_attention(
     """Return the body that a kernel of attention computes, and its tunables."""
     if is_gradient(body):
         return body, choose_gradients(take_gradients_apart(body), buffers, settings)
-    together = choices_attention.heads_together(body)
+    together = choices_attention.group_heads(body)
     found = choices_attention.take_apart(together)
     return together, choices_attention.choose_attention(found, buffers, settings)
 

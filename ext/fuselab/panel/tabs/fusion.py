@@ -9,14 +9,14 @@ from typing import Any
 
 from fusec.inspect.pass_gain import PassGain, pass_gain, passes_that_changed
 from fusec.inspect.whatif import WhatIf, part_view, what_if
-from fusec.schedule.overrides import Wishes, pair
+from fusec.schedule.overrides import Overrides, pair
 from fusec.schedule.rules import with_rule
 from fusec.schedule.step_graph import FusionView, node_names, rule_for, why
 from fuselab.display import words
 from fuselab.display.pages import fusion
 from fuselab.display.svg.colors import LIVE
 from fuselab.panel.context import Bench
-from fuselab.panel.tabs.lazy import LateTab, problem_or
+from fuselab.panel.tabs.lazy import LazyTab, problem_or
 from fuselab.panel.widgets import markup, plain
 from fuselab.panel.widgets.picture import Picture
 
@@ -28,7 +28,7 @@ USING = "Using another schedule"
 Rules = tuple[str, ...]
 
 
-class FusionTab(LateTab):
+class FusionTab(LazyTab):
     """One part of one graph at a time."""
 
     title = "Fusion"
@@ -116,11 +116,13 @@ class FusionTab(LateTab):
             index, wanted = self.part.value or 0, pair(*self.picked)
             _, graph, part = self._parts[index]
             rule = rule_for(self.view, *self.picked)
-        wishes = Wishes(together=frozenset([wanted])) if together else Wishes(frozenset([wanted]))
+        asked = (
+            Overrides(together=frozenset([wanted])) if together else Overrides(frozenset([wanted]))
+        )
 
         def job() -> None:
             with self._bench.cell.lock:
-                found = what_if(graph, part, wishes)
+                found = what_if(graph, part, asked)
             with self._bench.state:
                 self._found, self._asked, self._gain = found, (rule, together), None
 

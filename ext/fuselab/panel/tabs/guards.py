@@ -7,11 +7,11 @@ from typing import Any
 
 from fuselab.display import words
 from fuselab.display.pages import guards
-from fuselab.panel.tabs.lazy import LateTab
+from fuselab.panel.tabs.lazy import LazyTab
 from fuselab.panel.widgets import markup, plain
 
 
-class GuardsTab(LateTab):
+class GuardsTab(LazyTab):
     """Everything that decides when compiled code runs and when it is compiled again."""
 
     title = "Guards and breaks"

@@ -9,14 +9,14 @@ from fuselab.display.pages.stages import side_by_side
 from fuselab.display.plots import figures as plots
 from fuselab.panel.attempts import bars
 from fuselab.panel.context import Bench, Checked
-from fuselab.panel.tabs.lazy import LateTab
+from fuselab.panel.tabs.lazy import LazyTab
 from fuselab.panel.widgets import plain
 from fuselab.panel.widgets.code import diff_listing
 from fuselab.panel.widgets.drawing import Plot
 from fuselab.panel.widgets.picture import Picture
 
 
-class More(LateTab):
+class More(LazyTab):
     """The history of a kernel in this panel, its times as bars, and a diff."""
 
     title = "More"

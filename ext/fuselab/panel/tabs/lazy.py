@@ -12,7 +12,7 @@ from fuselab.panel.context import Bench
 from fuselab.panel.widgets import markup, plain
 
 
-class LateTab:
+class LazyTab:
     """Base of the tabs that are filled late.
 
     A tab says its ``title`` and writes ``make`` (its widgets, on the caller's thread), ``draw``

@@ -9,11 +9,11 @@ from fusec.inspect.numerics import Trace
 from fusec.report import Verdict
 from fuselab.display.pages import numerics, subjects
 from fuselab.panel.context import Bench
-from fuselab.panel.tabs.lazy import LateTab, problem_or
+from fuselab.panel.tabs.lazy import LazyTab, problem_or
 from fuselab.panel.widgets import markup, plain
 
 
-class NumericsTab(LateTab):
+class NumericsTab(LazyTab):
     """How exact the results are, and which line is to blame."""
 
     title = "Numerics"

@@ -10,14 +10,14 @@ from fusec.timing.limits import Machine, machine
 from fuselab.display.pages.limits import roofline_points, roofline_rows
 from fuselab.display.plots import figures as plots
 from fuselab.display.plots import machine as plots_machine
-from fuselab.panel.tabs.lazy import LateTab, problem_or
+from fuselab.panel.tabs.lazy import LazyTab, problem_or
 from fuselab.panel.widgets import markup, plain
 from fuselab.panel.widgets.drawing import Plot
 
 JOB = "roofline"
 
 
-class Roofline(LateTab):
+class Roofline(LazyTab):
     """A plot on request: it measures the machine, which takes a quarter of a second."""
 
     title = "Roofline"

@@ -9,7 +9,7 @@ from typing import Any
 from fuselab.display import words
 from fuselab.display.pages.stages import StageView, side_by_side, stage_views, time_rows
 from fuselab.panel.context import Bench
-from fuselab.panel.tabs.lazy import LateTab, problem_or
+from fuselab.panel.tabs.lazy import LazyTab, problem_or
 from fuselab.panel.widgets import markup, plain
 from fuselab.panel.widgets.code import cell_lines, diff_listing, listing
 from fuselab.panel.widgets.picture import Picture
@@ -18,7 +18,7 @@ NONE = ""
 SAVE = "save"
 
 
-class StagesTab(LateTab):
+class StagesTab(LazyTab):
     """One stage, or two side by side."""
 
     title = "Stages"

@@ -15,7 +15,7 @@ from fuselab.display import noise, words
 from fuselab.display.plots import figures as plots
 from fuselab.display.plots import machine as plots_machine
 from fuselab.panel.context import Bench
-from fuselab.panel.tabs.lazy import LateTab, problem_or
+from fuselab.panel.tabs.lazy import LazyTab, problem_or
 from fuselab.panel.widgets import markup, plain
 from fuselab.panel.widgets.drawing import Plot
 
@@ -24,7 +24,7 @@ JOB = "sweep"
 STEPS = 6  # powers of two below the present size, and one above
 
 
-class Sweep(LateTab):
+class Sweep(LazyTab):
     """A size to vary, its range, and the curves."""
 
     title = "Sweep"

@@ -17,7 +17,7 @@ from fuselab.display.pages.timings import (
     time_rows,
 )
 from fuselab.panel.context import Bench
-from fuselab.panel.tabs.lazy import LateTab
+from fuselab.panel.tabs.lazy import LazyTab
 from fuselab.panel.tabs.roofline import Roofline
 from fuselab.panel.tabs.sweep import Sweep
 from fuselab.panel.widgets import markup, plain
@@ -33,7 +33,7 @@ JOB = "compare"
 PEER = "inductor"
 
 
-class TimingsTab(LateTab):
+class TimingsTab(LazyTab):
     """Time of the whole cell, of its steps, and of the kernels that were checked alone."""
 
     title = "Timings"

@@ -15,7 +15,7 @@ from fuselab.display import noise, words
 from fuselab.display.pages.tuning import effect_rows, left_words
 from fuselab.display.plots.search import SearchPicture
 from fuselab.panel.context import Bench
-from fuselab.panel.tabs.lazy import LateTab
+from fuselab.panel.tabs.lazy import LazyTab
 from fuselab.panel.widgets import markup, plain
 from fuselab.panel.widgets.drawing import Plot, heat_png, outcome_png, preload, tuning_png
 
@@ -31,7 +31,7 @@ ENDINGS = {
 }
 
 
-class TuningTab(LateTab):
+class TuningTab(LazyTab):
     """The search over one kernel's tunables."""
 
     title = "Tuning"

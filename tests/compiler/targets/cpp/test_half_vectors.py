@@ -11,7 +11,7 @@ import torch
 
 import fusec
 from fusec.helper_block import with_helpers
-from fusec.targets.cpp.toolchain.compiler import find_compiler
+from fusec.toolchain.compiler import find_compiler
 
 
 def gelu_gradient(gradient: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -65,7 +65,7 @@ def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     together, text = run(name)
     assert ("marks[" in text) is (name not in ("empty", "columns with a rest"))
     torch._dynamo.reset()
-    monkeypatch.setattr(choices, "TOGETHER_COST", 1 << 30)
+    monkeypatch.setattr(choices, "INTERLEAVE_COST", 1 << 30)
     alone, text = run(name)
     assert "marks[" not in text
     assert together.dtype == alone.dtype

@@ -25,8 +25,8 @@ from fusec.ir.scalars import COMPARISONS
 from fusec.machine import this_machine
 from fusec.targets.cpp import mathlib
 from fusec.targets.cpp.mathlib import Helper, available, expand, helper_sources
-from fusec.targets.cpp.toolchain.build import load
-from fusec.targets.cpp.toolchain.compiler import Compiler, find_compiler
+from fusec.toolchain.compiler import Compiler, find_compiler
+from fusec.toolchain.loading import load
 from support.operations import operations
 
 Array = np.ndarray[Any, Any]
@@ -95,7 +95,7 @@ def loop_text(name: str) -> str:
         f"const {C_TYPES[kind]}* __restrict__ x{i}, " for i, kind in enumerate(arguments)
     )
     values = ", ".join(f"x{i}[i]" for i in range(len(arguments)))
-    values += ", fx_flag<true>()" if stem.startswith("near_") else ""
+    values += ", fx_flag<true>()" if stem.startswith("moderate_") else ""
     return (
         f'extern "C" int {name}({parameters}{C_TYPES[result]}* __restrict__ out, int64_t n)\n'
         "{\n#pragma omp simd\n"
@@ -329,15 +329,15 @@ def float_samples() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ["sin", "cos"])
-def test_near_float(
+def test_moderate_float(
     name: str, run: Callable[..., torch.Tensor], float_samples: torch.Tensor
 ) -> None:
     """What is far is said to be, and what is not has the quick form's result."""
     far = run("is_far_f32", float_samples)
     assert torch.equal(far, ~(float_samples.abs() < 2**15))
     x = torch.cat([float_samples[~far], torch.linspace(-32767, 32767, 1_000_003)])
-    got, want = run(f"near_{name}_f32", x).numpy(), getattr(torch, name)(x.double()).numpy()
-    assert_within(declared_ulp(f"near_{name}.f32"), ulp_error(got, want, 24, -126), x.numpy())
+    got, want = run(f"moderate_{name}_f32", x).numpy(), getattr(torch, name)(x.double()).numpy()
+    assert_within(declared_ulp(f"moderate_{name}.f32"), ulp_error(got, want, 24, -126), x.numpy())
 
 
 @pytest.mark.parametrize("name", UNARY)

@@ -18,7 +18,7 @@ from fusec.ir.node import const, index_value, recording
 from fusec.kernel import KernelSource
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.split_ranges import split_ranges
-from fusec.targets.cpp.toolchain.build import build
+from fusec.toolchain.build import build
 from fusec.tunables import read_tunables, set_tunables
 from support.cpp_bodies import Bench, Built, check, make_inputs, references
 from support.cpp_golden import CASES, FULL, TERMS, bench_of, emit, filled

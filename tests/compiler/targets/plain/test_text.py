@@ -16,9 +16,9 @@ from fusec.errors import CompilerNotFound
 from fusec.ir.index import Expr, Symbol
 from fusec.kernel import KernelSource
 from fusec.target_api.registry import find_target
-from fusec.targets.cpp.toolchain.build import load
 from fusec.targets.plain.emit import emit_plain
 from fusec.targets.plain.target import TARGET
+from fusec.toolchain.loading import load
 from support.cpp_bodies import Bench, Built, check, make_inputs, random_bench
 from support.paths import GOLDEN
 from support.triton_bodies import (

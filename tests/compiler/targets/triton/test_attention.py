@@ -192,7 +192,8 @@ def test_a_bias_that_masks_by_large_numbers(dtype: torch.dtype) -> None:
     assert close(own, attend(*tensors), exact)
 
 
-def test_not_a_number_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_not_a_number_and_infinity_win(monkeypatch: pytest.MonkeyPatch, number: float) -> None:
     """In the result, the rows' sums and their mosts."""
     options = {"BACKEND": "AUTO", "OUTPUT_LOGSUMEXP": True, "OUTPUT_MAX": True}
     monkeypatch.setattr(torch_attention, "_apply_kernel_options", lambda *_, **__: dict(options))
@@ -203,7 +204,7 @@ def test_not_a_number_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         return out, more.lse, more.max_scores
 
     q, k, v = Sizes(1, 2, 2, 40, 40, 16).tensors(F32)
-    k[0, 1, 3, 0] = float("nan")
+    k[0, 1, 3, 0] = number
     compiled = fusec.compile(attend, target="triton")
     for own, wanted in zip(compiled(q, k, v), attend(q, k, v), strict=True):
         torch.testing.assert_close(own, wanted, equal_nan=True, rtol=1e-5, atol=1e-5)

@@ -402,7 +402,7 @@ def test_products_of_a_vector_are_reductions(monkeypatch: pytest.MonkeyPatch, na
 def choosing(monkeypatch: pytest.MonkeyPatch, judge: chooser.Judge) -> Any:
     """Return a compiler whose products are judged by ``judge`` instead of a GPU."""
     monkeypatch.setattr(
-        chooser, "choose_products", lambda p, names, wishes: choose(p, names, judge, wishes)
+        chooser, "choose_products", lambda p, names, overrides: choose(p, names, judge, overrides)
     )
     return lambda function: fusec.compile(function, target="triton", matmul="auto")
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import fusec
 from fusec.ir import ops
-from fusec.ir.along import Settler, line_of
+from fusec.ir.along import KnownValues, line_of
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Const, IndexValue, Load, cast, const, index_value, recording
 from fusec.targets.triton.plan import phases
@@ -166,33 +166,33 @@ def test_values_are_settled_only_where_they_are_the_same_everywhere() -> None:
     with recording():
         axis, other = (Symbol(n, "axis", Expr.of(10)) for n in "ij")
         size = Symbol("n", "size")
-        settler = Settler()
+        known_values = KnownValues()
         at = index_value(Expr.of(axis), torch.int64)
         number = cast(at, torch.float32)
         zero = ops.binary("mul", number, const(0.0, torch.float32))
-        settled = settler.settle(zero)
+        settled = known_values.simplified(zero)
         assert isinstance(settled, Const)
         assert settled.value == 0.0
         # (j - 1) * 0 is -0.0 at the first
         less = ops.binary("sub", number, const(1.0, torch.float32))
-        mixed = settler.settle(ops.binary("mul", less, const(0.0, torch.float32)))
+        mixed = known_values.simplified(ops.binary("mul", less, const(0.0, torch.float32)))
         assert mixed is not None
         assert not isinstance(mixed, Const)
-        assert settler.settle(number) is None
+        assert known_values.simplified(number) is None
         place = ops.binary(
             "minimum", ops.binary("add", at, const(3, torch.int64)), const(99, torch.int64)
         )
-        assert isinstance(settler.settle(place), IndexValue)
+        assert isinstance(known_values.simplified(place), IndexValue)
         both = ops.binary(
             "mul", number, cast(index_value(Expr.of(other), torch.int64), torch.float32)
         )
-        assert settler.axis_of(both) is None
+        assert known_values.axis_of(both) is None
         symbolic = cast(index_value(Expr.of(axis) + Expr.of(size), torch.int64), torch.float32)
-        assert settler.axis_of(symbolic) is None
+        assert known_values.axis_of(symbolic) is None
         loaded = ops.load("x", (Expr.of(axis),), torch.float32)
         assert isinstance(loaded, Load)
-        assert settler.axis_of(loaded) is None
+        assert known_values.axis_of(loaded) is None
         nothing = ops.unary(
             "sqrt", ops.unary("neg", ops.binary("add", number, const(1.0, torch.float32)))
         )
-        assert settler.settle(nothing) is None, "NaN stays what computes it"
+        assert known_values.simplified(nothing) is None, "NaN stays what computes it"

@@ -22,11 +22,11 @@ from fusec.targets.cpp.plan.columns import axes_of, is_of_both, row_step, turned
 from fusec.targets.cpp.plan.facts import extent
 from fusec.targets.cpp.plan.loop_plan import Columns
 from fusec.targets.cpp.text.expressions import from_memory
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.writer import Writer
 
 
-def write_narrow(kernel: Kernel, plan: Columns, scope: Scope, writer: Writer) -> None:
+def write_narrow(kernel: KernelWriter, plan: Columns, scope: Scope, writer: Writer) -> None:
     """Write a body whose short rows are reduced side by side."""
     ShortRowWriter(kernel, plan, scope, writer).write()
 
@@ -41,7 +41,7 @@ class ShortRowWriter(ColumnWriter):
         arrays: Value that later passes need to the array that has it.
     """
 
-    def __init__(self, kernel: Kernel, plan: Columns, scope: Scope, writer: Writer) -> None:
+    def __init__(self, kernel: KernelWriter, plan: Columns, scope: Scope, writer: Writer) -> None:
         super().__init__(kernel, plan, scope, writer)
         self.point = kernel.body.reduce_axes[0]
         points = extent(self.point)
@@ -120,17 +120,17 @@ class ShortRowWriter(ColumnWriter):
             corner, step = self.corner(self.tile, load.buffer, load.index)
             if step == str(self.points) and corner not in asked:  # the tile is one stretch
                 asked.add(corner)
-                self.kernel.use("ahead")
+                self.kernel.use("prefetch")
                 place = f"{corner} + ({self.points} + {turn}) * {self.width}"
-                self.writer.line(f"ahead<{self.width}>({place});", load.source)
+                self.writer.line(f"prefetch<{self.width}>({place});", load.source)
         for store in self.written:
             corner, step = self.corner(self.tile, store.buffer, store.index)
             if step == str(self.points):
-                self.kernel.use("ahead_to_write")
+                self.kernel.use("prefetch_to_write")
                 soon = self.pass_of(store) > number  # else this tile's turn came already
                 place = turn if soon else f"({self.points} + {turn})"
                 place = f"{corner} + {place} * {self.width}"
-                self.writer.line(f"ahead_to_write<{self.width}>({place});", store.source)
+                self.writer.line(f"prefetch_to_write<{self.width}>({place});", store.source)
 
     def array(self, tile: Scope, buffer: str, dtype: torch.dtype, node: Node) -> str:
         """Declare an array; return its name."""

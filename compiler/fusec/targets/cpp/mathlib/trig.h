@@ -82,10 +82,10 @@ struct fx_flag
     static constexpr bool value = is;
 };
 
-//@ name: _trig_reduce_near.f32
+//@ name: _trig_reduce_moderate.f32
 //@ needs: _bits.f32
 //@ method: fx_trig_reduce for |x| < 2^15: pi/2 in three parts
-FX_INLINE float fx_trig_reduce_near(float x, uint32_t& n)
+FX_INLINE float fx_trig_reduce_moderate(float x, uint32_t& n)
 {
     float shifted = __builtin_fmaf(x, 0x1.45f306p-1f, 0x1.8p23f);
     n = fx_bits(shifted);
@@ -99,30 +99,30 @@ FX_INLINE float fx_trig_reduce_near(float x, uint32_t& n)
 //@ method: whether the quick forms of sin and cos do not hold
 FX_INLINE bool fx_is_far(float x) { return !(__builtin_fabsf(x) < 32768.0f); }
 
-//@ name: near_sin.f32
-//@ needs: _flag _trig_reduce_near.f32 _sin_quadrant.f32 sin.f32
+//@ name: moderate_sin.f32
+//@ needs: _flag _trig_reduce_moderate.f32 _sin_quadrant.f32 sin.f32
 //@ accuracy: 1.5 ulp
-//@ method: a third of the work where near says that |x| < 2^15
-template <typename Near>
-FX_INLINE float fx_near_sin(float x, Near near)
+//@ method: a third of the work where moderate says that |x| < 2^15
+template <typename Moderate>
+FX_INLINE float fx_moderate_sin(float x, Moderate moderate)
 {
-    if constexpr (!near.value) return fx_sin(x);
+    if constexpr (!moderate.value) return fx_sin(x);
     uint32_t n;
-    float r = fx_trig_reduce_near(x, n);
+    float r = fx_trig_reduce_moderate(x, n);
     float result = fx_sin_quadrant(r, n);
     return x == 0.0f ? x : result;
 }
 
-//@ name: near_cos.f32
-//@ needs: _flag _trig_reduce_near.f32 _sin_quadrant.f32 cos.f32
+//@ name: moderate_cos.f32
+//@ needs: _flag _trig_reduce_moderate.f32 _sin_quadrant.f32 cos.f32
 //@ accuracy: 1.5 ulp
-//@ method: a third of the work where near says that |x| < 2^15
-template <typename Near>
-FX_INLINE float fx_near_cos(float x, Near near)
+//@ method: a third of the work where moderate says that |x| < 2^15
+template <typename Moderate>
+FX_INLINE float fx_moderate_cos(float x, Moderate moderate)
 {
-    if constexpr (!near.value) return fx_cos(x);
+    if constexpr (!moderate.value) return fx_cos(x);
     uint32_t n;
-    float r = fx_trig_reduce_near(x, n);
+    float r = fx_trig_reduce_moderate(x, n);
     return fx_sin_quadrant(r, n + 1u);
 }
 

@@ -35,7 +35,7 @@ def deinterleave(
                 writer.line(f"alignas(64) {kind} {name}[{length}];", load.source)
         first = kernel.index_text(row.first, scope.axes)
         texts = [f"{buffer}[{first} + {STEP} * {{0}}{odd}]" for odd in ("", " + 1")]
-        if row.converts_ahead:
+        if row.converts_first:
             whole, count = scope.name(f"{buffer}_f32"), max(2 * lengths[0] - 1, 2 * lengths[1])
             kernel.use("to_floats.f16")
             room = choices.whole_vectors(count)  # the conversion may write so much

@@ -9,7 +9,7 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, indirect_nodes
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.prefetch import Request
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.writer import Writer
 
 LINE = "LINE"
@@ -26,7 +26,7 @@ class NextRow(Request):
     place: Scope | None = None
 
 
-def declare_line(kernel: Kernel, elements: int = choices.LINE) -> str:
+def declare_line(kernel: KernelWriter, elements: int = choices.LINE) -> str:
     """Declare how many elements one request is for, or a block has; return the constant's name."""
     meaning = "asked for" if elements == choices.LINE else "taken"
     kernel.tunables[LINE] = (
@@ -63,7 +63,7 @@ def write_requests(
         if request.axis is not None:
             own = moved.get(request.axis, Expr.of(request.axis))
             moved[request.axis] = own + request.turns
-        helper = "ahead_to_write" if request.writes else "ahead"
+        helper = "prefetch_to_write" if request.writes else "prefetch"
         scope.kernel.use(helper)
         index = tuple(e.substitute(moved) for e in request.index)
         element = place.element(request.buffer, index)
@@ -71,7 +71,7 @@ def write_requests(
 
 
 def find_next_row(
-    kernel: Kernel, scope: Scope, row: Scope, writer: Writer, loads: Sequence[Load]
+    kernel: KernelWriter, scope: Scope, row: Scope, writer: Writer, loads: Sequence[Load]
 ) -> tuple[Request, ...]:
     """Write what finds out where the next row is, and return the requests for it.
 

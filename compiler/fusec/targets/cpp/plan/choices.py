@@ -87,7 +87,7 @@ def worth_keeping(cost: int) -> bool:
 LINE = 64
 # How far ahead, in elements. 2 KiB of float32 is what a core reads in about 0.2 us, twice the
 # latency of memory; on the processors tried, half and twice as far were as good.
-AHEAD = 512
+PREFETCH_DISTANCE = 512
 # A buffer that is smaller stays in the second-level cache by itself.
 SMALL_BUFFER = 256 * 1024
 # A kernel that reads and writes less in all finds everything there from its last run.
@@ -341,11 +341,11 @@ REPEATED_ROWS = 8192
 REPEATED_SHARE = 0.7
 # Rows that are taken apart into even and odd elements: at least half a vector of results, and as
 # long as the arrays of a few rows stay in the first-level cache.
-LEAST_APART = 8
-MOST_APART = 2048
-APART_BYTES = 16 * 1024
+LEAST_DEINTERLEAVED = 8
+MOST_DEINTERLEAVED = 2048
+DEINTERLEAVED_BYTES = 16 * 1024
 # Elements of a row of a window are not further from each other.
-APART_GAP = 4
+DEINTERLEAVED_GAP = 4
 # Results at the ends of a row that may be computed with the others first, to no avail, so that the
 # row is one of whole vectors.
 ENDS = 4
@@ -358,7 +358,7 @@ ANGLE_COST = 8
 # What an operation of a loop must cost, in additions, for four vectors of it to go side by side:
 # an exponential. Sums of sines and powers took two thirds of the time so, softmax of half precision
 # three quarters, gelu nine tenths; what only adds and multiplies waits for the memory.
-TOGETHER_COST = 10
+INTERLEAVE_COST = 10
 # Both sides of a tile that is turned over are a few cache lines: every line that is read is used
 # up at once, what is read lies in few pages, and what is written is a stream. 64 x 64 floats beside
 # 16 x 512: a transpose and an addition 3.0 ms instead of 3.2, channels from the last place and back
@@ -374,7 +374,7 @@ MIN_TILE = 8
 MAX_RANGES = 8
 
 
-def worth_taking_apart(length: int | None) -> bool:
+def worth_deinterleaving(length: int | None) -> bool:
     """Whether a row of which every second element is taken is put apart first.
 
     Windows of 3 x 3 that move by two took 0.35 to 0.6 of the time so with 16, 24, 32, 48, 64 or
@@ -384,7 +384,7 @@ def worth_taking_apart(length: int | None) -> bool:
     Args:
         length: Results of a row; None where it is not known.
     """
-    if length is None or not LEAST_APART <= length <= MOST_APART:
+    if length is None or not LEAST_DEINTERLEAVED <= length <= MOST_DEINTERLEAVED:
         return False
     single = length % 8
     return single == 0 or (single <= 4 if length >= MIN_BLOCKED else single == 4 and length <= 64)

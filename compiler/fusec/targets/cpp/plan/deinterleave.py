@@ -51,7 +51,7 @@ class Deinterleaved:
     @property
     def bytes(self) -> int:
         """What the arrays take."""
-        return sum(self.lengths) * self.dtype.itemsize * (2 if self.converts_ahead else 1)
+        return sum(self.lengths) * self.dtype.itemsize * (2 if self.converts_first else 1)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -59,7 +59,7 @@ class Deinterleaved:
         return torch.float32 if self.casts else self.loads[0][0].dtype
 
     @property
-    def converts_ahead(self) -> bool:
+    def converts_first(self) -> bool:
         """Whether the whole row is converted first: there is an instruction, but not in loops."""
         return bool(self.casts) and self.loads[0][0].dtype == torch.float16
 
@@ -73,7 +73,7 @@ def deinterleaved_rows(facts: Facts, axis: Symbol, nodes: Iterable[Node]) -> lis
         nodes: What is computed in it.
     """
     size = extent(axis)
-    if not choices.worth_taking_apart(size):
+    if not choices.worth_deinterleaving(size):
         return []
     assert size is not None
     rows: dict[tuple[str, Expr], list[tuple[Load, int]]] = {}
@@ -95,14 +95,14 @@ def deinterleaved_rows(facts: Facts, axis: Symbol, nodes: Iterable[Node]) -> lis
                 continue  # pairs by themselves compilers take apart as well as can be
             members = tuple((load, place - low) for load, place in group)
             found.append(Deinterleaved(rest + low, members, size, _casts(facts, members)))
-    return found if sum(row.bytes for row in found) <= choices.APART_BYTES else []
+    return found if sum(row.bytes for row in found) <= choices.DEINTERLEAVED_BYTES else []
 
 
 def _neighbors(loads: Iterable[tuple[Load, int]]) -> list[list[tuple[Load, int]]]:
     """Return the loads by rows of windows: what is further away is of another row."""
     groups: list[list[tuple[Load, int]]] = []
     for load, place in sorted(loads, key=lambda each: each[1]):
-        if not groups or place - groups[-1][-1][1] > choices.APART_GAP:
+        if not groups or place - groups[-1][-1][1] > choices.DEINTERLEAVED_GAP:
             groups.append([])
         groups[-1].append((load, place))
     return groups

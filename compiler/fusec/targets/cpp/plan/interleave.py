@@ -25,7 +25,7 @@ def mark_type(nodes: Iterable[Node]) -> str:
     operations = [node for node in nodes if isinstance(node, Op | Cast)]
     names = [node.name for node in operations if isinstance(node, Op)]
     worst = max((cost_of(name) for name in names if name not in _RANDOM), default=0)
-    if worst < choices.TOGETHER_COST or RANDOM_BITS in names:
+    if worst < choices.INTERLEAVE_COST or RANDOM_BITS in names:
         return ""
     wide = any(node.dtype.itemsize == 8 or node.dtype == torch.complex64 for node in operations)
     return "uint16_t" if wide else "uint8_t"

@@ -3,7 +3,7 @@
 Bringing an angle of any size into the first quadrant takes three dozen operations in double; one
 below 2**15 takes five in float.  A vector loop has no branches, so the choice is made before it: a
 loop of its own looks whether any argument in the block is far from zero, and the block's loop,
-written once, exists in two forms, for near arguments alone and for all.
+written once, exists in two forms, for moderate arguments alone and for all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, cost
 
 # Functions of float32 that have a quick form for moderate arguments.
-NEAR_FORMS = ("sin", "cos")
+MODERATE_FORMS = ("sin", "cos")
 
 
 def angles(
@@ -31,7 +31,7 @@ def angles(
     found = {
         node.args[0]: None
         for node in inside
-        if isinstance(node, Op) and node.name in NEAR_FORMS and node.dtype == torch.float32
+        if isinstance(node, Op) and node.name in MODERATE_FORMS and node.dtype == torch.float32
     }
     if not found or facts.checked or not all(axis in facts.free[node] for node in found):
         return []
@@ -44,4 +44,4 @@ def angles(
     return list(found) if cost(nodes) <= choices.ANGLE_COST * len(found) else []
 
 
-__all__ = ["NEAR_FORMS", "angles"]
+__all__ = ["MODERATE_FORMS", "angles"]

@@ -43,10 +43,14 @@ def pointwise_requests(facts: Facts, last: Symbol) -> tuple[Request, ...]:
     """Return what the loop along ``last`` of a body without reductions asks for."""
     streams = _streams(facts, facts.body.loads(), facts.body.stores, last)
     size = last.size.constant if last.size is not None else 1
-    if size is None or size >= 2 * choices.AHEAD:
-        return _later(facts, streams, last, choices.AHEAD)
+    if size is None or size >= 2 * choices.PREFETCH_DISTANCE:
+        return _later(facts, streams, last, choices.PREFETCH_DISTANCE)
     outer = facts.body.axes[-2:-1]
-    return _later(facts, streams, outer[0], -(-choices.AHEAD // max(size, 1))) if outer else ()
+    return (
+        _later(facts, streams, outer[0], -(-choices.PREFETCH_DISTANCE // max(size, 1)))
+        if outer
+        else ()
+    )
 
 
 def tile_requests(
@@ -76,7 +80,7 @@ def row_requests(facts: Facts, steps: Steps) -> dict[int, tuple[Request, ...]]:
                 facts,
                 _streams(facts, _loads(steps, [number]), steps.passes[number].stores, last),
                 last,
-                choices.AHEAD,
+                choices.PREFETCH_DISTANCE,
             )
             for number in passes
         }
@@ -84,11 +88,11 @@ def row_requests(facts: Facts, steps: Steps) -> dict[int, tuple[Request, ...]]:
     stores = [s for step in steps.passes for s in step.stores]
     streams = _streams(facts, _loads(steps, passes), stores, last)
     done = {s.buffer for number in passes if number <= busiest for s in steps.passes[number].stores}
-    if points < choices.AHEAD:
+    if points < choices.PREFETCH_DISTANCE:
         done = {s.buffer for s in stores}  # this row's turn comes too soon
     later = [s for s in streams if not s.writes or s.buffer in done]
     own = [s for s in streams if s not in later]
-    turns = -(-choices.AHEAD // points)
+    turns = -(-choices.PREFETCH_DISTANCE // points)
     return {busiest: (*_later(facts, later, body.axes[-1], turns), *own)}
 
 
@@ -135,7 +139,7 @@ def column_requests(
     """Return what a pass over a tile of columns asks for: the rows to come."""
     step = steps.passes[number]
     streams = _streams(facts, _loads(steps, [number]), step.stores, column)
-    turns = -(-choices.AHEAD // (choices.COLUMNS if width is None else max(width, 1)))
+    turns = -(-choices.PREFETCH_DISTANCE // (choices.COLUMNS if width is None else max(width, 1)))
     return _later(facts, streams, facts.body.reduce_axes[-1], turns)
 
 

@@ -37,7 +37,7 @@ SIZES = ("GRAIN", "ROWS", "COLUMNS", "PIECES", "BLOCK", "TILE_ROWS", "TILE_COLUM
 
 @dataclass(frozen=True)
 class Wanted:
-    """Wishes for one kernel.
+    """Overrides for one kernel.
 
     Attributes:
         kind: One of ``KINDS``; empty for the heuristics' own.

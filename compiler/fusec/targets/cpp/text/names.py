@@ -72,6 +72,8 @@ def _quotient(node: Op) -> str:
     above, below = (_plain(arg) for arg in node.args)
     if isinstance(below, Reduce) and isinstance(above, Const):
         return f"inverse_{reduction_word(below)}"
+    if isinstance(below, Op) and below.name == "sqrt" and isinstance(above, Const):
+        return "inverse_root"
     if isinstance(below, Op) and below.name == "add":
         inner = [_plain(arg) for arg in below.args]
         if any(

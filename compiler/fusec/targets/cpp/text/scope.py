@@ -31,7 +31,7 @@ from fusec.targets.cpp.dtypes import C_TYPES, literal
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, may_be_empty
 from fusec.targets.cpp.plan.loop_plan import Size
-from fusec.targets.cpp.plan.moderate_angles import NEAR_FORMS
+from fusec.targets.cpp.plan.moderate_angles import MODERATE_FORMS
 from fusec.targets.cpp.text.expressions import (
     LAZY,
     cast_expression,
@@ -62,7 +62,7 @@ _ASSIGNED = re.compile(r"^(?:return\s+)?([A-Za-z_]\w*)\s*(?::[^=]+)?=[^=]")
 
 
 @dataclass
-class Kernel(Facts):
+class KernelWriter(Facts):
     """The kernel being written.
 
     Attributes:
@@ -122,7 +122,7 @@ class Kernel(Facts):
 class Scope:
     """An open block of the kernel: the values and the names that are known in it."""
 
-    def __init__(self, kernel: Kernel, outer: Scope | None = None) -> None:
+    def __init__(self, kernel: KernelWriter, outer: Scope | None = None) -> None:
         self.kernel = kernel
         self.values: dict[Node, Expression] = dict(outer.values) if outer else {}
         self.valid: dict[Node, str] = dict(outer.valid) if outer else {}
@@ -133,8 +133,8 @@ class Scope:
         self.staged: dict[Store, str] = dict(outer.staged) if outer else {}
         # the same as they are
         self.streamed: dict[Store, str] = dict(outer.streamed) if outer else {}
-        # what says, where the text is compiled, that arguments of NEAR_FORMS are moderate
-        self.near: str = outer.near if outer else ""
+        # what says, where the text is compiled, that arguments of MODERATE_FORMS are moderate
+        self.moderate: str = outer.moderate if outer else ""
 
     def offset(self, axis: Symbol, begin: str) -> str:
         """Return how far the loop along ``axis`` is from where it began."""
@@ -329,10 +329,10 @@ class Scope:
         if isinstance(node, Cast):
             return cast_node(node, self.values[node.args[0]], kernel.use)
         assert isinstance(node, Op), node
-        if self.near and node.name in NEAR_FORMS and node.dtype == torch.float32:
+        if self.moderate and node.name in MODERATE_FORMS and node.dtype == torch.float32:
             argument = self.values[node.args[0]]
-            kernel.use(f"near_{node.name}.f32")
-            text = f"fx_near_{node.name}({argument.text}, {self.near})"
+            kernel.use(f"moderate_{node.name}.f32")
+            text = f"fx_moderate_{node.name}({argument.text}, {self.moderate})"
             return Expression(text, ATOM, argument.reads)
         return op_expression(node, tuple(self.values[arg] for arg in node.args), kernel.use)
 
@@ -421,4 +421,4 @@ _TYPE_WORDS = {
 }
 
 
-__all__ = ["Kernel", "Scope"]
+__all__ = ["KernelWriter", "Scope"]

@@ -69,30 +69,30 @@ _OWN = {
     return random_bits(seed, number, stream, position >> 4 & 3);
 }}
 """,
-    "ahead": """\
+    "prefetch": """\
 // Asks the memory for `count` elements from x on, so that they are there when their turn comes.
 template <int64_t count, typename T>
-{inline} void ahead(const T* x)
+{inline} void prefetch(const T* x)
 {{
     constexpr int64_t line = 64 / sizeof(T);
     #pragma GCC unroll 16
     for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 0);
 }}
 """,
-    "ahead_to_write": """\
+    "prefetch_to_write": """\
 // The same for elements that are going to be written.
 template <int64_t count, typename T>
-{inline} void ahead_to_write(T* x)
+{inline} void prefetch_to_write(T* x)
 {{
     constexpr int64_t line = 64 / sizeof(T);
     #pragma GCC unroll 16
     for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 1);
 }}
 """,
-    "together": """\
+    "interleave": """\
 // Has a loop's marks written: with a byte an element, four vectors of float go side by side.
 template <typename T>
-{inline} void together(const T& marks)
+{inline} void interleave(const T& marks)
 {{
     asm volatile("" : : "m"(marks));
 }}

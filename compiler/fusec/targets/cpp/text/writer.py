@@ -12,6 +12,8 @@ WIDTH = 100
 # What a line of code may go on with: what binds least comes first.
 _OPERATORS = (
     ("__attribute__", "? ", ": "),
+    ("|| ",),
+    ("&& ",),
     ("| ", "& ", "== ", "!= ", "< ", "> ", "<= ", ">= "),
     ("+ ", "- "),
     ("* ", "/ "),

@@ -34,8 +34,8 @@ class Marks:
     def end(self, writer: Writer) -> None:
         """Write what follows the loop."""
         if self.kind:
-            self.kernel.use("together")
-            writer.line(f"together({self.name});")
+            self.kernel.use("interleave")
+            writer.line(f"interleave({self.name});")
 
 
 __all__ = ["Marks"]

@@ -33,7 +33,7 @@ def both_forms(
     """
     kernel = scope.kernel
     kernel.use("is_far.f32")
-    far, lanes, near = scope.name("far"), scope.name("lanes"), scope.name("near")
+    far, lanes, moderate = scope.name("far"), scope.name("lanes"), scope.name("moderate")
     writer.line(f"int {far} = 0;")
     writer.directive(f"omp simd reduction(| : {far})")
     look = Scope(kernel, scope)
@@ -43,9 +43,9 @@ def both_forms(
         tests = [f"fx_is_far({look.values[node].text})" for node in arguments]
         writer.line(f"{far} |= {' | '.join(tests)};")
     inner = Scope(kernel, scope)
-    inner.near = near
+    inner.moderate = moderate
     with writer.block(
-        f"const auto {lanes} = [&](auto {near}) __attribute__((always_inline))", end="};"
+        f"const auto {lanes} = [&](auto {moderate}) __attribute__((always_inline))", end="};"
     ):
         yield inner
     writer.line(f"if ({far}) {lanes}(fx_flag<false>());")

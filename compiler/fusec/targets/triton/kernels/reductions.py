@@ -22,7 +22,7 @@ from fusec.targets.triton.text import reductions as rt
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import ATOM, SUM, Text, triton_type, typed
 from fusec.targets.triton.text.indices import write_index
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 from fusec.targets.triton.text.scans import start_scans
 from fusec.targets.triton.text.unaligned_rows import write_odd_index
 
@@ -33,7 +33,7 @@ LOOP = "for start in tl.range(0, {}, RBLOCK, num_stages=NUM_STAGES, loop_unroll_
 class Reducer:
     """Writes the reductions of one kernel."""
 
-    def __init__(self, kernel: Kernel, block: Block) -> None:
+    def __init__(self, kernel: KernelWriter, block: Block) -> None:
         self.kernel = kernel
         self.block = block
         assert kernel.tile.inner is not None
@@ -61,7 +61,7 @@ class Reducer:
             self._finish_arg(node, tile, self._positions())
         else:
             text = rt.finish(node, tile, self.axis, self.keep, self.kernel.needs)
-            self.block.assign(node, text, wish=self.wish(node))
+            self.block.assign(node, text, suggested=self.suggested(node))
 
     def _tile(self, node: Reduce, block: Block) -> Text:
         """Return the argument over the whole tile, the identity where nothing is there."""
@@ -91,9 +91,9 @@ class Reducer:
     def _finish_arg(self, node: Reduce, tile: Text, positions: str) -> None:
         helper = self._first(node)
         keep = ", keep_dims=True" if self.keep else ""
-        wish = self.wish(node)
-        extreme = self.kernel.name(f"{wish}_value")
-        position = self.kernel.name(wish)
+        suggested = self.suggested(node)
+        extreme = self.kernel.name(f"{suggested}_value")
+        position = self.kernel.name(suggested)
         self.kernel.writer.mark(node.source)
         self.kernel.writer.line(
             f"{extreme}, {position} = tl.reduce(({tile.source}, {positions}), {self.axis}, "
@@ -108,18 +108,18 @@ class Reducer:
         name = "first_largest" if node.kind == "argmax" else "first_smallest"
         return self.kernel.needs.helper(name)
 
-    def wish(self, node: Reduce) -> str:
+    def suggested(self, node: Reduce) -> str:
         """Return what a reduction's result should be called."""
         favorite = self.kernel.favorite.get(node)
         if favorite:
             return favorite
-        if node in self.kernel.wishes:
-            return self.kernel.wishes[node]
+        if node in self.kernel.reduction_names:
+            return self.kernel.reduction_names[node]
         base = self.block.known.get(node.args[0]) or self.kernel.names.get(node.args[0], "")
         text = base.source if isinstance(base, Text) else base
-        wish = rt.wish(node, text if text.isidentifier() else "")
-        self.kernel.wishes[node] = wish
-        return wish
+        suggested = rt.suggested(node, text if text.isidentifier() else "")
+        self.kernel.reduction_names[node] = suggested
+        return suggested
 
     # -- running over steps ---------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class Reducer:
             )
         else:
             text = rt.finish(node, Text(names[0]), self.axis, self.keep, self.kernel.needs)
-            self.block.assign(node, text, wish=self.wish(node))
+            self.block.assign(node, text, suggested=self.suggested(node))
 
     def _finish_squares(self, node: Reduce, squares: str, sums: str, partial: bool) -> None:
         """Write the squared distances from the row's mean, or from that of a program's part."""
@@ -240,7 +240,7 @@ class Reducer:
             mean = f"{total} / {self._elements()}"
         helper = self.kernel.needs.helper("around")
         text = f"tl.sum({helper}({mean}, {sums}, {squares}, {count}), {self.axis}{keep})"
-        self.block.assign(node, Text(text), wish=self.wish(node))
+        self.block.assign(node, Text(text), suggested=self.suggested(node))
 
     def _elements(self) -> str:
         """Return the text of the number of elements of a row."""
@@ -285,7 +285,7 @@ class Reducer:
         if partial:  # a part of a row may hold nothing without the row being so
             weight = f"{self.kernel.needs.helper('rescale')}({maxima}, {largest})"
         text = f"tl.sum({sums} * {weight}, {self.axis}{keep})"
-        self.block.assign(node, Text(text), wish=self.wish(node))
+        self.block.assign(node, Text(text), suggested=self.suggested(node))
 
     # -- between programs that share a row ------------------------------------------------
 
@@ -331,10 +331,10 @@ class Reducer:
                 each = f"{helper}({mean}, {parts[other]}, {tile}, {self._part_counts()})"
                 keep = ", keep_dims=True" if self.keep else ""
                 text = Text(f"tl.sum({each}, {self.axis}{keep})")
-                self.block.assign(node, text, wish=self.wish(node))
+                self.block.assign(node, text, suggested=self.suggested(node))
             else:
                 text = rt.finish(node, Text(tile), self.axis, self.keep, self.kernel.needs)
-                self.block.assign(node, text, wish=self.wish(node))
+                self.block.assign(node, text, suggested=self.suggested(node))
 
 
 def scratch_names(node: Reduce, nodes: Sequence[Reduce]) -> tuple[str, ...]:
@@ -355,7 +355,7 @@ def partner(node: Reduce, among: object) -> Reduce:
     raise AssertionError(f"{node.kind} without its {kind}")
 
 
-def write_persistent(kernel: Kernel, block: Block) -> None:
+def write_persistent(kernel: KernelWriter, block: Block) -> None:
     """Write a kernel whose tile holds whole rows."""
     body = kernel.tile.body
     reducer = Reducer(kernel, block)
@@ -364,7 +364,7 @@ def write_persistent(kernel: Kernel, block: Block) -> None:
         block.store(store)
 
 
-def write_looped(kernel: Kernel, block: Block, plan: PassPlan, loop: str) -> None:
+def write_looped(kernel: KernelWriter, block: Block, plan: PassPlan, loop: str) -> None:
     """Write a kernel that walks the rows, once a pass.
 
     Args:
@@ -396,7 +396,7 @@ def write_places(block: Block, store: Store) -> None:
 
 
 def write_pass(
-    kernel: Kernel,
+    kernel: KernelWriter,
     reducer: Reducer,
     number: int,
     each: Pass,
@@ -439,7 +439,7 @@ def write_pass(
             inside.store(store)
 
 
-def nodes_for(kernel: Kernel, roots: Sequence[Node]) -> list[Node]:
+def nodes_for(kernel: KernelWriter, roots: Sequence[Node]) -> list[Node]:
     """Return what a step computes for ``roots``: their elementwise nodes, in order."""
     reduced = kernel.tile.reduced
     wanted: set[Node] = set()

@@ -1,6 +1,6 @@
 """Few rows, or few columns: several programs share each, in as many kernels as it has passes.
 
-Kernel ``p`` begins by combining what the programs of the kernels before it left in scratch
+KernelWriter ``p`` begins by combining what the programs of the kernels before it left in scratch
 memory, walks its own part of each row, and leaves its parts for the next.  The last one has no
 loop where only whole-row values remain to be stored.
 
@@ -31,7 +31,7 @@ from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text, triton_type
 from fusec.targets.triton.text.file import FEW_WARPS, WARPS, File, add_function, mentions
 from fusec.targets.triton.text.indices import make_tile, write_outer_indices, write_padded
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 
 # A program that combines parts: one warp of 1024 elements, which waits for no other, where that are
 # 8 columns or more (32 bytes of a row of parts); else so many warps that a thread has 16 elements.
@@ -195,7 +195,7 @@ def load_joined(
         text = f"tl.load({scratch} + {outer.index}{', ' + outer.mask if outer.mask else ''})"
         if node.kind in ("argmax", "argmin"):
             text += f".to({triton_type(node.dtype)})"
-        reducer.block.assign(node, Text(text), wish=reducer.wish(node))
+        reducer.block.assign(node, Text(text), suggested=reducer.suggested(node))
 
 
 def scratch_dtypes(file: File, node: Reduce) -> list[str]:
@@ -263,7 +263,7 @@ def save_part(
 
 def load_parts(
     file: File,
-    kernel: Kernel,
+    kernel: KernelWriter,
     reducer: Reducer,
     wanted: list[Reduce],
     reductions: list[Reduce],

@@ -192,7 +192,7 @@ def parts_of_mask(mask: Node | None) -> tuple[Listed | None, Listed | None, Node
     return partial, full, mask
 
 
-def heads_together(body: Body) -> Body:
+def group_heads(body: Body) -> Body:
     """Return a body whose rows are those of all heads that share keys, where each has few.
 
     Tensor cores multiply 16 rows at least; of one query a head there would be one.
@@ -388,7 +388,7 @@ __all__ = [
     "Listed",
     "choose_attention",
     "fitted",
-    "heads_together",
+    "group_heads",
     "make_knobs",
     "parts_of_mask",
     "size_of",

@@ -314,7 +314,7 @@ def choose_looped(
         Knob("RBLOCK", block, (512, 1024, 2048, 4096, 8192, 16384), what),
         warps(count),
         stages(),
-        unroll(steps_together(block // (32 * count) * each, columns // block)),
+        unroll(steps_unrolled(block // (32 * count) * each, columns // block)),
     )
     return Choice("looped", groups, reduced, True, scalar_rows=True, knobs=knobs)
 
@@ -472,7 +472,7 @@ def choose_split(
     """
     counts: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512, 1024)
     block, count = 2048 if each >= 4 else 4096, 8
-    together = steps_together(block // 256 * each, 4)
+    together = steps_unrolled(block // 256 * each, 4)
     if whole >= MUCH:
         block, count, together = 2 * block, 16, 2
         splits = min(max(whole // (2 * block), splits), MANY_PARTS)
@@ -487,7 +487,7 @@ def choose_split(
     return Choice("split", groups, reduced, True, scalar_rows=True, knobs=knobs)
 
 
-def steps_together(step: int, count: int) -> int:
+def steps_unrolled(step: int, count: int) -> int:
     """Return how many of ``count`` steps, each ``step`` bytes a thread, are written as one.
 
     The loads of a step do not wait for the sums of the one before, but a compiler moves them up

@@ -56,19 +56,19 @@ class Padding:
         self.loads = {load: value for load, value in chosen.items() if load in needed}
 
     def _choose(self, reductions: Sequence[Reduce]) -> None:
-        wishes: dict[Load, set[Number]] = {}
+        wanted: dict[Load, set[Number]] = {}
         for reduction in reductions:
             node = reduction.args[0]
             while isinstance(node, Cast) and not node.bitcast:
                 node = node.args[0]
             if isinstance(node, Load) and self._is_free(node):
-                wishes.setdefault(node, set()).add(padding_value(reduction))
+                wanted.setdefault(node, set()).add(padding_value(reduction))
         for reduction in reductions:
             for node in self._reach(reduction):
                 if isinstance(node, Load) and self._is_free(node):
-                    wish = wishes.get(node, {0})
-                    if len(wish) == 1:
-                        self.loads[node] = next(iter(wish))
+                    values = wanted.get(node, {0})
+                    if len(values) == 1:
+                        self.loads[node] = next(iter(values))
 
     def _is_free(self, load: Load) -> bool:
         """Whether a load's mask is that of the row, for its address varies along the row.

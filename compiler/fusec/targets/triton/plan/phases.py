@@ -24,7 +24,7 @@ from itertools import product as combinations
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from fusec.ir.along import Settler, line_of
+from fusec.ir.along import KnownValues, line_of
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol, product
 from fusec.ir.node import indirect_nodes
@@ -32,7 +32,7 @@ from fusec.targets.triton.plan.choice import known, power_of_two, sms
 from fusec.targets.triton.plan.tiling import by_stride
 
 PHASES = (1, 2, 4)
-TOGETHER = (4, 2, 1)  # rows of phases in one step
+ROWS_A_STEP = (4, 2, 1)  # rows of phases in one step
 MOST_STORES = 32
 LEAST_WAVES = 8
 
@@ -53,14 +53,14 @@ def cut_into_phases(body: Body, buffers: Mapping[str, Buffer]) -> Body:
 def found_phases(body: Body, buffers: Mapping[str, Buffer]) -> Body:
     """Return what ``cut_into_phases`` does, of a body that stores elements and no more."""
     places = list(dict.fromkeys(n for load in body.loads() for n in indirect_nodes(load.index)))
-    settler = Settler()
-    axes = {place: settler.axis_of(place) for place in places}
+    known_values = KnownValues()
+    axes = {place: known_values.axis_of(place) for place in places}
     if not places or None in axes.values():
         return body
     counts: dict[Symbol, int] = {}
     for axis in dict.fromkeys(axes.values()):
         assert axis is not None
-        tables = [settler.table(place, axis) for place, along in axes.items() if along is axis]
+        tables = [known_values.table(place, axis) for place, along in axes.items() if along is axis]
         count = next((c for c in PHASES if all(are_places(t, c) for t in tables)), 0)
         if not count:
             return body
@@ -73,7 +73,7 @@ def found_phases(body: Body, buffers: Mapping[str, Buffer]) -> Body:
     if row is not None and counts.get(row, 1) > 1:
         points = known(product(a.size for a in body.axes if a.size is not None))
         phases = math.prod(counts.values())
-        for rows in TOGETHER:
+        for rows in ROWS_A_STEP:
             if rows == 1 or (
                 size_of(row) % (4 * counts[row] * rows) == 0
                 and points // (phases * rows) >= LEAST_WAVES * sms() * 128
@@ -81,7 +81,7 @@ def found_phases(body: Body, buffers: Mapping[str, Buffer]) -> Body:
             ):
                 counts[row] *= rows
                 break
-    return cut(body, counts, settler)
+    return cut(body, counts, known_values)
 
 
 def size_of(axis: Symbol) -> int:
@@ -97,7 +97,7 @@ def fills_tile(columns: int) -> bool:
     return columns >= 16 and -(-columns // across) * across * 3 <= columns * 4
 
 
-def cut(body: Body, counts: Mapping[Symbol, int], settler: Settler) -> Body:
+def cut(body: Body, counts: Mapping[Symbol, int], known_values: KnownValues) -> Body:
     """Return ``body`` with each axis of ``counts`` cut into so many phases."""
     axes = {a: Symbol(a.name, "axis", Expr.of(size_of(a) // counts[a])) for a in counts}
     moved = tuple(axes.get(axis, axis) for axis in body.axes)
@@ -107,7 +107,7 @@ def cut(body: Body, counts: Mapping[Symbol, int], settler: Settler) -> Body:
             axis: counts[axis] * Expr.of(axes[axis]) + phase
             for axis, phase in zip(counts, phases, strict=True)
         }
-        stores += body.moved(moved, (), mapping, settler.settle).stores
+        stores += body.moved(moved, (), mapping, known_values.simplified).stores
     return Body(moved, (), tuple(stores))
 
 

@@ -27,8 +27,8 @@ from fusec.ir.node import Const, Load, Node, Reduce, cast, const, free_axes, red
 from fusec.ir.ops import is_check
 
 LIMIT = 2**31 - 2**24  # positions in the last, partly filled tile must not overflow either
-NEAR_LIMIT = 2**28  # the same where there are positions that reach further, by ``times_reach``
-NEAR = 7  # times NEAR_LIMIT and a few more still are 32 bits
+REACHING_LIMIT = 2**28  # the same where there are positions that reach further, by ``times_reach``
+MOST_TIMES = 7  # times REACHING_LIMIT and a few more still are 32 bits
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def without_empty_rows(body: Body) -> Body:
     if body.reduce_axes and not empty:
         return body
 
-    def settle(node: Node) -> Node | None:
+    def folded(node: Node) -> Node | None:
         if not isinstance(node, Reduce):
             return None
         if empty:
@@ -193,7 +193,7 @@ def without_empty_rows(body: Body) -> Body:
         for s in body.stores
         if not reduced & (free[s.value] | {x for e in s.index for x in e.symbols()})
     ]
-    values = rewrite(tuple(s.value for s in stores), {}, settle)
+    values = rewrite(tuple(s.value for s in stores), {}, folded)
     stores = [replace(s, value=v) for s, v in zip(stores, values, strict=True)]
     return Body(body.axes, (), tuple(stores))
 
@@ -316,7 +316,7 @@ def _atom_times_reach(atom: Atom, reach: Sequence[Expr]) -> int | None:
         return times_reach(atom.numerator, reach) if is_nonnegative(atom.numerator) else None
     if atom.kind == "axis" and atom.size is not None:
         known = atom.size.constant  # ``launch`` asks of symbolic sizes alone
-        fits = atom.size in reach if known is None else known < NEAR_LIMIT
+        fits = atom.size in reach if known is None else known < REACHING_LIMIT
         return 1 if fits else None
     if atom.kind != "size" or atom.low < 0:
         return None

@@ -105,11 +105,11 @@ def unpack(node: Node, axis: Symbol, step: int) -> Unpacked:
         node = found
     if step:
         start = Symbol("start", "axis", axis.size)
-        node = settled(node, axis, start, step)
+        node = resolved(node, axis, start, step)
     return Unpacked(narrowed(node), pair, start)
 
 
-def settled(node: Node, axis: Symbol, start: Symbol, step: int) -> Node:
+def resolved(node: Node, axis: Symbol, start: Symbol, step: int) -> Node:
     """Return ``node`` with what a step shares taken from where the step begins.
 
     Args:
@@ -119,7 +119,7 @@ def settled(node: Node, axis: Symbol, start: Symbol, step: int) -> Node:
         step: What all steps divide, elements.
     """
 
-    def settle(each: Node) -> Node | None:
+    def resolve(each: Node) -> Node | None:
         if _threshold(each, axis):
             index, limit = each.args
             return op(each.name, (index_value(Expr.of(start), index.dtype), limit), each.dtype)  # type: ignore[attr-defined]
@@ -131,7 +131,7 @@ def settled(node: Node, axis: Symbol, start: Symbol, step: int) -> Node:
         where = tuple(e.substitute({axis: Expr.of(start)}) for e in each.index)
         return load(each.buffer, where, each.dtype)
 
-    return rewrite((node,), {}, settle)[0]
+    return rewrite((node,), {}, resolve)[0]
 
 
 _OPPOSITE = {"lt": "ge", "ge": "lt"}
@@ -144,14 +144,14 @@ def pruned(node: Node) -> Node:
     them to take.
     """
 
-    def settle(each: Node) -> Node | None:
+    def resolve(each: Node) -> Node | None:
         if not (isinstance(each, Op) and each.name == "where"):
             return None
         condition, first, second = each.args
         taken = _taken(first, condition, True), _taken(second, condition, False)
         return None if taken == (first, second) else op("where", (condition, *taken), each.dtype)
 
-    return rewrite((node,), {}, settle)[0]
+    return rewrite((node,), {}, resolve)[0]
 
 
 def _taken(node: Node, condition: Node, holds: bool) -> Node:
@@ -368,6 +368,6 @@ __all__ = [
     "narrowed",
     "pruned",
     "reads_bytes",
-    "settled",
+    "resolved",
     "unpack",
 ]

@@ -38,7 +38,7 @@ from fusec.targets.triton.rewrite.packed_operands import (
     is_whole,
     narrowed,
     pruned,
-    settled,
+    resolved,
 )
 
 # What takes numbers out of words.
@@ -130,7 +130,7 @@ def as_words(node: Node, axis: Symbol, step: int, buffers: Mapping[str, Buffer])
     read, order, flip, views = found
     start = Symbol("start", "axis", axis.size) if step else None
     if start is not None:
-        node = settled(node, axis, start, step)
+        node = resolved(node, axis, start, step)
 
     def replace(each: Node) -> Node | None:
         less = _converted(each, whole)

@@ -78,11 +78,11 @@ class Needs:
 
     Attributes:
         helpers: Names of the helper functions that it calls.
-        near: Whether it has positions that reach further than tensors do (``times_reach``).
+        reaching: Whether it has positions that reach further than tensors do (``times_reach``).
     """
 
     helpers: set[str] = field(default_factory=set)
-    near: bool = False
+    reaching: bool = False
 
     def helper(self, name: str) -> str:
         """Note that the file needs a helper function; return its name."""

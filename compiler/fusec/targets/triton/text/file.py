@@ -14,11 +14,11 @@ from fusec.ir.node import Node, free_axes
 from fusec.targets.triton.plan.choice import Choice, Knob
 from fusec.targets.triton.plan.padding import Padding
 from fusec.targets.triton.plan.pairs import TWICE, Pair, StorePair, pairs_along, store_pairs_along
-from fusec.targets.triton.plan.tiling import NEAR_LIMIT, Tile, extents
+from fusec.targets.triton.plan.tiling import REACHING_LIMIT, Tile, extents
 from fusec.targets.triton.text import reductions as rt
 from fusec.targets.triton.text.expressions import Needs
 from fusec.targets.triton.text.helpers import HELPERS
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 from fusec.targets.triton.text.names import favorite_names
 from fusec.targets.triton.text.writer import Writer
 
@@ -93,7 +93,7 @@ class File:
         index: ``tl.int32``, ``tl.int64``, or ``INDEX`` where ``launch`` decides.
         functions: The kernels.
         setup: Lines of ``launch`` before the first start.
-        wishes: Reductions to their names.
+        reduction_names: Reductions to their names.
         taken: Names in use in the module and in ``launch``.
     """
 
@@ -107,7 +107,7 @@ class File:
     index: str
     functions: list[Function] = field(default_factory=list)
     setup: list[str] = field(default_factory=list)
-    wishes: dict[Node, str] = field(default_factory=dict)
+    reduction_names: dict[Node, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
 
     def host(self, expr: Expr) -> str:
@@ -119,7 +119,7 @@ class File:
         """The tunables that are constants of the kernels: not the warps."""
         return tuple(k for k in self.choice.knobs if k.name != WARPS)
 
-    def new_kernel(self, name: str, body: Body, tile: Tile) -> Kernel:
+    def new_kernel(self, name: str, body: Body, tile: Tile) -> KernelWriter:
         """Return a kernel to write; the arguments' names are taken in it."""
         taken = {f"{p}_ptr" for p in self.parameters.values()} | set(self.sizes.values())
         taken |= {name, self.name, "INDEX", "start", "float", "range", "libdevice"}
@@ -136,7 +136,7 @@ class File:
             store_pairs = store_pairs_along(body, self.buffers, tile.outer[-1].symbol)
         if tile.inner is not None and tile.inner.mask:
             padding = Padding(body.nodes(), tile.inner.symbol, free, self.buffers)
-        return Kernel(
+        return KernelWriter(
             tile=tile,
             buffers=self.buffers,
             parameters=self.parameters,
@@ -149,7 +149,7 @@ class File:
             relaxed=relaxed_nodes(body, quick=True),
             padding=padding,
             size_names=self.sizes,
-            wishes=self.wishes,
+            reduction_names=self.reduction_names,
             pairs={load: pair for pair in pairs for load in pair.loads},
             store_pairs=store_pairs,
             step=next((k.value for k in self.choice.knobs if k.name == "RBLOCK"), 0),
@@ -158,7 +158,7 @@ class File:
 
 def add_function(
     file: File,
-    kernel: Kernel,
+    kernel: KernelWriter,
     name: str,
     grid: list[str],
     constants: Sequence[tuple[str, str]],
@@ -244,7 +244,7 @@ def write_launch(out: Writer, file: File) -> None:
         texts = list(dict.fromkeys(file.host(e) for e in reach))
         longest = texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
         out.line("# positions need 64 bits where a tensor is that large")
-        limit = f"2**{NEAR_LIMIT.bit_length() - 1}" if file.needs.near else "2**31 - 2**24"
+        limit = f"2**{REACHING_LIMIT.bit_length() - 1}" if file.needs.reaching else "2**31 - 2**24"
         out.line(f"wide = {longest} >= {limit}")
     for line in file.setup:
         out.line(line)

@@ -13,14 +13,14 @@ from fusec.ir.node import Const, IndexValue, Load, Node, Op
 from fusec.ir.scalars import COMPARISONS
 from fusec.targets.triton.plan.padding import Padding
 from fusec.targets.triton.plan.pairs import Pair, StorePair
-from fusec.targets.triton.plan.tiling import LIMIT, NEAR, Dim, Tile, extents, times_reach
+from fusec.targets.triton.plan.tiling import LIMIT, MOST_TIMES, Dim, Tile, extents, times_reach
 from fusec.targets.triton.text.expressions import Needs
 from fusec.targets.triton.text.odd_loop import OddLoop
 from fusec.targets.triton.text.writer import Writer
 
 
 @dataclass
-class Kernel:
+class KernelWriter:
     """One ``@triton.jit`` function being written.
 
     Attributes:
@@ -38,7 +38,7 @@ class Kernel:
         padding: What loads yield outside the row; None without a reduction.
         evict: Number of the pass and buffer to how long the cache should keep it.
         names: Node to the name it got in this kernel.
-        wishes: Reduction to the name it should get in every kernel of the file.
+        reduction_names: Reduction to the name it should get in every kernel of the file.
         lined: The dimensions whose index the text has as a vector, too.
         pairs: Load to the pair that it is loaded as a part of.
         store_pairs: Pairs of stores that are written as one.
@@ -62,7 +62,7 @@ class Kernel:
     padding: Padding | None = None
     evict: Mapping[tuple[int, str], str] = field(default_factory=dict)
     names: dict[Node, str] = field(default_factory=dict)
-    wishes: dict[Node, str] = field(default_factory=dict)
+    reduction_names: dict[Node, str] = field(default_factory=dict)
     lined: set[Dim] = field(default_factory=set)
     pairs: Mapping[Load, Pair] = field(default_factory=dict)
     store_pairs: tuple[StorePair, ...] = ()
@@ -104,9 +104,9 @@ class Kernel:
         if low is not None and high is not None and low > -LIMIT and high < LIMIT:
             return True
         times = times_reach(expr, self.reach) if self.index_type == "INDEX" else None
-        if times is None or times > NEAR:
+        if times is None or times > MOST_TIMES:
             return False
-        self.needs.near |= times > 1
+        self.needs.reaching |= times > 1
         return True
 
     def dims(self, symbols: Iterable[Symbol]) -> frozenset[Dim]:
@@ -126,6 +126,6 @@ class Kernel:
                 found |= self.node_dims(symbol.payload)
         return found | self.dims(s for s in expr.symbols() if s.kind == "axis")
 
-    def name(self, wish: str, fallback: str = "value") -> str:
+    def name(self, suggested: str, fallback: str = "value") -> str:
         """Return a name that is not in use."""
-        return identifier(wish, self.taken, fallback)
+        return identifier(suggested, self.taken, fallback)

@@ -37,7 +37,7 @@ def favorite_names(roots: tuple[Node, ...]) -> dict[Node, str]:
     return names
 
 
-def wish_for(node: Node, favorite: Mapping[Node, str], parameters: Mapping[str, str]) -> str:
+def suggested_name(node: Node, favorite: Mapping[Node, str], parameters: Mapping[str, str]) -> str:
     """Return what a value should be called, if the name is free.
 
     Args:

@@ -8,7 +8,7 @@ from fusec.targets.triton.plan.tiling import Dim, index_guards
 from fusec.targets.triton.text import expressions as ex
 from fusec.targets.triton.text.block_text import BlockText
 from fusec.targets.triton.text.expressions import Text
-from fusec.targets.triton.text.names import rounds_for_memory, wish_for
+from fusec.targets.triton.text.names import rounds_for_memory, suggested_name
 
 
 def write_pair(block: BlockText, pair: Pair) -> None:
@@ -36,8 +36,8 @@ def write_pair(block: BlockText, pair: Pair) -> None:
     other = f", other={ex.number(load.other, load.dtype).source}" if masks else ""
     where = " & ".join(dict.fromkeys(conditions))
     for each in pair.loads:
-        wish = wish_for(each, kernel.favorite, kernel.parameters)
-        name = kernel.names.get(each) or kernel.name(wish)
+        suggested = suggested_name(each, kernel.favorite, kernel.parameters)
+        name = kernel.names.get(each) or kernel.name(suggested)
         kernel.names[each], block.known[each] = name, Text(name)
     names = [kernel.names[each] for each in pair.loads]
     whole = kernel.name(f"{TWICE}_{names[0]}")

@@ -86,7 +86,7 @@ def finish(node: Reduce, tile: Text, axis: int, keep: bool, needs: Needs) -> Tex
     return found
 
 
-def wish(node: Reduce, base: str) -> str:
+def suggested(node: Reduce, base: str) -> str:
     """Return what to call a reduction's result; ``base`` is its argument's name, if it has one."""
     word = {"sum": "sum", "prod": "product", "argmax": "argmax", "argmin": "argmin"}.get(
         node.kind, node.kind

@@ -19,6 +19,7 @@ from fusec.devices import is_gpu
 from fusec.errors import CompileError, Diagnostic
 from fusec.kernel import Runnable, Signature
 from fusec.memory.readable import require
+from fusec.target_api.launches import GpuUse, LaunchRecord
 from fusec.targets.triton.text.file import WARPS
 from fusec.targets.triton.toolchain import pool as triton_pool
 from fusec.targets.triton.toolchain.cross_compile import check
@@ -30,12 +31,15 @@ from fusec.targets.triton.toolchain.interpret import (
     line_of,
 )
 from fusec.targets.triton.toolchain.launch import Launcher, with_launchers
+from fusec.targets.triton.toolchain.launch_records import only_launches, record_of, recording
 from fusec.targets.triton.toolchain.load import (
     compile_error,
     is_compiler_failure,
     is_triton_error,
     load,
 )
+from fusec.targets.triton.toolchain.resources import gpu_use
+from fusec.targets.triton.toolchain.starts import starts_of
 
 _log = logging.getLogger(__name__)
 OTHER_WARPS = (4, 8, 2, 16)  # tried in turn where Triton's compiler fails
@@ -101,6 +105,23 @@ class TritonRunnable:
         functions = getattr(self._launch, "__globals__", {}).values()
         launchers = [each for each in functions if isinstance(each, Launcher)]
         return tuple(kernel for launcher in launchers for kernel in launcher.compiled)
+
+    def recorded(
+        self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]
+    ) -> LaunchRecord | None:
+        """Run once; return all that it did, None where that cannot be repeated without Python."""
+        with recording() as launches:
+            self(tensors, sizes)
+        plain = self.entry is not None and only_launches(self.entry)
+        return record_of(launches, tensors) if plain else None
+
+    def gpu_use(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> GpuUse | None:
+        """Return what it takes of the GPU for such tensors; None where it has not been compiled."""
+        compiled = self.compiled()
+        if not compiled:
+            return None
+        starts = starts_of(self.namespace, self.starter, tensors, sizes)
+        return gpu_use(starts, compiled)
 
     @property
     def direct(self) -> Callable[..., None] | None:

@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from fusec.target_api.launches import KernelStart, LaunchRecord, Temporary
+
 _INTEGERS = {"i32": 4, "u32": 4, "i64": 8, "u64": 8}
 _NUMBERS = (bool, int, float, str)
 _MODULES = ("triton", "triton.language", "torch")
@@ -72,49 +74,6 @@ def note(launch: Launch | None) -> None:
     found = getattr(_records, "list", None)
     if found is not None:
         found.append(launch)
-
-
-@dataclass(frozen=True)
-class Temporary:
-    """Memory that ``launch`` makes for itself, uninitialized."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-
-
-@dataclass(frozen=True)
-class KernelStart:
-    """One start of a compiled kernel.
-
-    Attributes:
-        function: The driver's handle.
-        grid: Programs in each direction.
-        threads: A program's.
-        shared: Bytes of shared memory of a program.
-        parameters: In order: ``(n, 0)`` for the nth tensor, ``(None, number)`` for a number.
-    """
-
-    function: int
-    grid: tuple[int, int, int]
-    threads: int
-    shared: int
-    parameters: tuple[tuple[int | None, int], ...]
-
-
-@dataclass(frozen=True)
-class LaunchRecord:
-    """All that one run of ``launch`` did.
-
-    Attributes:
-        starts: In order. Their tensors are those that ``launch`` was given, then ``temporaries``.
-        temporaries: Memory that it made.
-        kernels: What owns the kernels' code: to be kept.
-    """
-
-    starts: tuple[KernelStart, ...]
-    temporaries: tuple[Temporary, ...]
-    kernels: tuple[Any, ...]
 
 
 def record_of(launches: Sequence[Launch | None], given: Sequence[Any]) -> LaunchRecord | None:
@@ -304,10 +263,7 @@ class _Text:
 
 
 __all__ = [
-    "KernelStart",
     "Launch",
-    "LaunchRecord",
-    "Temporary",
     "is_recording",
     "note",
     "only_launches",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 from fusec.kernel import Signature
 from fusec.report import GpuStart
+from fusec.target_api.launches import GpuUse, Occupancy
 from fusec.targets.triton.toolchain.cross_compile import compile_start, triton_cache
 from fusec.targets.triton.toolchain.interpret import compiling
 from fusec.targets.triton.toolchain.load import load
-from fusec.targets.triton.toolchain.starts import gpu_target, launched
+from fusec.targets.triton.toolchain.starts import RecordedStart, gpu_target, launched
 from fusec.tunables import read_tunables
 
 # In a cubin, of each function: format 4, attribute "registers", 8 bytes: its symbol, the number.
@@ -51,6 +53,33 @@ def gpu_starts(
     return tuple(found)
 
 
+def gpu_use(starts: Sequence[RecordedStart], compiled: Sequence[Any]) -> GpuUse:
+    """Return what kernels that Triton has compiled for a GPU take of it.
+
+    Args:
+        starts: What ``launch`` starts, in order.
+        compiled: What Triton compiled for it, function by function.
+    """
+    binaries = tuple(each.asm["cubin"] for each in compiled)
+    spilled = max(each.n_spills for each in compiled)
+    return GpuUse(binaries, spilled, occupancies(starts, compiled))
+
+
+def occupancies(starts: Sequence[RecordedStart], compiled: Sequence[Any]) -> tuple[Occupancy, ...]:
+    """Return how kernel starts occupy the GPU; nothing where one of them is not understood."""
+    named = {each.metadata.name: each for each in compiled}
+    found = []
+    for start in starts:
+        kernel = named.get(start.function.__name__)
+        if kernel is None or not isinstance(start.grid, tuple):
+            return ()
+        metadata = kernel.metadata
+        found.append(
+            Occupancy(prod(start.grid), metadata.num_warps, kernel.n_regs, metadata.shared)
+        )
+    return tuple(found)
+
+
 def _registers(compiled: Any) -> int:
     """Return the registers of a thread; 0 where the machine code does not say."""
     cubin = compiled.asm.get("cubin")
@@ -61,4 +90,4 @@ def _registers(compiled: Any) -> int:
     return int(amd[1]) if amd else 0
 
 
-__all__ = ["gpu_starts"]
+__all__ = ["gpu_starts", "gpu_use", "occupancies"]

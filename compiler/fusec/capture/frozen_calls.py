@@ -1,0 +1,173 @@
+"""What TorchDynamo would compile, refused while compilation is frozen.
+
+TorchDynamo asks its callback about a frame when no compiled code fits.  ``Watch`` stands before
+that callback: where nothing may be compiled it raises, with what the frame's compiled code asks
+for and what it found.  It costs nothing where compiled code fits.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch._dynamo import trace_rules
+from torch._dynamo.convert_frame import has_tensor_in_frame
+from torch._dynamo.exc import ShortenTraceback
+from torch._dynamo.types import ConvertFrameReturn
+
+from fusec.capture.guards.described import describe_failure
+from fusec.freezing import FrozenMiss, Unfit, is_frozen
+
+_TENSOR = re.compile(r"check_tensor\(L\['(\w+)'\], .*?, torch\.(\w+), .* size=\[([^\]]*)\]")
+_MOST_ARGUMENTS = 6
+
+
+class Watch:
+    """TorchDynamo's callback, with a look at whether anything may be compiled.
+
+    Attributes:
+        inner: TorchDynamo's own.
+        frozen: Whether nothing may be compiled for this function any more.
+        others: Returns why a frame's names do not fit what was compiled by another process.
+    """
+
+    def __init__(self, inner: Callable[..., Any]) -> None:
+        self.inner = inner
+        self.frozen = False
+        self.others: Callable[[Any], list[Unfit]] = lambda values: []
+        # what torch compares compiled code by
+        self._torchdynamo_orig_backend = getattr(inner, "_torchdynamo_orig_backend", inner)
+
+    def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        """Be asked about a frame that no compiled code fits."""
+        if not (self.frozen or is_frozen()):
+            return self.inner(frame, *args, **kwargs)
+        if trace_rules.check(frame.f_code) or not has_tensor_in_frame(frame):
+            return ConvertFrameReturn()  # it would run in Python in any case
+        found = [*misfits(frame.f_code, frame.f_locals), *self.others(frame.f_locals)]
+        raise FrozenMiss(_frame_name(frame.f_code), found)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+def misfits(code: CodeType, values: Any) -> list[Unfit]:
+    """Return for each compiled form of some code why values do not fit it.
+
+    Args:
+        code: The function's.
+        values: The frame's local names.
+    """
+    found = []
+    for number, entry in enumerate(_entries(code), 1):
+        result = entry.guard_manager.check_verbose(values)
+        if result.result:
+            continue  # compiled by another compiler
+        guard, value = _failed(entry.guard_manager, result.verbose_code_parts, values)
+        made_for = arguments_text(entry.guard_manager.root) or f"compiled form {number}"
+        found.append(Unfit(made_for, guard, value))
+    return found
+
+
+def arguments_text(root: Any) -> str:
+    """Return what tensors some code was compiled for: ``x float32 4 x 8``; those of arguments.
+
+    Args:
+        root: The native tree of its guards.
+    """
+    words = []
+    for manager in root.get_child_managers():
+        for leaf in manager.get_leaf_guards():
+            match = _TENSOR.match(" ".join(leaf.verbose_code_parts()))
+            if match is not None:
+                name, dtype, sizes = match.groups()
+                shape = " x ".join("any" if s == "None" else s for s in sizes.split(", ") if s)
+                words.append(f"{name} {dtype} {shape or 'one number'}")
+    shown = ", ".join(words[:_MOST_ARGUMENTS])
+    return f"{shown}, ..." if len(words) > _MOST_ARGUMENTS else shown
+
+
+def _entries(code: CodeType) -> Sequence[Any]:
+    eval_frame: Any = torch._dynamo.eval_frame
+    entries = list(eval_frame._debug_get_cache_entry_list(code))
+    return entries[::-1]  # in order of compilation
+
+
+def _failed(manager: Any, parts: Sequence[str], values: Any) -> tuple[str, str]:
+    """Return the guard that failed, in words, and what was found."""
+    texts = [" ".join(part.split("  #", maxsplit=1)[0].split()) for part in parts]
+    if len(texts) > 1:  # one question of several parts: which of them does not hold
+        texts = [text for text in texts if not _holds(manager, text, values)] or texts
+    text = texts[0] if texts else ""
+    value = _value(manager, text, values)
+    said = describe_failure(text)
+    return (said.guard, said.text) if not value else (said.guard, value)
+
+
+def _holds(manager: Any, text: str, values: Any) -> bool:
+    return _asked(manager, text, values) is True
+
+
+def _value(manager: Any, text: str, values: Any) -> str:
+    """Return what is there where a guard expects a constant: ``x.training == False``."""
+    subject, compares, _ = text.partition(" == ")
+    if not compares:
+        subject, compares, _ = text.partition(" is ")
+    if not compares:
+        return ""
+    found = _asked(manager, subject, values)
+    return repr(found) if isinstance(found, (bool, int, float, str, type(None), tuple)) else ""
+
+
+def _asked(manager: Any, text: str, values: Any) -> object:
+    """Return the value of an expression that TorchDynamo itself wrote, as it would be asked."""
+    names = {"L": values, "G": manager.global_scope["G"], **(manager.closure_vars or {})}
+    try:
+        return eval(text, dict(manager.global_scope), names)  # TorchDynamo's own text, as it does
+    except Exception:
+        return None
+
+
+def _frame_name(code: CodeType) -> str:
+    return f"{code.co_qualname} (line {code.co_firstlineno} of {code.co_filename})"
+
+
+class _MissInBackend(FrozenMiss, ShortenTraceback):
+    """A miss raised within TorchDynamo, which hands it on as it is."""
+
+    def __init__(self, miss: FrozenMiss) -> None:
+        vars(self).update(vars(miss), first_useful_frame=None)
+        self.args = miss.args
+
+
+def refuse_capture() -> None:
+    """Refuse to compile a captured graph where nothing may be compiled.
+
+    Raises:
+        FrozenMiss: It is so.
+    """
+    if is_frozen():
+        code, values = _traced_frame()
+        what = _frame_name(code) if code is not None else "a captured graph"
+        found = misfits(code, values) if code is not None else ()
+        raise _MissInBackend(FrozenMiss(what, found))
+
+
+def _traced_frame() -> tuple[CodeType | None, Any]:
+    """Return the code that TorchDynamo is tracing, and its local names."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:  # the tracer's own frame has what it traces
+        tracer: Any = frame.f_locals.get("self")
+        if type(tracer).__name__ == "InstructionTranslator":
+            return tracer.f_code, tracer.f_locals
+        frame = frame.f_back
+    return None, {}
+
+
+__all__ = ["Watch", "misfits", "refuse_capture"]

@@ -1,0 +1,211 @@
+"""Whether a compiled graph, or an edit of one of its kernels, computes what eager does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.debug_utils import cast_to_fp64
+
+from fusec.call.launch import CppRunnable
+from fusec.call.runnable import build_runnable
+from fusec.codegen.common.signatures import argument_buffers, body_sizes
+from fusec.compiled.calls import GraphCalls
+from fusec.compiled.part import CompiledPart
+from fusec.ir.interpret import run_body
+from fusec.kernel import Kernel, Runnable, simulation
+from fusec.random import SameNumbers
+from fusec.report import Verdict
+from fusec.target_api.base import LibraryTarget, PythonTarget
+from fusec.target_api.registry import find_target
+from fusec.verify.check import Case, check_graph, check_kernel
+from fusec.verify.inputs import fresh_inputs
+from fusec.verify.probation import journal
+from fusec.verify.trials import KeptTrials
+
+
+def verify(graph: GraphCalls, *, timed: bool) -> Verdict:
+    """Return ``CompiledGraph.verify``."""
+    with graph.lock:
+        real = graph.copies()
+        verdict = _check_on(graph, real, timed)
+        if not verdict.ok:
+            return verdict
+        fresh = _with_tensors(real, fresh_inputs(_tensors(real)))
+        second = _check_on(graph, fresh, False)
+        if not second.ok:
+            return replace(second, reason=f"on fresh random inputs: {second.reason}")
+        return replace(verdict, seconds=verdict.seconds + second.seconds)
+
+
+def _check_on(
+    graph: GraphCalls, inputs: list[Any], timed: bool, calls: int | None = None
+) -> Verdict:
+    float64 = _in_float64(graph)
+
+    def placed(run: Callable[[Sequence[Any]], list[torch.Tensor]]) -> Callable[..., Any]:
+        return lambda given: run(_with_tensors(inputs, given))
+
+    def fused(given: Sequence[Any]) -> list[torch.Tensor]:
+        assert graph.compiled is not None
+        with graph.keeping_nothing():
+            return _tensors(graph.compiled(*given))
+
+    def eager(given: Sequence[Any]) -> list[torch.Tensor]:
+        return _tensors(graph.eager(*given))
+
+    def reference(given: Sequence[Any]) -> list[torch.Tensor]:
+        """Run eager with the random numbers that the kernels compute."""
+        if not any(part.draws_seed for part in graph.parts):
+            return eager(given)
+        with SameNumbers():
+            return eager(given)
+
+    simulated = any(simulation(kernel.runnable()) for kernel in graph.kernels)
+    with torch.set_grad_enabled(graph.records_gradients):
+        return check_graph(
+            placed(fused),
+            placed(eager),
+            placed(float64) if float64 is not None else None,
+            _tensors(inputs),
+            names=_output_names(graph),
+            timed=timed and not simulated,  # what stands in for a device has times of its own
+            reference=placed(reference),
+            calls=calls,
+        )
+
+
+def _output_names(graph: GraphCalls) -> list[str] | None:
+    """Return what the user calls each output, where every output is a tensor of the graph."""
+    (output,) = (node for node in graph.eager.graph.nodes if node.op == "output")
+    values = output.args[0] if isinstance(output.args[0], (list, tuple)) else output.args
+    nodes = [value for value in values if isinstance(value, fx.Node)]
+    if len(nodes) != len(values) or len({node.name for node in nodes}) != len(nodes):
+        return None
+    if not all(isinstance(node.meta.get("example_value"), torch.Tensor) for node in nodes):
+        return None
+    return [node.name for node in nodes]
+
+
+def _in_float64(graph: GraphCalls) -> Callable[[Sequence[Any]], list[torch.Tensor]] | None:
+    """Return what runs the captured graph in float64; None where nothing can."""
+    if any(part.draws_seed for part in graph.parts):
+        return None  # random numbers in float64 are other numbers
+    try:
+        module, _ = cast_to_fp64(copy.deepcopy(graph.eager), [])
+    except (RuntimeError, TypeError, AttributeError):
+        return None
+
+    def run(inputs: Sequence[Any]) -> list[torch.Tensor]:
+        raised = [
+            t.to(torch.float64) if isinstance(t, torch.Tensor) and t.is_floating_point() else t
+            for t in inputs
+        ]
+        # Not by a call: where it fails, a graph module prints what failed.
+        return _tensors(module.forward(*raised))
+
+    return run
+
+
+def check_edit(
+    graph: GraphCalls, kernel: Kernel, text: str, kept: KeptTrials, *, timed: bool, trust: bool
+) -> Verdict:
+    """Check ``text`` for a kernel: guarded worker first, then within the whole graph."""
+    with graph.lock:
+        part, tensors, sizes = graph.kernel_call(kernel)
+        verdict = check_kernel(
+            kernel,
+            text,
+            cases=[Case(tuple(tensors), tuple(sizes), "on the real inputs")],
+            build=lambda t: _library(kernel, t),
+            interpret=lambda t, s, p: interpret_kernel(part, kernel, t, s, p),
+            generated=build_runnable(kernel, kernel.generated.text),
+            timed=timed,
+            kept=kept,
+            trust=trust,
+        )
+        if not verdict.ok or part.kind == "backward":
+            return verdict
+        before = kernel.runnable()
+        part.link(kernel.name, watched(kernel, text))
+        try:
+            whole = _check_on(graph, graph.copies(), timed, verdict.calls)
+        finally:
+            part.link(kernel.name, before)
+        seconds = verdict.seconds + whole.seconds
+        if not whole.ok:
+            return replace(whole, timing=verdict.timing, seconds=seconds)
+        return replace(
+            verdict,
+            outputs=whole.outputs,
+            graph=whole.graph or whole.timing,
+            eager=whole.eager,
+            seconds=seconds,
+        )
+
+
+def watched(kernel: Kernel, text: str) -> Runnable:
+    """Build a text; where a user has written it, a process that ends in a call leaves a note."""
+    runnable = build_runnable(kernel, text)
+    if isinstance(runnable, CppRunnable) and kernel.is_edit(text):
+        found = journal(kernel.name, text)
+        if found is not None:
+            runnable.watch(found.address)
+    return runnable
+
+
+def _library(kernel: Kernel, text: str) -> Path | None:
+    target = find_target(kernel.target)
+    if isinstance(target, LibraryTarget):
+        generated = kernel.generated
+        return target.compile(text, flags=generated.flags, edited=text != generated.text)
+    assert isinstance(target, PythonTarget)
+    target.check(text, kernel.signature, kernel.generated.entry)
+    return None
+
+
+def interpret_kernel(
+    part: CompiledPart,
+    kernel: Kernel,
+    tensors: Sequence[torch.Tensor],
+    sizes: Sequence[int],
+    precision: torch.dtype | None,
+) -> list[torch.Tensor]:
+    """Run a kernel's loop-level IR by eager operators; return what it writes."""
+    program = part.state.scheduled
+    names = argument_buffers(kernel.body)
+    symbols = body_sizes(kernel.body, program.buffers)
+    given: dict[str, torch.Tensor] = {}
+    for name, tensor in zip(names, tensors, strict=True):
+        raised = precision if precision and tensor.is_floating_point() else tensor.dtype
+        copy_ = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=raised, device=tensor.device
+        )
+        given[name] = copy_.copy_(tensor)
+    run_body(kernel.body, given, dict(zip(symbols, sizes, strict=True)), precision)
+    return [
+        given[name]
+        for name, argument in zip(names, kernel.signature.arguments, strict=True)
+        if argument.role != "in"
+    ]
+
+
+def _tensors(values: object) -> list[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return [values]
+    if isinstance(values, (list, tuple)):
+        return [v for v in values if isinstance(v, torch.Tensor)]
+    return []
+
+
+def _with_tensors(pattern: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
+    given = iter(tensors)
+    return [next(given) if isinstance(v, torch.Tensor) else v for v in pattern]
+
+
+__all__ = ["check_edit", "interpret_kernel", "verify", "watched"]

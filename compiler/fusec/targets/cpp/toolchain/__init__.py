@@ -1,1 +1,0 @@
-"""From the text of a kernel to a loaded library: the compiler, its flags, the build."""

@@ -1,0 +1,60 @@
+"""The compilers that are running, so that they can be ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fusec.systems import this_system
+
+
+@dataclass
+class Children:
+    """The compilers that a build has running, so that an interrupt can end them all."""
+
+    stopped: bool = False
+    running: set[subprocess.Popen[str]] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(
+        self, command: Sequence[str], folder: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start a compiler in a process group of its own, with its scratch files in ``folder``."""
+        with self.lock:
+            if self.stopped:
+                raise KeyboardInterrupt
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, "LC_ALL": "C", "TMPDIR": folder, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                **this_system().apart(),
+            )
+            self.running.add(process)
+        this_system().follow_priority(process.pid)
+        return process
+
+    def finish(self, process: subprocess.Popen[str]) -> None:
+        """End a compiler if it still runs, with what it started, and forget it."""
+        with self.lock:
+            self.running.discard(process)
+        if process.poll() is None:
+            this_system().end_tree(process)
+            process.wait()
+
+    def stop(self) -> None:
+        """End every compiler and let no further one start."""
+        with self.lock:
+            self.stopped = True
+            for process in self.running:
+                this_system().end_tree(process)
+
+
+__all__ = ["Children"]

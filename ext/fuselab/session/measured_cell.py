@@ -1,0 +1,321 @@
+"""How fast a fused cell is and whether it is right, measured and checked on its graphs.
+
+The user's Python is never run again for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fusec.report import SourceLine, Timing, Verdict
+from fuselab.display import words
+from fuselab.display.bounds import Traffic
+from fuselab.display.pages.timings import peer_title
+from fuselab.display.totals import joined, sum_of, sum_of_limits, total_of
+from fuselab.session.compiled_cell import CompiledCell
+from fuselab.session.peers import Peer
+from fuselab.session.without_gpu import cell_is_simulated, model_lines
+
+MOST_STEPPED = 0.1  # seconds: the calls of what takes longer are timed where somebody asks
+
+
+@dataclass(eq=False, repr=False)
+class MeasuredCell(CompiledCell):
+    """A compiled cell with its times and its verdict.
+
+    Attributes:
+        eager: Of all graphs in eager, on the inputs of their latest call; None until timed.
+        fused: Of the same graphs as compiled; None until timed.
+        others: Other compilers on the same graphs, by name.
+        failed: Why other compilers have no time, by name.
+        verdict: Of all graphs' outputs against eager and float64; None until checked.
+        kernel_times: Of each kernel alone.
+        extern_times: Of each call of ATen alone; empty until ``measure_steps``.
+        limit: How fast all graphs could be, in seconds; None until ``measure_limit``.
+        traffic: What eager and the kernels move, and that limit; likewise.
+    """
+
+    eager: Timing | None = field(default=None, init=False)
+    fused: Timing | None = field(default=None, init=False)
+    others: dict[str, Timing] = field(default_factory=dict, init=False)
+    failed: dict[str, str] = field(default_factory=dict, init=False)
+    verdict: Verdict | None = field(default=None, init=False)
+    kernel_times: dict[str, Timing] = field(default_factory=dict, init=False)
+    extern_times: dict[str, Timing] = field(default_factory=dict, init=False)
+    limit: float | None = field(default=None, init=False)
+    traffic: Traffic | None = field(default=None, init=False)
+    _peers: dict[tuple[int, str], Peer] = field(default_factory=dict, init=False)
+    _models: tuple[str, ...] = field(default=(), init=False)
+    _extern_seconds: dict[SourceLine, float] = field(default_factory=dict, init=False)
+    _stepped: tuple[int, ...] = field(default=(), init=False)
+    _measured: tuple[Any, ...] = field(default=(), init=False)
+    _checked: tuple[Any, ...] = field(default=(), init=False)
+
+    def measure(self, seconds: float = 0.3) -> tuple[Timing | None, Timing | None]:
+        """Time every graph against eager, interleaved, on the inputs of its latest call.
+
+        Args:
+            seconds: For each graph.
+
+        Returns:
+            Eager and fused, each summed over the graphs; None where there is no graph.
+        """
+        if self.simulated:
+            with self.lock:
+                return self._count_bytes()
+        with self.lock:
+            graphs = self.graphs
+            runs: list[dict[str, Timing]] = []
+            times: dict[int, Timing] = {}
+            whole = bool(self.externs) and all(getattr(graph, "parts", ()) for graph in graphs)
+            for graph in graphs:
+                with self._reported(f"{graph.name} could not be timed"):
+                    if others := self._ready(graph):
+                        runs.append(graph.measure_beside(others, seconds))
+                    else:
+                        eager, fused = graph.measure(seconds=seconds)
+                        runs.append({"eager": eager, "fused": fused})
+                    # Which kernel costs how much is one launch away; a tenth will do.
+                    if graph.kernels and not whole:
+                        alone = graph.kernel_timings(seconds / 3)
+                        times |= {id(k): alone[k.name] for k in graph.kernels if k.name in alone}
+            self._take(runs if len(runs) == len(graphs) else [])
+            self._extern_seconds = {}
+            if self._stepped != tuple(map(id, graphs)):
+                self.extern_times = {}
+            named = self.kernels.items()
+            self.kernel_times = {name: times[id(k)] for name, k in named if id(k) in times}
+            if whole:
+                # Lines that call a library have their share of the time as well.
+                short = self.fused is not None and self.fused.median < MOST_STEPPED
+                self.kernel_times = self._time_steps(seconds / 3, externs=short)[0]
+            self._measure_limit(runs)
+            self._measured = self._state()
+            return self.eager, self.fused
+
+    refresh = measure
+
+    def measure_limit(self) -> float | None:
+        """Measure how fast the graphs could be: their inputs and outputs moved by a plain copy.
+
+        Returns:
+            Seconds, summed over the graphs; None where one did not run or runs in eager.
+        """
+        with self.lock:
+            limits = []
+            for graph in self.graphs:
+                with self._reported(f"the limit of {graph.name} could not be measured"):
+                    limits.append(graph.limit())
+            known = [each for each in limits if each is not None]
+            self.traffic = sum_of_limits(known) if len(known) == len(self.graphs) else None
+            self.limit = self.traffic.limit if self.traffic is not None else None
+            return self.limit
+
+    @property
+    def simulated(self) -> bool:
+        """Whether something stands in for the device of a kernel: no time means anything then."""
+        return cell_is_simulated(self)
+
+    def _count_bytes(self) -> tuple[None, None]:
+        """Take what the cell moves in place of times, which would be an interpreter's."""
+        self._take([])
+        self.kernel_times, self.extern_times, self._extern_seconds = {}, {}, {}
+        self.measure_limit()
+        self.limit = None
+        if self.traffic is not None:
+            self.traffic = replace(self.traffic, copy=0.0, limit=0.0)
+        self._models = model_lines(self)
+        self._measured = self._state()
+        return None, None
+
+    def _measure_limit(self, runs: Sequence[object]) -> None:
+        """Measure the limit of what was just timed, where it was and is long enough to ask."""
+        self.traffic = self.limit = None
+        if len(runs) == len(self.graphs):
+            self.measure_limit()
+
+    def check(self) -> Verdict | None:
+        """Compare every graph's outputs with eager and float64, on real and on random inputs."""
+        with self.lock:
+            verdicts = []
+            for graph in self.graphs:
+                with self._reported(f"{graph.name} could not be checked"):
+                    verdicts.append(graph.verify())
+            self.verdict = joined(verdicts)
+            self._checked = self._state()
+            return self.verdict
+
+    def update(
+        self,
+        *,
+        timed: bool = True,
+        checked: bool = True,
+        seconds: float = 0.3,
+        phase: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Measure and check what has changed since the last time, and nothing else.
+
+        Args:
+            timed: Whether to measure.
+            checked: Whether to check.
+            seconds: To measure each graph.
+            phase: Told what is done next.
+        """
+        if checked and self._checked != self._state():
+            phase("checking")
+            self.check()
+        if timed and self._measured != self._state():
+            phase("measuring")
+            self.measure(seconds)
+
+    def compare(
+        self, compiler: str, seconds: float = 0.3, stop: Callable[[], bool] | None = None
+    ) -> Timing | None:
+        """Time another compiler of ``torch.compile`` in the same run as eager and our own code.
+
+        Args:
+            compiler: A backend's name: ``inductor``. It compiles each graph once.
+            seconds: For each graph.
+            stop: Asked while it compiles and between rounds of measuring; nothing changes then.
+
+        Returns:
+            Its time, summed over the graphs; None where it was stopped, or failed: ``failed`` then
+            says why.
+        """
+        if not self.compile_peer(compiler, stop):
+            return None
+        runs: list[dict[str, Timing]] = []
+        try:
+            with self.lock:
+                for graph in self.graphs:
+                    call = self._peer(graph, compiler).wait(stop)
+                    if call is None:
+                        return None
+                    runs.append(graph.measure_beside({compiler: call}, seconds, stop))
+                    if stop is not None and stop():
+                        return None
+        except Exception as error:
+            self._peer_failed(compiler, error)
+            return None
+        self._take(runs)
+        return self.others.get(compiler)
+
+    def _take(self, runs: Sequence[Mapping[str, Timing]]) -> None:
+        """Take over what was measured, a run a graph; times of earlier runs do not compare."""
+        names = set.intersection(*(set(run) for run in runs)) if runs else set()
+        total = {name: sum_of([run[name] for run in runs]) for name in names}
+        self.eager, self.fused = total.pop("eager", None), total.pop("fused", None)
+        self.others = {name: time for name, time in sorted(total.items()) if time is not None}
+
+    def _ready(self, graph: Any) -> dict[str, Callable[..., object]]:
+        """Return what other compilers have made of a graph, as far as that was asked for."""
+        found = {}
+        for name in self.others:
+            peer = self._peers.get((id(graph), name))
+            if peer is not None and peer.call is not None:
+                found[name] = peer.call
+        return found
+
+    def compile_peer(self, compiler: str, stop: Callable[[], bool] | None = None) -> bool:
+        """Let another compiler compile the graphs, without the lock: cells can run meanwhile.
+
+        Args:
+            compiler: As for ``compare``.
+            stop: Asked while it compiles. It cannot be interrupted: it goes on behind the scenes.
+
+        Returns:
+            Whether all of it is ready; ``failed`` says why it is not, unless it was stopped.
+        """
+        self.failed.pop(compiler, None)
+        try:
+            peers = [self._peer(graph, compiler) for graph in self.graphs]
+            return all(peer.wait(stop) is not None for peer in peers)
+        except Exception as error:
+            self._peer_failed(compiler, error)
+            return False
+
+    def _peer_failed(self, compiler: str, error: Exception) -> None:
+        # The cell itself has run; that a figure about it is missing must not undo that.
+        reason = str(error).partition("\n")[0]
+        self.failed[compiler] = reason
+        note = f"{peer_title(compiler)} failed: {reason}"
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _peer(self, graph: Any, compiler: str) -> Peer:
+        key = id(graph), compiler
+        known = self._peers.get(key)
+        if known is None or known.failed:
+            known = self._peers[key] = Peer(graph, compiler)
+        return known
+
+    def measure_steps(
+        self, seconds: float = 0.3, stop: Callable[[], bool] | None = None
+    ) -> dict[str, Timing]:
+        """Time every kernel and every call of ATen alone, interleaved, on the latest inputs.
+
+        Args:
+            seconds: For each graph.
+            stop: Asked between rounds.
+
+        Returns:
+            The calls' times: ``aten.mm, line 3``; those of one operator on one line are added up.
+            The kernels' go to ``kernel_times``.
+        """
+        with self.lock:
+            kernels, calls = self._time_steps(seconds, stop)
+            self.kernel_times |= kernels
+            found: dict[str, list[Timing]] = {}
+            for name, where, timing in calls:
+                line = words.where(where, self.filename)
+                label = ", ".join(part for part in (name, line) if part)
+                found.setdefault(label, []).append(timing)
+            self.extern_times = {label: total_of(times) for label, times in found.items()}
+            self._stepped = tuple(map(id, self.graphs))
+            return self.extern_times
+
+    def _time_steps(
+        self, seconds: float, stop: Callable[[], bool] | None = None, *, externs: bool = True
+    ) -> tuple[dict[str, Timing], list[tuple[str, SourceLine | None, Timing]]]:
+        """Time every step alone: kernels by name, and calls of ATen."""
+        from fusec.timing.step_times import step_times  # imports the compiler
+
+        names = {id(kernel): name for name, kernel in self.kernels.items()}
+        kernels: dict[str, Timing] = {}
+        calls = []
+        for graph in self.graphs:
+            own = {kernel.name: names.get(id(kernel), "") for kernel in graph.kernels}
+            with self._reported(f"the steps of {graph.name} could not be timed"):
+                for step in step_times(graph, seconds, externs=externs, stop=stop):
+                    if step.kind == "kernel":
+                        kernels[own[step.name]] = step.timing
+                    else:
+                        calls.append((step.name, step.where, step.timing))
+        self._extern_seconds = {}
+        for _, where, timing in calls:
+            if where is not None:
+                known = self._extern_seconds.get(where, 0.0)
+                self._extern_seconds[where] = known + timing.median
+        return kernels, calls
+
+    def _state(self) -> tuple[Any, ...]:
+        """Return what timings and verdicts depend on: the graphs and the texts in use."""
+        texts = tuple(kernel.source for kernel in self.kernels.values())
+        return (*(id(graph) for graph in self.graphs), *texts)
+
+    @contextlib.contextmanager
+    def _reported(self, what: str) -> Iterator[None]:
+        # The cell itself has run; that a figure about it is missing must not undo that.
+        try:
+            yield
+        except Exception as error:
+            message = str(error).partition("\n")[0]
+            note = f"{what}: {type(error).__name__}: {message}"
+            if note not in self.notes:
+                self.notes.append(note)
+
+
+__all__ = ["MeasuredCell"]

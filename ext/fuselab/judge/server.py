@@ -9,6 +9,7 @@ over the labs'.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -88,9 +89,7 @@ def serve(desk: Desk) -> None:
 
     make: Any = getattr(mcp.server, "MCPServer", None)  # from 2.0 on
     if make is None:
-        from mcp.server.fastmcp import FastMCP
-
-        make = FastMCP
+        make = importlib.import_module("mcp.server.fastmcp").FastMCP
     server = make("fuselab-judge")
     for tool in (desk.list_tasks, desk.show_task, desk.judge_answer, desk.next_hint):
         server.tool()(tool)

@@ -155,7 +155,9 @@ def _build(compiler: Compiler, sources: Sequence[str], folder: str, by: Sequence
     """
     family = compiler.facts
     watch = [f"-fsanitize={','.join(_FLAGS[name] for name in by)}"] if by else []
-    flags = [flag for each in compiler.flags if each != "-shared" for flag in family.translate(each)]
+    flags = [
+        flag for each in compiler.flags if each != "-shared" for flag in family.translate(each)
+    ]
     flags = [flag for flag in flags if flag != "-fno-sanitize=undefined"]
     objects = []
     children = Children()
@@ -214,12 +216,13 @@ def _program(
 ) -> tuple[str, dict[int, str]]:
     """Return a program that calls a kernel, and which of its lines make which argument."""
     made, lines = [], {}
+    types = ["void*"] * len(arguments) + ["int64_t"] * (len(sizes) + 1)
     head = [
         "#include <stdint.h>",
         "#include <stdio.h>",
         "#include <stdlib.h>",
         "#include <string.h>",
-        f'extern "C" int {entry}({", ".join(["void*"] * len(arguments) + ["int64_t"] * (len(sizes) + 1))});',
+        f'extern "C" int {entry}({", ".join(types)});',
         "static void fill(char* to, long at, size_t size)",
         "{",
         '    FILE* file = fopen("data", "rb");',

@@ -7,7 +7,6 @@ was freed, an overflow of a signed integer, a shift by too much.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import torch
 
@@ -76,22 +75,22 @@ def sanitized(
     """
     found = sanitizers.sanitizers()
     if not found:
-        return None, "the compiler has no sanitizers; g++ and clang have"
+        return None, "not looked at by sanitizers: the compiler has none; g++ and clang have"
     data, watched = bytearray(), []
     for argument, tensor in zip(signature.arguments, case.tensors, strict=True):
         content = _bytes(tensor) if argument.role != "out" else b""
         nbytes = extent(tensor) * tensor.element_size()
-        watched.append(
-            sanitizers.Watched(argument.name, len(data), nbytes, argument.role != "out")
-        )
+        watched.append(sanitizers.Watched(argument.name, len(data), nbytes, argument.role != "out"))
         data += content
     heard = sanitizers.run_watched(
         text, entry, watched, bytes(data), case.sizes, threads=threads, seconds=seconds
     )
     names = " and ".join(heard.by)
-    looked = names
+    looked = f"nothing found by {names}"
     if sanitizers.ADDRESS not in heard.by:
-        looked = f"{names} alone: the compiler has no {sanitizers.ADDRESS}; g++ and clang have"
+        looked = (
+            f"nothing found by {names}; {sanitizers.ADDRESS} is not there: g++ and clang have it"
+        )
     return _finding(heard, names), looked
 
 
@@ -145,11 +144,6 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     plain = tensor.detach().resolve_conj().resolve_neg()
     flat = plain.as_strided((extent(plain),), (1,)).contiguous()
     return bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
-
-
-def kinds() -> Sequence[str]:
-    """Return which sanitizers there are."""
-    return sanitizers.sanitizers()
 
 
 __all__ = ["sanitized"]

@@ -88,6 +88,7 @@ def test_on_paper_nothing_is_cut(
 ) -> None:
     page = opened(browser, getattr(nbconvert, kind)(), notebook)
     page.emulate_media(media="print")
+    page.set_viewport_size({"width": 718, "height": 1000})  # A4 without its margins
     card = page.locator(".fuselab-card").first
     hidden = "e => [e, ...e.querySelectorAll('*')].filter(e => e.checkVisibility()"
     hidden += " && e.clientHeight > 0 && e.scrollHeight > e.clientHeight + 2"
@@ -95,7 +96,13 @@ def test_on_paper_nothing_is_cut(
     assert card.evaluate(hidden) == 0
     listing = card.locator("div[data-kernel]").first
     assert listing.evaluate("e => e.scrollHeight - e.clientHeight") <= 2
-    assert listing.evaluate("e => e.scrollWidth - e.clientWidth") <= 2, "long lines are wrapped"
+    assert listing.evaluate("e => e.scrollWidth - e.clientWidth") <= 2, "long lines fit"
+    # Each line stands beside its number.
+    rows = "pres => pres.filter(p => p.checkVisibility()).map(p => Math.round(p.offsetHeight"
+    rows += " / parseFloat(getComputedStyle(p).lineHeight)))"
+    lines = card.locator("div[data-kernel]:visible").first.locator("pre").evaluate_all(rows)
+    assert len(lines) >= 3
+    assert max(lines) - min(lines) <= 1, "one of them ends in an empty line"
     page.screenshot(path=SCREENSHOTS / f"pages-print-{kind}.png", full_page=True)
     page.pdf(path=tmp_path / "page.pdf", format="A4")
     assert (tmp_path / "page.pdf").stat().st_size > 10_000

@@ -9,9 +9,9 @@ from __future__ import annotations
 import html
 import math
 import threading
-from pathlib import Path
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 from fusec.kernel import Kernel, KernelSource, Signature

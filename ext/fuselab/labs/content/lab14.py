@@ -170,8 +170,9 @@ def share(moved, seconds, copy_speed):
                 "Two exponentials a score: 128 a row. How many does the formula of part 2 need?",
                 "Look for the two largest scores in one pass: second = max(second, min(first, v)); "
                 "first = max(first, v). Then there is one exponential a row.",
-                "b = std::max(b, std::min(a, v)); a = std::max(a, v); from -INFINITY on. Then "
-                "e = exp(b - a), 1 / (1 + e) and e / (1 + e). An `if` in the loop is slow.",
+                "b = std::max(b, std::min(a, v)); a = std::max(a, v); from -INFINITY on; then "
+                "e = exp(b - a), 1 / (1 + e) and e / (1 + e). An `if` in the loop branches, and is "
+                "slow.",
             ),
             reference=gates,
             inputs=_rows,

@@ -17,15 +17,19 @@ if TYPE_CHECKING:
         device_summary,
         explain,
         freeze,
+        precompile,
         predict,
         predict_calls,
         record,
     )
+    from fusec.cache_archive import export_cache, import_cache
     from fusec.compiled.graph import CompiledGraph
     from fusec.errors import FusecError
     from fusec.freezing import FrozenMiss, frozen
     from fusec.kernel import Kernel
     from fusec.options import Options
+    from fusec.packages.load import load
+    from fusec.packages.write import package
     from fusec.warm import prestart
 
 # Imported when first used: the worker that runs candidate kernels must stay small and quick.
@@ -37,10 +41,15 @@ _HOMES = {
     "Kernel": "fusec.kernel",
     "Options": "fusec.options",
     "compile": "fusec.api",
+    "export_cache": "fusec.cache_archive",
+    "import_cache": "fusec.cache_archive",
     "device_summary": "fusec.api",
     "explain": "fusec.api",
     "freeze": "fusec.api",
     "frozen": "fusec.freezing",
+    "load": "fusec.packages.load",
+    "package": "fusec.packages.write",
+    "precompile": "fusec.api",
     "predict": "fusec.api",
     "predict_calls": "fusec.api",
     "prestart": "fusec.warm",
@@ -75,8 +84,13 @@ __all__ = [
     "compile",
     "device_summary",
     "explain",
+    "export_cache",
     "freeze",
     "frozen",
+    "import_cache",
+    "load",
+    "package",
+    "precompile",
     "predict",
     "predict_calls",
     "prestart",

@@ -7,9 +7,10 @@ import copy
 import functools
 import inspect
 import sys
+import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -18,7 +19,10 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.compiler import is_dynamo_compiling
 
+from fusec.ahead.artefact import Kept, TakenUp, keep_call
+from fusec.ahead.precompile import Outcome, Precompiled, precompile_here
 from fusec.ahead.record import Recording, is_recording, note_call, recording
+from fusec.ahead.signatures import Signature
 from fusec.call.native import call_by_route
 from fusec.capture import quiet_dynamo as quiet
 from fusec.capture.backend import Backend
@@ -43,6 +47,7 @@ from fusec.report import GraphBreak, Guard, Recompile, counted
 if TYPE_CHECKING:
     from fusec.inspect.reschedule import Rescheduled
 
+_nothing = contextlib.nullcontext()
 # Every compiled function of this process that is in use.
 _alive: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 
@@ -82,6 +87,7 @@ class CompiledFunction:
         if callable(getattr(optimize, "callback", None)):  # not where TorchDynamo is switched off
             self._watch = optimize.callback = Watch(optimize.callback)
         self._optimized = optimize(function)
+        self._taken: TakenUp | None = None  # what other processes have compiled; looked for once
         # What a call goes to: the ordinary path until there is a shorter one.
         self._route: Callable[..., Any] = self._run_noted if is_recording() else self._run
         self._shortcut = Shortcut(self, self._run, self._optimized)
@@ -102,8 +108,9 @@ class CompiledFunction:
         backend = self._backend
         backend.clock = time.perf_counter()
         marker, compiled = break_marker(), len(backend.graphs)
+        taken = self._taken if self._taken is not None else self._look_for_artefacts()
         try:
-            with quiet.Quiet():
+            with quiet.Quiet(), taken if taken.artefacts else _nothing:
                 result = self._optimized(*args, **kwargs)
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, FusecError):
@@ -117,6 +124,22 @@ class CompiledFunction:
             self._learned = self._shortcut.learn(backend.graphs, args, kwargs)
             self._choose_route()
         return result
+
+    def _look_for_artefacts(self) -> TakenUp:
+        self._taken = TakenUp()
+        if self._backend.builds and self._watch is not None:
+            self._watch.others = self._taken.misfits
+            self._taken.look(self._optimized, self.options)
+        return self._taken
+
+    @property
+    def taken_up(self) -> TakenUp:
+        """What ``fusec.precompile`` left in the store for this function, and how often it ran."""
+        return self._taken if self._taken is not None else self._look_for_artefacts()
+
+    def keep(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kept:
+        """Write down the compiled code of a call that has run, for other processes to take up."""
+        return keep_call(self._optimized, self.options, self.graphs, args, kwargs)
 
     def _choose_route(self) -> None:
         """Have calls go the shortest way that there is; past whoever records them, if anybody."""
@@ -388,6 +411,40 @@ def freeze(compiled: CompiledFunction) -> CompiledFunction:
     return compiled
 
 
+def precompile(
+    function: Callable[..., Any],
+    signatures: Iterable[Signature | tuple[Any, ...]],
+    *,
+    progress: Callable[[int, int, Precompiled], object] | None = None,
+    stop: threading.Event | None = None,
+    **options: Any,
+) -> Outcome:
+    """Compile a function for calls that are known, and keep that for other processes.
+
+    The function is called once for each. What another process needs (guards, TorchDynamo's code,
+    the host program, the kernels) goes to the store on disk; ``fusec.compile`` of the same
+    function, with the same options, finds it there and captures nothing. A call that cannot be
+    kept whole (one that records for autograd, breaks into several graphs, or has symbolic sizes)
+    is captured again there, and finds its kernels built; the result says which and why.
+
+    Args:
+        function: A function, a module, or what ``fusec.compile`` returned: then with its options.
+        signatures: What the calls are like (``fusec.record`` collects them, ``fusec.Signature.of``
+            makes one), or the arguments of one as a tuple.
+        progress: Told after each: how many are done, of how many, and what became of it.
+        stop: Set it, and no further one is begun.
+        **options: Fields of ``fusec.Options``.
+    """
+    if isinstance(function, CompiledFunction):
+        compiled = function
+    else:
+        compiled = CompiledFunction(function, Options.from_mapping(options))
+    compiled._taken = TakenUp()  # what is there already is made anew
+    return precompile_here(
+        compiled, compiled._name(), list(signatures), progress=progress, stop=stop
+    )
+
+
 @contextlib.contextmanager
 def record(function: CompiledFunction | None = None) -> Iterator[Recording]:
     """Collect the signatures of real calls, to precompile for: ``with fusec.record() as calls:``.
@@ -422,6 +479,7 @@ __all__ = [
     "device_summary",
     "explain",
     "freeze",
+    "precompile",
     "predict",
     "predict_calls",
     "record",

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -109,10 +110,11 @@ def __getattr__(name: str) -> Any:
 
 def other_magics() -> tuple[type, ...]:
     """Return the classes of magics beside ``FuseMagics``, which need no session."""
+    from fuselab.magics.cache import CacheMagics
     from fuselab.magics.lab import LabMagics
     from fuselab.magics.predict import PredictMagics
 
-    return (PredictMagics, LabMagics)
+    return (PredictMagics, LabMagics, CacheMagics)
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -121,6 +123,7 @@ def load_ipython_extension(shell: Any) -> None:
     from fusec import warm
     from fuselab.magics import completion as complete
     from fuselab.magics.commands import FuseMagics
+    from fuselab.session.progress import getting_ready
     from fuselab.session.session import Session
     from fuselab.session.warm_up import BetweenCells, display_steps
 
@@ -140,7 +143,8 @@ def load_ipython_extension(shell: Any) -> None:
     shell.events.register("post_run_cell", magics.remember)
     atexit.register(_session.close)
     warm.start_helpers()
-    _between_cells = BetweenCells(shell.events, (*warm.steps(), *display_steps()))
+    steps = (*warm.steps(), *display_steps())
+    _between_cells = BetweenCells(shell.events, steps, functools.partial(getting_ready, shell))
     _between_cells.begin()
 
 

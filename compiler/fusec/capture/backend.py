@@ -15,10 +15,11 @@ from torch._dynamo import disable
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
 
 from fusec.build.queue import BuildQueue
 from fusec.call import native
-from fusec.capture import whole_calls
+from fusec.capture import aot, cache_artifacts, whole_calls
 from fusec.capture.background import Early
 from fusec.capture.fast_path.direct import (
     analyze_no_operators,
@@ -34,8 +35,11 @@ from fusec.capture.graph_inputs import (
     has_gaps,
     has_subclasses,
     input_names,
+    name_gradients,
     name_inputs,
     needs_eager,
+    result_names,
+    saved_names,
     updated_inputs,
 )
 from fusec.capture.number_restarts import (
@@ -76,6 +80,7 @@ _ASK_FOR_BOTH = "force_non_lazy_backward_lowering"
 
 # torch keeps the assertion that has a message, and drops the one without as nobody reads it.
 fx.node.has_side_effect(torch.ops.aten._assert_async.default)
+cache_artifacts.install()
 whole_calls.install()  # before anything is captured: this module is what names the backend
 
 
@@ -132,6 +137,7 @@ class Backend:
         with self._lock, Rest():
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
+            graph.traced = tuple(TracingContext.get_traced_code() or ())
             self.graphs.append(graph)
             records = torch.is_grad_enabled()
             reason = needs_eager(module, example_inputs) or mixes_modes(module, records)
@@ -211,6 +217,7 @@ class _GraphCompiler:
         self.graph = graph
         self.stages = stages
         self.names = names
+        self.saved_names: dict[str, str] = {}  # of forward's results, by its graph's own names
         self.apart = False  # whether AOTAutograd takes tensor subclasses apart
         self.views_of_updated: tuple[int, ...] = ()
         self.entered = 0.0
@@ -372,8 +379,12 @@ class _GraphCompiler:
         return _Made(kind, module, None, stages, reason)
 
     def _compile_part(self, kind: str, module: fx.GraphModule, stages: list[Stage]) -> CompiledPart:
-        if kind != "backward":
+        if kind == "backward":
+            results = result_names(self.graph.eager)
+            name_gradients(module, self.names, results, self.saved_names)
+        else:
             name_inputs(module, self.names)
+            self.saved_names = saved_names(module)
         if kind == "inference":  # the parts of a joint graph have been through this as one
             self._run_passes(Form.INFERENCE, module)
             stages.append(self._passes())
@@ -510,6 +521,10 @@ def fusec_backend(
         raise BadOption("mode", mode, tuple(_MODES))
     chosen = {**_MODES.get(mode or "default", {}), **(options or {})}
     backend = Backend(Options.from_mapping(chosen))
+    if aot.is_asked():
+        with aot.without_torchs_cache():
+            found = backend(module, example_inputs)
+        return aot.SavedGraph(found, backend.graphs[-1] if backend.graphs else None)
     found = backend(module, example_inputs)
     if mode is None or not mode.startswith("max-autotune") or not backend.graphs:
         return found

@@ -32,13 +32,15 @@ class Watch:
     Attributes:
         inner: TorchDynamo's own.
         frozen: Whether nothing may be compiled for this function any more.
+        others: Returns why a frame's names do not fit what was compiled by another process.
     """
 
     def __init__(self, inner: Callable[..., Any]) -> None:
         self.inner = inner
         self.frozen = False
+        self.others: Callable[[Any], list[Unfit]] = lambda values: []
         # what torch compares compiled code by
-        self._torchdynamo_orig_backend = inner
+        self._torchdynamo_orig_backend = getattr(inner, "_torchdynamo_orig_backend", inner)
 
     def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
         """Be asked about a frame that no compiled code fits."""
@@ -46,7 +48,8 @@ class Watch:
             return self.inner(frame, *args, **kwargs)
         if trace_rules.check(frame.f_code) or not has_tensor_in_frame(frame):
             return ConvertFrameReturn()  # it would run in Python in any case
-        raise FrozenMiss(_frame_name(frame.f_code), misfits(frame.f_code, frame.f_locals))
+        found = [*misfits(frame.f_code, frame.f_locals), *self.others(frame.f_locals)]
+        raise FrozenMiss(_frame_name(frame.f_code), found)
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":

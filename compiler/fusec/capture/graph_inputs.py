@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from fusec.lower.names import NAMED, VIEWS, readable, traced_name
+
 # What changes whether operators are recorded for autograd, in a captured graph.
 _MODES_OF_GRADIENTS = frozenset({"_set_grad_enabled", "_enter_inference_mode"})
-_PLUMBING = frozenset("L G self _parameters _buffers _modules _orig_mod forward".split())
+# What sources say of where things are kept; ``fn`` is what a module is called by what wraps it.
+_PLUMBING = frozenset("L G self fn _parameters _buffers _modules _orig_mod forward".split())
 
 
 def input_names(module: fx.GraphModule) -> dict[int, str]:
@@ -43,7 +46,7 @@ def plain_name(source: str) -> str:
             break
     if last and last[0].isdigit():  # of a Sequential that is compiled itself
         last = last[-1:] + last[:-1]
-    return "_".join(last) if last else "x"
+    return "_".join(last) if last not in ([], ["args"]) else "x"
 
 
 def updated_inputs(module: fx.GraphModule) -> tuple[str, ...]:
@@ -107,14 +110,75 @@ def name_inputs(module: fx.GraphModule, names: dict[int, str]) -> None:
         desc = node.meta.get("desc")
         number = getattr(desc, "idx", position if len(placeholders) == len(names) else None)
         if number in names:
-            node.meta["fusec_name"] = names[number]
+            node.meta[NAMED] = names[number]
+
+
+def name_gradients(
+    module: fx.GraphModule,
+    names: dict[int, str],
+    results: Sequence[str | None],
+    saved: Mapping[str, str],
+) -> None:
+    """Note the user's names in a backward graph: of inputs, and gradients by what they are of.
+
+    Args:
+        module: The graph; its notes of what each value is are AOTAutograd's.
+        names: As ``input_names`` found them.
+        results: What the user calls each result of the forward graph.
+        saved: As ``saved_names`` found them.
+    """
+    for node in module.graph.find_nodes(op="placeholder"):
+        desc = node.meta.get("desc")
+        number = getattr(desc, "idx", None)
+        of = getattr(getattr(desc, "output", None), "idx", None)
+        if type(desc).__name__ == "TangentAOTInput" and isinstance(of, int) and of < len(results):
+            node.meta[NAMED] = f"grad_{results[of] or 'output'}"
+        elif type(desc).__name__ == "PlainAOTInput" and number in names:
+            node.meta[NAMED] = names[number]
+        elif node.name in saved:
+            node.meta[NAMED] = saved[node.name]
+    (output,) = module.graph.find_nodes(op="output")
+    values = output.args[0] if isinstance(output.args[0], (list, tuple)) else output.args
+    for value, desc in zip(values, output.meta.get("desc") or (), strict=False):
+        number = getattr(getattr(desc, "grad_of", None), "idx", None)
+        if isinstance(value, fx.Node) and value.op == "call_function" and number in names:
+            _pass_on(value, f"grad_{names[number]}")
+
+
+def _pass_on(node: fx.Node, name: str) -> None:
+    """Note a name of a value, and of what it is a view of and nobody else reads."""
+    while node.op == "call_function":
+        node.meta.setdefault(NAMED, name)
+        schema = getattr(node.target, "_schema", None)
+        source = node.args[0] if node.args else None
+        if schema is None or not isinstance(source, fx.Node) or len(source.users) > 1:
+            return
+        if schema.name.partition("::")[2] not in VIEWS:
+            return
+        node = source
+
+
+def saved_names(module: fx.GraphModule) -> dict[str, str]:
+    """Return what is called what of the results of a forward graph, by the graph's own names."""
+    (output,) = module.graph.find_nodes(op="output")
+    return {node.name: readable(node) for node in output.all_input_nodes}
+
+
+def result_names(module: fx.GraphModule) -> list[str | None]:
+    """Return what the user calls each result of a captured graph; None where nobody knows."""
+    (output,) = module.graph.find_nodes(op="output")
+    values = output.args[0] if isinstance(output.args[0], (list, tuple)) else output.args
+    return [traced_name(v) if isinstance(v, fx.Node) else None for v in values]
 
 
 __all__ = [
     "has_subclasses",
     "input_names",
+    "name_gradients",
     "name_inputs",
     "needs_eager",
     "plain_name",
+    "result_names",
+    "saved_names",
     "updated_inputs",
 ]

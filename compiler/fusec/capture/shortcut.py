@@ -177,6 +177,19 @@ def _forget_all(known: list[_Known]) -> None:
 # -- where a call arrives -------------------------------------------------------------------
 
 
+def find_frame(optimized: Any) -> tuple[FunctionType, tuple[object, ...]] | None:
+    """Return the function whose frame TorchDynamo compiles, and what comes before its arguments.
+
+    Args:
+        optimized: What TorchDynamo returned.
+    """
+    try:
+        target = _find_target(optimized)
+    except _NoShortcut:
+        return None
+    return target.function, target.prefix
+
+
 def _find_target(optimized: Any) -> _Target:
     inner = optimized
     if isinstance(optimized, nn.Module):
@@ -297,4 +310,4 @@ def _make_entry(
     return apart if apart.fits(*args, **kwargs) else whole
 
 
-__all__ = ["Shortcut"]
+__all__ = ["Shortcut", "find_frame"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
@@ -59,6 +60,10 @@ class GraphCalls:
         self.compiled: Callable[..., Any] | None = None
         self.lock = threading.RLock()
         self._direct: CompiledPart | None = None
+        # What is called past AOTAutograd's wrappers, and whether it runs with autocast off.
+        self.direct_part: CompiledPart | None = None
+        self.converts = False
+        self.traced: tuple[CodeType, ...] = ()  # what TorchDynamo went through
         self._recorded: Callable[..., Any] | None = None
         self._last_inputs: tuple[Any, ...] | None = None
         # Whether calls record for autograd, which is guarded; replays do alike.
@@ -134,6 +139,7 @@ class GraphCalls:
             converts: Whether it calls operators where autocast is on, which would convert their
                 inputs once more.
         """
+        self.converts = converts
         native, marks = part.native(), part.epilogue.marks
         if marks and native is None:
             part.forget_epilogue()
@@ -141,6 +147,7 @@ class GraphCalls:
         if native is not None and marks:
             native.call.marks = marks
         run = part.direct_entry()
+        self.direct_part = part
         if converts:
             self.compiled = without_autocast(run)
             return  # nobody may call the native program itself

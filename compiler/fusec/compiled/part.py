@@ -138,7 +138,7 @@ class CompiledPart:
         code = compile(self.state.host.text, f"<host program of {self._label()}>", "exec")
         exec(code, self._namespace)
         self._run = self._namespace["run"]
-        if self._has_large_tensors():
+        if self.has_large_tensors():
             self._run = pooled(self._run)
         self._run = self._or_by_operators(self._run)
         self.native()
@@ -150,7 +150,7 @@ class CompiledPart:
             self._namespace |= {"expect_inputs": found, "expect": expecting()}
         self._check(inputs)
 
-    def _has_large_tensors(self) -> bool:
+    def has_large_tensors(self) -> bool:
         """Whether the program, or an operator that it calls, may allocate such on the CPU."""
         sizes = [
             buffer_bytes(buffer)

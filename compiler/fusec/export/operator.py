@@ -30,7 +30,7 @@ def write_operator(kernel: Kernel, path: Path, sizes: Mapping[str, int]) -> str:
         FusecError: Nothing is given to the kernel: an operator without a tensor has no device.
     """
     signature = kernel.signature
-    source = find_target(kernel.target).whole_text(kernel.source)
+    source = find_target(kernel.target).text_and_header(kernel.source)[0]
     words = operator_words(signature, kernel.name, source, shown_sizes(signature))
     return python_file(kernel, path, sizes, "library.py.j2", words)
 

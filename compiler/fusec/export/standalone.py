@@ -87,7 +87,7 @@ def python_file(
     signature = kernel.signature
     shown = shown_sizes(signature)
     target = find_target(kernel.target)
-    source = target.whole_text(kernel.source)
+    source, header = target.text_and_header(kernel.source)
     library = isinstance(target, LibraryTarget)
     names = {role: [a.name for a in signature.arguments if a.role == role] for role in _ROLES}
     read = [a.name for a in signature.arguments if a.role != "out"]
@@ -131,6 +131,7 @@ def python_file(
         flags=list(target.export_flags) if isinstance(target, LibraryTarget) else [],
         device=target.export.device,
         source=_literal(source) if library else _without_future(source).strip(),
+        header=_literal(header) if header else "",
         repeats=21,
     )
     # A mistake here would only show at the user's.

@@ -1,57 +1,18 @@
 """What a kernel would do on a GPU that is not there: occupancy, and a time by bytes and operations.
 
-Nothing of it is measured. The figures of the GPUs are their makers'.
+Nothing of it is measured. The figures of the GPUs are their makers' (``gpu_sheets``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fusec.inspect.gpu_sheets import SHEETS, GpuSheet
 from fusec.kernel import Kernel
 from fusec.report import GpuStart
 from fusec.target_api.registry import find_target
 
 _START = 2e-6  # seconds until a kernel that was started runs
-_GRAIN = 8  # registers are given out by so many a thread
-_RESERVED = 1024  # bytes of shared memory that each program takes beside its own
-_MOST_PROGRAMS = 32
-
-
-@dataclass(frozen=True)
-class GpuSheet:
-    """A GPU by its maker's figures.
-
-    Attributes:
-        name: What people call it.
-        bandwidth: Bytes a second from memory.
-        operations: float32 operations a second outside of products.
-        threads: On one multiprocessor at a time.
-        registers: Of one multiprocessor, 4 bytes each.
-        shared: Bytes of shared memory of one multiprocessor.
-        warp: Threads that run in step.
-    """
-
-    name: str
-    bandwidth: float
-    operations: float
-    threads: int = 2048
-    registers: int = 1 << 16
-    shared: int = 228 << 10
-    warp: int = 32
-
-
-SHEETS = {
-    "sm_75": GpuSheet("T4", 0.32e12, 8.1e12, 1024, shared=64 << 10),
-    "sm_80": GpuSheet("A100", 1.94e12, 19.5e12, shared=164 << 10),
-    "sm_86": GpuSheet("RTX 3090", 0.94e12, 35e12, 1536, shared=100 << 10),
-    "sm_89": GpuSheet("RTX 4090", 1.01e12, 82e12, 1536, shared=100 << 10),
-    "sm_90": GpuSheet("H100", 3.35e12, 67e12),
-    "sm_100": GpuSheet("B200", 8.0e12, 80e12),
-    "sm_120": GpuSheet("RTX 5090", 1.79e12, 105e12, 1536, shared=100 << 10),
-    "gfx90a": GpuSheet("MI250X, one die", 1.6e12, 24e12, 2048, 1 << 17, 64 << 10, 64),
-    "gfx942": GpuSheet("MI300X", 5.3e12, 82e12, registers=1 << 17, shared=64 << 10, warp=64),
-    "gfx950": GpuSheet("MI355X", 8.0e12, 79e12, registers=1 << 17, shared=160 << 10, warp=64),
-}
 
 
 @dataclass(frozen=True)
@@ -77,13 +38,7 @@ class GpuOutlook:
         if self.sheet is None or not start.registers:
             return 0.0
         threads = start.warps * self.sheet.warp
-        each = -(-start.registers // _GRAIN) * _GRAIN
-        resident = min(
-            _MOST_PROGRAMS,
-            self.sheet.threads // threads,
-            self.sheet.registers // (each * threads),
-            self.sheet.shared // (start.shared + _RESERVED),
-        )
+        resident = self.sheet.resident(start.warps, start.registers, start.shared)
         return resident * threads / self.sheet.threads
 
 

@@ -304,7 +304,7 @@ def require_kernel(lowering: Lowering, *tensors: TensorValue) -> None:
         raise NotLowered("there are fewer keys than batches")
 
 
-_UNNAMED = re.compile(r"(primals|tangents|alias|detach|getitem|arg)_?\d*(_\d+)?")
+_UNNAMED = re.compile(r"(primals|tangents|alias|detach|getitem|arg|flex_attention)_?\d*(_\d+)?")
 _LISTS = (
     "kv_counts kv_blocks full_kv_counts full_kv_blocks "
     "q_counts q_blocks full_q_counts full_q_blocks"

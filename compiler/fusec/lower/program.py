@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import operator
-import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -49,6 +49,7 @@ from fusec.lower import (  # noqa: F401  (importing a family registers it)
 )
 from fusec.lower.gaps import laid_out, lies_as
 from fusec.lower.higher_order import Subgraph, call_whole
+from fusec.lower.names import part_of, readable
 from fusec.lower.promises import PromisedNumber
 from fusec.lower.registry import find_rule
 from fusec.lower.sizes import SizeTable, fixed
@@ -126,7 +127,7 @@ class _Driver:
             symbols = size.symbols()
             if len(symbols) == 1 and size == Expr.of(next(iter(symbols))):
                 self.bindings.setdefault(next(iter(symbols)).name, (name, dim))
-        hint = _readable(node)
+        hint = readable(node)
         buffer = Buffer(name, meta.shape, meta.strides, meta.dtype, meta.device, hint)
         self.lowering.buffers[name] = buffer
         self.lowering.storage_offsets[name] = meta.offset
@@ -176,7 +177,7 @@ class _Driver:
         lowering.result = lowering.results[0] if lowering.results else None
         lowering.wanted = _read_results(node)
         lowering.label = _label(target)
-        lowering.hint = _readable(node)
+        lowering.hint = readable(node)
         lowering.where = user_line(node.meta.get("stack_trace"))
         lowering.stored = bool(node.meta.get(STORED))
         lowering.rounds = bool(node.meta.get(ROUNDED))
@@ -191,9 +192,22 @@ class _Driver:
             if node in self.shared and isinstance(found, TensorValue):
                 found = lowering.realize(found, lowering.result)
             self.values[node] = found
+        if isinstance(found, (tuple, list)):
+            self.name_parts(target, found)
         if COMPARED in node.meta and isinstance(found, TensorValue) and found.ref is not None:
             self.once.add(found.ref.buffer)
         lowering.notes = ()
+
+    def name_parts(self, target: object, results: Sequence[object]) -> None:
+        """Tell apart by name what a call of several results has just made: a norm's mean."""
+        lowering = self.lowering
+        for position, value in enumerate(results):
+            part = part_of(target, position)
+            if part and isinstance(value, TensorValue) and value.ref is not None:
+                buffer = lowering.buffers[value.ref.buffer]
+                if buffer.hint == lowering.hint:
+                    named = replace(buffer, hint=f"{buffer.hint}_{part}")
+                    lowering.buffers[buffer.name] = named
 
     def promised(self, node: fx.Node) -> None:
         """Have a number that is read from a tensor compared with what the program says of it.
@@ -289,7 +303,7 @@ class _Driver:
             if isinstance(placed, TensorValue):
                 self.lowering.label = "output"
                 made = value if isinstance(value, fx.Node) else None
-                self.lowering.hint = _readable(made) if made is not None else ""
+                self.lowering.hint = readable(made) if made is not None else ""
                 asked = user_line(made.meta.get("stack_trace")) if made is not None else None
                 with source_line(asked):  # of what exists only as a function until now
                     meta = self.tensor_meta(made.meta.get("val")) if made is not None else None
@@ -390,7 +404,7 @@ class _Driver:
                 number = const(tensor.item(), tensor.dtype)
             self.values[node] = self.lowering.lazy(lambda index: number)
             return
-        self.lowering.label, self.lowering.hint = "constant", _readable(node)
+        self.lowering.label, self.lowering.hint = "constant", readable(node)
         (self.values[node],) = self.lowering.extern(
             _Constant(tensor), (), {}, ExternKind.OWNED_TENSOR
         )
@@ -516,28 +530,6 @@ def _label(target: object) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.name.split("::")[-1].strip("_")
     return getattr(target, "__name__", str(target))
-
-
-def _readable(node: fx.Node) -> str:
-    """Return a name for people: the user's variable where torch kept it."""
-    desc = node.meta.get("desc")
-    name = re.sub(r"_(\d+)$", "", node.name)
-    if node.op == "placeholder":
-        fqn = getattr(getattr(desc, "wrapped", desc), "fqn", None)
-        if isinstance(fqn, str):
-            return _local_name(fqn)
-        hint = node.meta.get("fusec_name")
-        return hint if isinstance(hint, str) else node.name
-    # a user's assignment names the node that TorchDynamo traced; this is (a part of) that node
-    origins = node.meta.get("from_node")
-    traced = getattr(origins[-1], "name", None) if origins else None
-    return re.sub(r"_(\d+)$", "", traced) if isinstance(traced, str) else name
-
-
-def _local_name(source: str) -> str:
-    words = re.findall(r"[A-Za-z_]\w*", source)
-    words = [w for w in words if w not in ("L", "self", "_parameters", "_buffers", "_modules")]
-    return "_".join(words) if words else "x"
 
 
 def lower_graph(

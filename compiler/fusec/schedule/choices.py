@@ -75,7 +75,7 @@ OPERATIONS_A_BYTE = 4
 
 
 @dataclass(frozen=True)
-class Kernel:
+class ReadingKernel:
     """What a value's readers are expected to be part of.
 
     Attributes:
@@ -89,7 +89,9 @@ class Kernel:
     first: bool = True
 
 
-def cheaper_again(producer: Body, kernels: Sequence[Kernel], buffers: Mapping[str, Buffer]) -> bool:
+def cheaper_again(
+    producer: Body, kernels: Sequence[ReadingKernel], buffers: Mapping[str, Buffer]
+) -> bool:
     """Whether a GPU computes a value sooner in each kernel than it writes and reads it.
 
     A kernel with the same loops that waits for none of the others may be the one that writes it,

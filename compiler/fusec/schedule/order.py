@@ -51,7 +51,9 @@ def order_of(steps: Sequence[Step]) -> Order:
     return Order(bits, before, beyond)
 
 
-def expected_kernels(chains: Sequence[Sequence[Compute]], order: Order) -> list[choices.Kernel]:
+def expected_kernels(
+    chains: Sequence[Sequence[Compute]], order: Order
+) -> list[choices.ReadingKernel]:
     """Return the kernels that a value's readers are about to be.
 
     Those that loop alike share one, unless an operator stands between them.
@@ -72,7 +74,7 @@ def expected_kernels(chains: Sequence[Sequence[Compute]], order: Order) -> list[
     for group in groups:
         others = [chain[-1].name for each in groups if each is not group for chain in each]
         found.append(
-            choices.Kernel(
+            choices.ReadingKernel(
                 group[0][-1].body.sizes(),
                 frozenset(name for chain in group for step in chain for name in step.reads()),
                 not any(order.waits(chain[-1].name, other) for chain in group for other in others),

@@ -126,7 +126,11 @@ class _Looks(ast.NodeVisitor):
         self.generic_visit(node)
 
 
-_DUNDERS = frozenset("__init__ __len__ __getitem__ __iter__ __repr__ __str__ __name__".split())
+_DUNDERS = frozenset(
+    "__init__ __len__ __getitem__ __iter__ __repr__ __str__ __name__ __bool__ __add__ __radd__ "
+    "__sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __neg__ __lt__ __le__ __gt__ "
+    "__ge__".split()
+)
 
 
 def _root(node: ast.Attribute) -> str:

@@ -19,7 +19,7 @@ from fuselab.judge.task import TensorTask
 from fuselab.judge.trial import Outcome, Program, named, run
 
 _ROUNDS = 3
-_SECONDS = 0.12  # of calls in a round
+_SECONDS = 0.06  # of calls in a round
 _UNEXPLAINED = 0.35  # seconds a process may take beside what its calls take
 _MOST_CALLS = 400
 
@@ -57,8 +57,6 @@ def measure(task: TensorTask, answer: Program, baseline: Program | None, threads
     """
     inputs = judge_cases.made(task, task.timed_size)
     moved = sum(t.nbytes for t in inputs) + sum(t.nbytes for t in task.results(*inputs))
-    guess = max(moved / 1e9, 2e-5)
-    calls = max(8, min(_MOST_CALLS, int(_SECONDS / guess)))
     own: list[float] = []
     theirs: list[float] = []
     copies: list[float] = []
@@ -66,8 +64,10 @@ def measure(task: TensorTask, answer: Program, baseline: Program | None, threads
         for program, times in ((answer, own), (baseline, theirs)):
             if program is None:
                 continue
-            pokes = _pokes(inputs, calls)
-            outcome, total, quick = _round(task, program, inputs, pokes, threads)
+            pokes = _pokes(inputs, _MOST_CALLS)
+            outcome, times_of = _round(task, program, inputs, pokes, threads)
+            pokes, total = pokes[: len(times_of)], float(times_of.sum())
+            quick = float(times_of.sort().values[len(times_of) // 4]) if len(times_of) else 0.0
             if program is baseline and outcome.finding is not None:
                 raise RuntimeError(f"the baseline: {outcome.finding.reason}")
             if program is answer:
@@ -103,7 +103,8 @@ def _round(
     inputs: tuple[torch.Tensor, ...],
     pokes: torch.Tensor,
     threads: int,
-) -> tuple[Outcome, float, float]:
+) -> tuple[Outcome, torch.Tensor]:
+    """Return what came of it, and the seconds of each call that was made."""
     outputs = [torch.empty_like(each).contiguous() for each in task.results(*inputs)]
     clock = torch.zeros(len(pokes), dtype=torch.float64)
     operands = named(
@@ -112,12 +113,12 @@ def _round(
     )
     sizes = task.numbers(*inputs) if hasattr(task, "numbers") else ()
     case = Case((*inputs, pokes, *outputs, clock), sizes)
-    outcome = run(program, "time", operands, [case], plan=[(True, threads)], timeout=8.0)
+    more = {"budget": _SECONDS}
+    outcome = run(program, "time", operands, [case], plan=[(True, threads)], timeout=8.0, more=more)
     if not outcome.runs:
-        return outcome, 0.0, 0.0
+        return outcome, clock[:0]
     times = outcome.runs[0][0].outputs[-1]
-    ordered = times.sort().values
-    return outcome, float(times.sum()), float(ordered[len(ordered) // 4])
+    return outcome, times[times > 0]
 
 
 def _problem(

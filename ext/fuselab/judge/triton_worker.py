@@ -17,7 +17,7 @@ from fusec.devices import is_gpu
 from fusec.errors import CompileError
 from fusec.target_api.base import Placed
 from fusec.targets.triton.toolchain.candidate import load_file
-from fusec.targets.triton.toolchain.starts import Start
+from fusec.targets.triton.toolchain.starts import RecordedStart
 from fusec.targets.triton.toolchain.watched_run import (
     Handle,
     check_start,
@@ -76,7 +76,7 @@ class TritonAnswer:
             everything[CLOCK].copy_(torch.tensor(timed(starts, moved), dtype=torch.float64))
         return 0
 
-    def _starts(self, tensors: Mapping[str, torch.Tensor]) -> list[Start]:
+    def _starts(self, tensors: Mapping[str, torch.Tensor]) -> list[RecordedStart]:
         handles = [Handle(tensor, name) for name, tensor in tensors.items()]
         with collecting(self.namespace) as found:
             self.function(*handles)
@@ -95,13 +95,13 @@ class TritonAnswer:
         return starts
 
 
-def run(starts: Sequence[Start]) -> None:
+def run(starts: Sequence[RecordedStart]) -> None:
     """Start kernels on a GPU."""
     for start in starts:
         start.function[start.grid](*start.args, **start.kwargs)
 
 
-def timed(starts: Sequence[Start], moved: int) -> list[float]:
+def timed(starts: Sequence[RecordedStart], moved: int) -> list[float]:
     """Return seconds of the starts, and of a copy of as many bytes, in turns, on a GPU."""
     device = starts[0].args[0].device
     flushed = torch.empty(_FLUSHED, dtype=torch.uint8, device=device)

@@ -14,7 +14,7 @@ from fuselab.errors import FuselabError
 
 if TYPE_CHECKING:
     from fusec.targets.triton.toolchain.lines import Line
-    from fusec.targets.triton.toolchain.starts import Start
+    from fusec.targets.triton.toolchain.starts import RecordedStart
     from fusec.targets.triton.toolchain.watch import Access, Watch
 
 _MOST = 24  # accesses that are shown
@@ -230,7 +230,7 @@ def _apart(tensor: torch.Tensor) -> torch.Tensor:
 
 def _starts(
     start: Callable[..., Any], tensors: Sequence[torch.Tensor]
-) -> tuple[list[Start], dict[str, Any], str]:
+) -> tuple[list[RecordedStart], dict[str, Any], str]:
     from fusec.targets.triton.toolchain.watched_run import Handle, collecting, with_tensors
 
     namespace: dict[str, Any] = start.__globals__

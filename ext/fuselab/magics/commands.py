@@ -45,7 +45,7 @@ from fuselab.magics.arguments import (
 from fuselab.magics.frontend import frontend_of
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.progress import Phases, Progress
-from fuselab.session.session import CellOptions, Session
+from fuselab.session.session import CellOptions, Frontend, Session
 from fuselab.session.sharing import share
 from fuselab.session.without_gpu import NOT_TUNED
 
@@ -220,11 +220,17 @@ class FuseMagics(Magics):
             without=args.without,
             out=args.out,
         )
-        fused, program = self._prepare(body, options, header)
-        begun = self._begin_panel(fused) if args.panel else None
-        phases = Phases(self._shell, fused.name, quiet=args.quiet)
+        frontend = frontend_of(self._shell)
+        kind = "line" if cell is None else "cell"
+        phases = Phases(self._shell, args.name or f"{kind}_{frontend.number}", quiet=args.quiet)
+        begun = None
         try:
             with phases.stopping("run the cell again"):
+                if not self.session.knows(body, options):
+                    phases.begin("compiling")  # first of all: reading the cell is a part of it
+                fused, program = self._prepare(body, options, frontend, header)
+                phases.name = fused.name
+                begun = self._begin_panel(fused) if args.panel else None
                 if not fused.graphs:
                     phases.begin("compiling")
                 value = self.session.run(fused, program)
@@ -240,9 +246,11 @@ class FuseMagics(Magics):
                 phases.end()
         return None if _ends_in_semicolon(body) else value
 
-    def _prepare(self, body: str, options: CellOptions, header: str | None) -> tuple[Any, Any]:
+    def _prepare(
+        self, body: str, options: CellOptions, frontend: Frontend, header: str | None
+    ) -> tuple[Any, Any]:
         try:
-            return self.session.prepare(body, options, frontend_of(self._shell), header)
+            return self.session.prepare(body, options, frontend, header)
         except SyntaxError as error:
             raise CellSyntaxError(error) from None
         except ValueError as error:
@@ -250,15 +258,22 @@ class FuseMagics(Magics):
 
     def _after(self, fused: FusedCell, args: argparse.Namespace, phases: Phases) -> None:
         """Tune, measure, check and show what the cell became."""
-        outcomes = self._tune(fused, args) if args.tune is not None else []
+        outcomes = []
+        if args.tune is not None:
+            phases.end()  # a search has a line of its own
+            phases.doing = "tuning"
+            outcomes = self._tune(fused, args)
         if not args.quiet:
             checked = self.check and not args.no_check
             fused.update(checked=checked, seconds=self.measure_seconds, phase=phases.begin)
         if args.compare and not fused.simulated:
             phases.begin(f"timing {args.compare}")
             fused.compare(args.compare, self.measure_seconds)
-        phases.end()
-        if not args.quiet:
+        if args.quiet:
+            phases.end()
+        else:
+            if phases.stands:
+                phases.begin("drawing")  # the first plot of a process takes its time
             display(fused)
             for outcome in outcomes:
                 display(outcome)

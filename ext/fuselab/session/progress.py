@@ -42,14 +42,20 @@ class Phases:
         shell: IPython's.
         name: Of the cell or the kernel.
         quiet: Whether to show nothing; the phase is known all the same.
+
+    Attributes:
+        name: Likewise; may change, when the cell turns out to be called otherwise.
+        doing: What is being done.
+        stands: Whether a line is there.
     """
 
     def __init__(self, shell: Any, name: str, *, quiet: bool = False) -> None:
-        self._name = name
+        self.name = name
         self._notebook = hasattr(shell, "kernel")
         self._quiet = quiet or not (self._notebook or sys.stdout.isatty())
         self._handle: Any = None
-        self._stands = False
+        self.stands = False
+        self._line = ""
         self.doing = "running"
 
     def begin(self, doing: str) -> None:
@@ -57,8 +63,11 @@ class Phases:
         self.doing = doing
         if self._quiet:
             return
-        self._stands = True
-        line = f"{self._name}: {doing} \N{HORIZONTAL ELLIPSIS}"
+        self.stands = True
+        line = f"{self.name}: {doing} \N{HORIZONTAL ELLIPSIS}"
+        if line == self._line:
+            return
+        self._line = line
         if not self._notebook:
             sys.stdout.write(f"\r\x1b[K{line}")
             sys.stdout.flush()
@@ -69,9 +78,9 @@ class Phases:
 
     def end(self) -> None:
         """Take the line away: what follows says all of it."""
-        if not self._stands:
+        if not self.stands:
             return
-        self._stands = False
+        self.stands, self._line = False, ""
         if not self._notebook:
             sys.stdout.write("\r\x1b[K")
             sys.stdout.flush()
@@ -91,10 +100,21 @@ class Phases:
             raise
         except KeyboardInterrupt:
             self.end()
-            raise Stopped(f"{self.doing} {self._name}", left) from None
+            raise Stopped(f"{self.doing} {self.name}", left) from None
         except BaseException:
             self.end()
             raise
+
+
+@contextmanager
+def getting_ready(shell: Any) -> Iterator[None]:
+    """Say that a cell waits until what it needs has been read; for ``BetweenCells``."""
+    phases = Phases(shell, "fuselab")
+    phases.begin("getting ready")
+    try:
+        yield
+    finally:
+        phases.end()
 
 
 class Progress:

@@ -161,6 +161,11 @@ class Session:
         """The cell that ran last."""
         return next(reversed(self.cells.values()), None)
 
+    def knows(self, body: str, options: CellOptions) -> bool:
+        """Whether a cell has been planned before, and need not be again."""
+        entry = self._programs.get((body, options))
+        return entry is not None and not entry.program.stale
+
     def prepare(
         self, body: str, options: CellOptions, frontend: Frontend, header: str | None = "%%fuse"
     ) -> tuple[FusedCell, CellProgram]:

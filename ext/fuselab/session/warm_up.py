@@ -13,7 +13,10 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
+
+_NOTICED = 0.1  # seconds
 
 
 class BetweenCells:
@@ -22,10 +25,17 @@ class BetweenCells:
     Args:
         events: The shell's events.
         steps: What to do, in order.
+        waiting: Entered while a cell has to wait for a step for longer than one notices.
     """
 
-    def __init__(self, events: Any, steps: Iterable[Callable[[], object]]) -> None:
+    def __init__(
+        self,
+        events: Any,
+        steps: Iterable[Callable[[], object]],
+        waiting: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
         self._events = events
+        self._waiting = waiting
         self._left = list(steps)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -75,7 +85,10 @@ class BetweenCells:
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stop.set()
-            thread.join()
+            thread.join(_NOTICED)
+            if thread.is_alive():
+                with self._waiting():
+                    thread.join()
 
     def _work(self) -> None:
         while self._left and not self._stop.is_set():

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 import torch
-from fusec.targets.cpp.toolchain.build import build
 from torch import nn
 
 import fusec
 from fusec.ahead.signatures import NotWritable, Signature, load_signatures
+from fusec.toolchain.build import build
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from fusec.capture.graph_inputs import plain_name
         ("L['self']._modules['2']._parameters['bias']", "bias_2"),
         ("L['m']._modules['1']._modules['0']._parameters['bias']", "m_1_0_bias"),
         ("L['m']._modules['layers']._modules['3']._modules['fc']._parameters['bias']", "fc_bias"),
-        ("L['args'][0]", "args"),
+        ("L['args'][0]", "x"),
         ("L['self']", "x"),
     ],
 )

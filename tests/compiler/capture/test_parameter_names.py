@@ -49,3 +49,70 @@ def test_names_that_mean_something_else(
     inputs = [torch.randn(size, size) for _ in names]
     compiled = fusec.compile(function, target=target)
     assert not difference(compiled(*inputs), function(*inputs))
+
+
+class Block(torch.nn.Module):
+    """Modules within modules, a Sequential in one that runs it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer1 = torch.nn.Linear(16, 32)
+        self.stack = torch.nn.Sequential(torch.nn.LayerNorm(32), torch.nn.GELU())
+        self.scale = torch.nn.Parameter(torch.randn(32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.stack(self.layer1(x)) * self.scale
+
+
+def names_of(compiled: Any) -> set[str]:
+    return {a.name for kernel in compiled.kernels.values() for a in kernel.signature.arguments}
+
+
+def test_values_in_a_sequential_have_their_modules_names() -> None:
+    torch._dynamo.reset()
+    block = Block()
+    compiled = fusec.compile(block)
+    compiled(torch.randn(8, 16)).sum().backward()
+    names = names_of(compiled)
+    assert {"layer1_bias", "stack_0_weight", "stack_0_bias", "scale"} <= names
+    assert {"stack_0_mean", "stack_0_rstd"} <= names
+    assert {"grad_stack_0_weight", "grad_layer1_bias", "grad_scale"} <= names
+    unclear = {n for n in names if n.startswith(("input", "primals", "tangents", "getitem"))}
+    assert not unclear
+
+
+def test_a_sequential_of_its_own_and_a_users_own_input() -> None:
+    torch._dynamo.reset()
+    compiled = fusec.compile(torch.nn.Sequential(torch.nn.Tanh(), torch.nn.LayerNorm(16)))
+    compiled(torch.randn(8, 16)).sum().backward()
+    names = names_of(compiled)
+    assert {"layer_norm_1_mean", "layer_norm_1_rstd", "grad_weight_1", "x"} <= names, names
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        input = x.sin() * 2
+        return input, input.sum(0)
+
+    compiled = fusec.compile(function)
+    compiled(torch.randn(8, 16))
+    assert "input" in names_of(compiled)
+
+
+def test_saved_values_and_tangents_have_their_names_in_backward() -> None:
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 4))
+
+    def step(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        scores = model(x)
+        loss = torch.nn.functional.cross_entropy(scores, target)
+        return loss
+
+    compiled = fusec.compile(step)
+    x, target = torch.randn(6, 8), torch.randint(4, (6,))
+    compiled(x, target).backward()
+    names = names_of(compiled)
+    assert {"model_0_bias", "target", "grad_loss", "grad_model_2_bias"} <= names, names
+    grads = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    step(x, target).backward()
+    for mine, parameter in zip(grads, model.parameters(), strict=True):
+        torch.testing.assert_close(mine, parameter.grad)

@@ -11,7 +11,7 @@ from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Store, TensorRef
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, recording
-from fusec.schedule.choices import Kernel, cheaper_again
+from fusec.schedule.choices import ReadingKernel, cheaper_again
 from fusec.schedule.inline import ONCE, inline_pointwise
 from fusec.schedule.order import Order, expected_kernels, order_of
 from support.triton_bodies import F32, at, axes, buffer, read
@@ -57,7 +57,7 @@ def column_sums() -> Compute:
     return Compute("columns", Body((j,), (r,), (Store("columns", at(j), total),)))
 
 
-def kernels(*consumers: Compute | tuple[Compute, ...], waits: bool = True) -> list[Kernel]:
+def kernels(*consumers: Compute | tuple[Compute, ...], waits: bool = True) -> list[ReadingKernel]:
     """Return what readers are about to be: by themselves, or inlined into the last of a tuple.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -60,6 +61,32 @@ def test_a_cell_waits_for_one_step_only_and_the_rest_follows_after_it(events):
     events.trigger("post_execute")
     wait_for(lambda: done == ["slow", "next"])
     between.end()
+
+
+def test_a_cell_that_has_to_wait_says_so(events):
+    entered, leave, said = threading.Event(), threading.Event(), []
+
+    @contextlib.contextmanager
+    def waiting():
+        said.append("waits")
+        leave.set()  # the step ends once somebody has been told
+        yield
+        said.append("goes on")
+
+    def slow():
+        entered.set()
+        leave.wait(10)
+
+    ahead = BetweenCells(events, [slow], waiting)
+    ahead.begin()
+    events.trigger("post_execute")
+    assert entered.wait(10)
+    events.trigger("pre_execute")
+    assert said == ["waits", "goes on"]
+    events.trigger("post_execute")
+    events.trigger("pre_execute")  # nothing is left to wait for
+    assert said == ["waits", "goes on"]
+    ahead.end()
 
 
 def test_cells_within_a_cell_start_nothing(events):

@@ -31,8 +31,9 @@ def identifier(text: str, taken: set[str], fallback: str) -> str:
     if name[0].isdigit() or name in _RESERVED or _TYPES.fullmatch(name):
         name = f"{name}_" if not name[0].isdigit() else f"{fallback}_{name}"
     candidate, number = name, 2
+    gap = "_" if name[-1].isdigit() else ""
     while candidate in taken:
-        candidate, number = f"{name}{number}", number + 1
+        candidate, number = f"{name}{gap}{number}", number + 1
     taken.add(candidate)
     return candidate
 

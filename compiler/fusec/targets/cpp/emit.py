@@ -28,7 +28,7 @@ from fusec.targets.cpp.plan.choose import plan_loops
 from fusec.targets.cpp.plan.loop_plan import LoopPlan
 from fusec.targets.cpp.plan.unit_axes import without_unit_axes
 from fusec.targets.cpp.plan.wanted import Wanted
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.support import END, STREAM, helper_texts
 from fusec.targets.cpp.text.writer import Writer
 
@@ -124,17 +124,17 @@ def _kernel(
     names: Mapping[str, str],
     signature: Signature,
     plan: LoopPlan,
-) -> Kernel:
+) -> KernelWriter:
     """Return the kernel to be written: with names for its sizes."""
     taken = {argument.name for argument in signature.arguments} | _RESERVED
     sizes = {}
     for symbol in body_sizes(body, buffers):
         sizes[symbol] = identifier(symbol.name, taken, "n")
     streamed, wanted = plan.streamed, plan.wanted
-    return Kernel(body, buffers, names, signature, sizes, streamed=streamed, wanted=wanted)
+    return KernelWriter(body, buffers, names, signature, sizes, streamed=streamed, wanted=wanted)
 
 
-def _assemble(kernel: Kernel, code: Writer, entry: str, label: str, summary: str) -> Writer:
+def _assemble(kernel: KernelWriter, code: Writer, entry: str, label: str, summary: str) -> Writer:
     """Return the file: what it computes, the kernel, and at the end what that calls."""
     file = Writer()
     for line in head_lines(kernel.body, kernel.signature, f"{label}: {summary}"):

@@ -85,10 +85,22 @@ class Cpp(LibraryTarget):
         available()
 
     def whole_text(self, text: str) -> str:
-        """Return a text with its helpers where it includes them."""
-        from fusec.helper_block import with_helpers
+        """Return a text that includes its own helpers, which stay at its end."""
+        from fusec.helper_block import kernel_first
 
-        return with_helpers(text)
+        return kernel_first(text)
+
+    def text_and_header(self, text: str) -> tuple[str, str]:
+        """Return the kernel and its helpers."""
+        from fusec.helper_block import header_of
+
+        return header_of(text)
+
+    def instruction_line(self, text: str, name: str) -> int | None:
+        """Return the line that an instruction is of, by the compiler's notes for debuggers."""
+        from fusec.targets.cpp.assembly import instruction_line
+
+        return instruction_line(text, name)
 
     def artifact(self, text: str, signature: Signature, kind: str, gpu: str) -> str:
         """Return the assembly of a text."""

@@ -1,7 +1,8 @@
 // The kernel editor: one widget view over prism-code-editor.
 //
 // Traits, all set by Python and only by Python:
-//   content   {document, text, seen, top}: what the editor shows, and the line to begin at
+//   content   {document, text, seen, before, after}: what the editor shows, and how many lines
+//             stand before the kernel itself and after it, which are folded
 //   language  "cpp" or "python"
 //   label     accessible name
 //   mark      the line at fault, from 1; 0 for none
@@ -27,6 +28,8 @@ import "prism-code-editor/languages/python";
 
 const EDIT_DELAY = 150; // ms of quiet before an edit is sent
 const [FEWEST, MOST] = [8, 22]; // lines that the editor shows before it scrolls
+const LEAST_FOLDED = 3; // lines: fewer are not worth a fold
+const VERDICT = 94; // pixels that are left free below the buttons, for four lines
 
 // The number of the latest edit of each model, whichever view made it. Content that Python sent
 // before it had seen that edit is stale and must not overwrite what was typed since.
@@ -106,6 +109,7 @@ function render({ model, el }) {
   cell.setAttribute("role", "group");
   cell.setAttribute("aria-label", "The cell; Enter on a line shows what became of it");
   const host = document.createElement("div");
+  const bars = { before: document.createElement("button"), after: document.createElement("button") };
   row.append(cell, host);
   const keys = document.createElement("div");
   keys.className = "fuselab-keys";
@@ -124,17 +128,113 @@ function render({ model, el }) {
     matchBrackets(false),
     highlightBracketPairs(),
   );
-  const { textarea } = editor;
-  const fit = () => {
-    const lines = Math.min(Math.max(editor.lines.length - 1, FEWEST), MOST);
-    editor.container.style.height = `${lines * 1.4 + 1.2}em`;
-    // Once it is laid out.
-    requestAnimationFrame(() => {
-      const { top = 1 } = model.get("content");
-      editor.container.scrollTo(0, top > 1 ? editor.lines[top]?.offsetTop ?? 0 : 0);
-    });
+  const { textarea, container, wrapper } = editor;
+
+  // --- what is folded -----------------------------------------------------------------------
+  // The textarea has the whole text all the time: folding hides lines, it never takes them out.
+  const open = { before: false, after: false };
+  const about = { before: "what it reads and writes, its tunables", after: "what it calls" };
+  const count = () => editor.lines.length - 1;
+  const folded = () => {
+    const { before = 0, after = 0 } = model.get("content");
+    const fits = before + after < count();
+    const hidden = (side, lines) => (fits && lines >= LEAST_FOLDED && !open[side] ? lines : 0);
+    return { before: hidden("before", before), after: hidden("after", after), fits };
   };
-  fit();
+  const paintFolds = () => {
+    const { before, after, fits } = folded();
+    wrapper.style.setProperty("--fuselab-lines", count());
+    wrapper.style.setProperty("--fuselab-before", before);
+    wrapper.style.setProperty("--fuselab-after", after);
+    wrapper.classList.toggle("fuselab-folded", before + after > 0);
+    for (const [side, bar] of Object.entries(bars)) {
+      const lines = model.get("content")[side] ?? 0;
+      bar.hidden = !fits || lines < LEAST_FOLDED;
+      bar.textContent = `${open[side] ? "▾" : "▸"} ${lines} lines ${side} it: ${about[side]}`;
+      bar.setAttribute("aria-expanded", String(open[side]));
+    }
+  };
+  const unfold = (...sides) => {
+    const closed = sides.filter((side) => folded()[side]);
+    if (!closed.length) return;
+    const { scrollTop } = container;
+    const shift = closed.includes("before") ? folded().before : 0;
+    for (const side of closed) open[side] = true;
+    paintFolds();
+    container.scrollTop = scrollTop + shift * lineHeight();
+    textarea.scrollTop = 0;
+  };
+  const lineAt = (place) => textarea.value.slice(0, place).split("\n").length;
+  // Before a key moves the cursor into what is folded, or the browser would scroll the whole
+  // notebook to where the cursor would be if it were shown.
+  const foresee = ({ key, ctrlKey, metaKey }) => {
+    const far = ctrlKey || metaKey;
+    const step = { PageUp: -MOST, PageDown: MOST, ArrowUp: -1, ArrowDown: 1 }[key] ?? 0;
+    const end = { Home: -Infinity, End: Infinity, ArrowUp: -Infinity, ArrowDown: Infinity }[key];
+    const { selectionStart, selectionEnd, selectionDirection } = textarea;
+    const cursor = selectionDirection === "backward" ? selectionStart : selectionEnd;
+    const move = far && end ? end : step;
+    if (move) unfold(...hides(lineAt(cursor) + move));
+  };
+  const lineHeight = () => editor.lines[1]?.offsetHeight || 18;
+  const hides = (line) => {
+    const { before, after } = folded();
+    if (line <= before) return ["before"];
+    return line > count() - after ? ["after"] : [];
+  };
+  for (const [side, bar] of Object.entries(bars)) {
+    bar.type = "button";
+    bar.className = "fuselab-fold";
+    bar.addEventListener("click", () => {
+      if (folded()[side]) unfold(side);
+      else {
+        open[side] = false;
+        paintFolds();
+      }
+      fit();
+    });
+  }
+  host.prepend(bars.before);
+  host.append(bars.after);
+  // The cursor stands where the kernel begins, not in what is hidden.
+  const begin = () => {
+    [open.before, open.after] = [false, false];
+    paintFolds();
+    const lines = textarea.value.split("\n").slice(0, model.get("content").before ?? 0);
+    const place = lines.reduce((sum, line) => sum + line.length + 1, 0);
+    textarea.setSelectionRange(place, place);
+    container.scrollTo(0, 0);
+    fit();
+  };
+
+  // --- how high it is: the buttons and the verdict below are in view with it ------------------
+  let height = "";
+  const room = () => {
+    const panel = el.closest(".fuselab-panel");
+    const verdict = panel?.querySelector(".fuselab-verdict");
+    if (!verdict?.offsetParent) return Infinity; // not in the page yet, or another tab is open
+    let most = window.innerHeight;
+    for (let up = panel.parentElement; up; up = up.parentElement) {
+      const scrolls = ["auto", "scroll"].includes(getComputedStyle(up).overflowY);
+      if (scrolls && up.scrollHeight > up.clientHeight + 1) most = Math.min(most, up.clientHeight);
+    }
+    const rest = verdict.getBoundingClientRect().top - panel.getBoundingClientRect().top;
+    return most - (rest - container.offsetHeight) - VERDICT;
+  };
+  const fit = () => {
+    if (container.style.height !== height) return; // somebody has drawn it to a height of their own
+    const { before, after } = folded();
+    const pixels = (lines) => lines * lineHeight() + 16;
+    const wanted = pixels(Math.min(Math.max(count() - before - after, FEWEST), MOST));
+    height = `${Math.round(Math.max(Math.min(wanted, room()), pixels(FEWEST)))}px`;
+    container.style.height = height;
+    height = container.style.height;
+    cell.style.maxHeight = height;
+  };
+  // What stands round it comes and goes: parts that are made later, tunables, windows resized.
+  const resized = new ResizeObserver(() => requestAnimationFrame(fit));
+  window.addEventListener("resize", fit);
+  begin();
 
   // --- what the person does -----------------------------------------------------------------
   let timer = 0;
@@ -144,6 +244,7 @@ function render({ model, el }) {
     model.send({ kind, document: shown, text: editor.value, seen: edits.get(model) });
   };
   editor.on("update", (value) => {
+    paintFolds();
     paintMark();
     paintLinks();
     if (value === text) return;
@@ -159,6 +260,7 @@ function render({ model, el }) {
   textarea.addEventListener("blur", () => timer && send("edit"));
 
   const onKey = (event) => {
+    foresee(event);
     if (!(event.ctrlKey || event.metaKey) || event.altKey) return;
     if (event.key === "Enter") {
       event.preventDefault();
@@ -179,14 +281,16 @@ function render({ model, el }) {
       edits.set(model, Math.max(content.seen, edits.get(model)));
       editor.setOptions({ value: text, language: model.get("language") });
       editor.extensions.history.clear();
-      fit();
+      begin();
     } else if (content.seen >= edits.get(model)) {
       // Another window's edits count on: what is typed here next must be newer.
       edits.set(model, content.seen);
-      if (content.text === editor.value) return;
-      clearTimeout(timer);
-      timer = 0;
-      replaceText(content.text);
+      if (content.text !== editor.value) {
+        clearTimeout(timer);
+        timer = 0;
+        replaceText(content.text);
+      }
+      paintFolds();
     }
   };
   // Replaces the text so that undo brings the old one back, and leaves the focus where it is.
@@ -219,12 +323,11 @@ function render({ model, el }) {
   const onMark = () => {
     const target = paintMark();
     if (!target) return;
+    unfold(...hides(model.get("mark")));
     // Scrolls the editor alone; scrollIntoView would move the whole notebook.
-    const box = editor.container;
-    const [top, height] = [target.offsetTop, target.offsetHeight];
-    if (top < box.scrollTop || top + height > box.scrollTop + box.clientHeight) {
-      box.scrollTop = top - box.clientHeight / 2;
-    }
+    const box = container.getBoundingClientRect();
+    const { top, bottom } = target.getBoundingClientRect();
+    if (top < box.top || bottom > box.bottom) container.scrollTop += top - box.top - box.height / 2;
   };
   // --- the cell's lines beside it -----------------------------------------------------------
   const linked = (line) => editor.container.querySelectorAll(`[data-links~="${line}"]`);
@@ -275,7 +378,9 @@ function render({ model, el }) {
     const first = lineOf(event) && linked(lineOf(event))[0];
     if (!first) return;
     light([lineOf(event)]);
-    editor.container.scrollTop = first.offsetTop - editor.container.clientHeight / 4;
+    unfold(...hides(editor.lines.indexOf(first)));
+    const box = container.getBoundingClientRect();
+    container.scrollTop += first.getBoundingClientRect().top - box.top - box.height / 4;
   });
   // The textarea lies over the lines, so a pointer is found by its height.
   textarea.addEventListener("pointermove", (event) => {
@@ -284,8 +389,12 @@ function render({ model, el }) {
     light(line?.dataset.links?.split(" ") ?? []);
   });
   editor.on("selectionChange", () => {
-    const line = editor.lines[textarea.value.slice(0, textarea.selectionStart).split("\n").length];
-    light(line?.dataset.links?.split(" ") ?? []);
+    const at = lineAt(textarea.selectionStart);
+    // Whoever moves into what is folded, by a key or by undoing, sees it.
+    if (document.activeElement === textarea) {
+      unfold(...new Set([...hides(at), ...hides(lineAt(textarea.selectionEnd))]));
+    }
+    light(editor.lines[at]?.dataset.links?.split(" ") ?? []);
   });
 
   const onStatus = () => {
@@ -323,13 +432,17 @@ function render({ model, el }) {
   paintMark();
   showCell();
   const watch = (frames) => {
-    if (el.isConnected) watchControls(el);
-    else if (frames) requestAnimationFrame(() => watch(frames - 1));
+    if (el.isConnected) {
+      watchControls(el);
+      resized.observe(el.closest(".fuselab-panel") ?? el);
+    } else if (frames) requestAnimationFrame(() => watch(frames - 1));
   };
   watch(100); // once it is in the page
   model.send({ kind: "ready" });
   return () => {
     if (timer) send("edit");
+    resized.disconnect();
+    window.removeEventListener("resize", fit);
     for (const [name, listener] of listeners) model.off(name, listener);
     editor.remove();
   };

@@ -14,6 +14,7 @@ from typing import Any
 import traitlets as t
 
 from fusec.target_api.base import Target
+from fuselab.display.kernel_text import extent_of
 from fuselab.panel.widgets.script import Scripted
 
 OnEdit = Callable[[str, str], None]
@@ -25,7 +26,7 @@ class Editor(Scripted):
     Attributes:
         content: ``document`` (a name), ``text`` and ``seen``, the number of the latest edit
             that the text takes in: a view ignores a text that is older than what was typed;
-            ``top``, the line to begin at where the text is long.
+            ``before`` and ``after``, the lines round the kernel itself, which are folded.
         language: ``cpp`` or ``python``.
         label: The accessible name.
         mark: The line at fault, from 1; 0 for none.
@@ -34,7 +35,7 @@ class Editor(Scripted):
         links: Kernel lines and the cell lines that they compute: see ``linking.packed``.
     """
 
-    content = t.Dict(default_value={"document": "", "text": "", "seen": 0, "top": 1}).tag(sync=True)
+    content = t.Dict(default_value={"document": "", "text": "", "seen": 0}).tag(sync=True)
     language = t.Unicode("cpp").tag(sync=True)
     label = t.Unicode("").tag(sync=True)
     mark = t.Int(0).tag(sync=True)
@@ -60,6 +61,7 @@ class Editor(Scripted):
         self._handlers = {"check": on_check, "keep": on_keep}
         self._state = state
         self._on_edit = on_edit
+        self._target = ""
         self._asked = 0
         self._answered = threading.Event()
         self._latest: dict[str, int] = {}  # document to its latest edit's number
@@ -81,12 +83,20 @@ class Editor(Scripted):
         self.mark = 0
         self.label = label
         self.language = target.language
-        top = first_line(text, target)
-        self.content = {**self.content, "document": document, "text": text, "top": top}
+        self._target = target.name
+        self.content = {**self.content, "document": document, **self._folded(text)}
 
     def replace(self, text: str) -> None:
         """Change the shown text in place; the user can undo it."""
-        self.content = {**self.content, "text": text}
+        self.content = {**self.content, **self._folded(text)}
+
+    def _folded(self, text: str) -> dict[str, object]:
+        """Return a text, and how many of its lines stand before the kernel and after it."""
+        if not self._target:  # nothing was loaded yet
+            return {"text": text, "before": 0, "after": 0}
+        extent = extent_of(text, self._target)
+        before, after = extent.first - 1, extent.count - extent.last
+        return {"text": text, "before": before, "after": after}
 
     def sync(self, timeout: float = 0.5) -> None:
         """Wait until the text that the page shows right now has arrived here.
@@ -125,15 +135,10 @@ class Editor(Scripted):
                 # take whatever Python shows next for older than that.
                 echo: dict[str, object] = {"seen": max(seen, int(str(self.content["seen"])))}
                 if document == self.document:
-                    echo["text"] = text  # views that typed on since then ignore it
+                    echo |= self._folded(text)  # views that typed on since then ignore it
                 self.content = {**self.content, **echo}
                 self._on_edit(document, text)
         if kind == "sync" and message.get("id") == self._asked:
             self._answered.set()
         if kind in self._handlers and not stale:
             self._handlers[kind](document, text)
-
-
-def first_line(text: str, target: Target) -> int:
-    """Return the line where the kernel itself begins, below what it includes and declares."""
-    return text.count("\n", 0, max(text.find(target.head), 0)) + 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +14,10 @@ import torch.nn.functional as F
 
 import fusec
 from fusec.errors import CompileError
-from fusec.helper_block import HEAD, INCLUDE, with_helpers, without_helpers
+from fusec.helper_block import HEAD, INCLUDE, kernel_first, with_helpers, without_helpers
 from fusec.targets.cpp.text.writer import wrap
 from fusec.toolchain.build import build
+from fusec.toolchain.compiler import find_compiler
 from support.cpp_bodies import random_bench
 from support.paths import GOLDEN
 
@@ -58,6 +61,20 @@ def test_helpers_are_compiled_where_they_are_included() -> None:
     assert INCLUDE not in whole
     assert with_helpers(whole) == whole, "what has no include stays as it is"
     assert build(KERNEL).exists()
+
+
+def test_an_exported_file_begins_with_the_kernel(tmp_path: Path) -> None:
+    alone = kernel_first(KERNEL)
+    assert alone.index("fx_one(float x)") > alone.index('extern "C"')
+    assert kernel_first(alone) == alone, "what has no include stays as it is"
+    # It includes itself, whichever folder the compiler is started in and whatever it is called.
+    path = tmp_path / "sub" / "called so.cpp"
+    path.parent.mkdir()
+    path.write_text(alone)
+    compiler = find_compiler()
+    for folder, name in ((tmp_path, "sub/called so.cpp"), (path.parent, "called so.cpp")):
+        command = compiler.command(name, str(tmp_path / "made.so"))
+        subprocess.run(command, cwd=folder, check=True)
 
 
 @pytest.mark.parametrize("line", ["    return 0;", "    return x + 1.0f;"])

@@ -15,7 +15,7 @@ from fusec.ir import ops
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import index_value, recording
 from fusec.targets.cpp.plan.loop_tables import short_indices
-from fusec.targets.cpp.text.scope import Kernel
+from fusec.targets.cpp.text.scope import KernelWriter
 from support.cpp_bodies import Bench
 
 
@@ -111,5 +111,5 @@ def test_places_are_narrow_only_where_32_bits_hold_them() -> None:
             symbol = Symbol("place", "indirect", Expr.of(1 << 40), payload=place)
             bench.store("y", (j,), ops.load("x", (Expr.of(symbol),), torch.float32))
         signature, names = make_signature(bench.body, bench.buffers, frozenset())
-        kernel = Kernel(bench.body, bench.buffers, names, signature, {})
+        kernel = KernelWriter(bench.body, bench.buffers, names, signature, {})
         assert bool(short_indices(kernel)) is short, place

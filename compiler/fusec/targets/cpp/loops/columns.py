@@ -35,12 +35,12 @@ from fusec.targets.cpp.text.reductions import (
     take_position,
 )
 from fusec.targets.cpp.text.scans import Running, declarations, running_values
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.writer import Writer
 from fusec.targets.cpp.vector.interleave import Marks
 
 
-def write_columns(kernel: Kernel, plan: Columns, scope: Scope, writer: Writer) -> None:
+def write_columns(kernel: KernelWriter, plan: Columns, scope: Scope, writer: Writer) -> None:
     """Write a body whose reductions run beside each other."""
     ColumnWriter(kernel, plan, scope, writer).write()
 
@@ -53,7 +53,7 @@ class ColumnWriter:
         running: Scan of the current pass to the array of what it has so far.
     """
 
-    def __init__(self, kernel: Kernel, plan: Columns, scope: Scope, writer: Writer) -> None:
+    def __init__(self, kernel: KernelWriter, plan: Columns, scope: Scope, writer: Writer) -> None:
         self.kernel = kernel
         self.plan = plan
         self.scope = scope

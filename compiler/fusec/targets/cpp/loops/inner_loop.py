@@ -17,14 +17,14 @@ from fusec.targets.cpp.plan.facts import extent
 from fusec.targets.cpp.plan.loop_plan import InnerLoop
 from fusec.targets.cpp.text.loop_heads import head
 from fusec.targets.cpp.text.reductions import simd
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.writer import Writer
 from fusec.targets.cpp.vector.interleave import Marks
 from fusec.targets.cpp.vector.moderate_angles import both_forms
 
 
 def write_inner(
-    kernel: Kernel,
+    kernel: KernelWriter,
     plan: InnerLoop,
     scope: Scope,
     writer: Writer,
@@ -75,7 +75,7 @@ def write_inner(
         own.end(writer)
 
 
-def write_elements(kernel: Kernel, scope: Scope, writer: Writer) -> None:
+def write_elements(kernel: KernelWriter, scope: Scope, writer: Writer) -> None:
     """Write what is left to compute for the stores, and the stores."""
     stores = kernel.body.stores
     places = (s.payload for store in stores for e in store.index for s in e.symbols())

@@ -12,11 +12,11 @@ from fusec.targets.cpp.loops.tiles import write_tiles
 from fusec.targets.cpp.memory.loop_tables import Tables, write_tables
 from fusec.targets.cpp.plan.loop_plan import Nest, Pointwise
 from fusec.targets.cpp.text.loop_heads import head, shared_loops
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.writer import Writer
 
 
-def write_pointwise(kernel: Kernel, plan: Pointwise, scope: Scope, writer: Writer) -> None:
+def write_pointwise(kernel: KernelWriter, plan: Pointwise, scope: Scope, writer: Writer) -> None:
     """Write the loops of a body without reductions."""
     for nest in plan.nests:
         part = kernel.part(nest.body)
@@ -37,7 +37,7 @@ def write_pointwise(kernel: Kernel, plan: Pointwise, scope: Scope, writer: Write
             _write_nest(part, nest, outside, writer)
 
 
-def _write_single(kernel: Kernel, nest: Nest, scope: Scope, writer: Writer) -> None:
+def _write_single(kernel: KernelWriter, nest: Nest, scope: Scope, writer: Writer) -> None:
     """Write loops that threads and vectors share, one after the other."""
     middle = Scope(kernel, scope)
     for body, plan in nest.inner:
@@ -51,7 +51,7 @@ def _write_single(kernel: Kernel, nest: Nest, scope: Scope, writer: Writer) -> N
             write_elements(part, only, writer)
 
 
-def _write_nest(kernel: Kernel, nest: Nest, scope: Scope, writer: Writer) -> None:
+def _write_nest(kernel: KernelWriter, nest: Nest, scope: Scope, writer: Writer) -> None:
     """Write the outer loops, and in them the innermost ones."""
     *outer, last = kernel.body.axes
     middle = Scope(kernel, scope)
@@ -87,7 +87,7 @@ def _write_nest(kernel: Kernel, nest: Nest, scope: Scope, writer: Writer) -> Non
             write_inner(part, plan, row, writer, (begin, end), known)
 
 
-def _rest(kernel: Kernel, without: Sequence[Node]) -> set[Node]:
+def _rest(kernel: KernelWriter, without: Sequence[Node]) -> set[Node]:
     return set(kernel.nodes) - set(without)
 
 

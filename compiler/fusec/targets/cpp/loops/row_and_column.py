@@ -11,11 +11,11 @@ from fusec.targets.cpp.dtypes import literal
 from fusec.targets.cpp.loops.rows import write_row
 from fusec.targets.cpp.plan.loop_plan import RowAndColumn
 from fusec.targets.cpp.text.loop_heads import head, shared_loops
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.writer import Writer
 
 
-def write_crossed(kernel: Kernel, plan: RowAndColumn, scope: Scope, writer: Writer) -> None:
+def write_crossed(kernel: KernelWriter, plan: RowAndColumn, scope: Scope, writer: Writer) -> None:
     """Write a body that reduces rows and has sums of columns."""
     (axis,) = plan.body.axes
     piece, count = plan.piece, plan.count
@@ -35,7 +35,7 @@ def write_crossed(kernel: Kernel, plan: RowAndColumn, scope: Scope, writer: Writ
             write_row(kernel, plan.rows, row, writer)
 
 
-def _write_zeros(kernel: Kernel, outer: Scope, writer: Writer, piece: Symbol) -> None:
+def _write_zeros(kernel: KernelWriter, outer: Scope, writer: Writer, piece: Symbol) -> None:
     """Write what sets a piece's sums to zero."""
     sums = kernel.body.sums
     place = Scope(kernel, outer)

@@ -40,20 +40,20 @@ from fusec.targets.cpp.text.reductions import (
     take_position,
 )
 from fusec.targets.cpp.text.scans import declarations, running_values
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.writer import Writer
 
 Span = tuple[str, str]
 
 
-def write_rows(kernel: Kernel, plan: Rows, scope: Scope, writer: Writer) -> None:
+def write_rows(kernel: KernelWriter, plan: Rows, scope: Scope, writer: Writer) -> None:
     """Write a body with reductions, a row at a time; threads share the rows."""
     with outer_loops(kernel, scope, writer, kernel.body.axes, plan.sharing) as row:
         write_row(kernel, plan, row, writer, scope)
 
 
 def write_row(
-    kernel: Kernel, plan: Rows, row: Scope, writer: Writer, around: Scope | None = None
+    kernel: KernelWriter, plan: Rows, row: Scope, writer: Writer, around: Scope | None = None
 ) -> None:
     """Write all that is done for one row; ``around`` is the scope of the loop over the rows."""
     everything = set(kernel.body.nodes())
@@ -79,7 +79,7 @@ class RowWriter:
         declared: Names that passes have declared beside their loops.
     """
 
-    def __init__(self, kernel: Kernel, writer: Writer, plan: Rows) -> None:
+    def __init__(self, kernel: KernelWriter, writer: Writer, plan: Rows) -> None:
         self.kernel = kernel
         self.writer = writer
         self.plan = plan

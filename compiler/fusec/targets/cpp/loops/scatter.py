@@ -10,11 +10,11 @@ from fusec.ir.ops import is_check
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.loop_plan import Scatter
 from fusec.targets.cpp.text.loop_heads import head
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.writer import Writer
 
 
-def write_updates(kernel: Kernel, plan: Scatter, scope: Scope, writer: Writer) -> None:
+def write_updates(kernel: KernelWriter, plan: Scatter, scope: Scope, writer: Writer) -> None:
     """Write the loops of a body without reductions, some of whose stores are updates."""
     body = kernel.body
     outside = Scope(kernel, scope)
@@ -56,7 +56,7 @@ def write_updates(kernel: Kernel, plan: Scatter, scope: Scope, writer: Writer) -
 
 
 def _write_loops(
-    kernel: Kernel,
+    kernel: KernelWriter,
     plan: Scatter,
     scope: Scope,
     writer: Writer,
@@ -95,7 +95,7 @@ def _write_loops(
             element.store(store, writer)
 
 
-def _rest(kernel: Kernel, without: Sequence[Node]) -> set[Node]:
+def _rest(kernel: KernelWriter, without: Sequence[Node]) -> set[Node]:
     return set(kernel.nodes) - set(without)
 
 

@@ -22,11 +22,11 @@ from fusec.targets.cpp.plan.columns import axes_of, is_of_both, row_step, turned
 from fusec.targets.cpp.plan.facts import extent
 from fusec.targets.cpp.plan.loop_plan import Columns
 from fusec.targets.cpp.text.expressions import from_memory
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.writer import Writer
 
 
-def write_narrow(kernel: Kernel, plan: Columns, scope: Scope, writer: Writer) -> None:
+def write_narrow(kernel: KernelWriter, plan: Columns, scope: Scope, writer: Writer) -> None:
     """Write a body whose short rows are reduced side by side."""
     ShortRowWriter(kernel, plan, scope, writer).write()
 
@@ -41,7 +41,7 @@ class ShortRowWriter(ColumnWriter):
         arrays: Value that later passes need to the array that has it.
     """
 
-    def __init__(self, kernel: Kernel, plan: Columns, scope: Scope, writer: Writer) -> None:
+    def __init__(self, kernel: KernelWriter, plan: Columns, scope: Scope, writer: Writer) -> None:
         super().__init__(kernel, plan, scope, writer)
         self.point = kernel.body.reduce_axes[0]
         points = extent(self.point)

@@ -13,11 +13,11 @@ from fusec.targets.cpp.loops.rows import RowWriter
 from fusec.targets.cpp.plan.loop_plan import Rows, Sharing
 from fusec.targets.cpp.text.loop_heads import head, shared_loops
 from fusec.targets.cpp.text.reductions import Accumulator, accumulator, merge, start
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.writer import Writer
 
 
-def write_pieces(kernel: Kernel, plan: Rows, scope: Scope, writer: Writer) -> None:
+def write_pieces(kernel: KernelWriter, plan: Rows, scope: Scope, writer: Writer) -> None:
     """Write a body with reductions whose rows are long and few."""
     everything = set(kernel.nodes)
     row = Scope(kernel, scope)
@@ -33,7 +33,9 @@ def write_pieces(kernel: Kernel, plan: Rows, scope: Scope, writer: Writer) -> No
                 _write_pass(kernel, row, writer, rows, number)
 
 
-def _write_pass(kernel: Kernel, row: Scope, writer: Writer, rows: RowWriter, number: int) -> None:
+def _write_pass(
+    kernel: KernelWriter, row: Scope, writer: Writer, rows: RowWriter, number: int
+) -> None:
     step = rows.steps.passes[number]
     assert rows.plan.pieces is not None
     pieces = kernel.tunable(rows.plan.pieces)
@@ -60,7 +62,7 @@ def _write_pass(kernel: Kernel, row: Scope, writer: Writer, rows: RowWriter, num
 
 
 def _write_piece(
-    kernel: Kernel,
+    kernel: KernelWriter,
     scope: Scope,
     writer: Writer,
     rows: RowWriter,

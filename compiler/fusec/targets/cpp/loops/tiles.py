@@ -10,11 +10,13 @@ from fusec.targets.cpp.plan.loop_plan import Nest
 from fusec.targets.cpp.plan.tiles import Turned
 from fusec.targets.cpp.text.expressions import from_memory
 from fusec.targets.cpp.text.loop_heads import head, shared_loops
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.writer import Writer
 
 
-def write_tiles(kernel: Kernel, nest: Nest, turned: Turned, scope: Scope, writer: Writer) -> None:
+def write_tiles(
+    kernel: KernelWriter, nest: Nest, turned: Turned, scope: Scope, writer: Writer
+) -> None:
     """Write the loops over the tiles, and what is done in one."""
     last, across = kernel.body.axes[-1], turned.across
     others = [axis for axis in kernel.body.axes if axis not in (last, across)]
@@ -48,7 +50,7 @@ def write_tiles(kernel: Kernel, nest: Nest, turned: Turned, scope: Scope, writer
 
 
 def _turn_over(
-    kernel: Kernel,
+    kernel: KernelWriter,
     turned: Turned,
     tile: Scope,
     writer: Writer,

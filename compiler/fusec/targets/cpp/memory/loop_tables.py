@@ -12,13 +12,15 @@ from fusec.targets.cpp.dtypes import ELEMENT_TYPES
 from fusec.targets.cpp.plan.loop_tables import short_indices
 from fusec.targets.cpp.text.expressions import from_memory
 from fusec.targets.cpp.text.loop_heads import head
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.writer import Writer
 
 Tables = Mapping[Node, str]
 
 
-def write_tables(kernel: Kernel, scope: Scope, writer: Writer, kept: Sequence[Node]) -> Tables:
+def write_tables(
+    kernel: KernelWriter, scope: Scope, writer: Writer, kept: Sequence[Node]
+) -> Tables:
     """Write the loop that fills the tables; return their names."""
     last = kernel.body.axes[-1]
     tables, narrow = {}, short_indices(kernel)

@@ -9,7 +9,7 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, indirect_nodes
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.prefetch import Request
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.writer import Writer
 
 LINE = "LINE"
@@ -26,10 +26,11 @@ class NextRow(Request):
     place: Scope | None = None
 
 
-def declare_line(kernel: Kernel) -> str:
-    """Declare how many elements one request is for; return the constant's name."""
+def declare_line(kernel: KernelWriter, elements: int = choices.LINE) -> str:
+    """Declare how many elements one request is for, or a block has; return the constant's name."""
+    meaning = "asked for" if elements == choices.LINE else "taken"
     kernel.tunables[LINE] = (
-        f"constexpr int64_t {LINE} = {choices.LINE}; // elements asked for at a time"
+        f"constexpr int64_t {LINE} = {elements}; // elements {meaning} at a time"
     )
     return LINE
 
@@ -70,7 +71,7 @@ def write_requests(
 
 
 def find_next_row(
-    kernel: Kernel, scope: Scope, row: Scope, writer: Writer, loads: Sequence[Load]
+    kernel: KernelWriter, scope: Scope, row: Scope, writer: Writer, loads: Sequence[Load]
 ) -> tuple[Request, ...]:
     """Write what finds out where the next row is, and return the requests for it.
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from fusec.ir.index import Symbol
 from fusec.targets.cpp.plan.loop_plan import Sharing
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.writer import Writer
 
 
@@ -19,7 +19,7 @@ def head(scope: Scope, axis: Symbol, begin: str = "0", end: str = "") -> str:
 
 @contextmanager
 def shared_loops(
-    kernel: Kernel,
+    kernel: KernelWriter,
     writer: Writer,
     heads: Sequence[str],
     sharing: Sharing,
@@ -59,7 +59,7 @@ def shared_loops(
 
 @contextmanager
 def outer_loops(
-    kernel: Kernel, scope: Scope, writer: Writer, axes: Sequence[Symbol], sharing: Sharing
+    kernel: KernelWriter, scope: Scope, writer: Writer, axes: Sequence[Symbol], sharing: Sharing
 ) -> Iterator[Scope]:
     """Open the loops over ``axes`` that threads share; yields the scope inside."""
     inner = Scope(kernel, scope)

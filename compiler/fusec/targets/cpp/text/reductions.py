@@ -23,7 +23,7 @@ from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import is_position
 from fusec.targets.cpp.plan.loop_plan import Size
 from fusec.targets.cpp.text.names import reduction_word
-from fusec.targets.cpp.text.scope import Kernel, Scope
+from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.support import function_name, own_name
 from fusec.targets.cpp.text.writer import Writer
 
@@ -160,7 +160,7 @@ def end_nans(items: Sequence[Accumulator], nans: Mapping[str, str], writer: Writ
             writer.line(f"if ({nans[item.place]}) {item.place} = NAN;", item.node.source)
 
 
-def combined(kernel: Kernel, item: Accumulator, value: Expression) -> str:
+def combined(kernel: KernelWriter, item: Accumulator, value: Expression) -> str:
     """Return the text of the accumulator's value combined with another (not for positions)."""
     kind, dtype, place = item.node.kind.removeprefix("arg"), item.dtype, item.place
     if kind in ("max", "min"):
@@ -180,7 +180,7 @@ def combined(kernel: Kernel, item: Accumulator, value: Expression) -> str:
     return f"{place} {sign} {value.within(PRODUCT if sign == '+' else UNARY)}"
 
 
-def extreme(kernel: Kernel, kind: str, dtype: torch.dtype, left: str, right: str) -> str:
+def extreme(kernel: KernelWriter, kind: str, dtype: torch.dtype, left: str, right: str) -> str:
     """Return the greater (``max``) or the lesser (``min``) of two values that are not bool.
 
     The new value comes first: the test for NaN is then of the value, which is off the chain of
@@ -193,7 +193,7 @@ def extreme(kernel: Kernel, kind: str, dtype: torch.dtype, left: str, right: str
     return f"fx_{kind}imum<{C_TYPES[dtype]}>({left}, {right})"
 
 
-def take(kernel: Kernel, item: Accumulator, value: Expression, writer: Writer) -> None:
+def take(kernel: KernelWriter, item: Accumulator, value: Expression, writer: Writer) -> None:
     """Write the statement with which an accumulator takes a value (not a position)."""
     real = item.dtype.is_floating_point and item.node.kind in ("sum", "prod")
     source = item.node.source
@@ -226,7 +226,7 @@ def take_position(item: Accumulator, value: str, position: str, writer: Writer) 
         writer.line(f"{item.index} = better ? {position} : {item.index};")
 
 
-def merge(kernel: Kernel, item: Accumulator, other: Accumulator, writer: Writer) -> None:
+def merge(kernel: KernelWriter, item: Accumulator, other: Accumulator, writer: Writer) -> None:
     """Write how an accumulator takes a later one's result."""
     source = item.node.source
     if not item.is_index:
@@ -244,7 +244,7 @@ def position(scope: Scope, node: Reduce) -> str:
 
 
 def simd(
-    kernel: Kernel,
+    kernel: KernelWriter,
     items: Sequence[Accumulator],
     writer: Writer,
     nans: Mapping[str, str] = MappingProxyType({}),

@@ -62,7 +62,7 @@ _ASSIGNED = re.compile(r"^(?:return\s+)?([A-Za-z_]\w*)\s*(?::[^=]+)?=[^=]")
 
 
 @dataclass
-class Kernel(Facts):
+class KernelWriter(Facts):
     """The kernel being written.
 
     Attributes:
@@ -122,7 +122,7 @@ class Kernel(Facts):
 class Scope:
     """An open block of the kernel: the values and the names that are known in it."""
 
-    def __init__(self, kernel: Kernel, outer: Scope | None = None) -> None:
+    def __init__(self, kernel: KernelWriter, outer: Scope | None = None) -> None:
         self.kernel = kernel
         self.values: dict[Node, Expression] = dict(outer.values) if outer else {}
         self.valid: dict[Node, str] = dict(outer.valid) if outer else {}
@@ -421,4 +421,4 @@ _TYPE_WORDS = {
 }
 
 
-__all__ = ["Kernel", "Scope"]
+__all__ = ["KernelWriter", "Scope"]

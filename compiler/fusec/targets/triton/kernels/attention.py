@@ -22,7 +22,7 @@ from fusec.targets.triton.rewrite.score_patterns import quicken, relaxed, withou
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text, triton_type
 from fusec.targets.triton.text.file import File, add_function
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 from fusec.targets.triton.text.templates import template
 from fusec.targets.triton.text.writer import Writer
 
@@ -120,7 +120,7 @@ class _Writer(Tiles):
         axis = self.found.width
         return Dim(axis, axis.size or Expr.of(1), "width", str(self.width), self.width_mask, 1)
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str) -> KernelWriter:
         kernel = self.file.new_kernel(name, self.file.body, Tile(self.file.body, (), None, 2))
         kernel.taken.update(TEMPLATE_NAMES)
         size = self.first.size or Expr.of(1)
@@ -157,7 +157,7 @@ class _Writer(Tiles):
             loops.insert(0, _Loop("whole", found.full, modified, comment))
         return loops
 
-    def fill(self, kernel: Kernel) -> None:
+    def fill(self, kernel: KernelWriter) -> None:
         """Write the function's body: the template, with generated statements in it."""
         found, outer = self.found, Block(kernel)
         pieces = {
@@ -224,7 +224,7 @@ class _Writer(Tiles):
         assert self.row_term is not None
         return f"tl.sum({before.value(self.row_term).source}, 1) * {self.found.factor!r}"
 
-    def describe(self, kernel: Kernel, loop: _Loop, score: str) -> dict[str, object]:
+    def describe(self, kernel: KernelWriter, loop: _Loop, score: str) -> dict[str, object]:
         """Return what the template asks of a loop."""
         described: dict[str, object] = {"name": loop.name, "score": score, "count": ""}
         described["comment"] = loop.comment
@@ -232,7 +232,7 @@ class _Writer(Tiles):
             return described
         return described | self.lists(kernel, loop.listed, self.found.row)
 
-    def score(self, kernel: Kernel, before: Block, root: Node) -> tuple[Writer, str]:
+    def score(self, kernel: KernelWriter, before: Block, root: Node) -> tuple[Writer, str]:
         """Write what becomes of a score; return the statements, and the text of the result."""
         own = replace(
             kernel, writer=Writer(), names=dict(before.kernel.names), taken=set(kernel.taken)
@@ -266,7 +266,7 @@ class _Writer(Tiles):
             f"tl.store(mosts + SPLITS * ({pairs} * {m}) + line, total[:, None]{mask})",
         ]
 
-    def finish(self, kernel: Kernel) -> None:
+    def finish(self, kernel: KernelWriter) -> None:
         """Write the kernel that puts the shares of a row together."""
         found, outer, writer = self.found, Block(kernel), kernel.writer
         m, pairs = outer.index(found.sizes[0]), outer.index(found.pairs)
@@ -296,7 +296,7 @@ class _Writer(Tiles):
         insert(writer, piece)
         del mask
 
-    def epilogue(self, kernel: Kernel, spread: str, row: Dim) -> Writer:
+    def epilogue(self, kernel: KernelWriter, spread: str, row: Dim) -> Writer:
         """Write the results of a program's rows."""
         found = self.found
         own = replace(kernel, tile=self.tile(row, self.width_dim()), writer=Writer())

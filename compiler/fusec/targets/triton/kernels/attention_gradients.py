@@ -20,7 +20,7 @@ from fusec.targets.triton.rewrite.score_patterns import quicken, relaxed
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text, triton_type
 from fusec.targets.triton.text.file import File, add_function
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 from fusec.targets.triton.text.templates import template
 from fusec.targets.triton.text.writer import Writer
 
@@ -110,7 +110,7 @@ class _Writer(Tiles):
         self.fill(kernel)
         add_function(file, kernel, file.name, [tiles], constants, pipelined=True)
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str) -> KernelWriter:
         """Return the function to write, over tiles of scores."""
         kernel = self.file.new_kernel(name, self.file.body, self.tile())
         kernel.taken.update(TEMPLATE_NAMES)
@@ -134,7 +134,7 @@ class _Writer(Tiles):
 
     # -- the function -----------------------------------------------------------------------
 
-    def fill(self, kernel: Kernel) -> None:
+    def fill(self, kernel: KernelWriter) -> None:
         """Write the function's body: the template, with generated statements in it."""
         found, outer = self.found, Block(kernel)
         names, pieces = self.tiles(kernel)
@@ -207,7 +207,7 @@ class _Writer(Tiles):
         """Whether a gradient's rows are those of values."""
         return self.found.by_keys and self.found.of_weight not in walk((total.root,))
 
-    def tiles(self, kernel: Kernel) -> tuple[dict[Node, str], dict[str, Writer]]:
+    def tiles(self, kernel: KernelWriter) -> tuple[dict[Node, str], dict[str, Writer]]:
         """Write the loads of all tiles; return their names, and the statements."""
         found = self.found
         names: dict[Node, str] = {}
@@ -230,7 +230,7 @@ class _Writer(Tiles):
             self.sum_rows(kernel, rows)
         return names, {"rows": rows, "tiles": tiles}
 
-    def sum_rows(self, kernel: Kernel, writer: Writer) -> None:
+    def sum_rows(self, kernel: KernelWriter, writer: Writer) -> None:
         """Write the sum of a row's result times its gradient."""
         row_sum, gradient = self.found.row_sum, self.found.of_weight.args[0]
         assert row_sum is not None
@@ -257,7 +257,7 @@ class _Writer(Tiles):
 
     def part(
         self,
-        kernel: Kernel,
+        kernel: KernelWriter,
         part: _Part,
         before: Block,
         names: dict[Node, str],
@@ -312,7 +312,7 @@ class _Writer(Tiles):
         return frozenset().union(*found) - strict
 
     def add(
-        self, kernel: Kernel, block: Block, total: Total, root: Node, names: dict[Node, str]
+        self, kernel: KernelWriter, block: Block, total: Total, root: Node, names: dict[Node, str]
     ) -> str:
         """Return the statement that adds a step's products to a gradient."""
         text = block.value(root).source
@@ -335,7 +335,7 @@ class _Writer(Tiles):
                     return name
         raise AssertionError("a gradient multiplies what the loop does not have")
 
-    def epilogue(self, kernel: Kernel, before: Block) -> Writer:
+    def epilogue(self, kernel: KernelWriter, before: Block) -> Writer:
         """Write the gradients of a program's rows."""
         writer, common = Writer(), self.found.common
         if common is not None:

@@ -15,7 +15,7 @@ from fusec.targets.triton.plan.tiling import Dim, Tile
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text
 from fusec.targets.triton.text.file import File
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 from fusec.targets.triton.text.writer import Writer
 
 
@@ -81,7 +81,11 @@ class Tiles:
         return [f"batch = pair // {heads}", f"head = pair % {heads}"]
 
     def insert_text(
-        self, kernel: Kernel, text: str, pieces: Mapping[str, Writer], sources: Sequence[object]
+        self,
+        kernel: KernelWriter,
+        text: str,
+        pieces: Mapping[str, Writer],
+        sources: Sequence[object],
     ) -> None:
         """Append a template's text, with generated statements in place of its names."""
         for line in text.splitlines():
@@ -96,7 +100,7 @@ class Tiles:
         kernel.writer.depth = 0
 
     def lists(
-        self, kernel: Kernel, listed: Listed, own: Symbol, extra: Sequence[Dim] = ()
+        self, kernel: KernelWriter, listed: Listed, own: Symbol, extra: Sequence[Dim] = ()
     ) -> dict[str, object]:
         """Return what a template asks of a list of blocks.
 
@@ -130,7 +134,7 @@ class Tiles:
         size = self.file.host(listed.entry.size or Expr.of(1))
         return [("ENTRIES", f"triton.next_power_of_2({size})")]
 
-    def operand(self, kernel: Kernel, load: Load, name: str, *dims: Dim) -> Writer:
+    def operand(self, kernel: KernelWriter, load: Load, name: str, *dims: Dim) -> Writer:
         """Write the load of a tile, with zeros outside."""
         own = replace(kernel, tile=self.tile(*dims), writer=Writer(), names={})
         block = Block(own)
@@ -141,7 +145,7 @@ class Tiles:
         return own.writer
 
     def before(
-        self, kernel: Kernel, roots: Sequence[Node], known: Mapping[Node, Text]
+        self, kernel: KernelWriter, roots: Sequence[Node], known: Mapping[Node, Text]
     ) -> tuple[Writer, Block]:
         """Write what does not depend on the loop, before the loop; return the known values."""
         own = replace(kernel, writer=Writer())
@@ -183,7 +187,7 @@ class Tiles:
             found[node] = frozenset(axes)
         return found
 
-    def save(self, kernel: Kernel, store: Store, value: str) -> None:
+    def save(self, kernel: KernelWriter, store: Store, value: str) -> None:
         """Write a store of a program's rows."""
         block = Block(kernel)
         address, along = block.pointer(store.buffer, store.index)

@@ -24,7 +24,7 @@ from fusec.targets.triton.text import expressions as ex
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text
 from fusec.targets.triton.text.file import File, add_function
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 from fusec.targets.triton.text.templates import template
 from fusec.targets.triton.text.writer import Writer
 
@@ -128,7 +128,7 @@ class _Product:
         constants = [(name, small.get(name, value)) for name, value in constants]
         add_function(file, last, file.name, [tiles], constants, extra)
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str) -> KernelWriter:
         """Return a function to write, over tiles of the result."""
         row, column = self.product.row, self.product.column
         block_n = "BLOCK_N // 2" if self.halves else "BLOCK_N"
@@ -157,7 +157,7 @@ class _Product:
 
     # -- what the template leaves open ------------------------------------------------------
 
-    def fill(self, kernel: Kernel, kind: str) -> None:
+    def fill(self, kernel: KernelWriter, kind: str) -> None:
         """Write the function's body: the template, with generated statements in it."""
         product, outer = self.product, Block(kernel)
         pieces: dict[str, Writer] = {}
@@ -215,7 +215,7 @@ class _Product:
             left, right = f"{right}.T", f"{left}.T"
         return f"tl.dot({left}, {right}, total{exact})"
 
-    def operand(self, kernel: Kernel, node: Node, side: str) -> tuple[str, Writer]:
+    def operand(self, kernel: KernelWriter, node: Node, side: str) -> tuple[str, Writer]:
         """Write the statements that make a tile of an operand; return its text, and them."""
         product = self.product
         m, n, k = product.sizes
@@ -313,7 +313,7 @@ class _Product:
         assert size is not None
         return Dim(words.word, size, "word", f"BLOCK_K // {words.count}", "", 0)
 
-    def view_words(self, kernel: Kernel, words: Words) -> None:
+    def view_words(self, kernel: KernelWriter, words: Words) -> None:
         """Write where the words of a step lie, and let a kernel read bytes so."""
         number = f"BLOCK_K // {words.count}"
         first = f"tl.multiple_of(start // {words.count}, {number})"
@@ -344,11 +344,11 @@ class _Product:
         if dim.mask:
             writer.line(f"{dim.mask} = {dim.index} < {dim.size}")
 
-    def reach(self, kernel: Kernel, load: Load) -> frozenset[Dim]:
+    def reach(self, kernel: KernelWriter, load: Load) -> frozenset[Dim]:
         """Return the dimensions that a load's address varies along."""
         return kernel.expr_dims(kernel.buffers[load.buffer].offset(load.index))
 
-    def epilogue(self, kernel: Kernel) -> Writer:
+    def epilogue(self, kernel: KernelWriter) -> Writer:
         """Write what becomes of a sum."""
         if self.kind == "rows":
             return self.row_epilogue(kernel)
@@ -363,7 +363,7 @@ class _Product:
             block.store(store, along=dims)
         return own.writer
 
-    def row_epilogue(self, kernel: Kernel) -> Writer:
+    def row_epilogue(self, kernel: KernelWriter) -> Writer:
         """Write what becomes of a tile of whole rows: as for any tile that holds whole rows."""
         plain, stand_in = without_product(self.file.body)
         *outer, inner = kernel.tile.dims
@@ -382,7 +382,7 @@ class _Product:
 
     # -- tensor descriptors -----------------------------------------------------------------
 
-    def describe(self, kernel: Kernel) -> list[tuple[str, str]]:
+    def describe(self, kernel: KernelWriter) -> list[tuple[str, str]]:
         """Add the lines of ``launch`` that describe the operands; return the parameters."""
         file, product = self.file, self.product
         found = []
@@ -415,7 +415,7 @@ class _Product:
         """The descriptors' names, by the operand's side."""
         return {}
 
-    def fetch(self, kernel: Kernel, operand: Operand, side: str) -> tuple[str, str]:
+    def fetch(self, kernel: KernelWriter, operand: Operand, side: str) -> tuple[str, str]:
         """Return the name of a tile, and the statement that fetches it."""
         place = ["tile_row * BLOCK_M", "start"]
         if side == "right":

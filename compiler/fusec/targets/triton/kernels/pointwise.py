@@ -5,11 +5,11 @@ from __future__ import annotations
 from fusec.ir.node import Const, Load, Reduce, walk
 from fusec.targets.triton.plan.tiling import payloads
 from fusec.targets.triton.text.block import Block
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 from fusec.targets.triton.text.pairs import write_store_pair
 
 
-def write_pointwise(kernel: Kernel, block: Block) -> None:
+def write_pointwise(kernel: KernelWriter, block: Block) -> None:
     """Write loads, maths and stores of one tile; everything is read before anything is written."""
     body = kernel.tile.body
     nodes = body.nodes()
@@ -23,7 +23,7 @@ def write_pointwise(kernel: Kernel, block: Block) -> None:
         block.store(store)
 
 
-def write_rows(kernel: Kernel, block: Block) -> None:
+def write_rows(kernel: KernelWriter, block: Block) -> None:
     """Write a tile whose rows a loop takes one by one.
 
     What depends on the column alone is computed before the loop, and what depends on the row

@@ -22,7 +22,7 @@ from fusec.targets.triton.text import reductions as rt
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import ATOM, SUM, Text, triton_type, typed
 from fusec.targets.triton.text.indices import write_index
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 from fusec.targets.triton.text.scans import start_scans
 from fusec.targets.triton.text.unaligned_rows import write_odd_index
 
@@ -33,7 +33,7 @@ LOOP = "for start in tl.range(0, {}, RBLOCK, num_stages=NUM_STAGES, loop_unroll_
 class Reducer:
     """Writes the reductions of one kernel."""
 
-    def __init__(self, kernel: Kernel, block: Block) -> None:
+    def __init__(self, kernel: KernelWriter, block: Block) -> None:
         self.kernel = kernel
         self.block = block
         assert kernel.tile.inner is not None
@@ -355,7 +355,7 @@ def partner(node: Reduce, among: object) -> Reduce:
     raise AssertionError(f"{node.kind} without its {kind}")
 
 
-def write_persistent(kernel: Kernel, block: Block) -> None:
+def write_persistent(kernel: KernelWriter, block: Block) -> None:
     """Write a kernel whose tile holds whole rows."""
     body = kernel.tile.body
     reducer = Reducer(kernel, block)
@@ -364,7 +364,7 @@ def write_persistent(kernel: Kernel, block: Block) -> None:
         block.store(store)
 
 
-def write_looped(kernel: Kernel, block: Block, plan: PassPlan, loop: str) -> None:
+def write_looped(kernel: KernelWriter, block: Block, plan: PassPlan, loop: str) -> None:
     """Write a kernel that walks the rows, once a pass.
 
     Args:
@@ -396,7 +396,7 @@ def write_places(block: Block, store: Store) -> None:
 
 
 def write_pass(
-    kernel: Kernel,
+    kernel: KernelWriter,
     reducer: Reducer,
     number: int,
     each: Pass,
@@ -439,7 +439,7 @@ def write_pass(
             inside.store(store)
 
 
-def nodes_for(kernel: Kernel, roots: Sequence[Node]) -> list[Node]:
+def nodes_for(kernel: KernelWriter, roots: Sequence[Node]) -> list[Node]:
     """Return what a step computes for ``roots``: their elementwise nodes, in order."""
     reduced = kernel.tile.reduced
     wanted: set[Node] = set()

@@ -17,7 +17,7 @@ from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import triton_type
 from fusec.targets.triton.text.file import File, add_function
 from fusec.targets.triton.text.indices import make_tile, write_index, write_row_index
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 
 
 def write(file: File) -> None:
@@ -74,7 +74,7 @@ def write(file: File) -> None:
     add_function(file, kernel, file.name, [pieces], constants)
 
 
-def _of_no_row(kernel: Kernel, nodes: Sequence[Node], row: Symbol) -> list[Node]:
+def _of_no_row(kernel: KernelWriter, nodes: Sequence[Node], row: Symbol) -> list[Node]:
     """Return what is loaded for the columns alone, and what that takes: the same for every row.
 
     What is computed from it is computed again for each row: as it lies in memory it takes fewer

@@ -31,7 +31,7 @@ from fusec.targets.triton.rewrite.score_patterns import TANH
 from fusec.targets.triton.rewrite.word_operands import OF_WORDS, READ
 from fusec.targets.triton.text import expressions as ex
 from fusec.targets.triton.text.expressions import ATOM, Text
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 from fusec.targets.triton.text.names import rounds_for_memory, suggested_name
 from fusec.targets.triton.text.pairs import write_pair
 from fusec.targets.triton.text.scans import write_scan
@@ -54,7 +54,7 @@ ATOMICS = {"add": "tl.atomic_add", "max": "tl.atomic_max", "min": "tl.atomic_min
 class Block:
     """A straight stretch of statements; an inner loop's block sees what its outer one named."""
 
-    def __init__(self, kernel: Kernel, outer: Block | None = None, number: int = -1) -> None:
+    def __init__(self, kernel: KernelWriter, outer: Block | None = None, number: int = -1) -> None:
         self.kernel = kernel
         self.number = number  # the pass whose loop this is; -1 outside
         self.known: dict[Node, Text] = dict(outer.known) if outer else {}

@@ -10,7 +10,7 @@ from fusec.ir.node import Node, Scan
 from fusec.report import SourceLine
 from fusec.targets.triton.plan.tiling import Dim
 from fusec.targets.triton.text.expressions import Text
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 
 
 class BlockText(Protocol):
@@ -23,7 +23,7 @@ class BlockText(Protocol):
         carries: Scan to what the earlier steps of its loop have left.
     """
 
-    kernel: Kernel
+    kernel: KernelWriter
     known: dict[Node, Text]
     pending: dict[Node, tuple[SourceLine | None, ...]]
     carries: dict[Scan, tuple[str, ...]]

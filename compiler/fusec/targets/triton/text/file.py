@@ -18,7 +18,7 @@ from fusec.targets.triton.plan.tiling import REACHING_LIMIT, Tile, extents
 from fusec.targets.triton.text import reductions as rt
 from fusec.targets.triton.text.expressions import Needs
 from fusec.targets.triton.text.helpers import HELPERS
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 from fusec.targets.triton.text.names import favorite_names
 from fusec.targets.triton.text.writer import Writer
 
@@ -119,7 +119,7 @@ class File:
         """The tunables that are constants of the kernels: not the warps."""
         return tuple(k for k in self.choice.knobs if k.name != WARPS)
 
-    def new_kernel(self, name: str, body: Body, tile: Tile) -> Kernel:
+    def new_kernel(self, name: str, body: Body, tile: Tile) -> KernelWriter:
         """Return a kernel to write; the arguments' names are taken in it."""
         taken = {f"{p}_ptr" for p in self.parameters.values()} | set(self.sizes.values())
         taken |= {name, self.name, "INDEX", "start", "float", "range", "libdevice"}
@@ -136,7 +136,7 @@ class File:
             store_pairs = store_pairs_along(body, self.buffers, tile.outer[-1].symbol)
         if tile.inner is not None and tile.inner.mask:
             padding = Padding(body.nodes(), tile.inner.symbol, free, self.buffers)
-        return Kernel(
+        return KernelWriter(
             tile=tile,
             buffers=self.buffers,
             parameters=self.parameters,
@@ -158,7 +158,7 @@ class File:
 
 def add_function(
     file: File,
-    kernel: Kernel,
+    kernel: KernelWriter,
     name: str,
     grid: list[str],
     constants: Sequence[tuple[str, str]],

@@ -9,7 +9,7 @@ from fusec.targets.triton.plan.pairs import TWICE
 from fusec.targets.triton.plan.tiling import Dim, Tile
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.file import File
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 
 
 def make_tile(choice: Choice, body: Body) -> Tile:
@@ -54,7 +54,7 @@ def make_tile(choice: Choice, body: Body) -> Tile:
     return Tile(body, (outer,), inner, 2)
 
 
-def write_outer_indices(file: File, kernel: Kernel, tile: Tile) -> list[str]:
+def write_outer_indices(file: File, kernel: KernelWriter, tile: Tile) -> list[str]:
     """Write the indices of the independent dimensions; return the grid."""
     writer = kernel.writer
     wide = "" if file.index == "tl.int32" else f".to({file.index})"
@@ -82,13 +82,13 @@ def write_outer_indices(file: File, kernel: Kernel, tile: Tile) -> list[str]:
     return [f"triton.cdiv({file.host(dim.size)}, {dim.block})"]
 
 
-def write_row_index(file: File, kernel: Kernel, dim: Dim) -> None:
+def write_row_index(file: File, kernel: KernelWriter, dim: Dim) -> None:
     """Write the index along a row that a tile holds as a whole."""
     wide = "" if file.index == "tl.int32" else f".to({file.index})"
     write_index(kernel, dim, "", wide)
 
 
-def write_index(kernel: Kernel, dim: Dim, start: str, wide: str) -> None:
+def write_index(kernel: KernelWriter, dim: Dim, start: str, wide: str) -> None:
     """Write an index of the tile and its mask.
 
     Args:
@@ -117,7 +117,7 @@ def write_index(kernel: Kernel, dim: Dim, start: str, wide: str) -> None:
         writer.line(f"{TWICE}_inside = {TWICE} < {Block(kernel).index(2 * dim.size)}")
 
 
-def write_padded(kernel: Kernel, tile: Tile) -> str:
+def write_padded(kernel: KernelWriter, tile: Tile) -> str:
     """Write how many elements the steps over one part of a row take, and return its name."""
     assert tile.inner is not None
     size = Block(kernel).index(tile.inner.size)

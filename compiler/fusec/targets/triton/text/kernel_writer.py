@@ -20,7 +20,7 @@ from fusec.targets.triton.text.writer import Writer
 
 
 @dataclass
-class Kernel:
+class KernelWriter:
     """One ``@triton.jit`` function being written.
 
     Attributes:

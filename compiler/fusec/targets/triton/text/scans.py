@@ -24,7 +24,7 @@ from fusec.targets.triton.text.expressions import (
     triton_type,
     typed,
 )
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 
 _WORDS = {"prod": "product"}
 _COMBINE = {"logsumexp": "log_add_exp", "max": "later_largest", "min": "later_smallest"}
@@ -64,7 +64,7 @@ def write_scan(block: BlockText, node: Scan) -> None:
         kernel.names[each] = name
 
 
-def start_scans(kernel: Kernel, nodes: Sequence[Scan]) -> dict[Scan, tuple[str, ...]]:
+def start_scans(kernel: KernelWriter, nodes: Sequence[Scan]) -> dict[Scan, tuple[str, ...]]:
     """Write what scans have before the first step of a loop; return the names, for each scan."""
     found: dict[Scan, tuple[str, ...]] = {}
     for node in nodes:
@@ -90,7 +90,7 @@ def start_scans(kernel: Kernel, nodes: Sequence[Scan]) -> dict[Scan, tuple[str, 
     return found
 
 
-def scan_group(kernel: Kernel, node: Scan) -> list[Scan]:
+def scan_group(kernel: KernelWriter, node: Scan) -> list[Scan]:
     """Return the scans that are written with ``node``: an extreme's values and positions."""
     everything = kernel.tile.body.scans()
     return [n for n in everything if kind_of(n) == kind_of(node) and n.args == node.args]
@@ -101,13 +101,13 @@ def kind_of(node: Scan) -> str:
     return node.kind.removeprefix("arg")
 
 
-def inner_of(kernel: Kernel) -> Dim:
+def inner_of(kernel: KernelWriter) -> Dim:
     """Return the dimension that scans run along."""
     assert kernel.tile.inner is not None
     return kernel.tile.inner
 
 
-def _suggested(kernel: Kernel, group: Sequence[Scan], position: bool) -> str:
+def _suggested(kernel: KernelWriter, group: Sequence[Scan], position: bool) -> str:
     for node in group:
         if node.kind.startswith("arg") == position and node in kernel.favorite:
             return kernel.favorite[node]
@@ -140,7 +140,7 @@ def _tile(block: BlockText, node: Scan) -> Text:
     return value
 
 
-def _along(kernel: Kernel, node: Scan, value: Text, axis: int, carry: tuple[str, ...]) -> str:
+def _along(kernel: KernelWriter, node: Scan, value: Text, axis: int, carry: tuple[str, ...]) -> str:
     """Return the text of a scan without positions."""
     kind = node.kind
     if kind in ("sum", "logsumexp") and not carry and node.dtype.is_floating_point:
@@ -156,7 +156,7 @@ def _along(kernel: Kernel, node: Scan, value: Text, axis: int, carry: tuple[str,
     return f"{combine}({carry[0]}, {text})" if carry else text
 
 
-def _last(kernel: Kernel, name: str, inner: Dim, axis: int, whole: bool) -> str:
+def _last(kernel: KernelWriter, name: str, inner: Dim, axis: int, whole: bool) -> str:
     """Return the text of a tile's last element along the row."""
     last = f"{inner.index} == start + {inner.block} - 1"
     if whole:

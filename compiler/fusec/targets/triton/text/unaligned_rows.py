@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fusec.targets.triton.plan.unaligned_rows import ACCESS, odd_row
 from fusec.targets.triton.text.block_text import BlockText
-from fusec.targets.triton.text.kernel_writer import Kernel
+from fusec.targets.triton.text.kernel_writer import KernelWriter
 from fusec.targets.triton.text.odd_loop import OddLoop
 
 
-def write_odd_index(loop: OddLoop, kernel: Kernel, block: BlockText) -> None:
+def write_odd_index(loop: OddLoop, kernel: KernelWriter, block: BlockText) -> None:
     """Write the positions of a step, and which of them are in the row."""
     inner = kernel.tile.inner
     assert inner is not None
@@ -21,7 +21,7 @@ def write_odd_index(loop: OddLoop, kernel: Kernel, block: BlockText) -> None:
     writer.line(f"{inner.mask} = ({inner.index} >= 0) & ({inner.index} < {size})")
 
 
-def write_odd_row(kernel: Kernel, block: BlockText) -> OddLoop | None:
+def write_odd_row(kernel: KernelWriter, block: BlockText) -> OddLoop | None:
     """Write where the groups of a row begin and end; None where its rows are not odd."""
     row = odd_row(kernel.tile, kernel.buffers)
     inner = kernel.tile.inner

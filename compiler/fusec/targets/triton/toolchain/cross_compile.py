@@ -17,13 +17,12 @@ from fusec.errors import FusecError
 from fusec.kernel import Signature
 from fusec.targets.triton.toolchain.interpret import compiling
 from fusec.targets.triton.toolchain.load import compile_error, is_triton_error, load
-from fusec.targets.triton.toolchain.starts import Start, gpu_target, launched, source_of
+from fusec.targets.triton.toolchain.starts import RecordedStart, gpu_target, launched, source_of
 
 KINDS = {
     "cuda": ("ttir", "ttgir", "llir", "ptx", "sass"),
     "hip": ("ttir", "ttgir", "llir", "amdgcn"),
 }
-ALL_KINDS = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
 _lock = threading.RLock()
 
 
@@ -46,7 +45,7 @@ def check(text: str, signature: Signature, entry: str = "launch") -> None:
                 raise
 
 
-def make_ttir(start: Start, gpu: str = "sm_90") -> Any:
+def make_ttir(start: RecordedStart, gpu: str = "sm_90") -> Any:
     """Return Triton's first IR of a kernel start, before any pass has run."""
     from triton._C.libtriton import ir
     from triton.compiler import make_backend
@@ -103,7 +102,7 @@ def artifacts(
     return {kind: "\n".join(forms) for kind, forms in found.items()}
 
 
-def compile_start(start: Start, target: Any, namespace: dict[str, Any], path: str) -> Any:
+def compile_start(start: RecordedStart, target: Any, namespace: dict[str, Any], path: str) -> Any:
     """Compile one kernel start for a GPU; return Triton's compiled kernel."""
     import triton
 
@@ -147,4 +146,4 @@ def triton_cache() -> Iterator[None]:
         yield
 
 
-__all__ = ["ALL_KINDS", "KINDS", "artifacts", "check", "compile_start", "make_ttir", "sass"]
+__all__ = ["KINDS", "artifacts", "check", "compile_start", "make_ttir", "sass"]

@@ -11,7 +11,7 @@ from typing import Any
 from fusec.errors import FusecError
 from fusec.targets.triton.toolchain.cross_compile import compile_start, triton_cache
 from fusec.targets.triton.toolchain.interpret import compiling
-from fusec.targets.triton.toolchain.starts import Start, gpu_target
+from fusec.targets.triton.toolchain.starts import RecordedStart, gpu_target
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,9 @@ def disassembled(cubin: bytes) -> str:
     return done.stdout
 
 
-def machine_code(start: Start, namespace: dict[str, Any], path: str, gpu: str) -> list[Line]:
+def machine_code(
+    start: RecordedStart, namespace: dict[str, Any], path: str, gpu: str
+) -> list[Line]:
     """Compile a kernel for an NVIDIA GPU that need not be there; return its lines.
 
     Args:

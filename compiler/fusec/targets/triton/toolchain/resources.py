@@ -13,7 +13,7 @@ from fusec.target_api.launches import GpuUse, Occupancy
 from fusec.targets.triton.toolchain.cross_compile import compile_start, triton_cache
 from fusec.targets.triton.toolchain.interpret import compiling
 from fusec.targets.triton.toolchain.load import load
-from fusec.targets.triton.toolchain.starts import Start, gpu_target, launched
+from fusec.targets.triton.toolchain.starts import RecordedStart, gpu_target, launched
 from fusec.tunables import read_tunables
 
 # In a cubin, of each function: format 4, attribute "registers", 8 bytes: its symbol, the number.
@@ -53,7 +53,7 @@ def gpu_starts(
     return tuple(found)
 
 
-def gpu_use(starts: Sequence[Start], compiled: Sequence[Any]) -> GpuUse:
+def gpu_use(starts: Sequence[RecordedStart], compiled: Sequence[Any]) -> GpuUse:
     """Return what kernels that Triton has compiled for a GPU take of it.
 
     Args:
@@ -65,7 +65,7 @@ def gpu_use(starts: Sequence[Start], compiled: Sequence[Any]) -> GpuUse:
     return GpuUse(binaries, spilled, occupancies(starts, compiled))
 
 
-def occupancies(starts: Sequence[Start], compiled: Sequence[Any]) -> tuple[Occupancy, ...]:
+def occupancies(starts: Sequence[RecordedStart], compiled: Sequence[Any]) -> tuple[Occupancy, ...]:
     """Return how kernel starts occupy the GPU; nothing where one of them is not understood."""
     named = {each.metadata.name: each for each in compiled}
     found = []

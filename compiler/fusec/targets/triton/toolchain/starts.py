@@ -18,7 +18,7 @@ SAMPLE_SIZE = 1000  # what a symbolic size is while compiling for a GPU that is 
 
 
 @dataclass(frozen=True)
-class Start:
+class RecordedStart:
     """One kernel start that ``launch`` made."""
 
     function: Any
@@ -27,16 +27,16 @@ class Start:
     grid: Any = None
 
 
-class Recorder:
+class StartRecorder:
     """Stands for a kernel while ``launch`` runs, and notes what it is started with."""
 
-    def __init__(self, function: Any, starts: list[Start]) -> None:
+    def __init__(self, function: Any, starts: list[RecordedStart]) -> None:
         self.function = function
         self.starts = starts
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def start(*args: Any, **kwargs: Any) -> None:
-            self.starts.append(Start(self.function, args, kwargs, grid))
+            self.starts.append(RecordedStart(self.function, args, kwargs, grid))
 
         return start
 
@@ -46,14 +46,14 @@ class Recorder:
 
 def record_starts(
     namespace: dict[str, Any], signature: Signature, entry: str, size: int = SAMPLE_SIZE
-) -> list[Start]:
+) -> list[RecordedStart]:
     """Return what ``launch`` starts for tensors of the signature.
 
     Symbolic sizes are what they were in the call that is compiled for, ``size`` if not known.
     """
     from triton.runtime.jit import JITFunction
 
-    starts: list[Start] = []
+    starts: list[RecordedStart] = []
     functions = {n: f for n, f in namespace.items() if isinstance(f, JITFunction)}
     exprs = [e for a in signature.arguments for e in (*a.shape, *a.strides)]
     hints = {s.name: s.hint for e in exprs for s in e.symbols() if s.hint is not None}
@@ -71,7 +71,7 @@ def record_starts(
             )
             for a in signature.arguments
         ]
-    namespace.update({n: Recorder(f, starts) for n, f in functions.items()})
+    namespace.update({n: StartRecorder(f, starts) for n, f in functions.items()})
     try:
         namespace[entry](*tensors, *[hints.get(name, size) for name in signature.sizes])
     finally:
@@ -84,13 +84,13 @@ def starts_of(
     entry: str,
     tensors: Sequence[torch.Tensor],
     sizes: Sequence[int] = (),
-) -> list[Start]:
+) -> list[RecordedStart]:
     """Return what a loaded file's ``launch`` would start for these tensors; nothing is started."""
     from triton.runtime.jit import JITFunction
 
-    starts: list[Start] = []
+    starts: list[RecordedStart] = []
     functions = {n: f for n, f in namespace.items() if isinstance(f, JITFunction)}
-    namespace.update({n: Recorder(f, starts) for n, f in functions.items()})
+    namespace.update({n: StartRecorder(f, starts) for n, f in functions.items()})
     try:
         namespace[entry](*tensors, *sizes)
     finally:
@@ -98,7 +98,9 @@ def starts_of(
     return starts
 
 
-def launched(namespace: dict[str, Any], path: str, signature: Signature, entry: str) -> list[Start]:
+def launched(
+    namespace: dict[str, Any], path: str, signature: Signature, entry: str
+) -> list[RecordedStart]:
     """Return ``record_starts``, a failure in the file's own lines being a compile error."""
     try:
         return record_starts(namespace, signature, entry)
@@ -126,7 +128,7 @@ def gpu_target(gpu: str) -> Any:
     raise FusecError(f"{gpu} is no GPU that Triton knows", "for example sm_80, sm_90, gfx942")
 
 
-def source_of(start: Start) -> tuple[Any, dict[str, Any]]:
+def source_of(start: RecordedStart) -> tuple[Any, dict[str, Any]]:
     """Return Triton's source object for a kernel start, and the compile options."""
     from triton.compiler import ASTSource
     from triton.runtime.jit import mangle_type
@@ -152,4 +154,12 @@ def source_of(start: Start) -> tuple[Any, dict[str, Any]]:
     return source, options
 
 
-__all__ = ["Recorder", "Start", "gpu_target", "launched", "record_starts", "source_of", "starts_of"]
+__all__ = [
+    "RecordedStart",
+    "StartRecorder",
+    "gpu_target",
+    "launched",
+    "record_starts",
+    "source_of",
+    "starts_of",
+]

@@ -16,7 +16,7 @@ from fusec.errors import CompileError
 from fusec.targets.triton.toolchain.cross_compile import make_ttir
 from fusec.targets.triton.toolchain.interpret import interpreting
 from fusec.targets.triton.toolchain.load import compile_error, is_triton_error
-from fusec.targets.triton.toolchain.starts import Recorder, Start
+from fusec.targets.triton.toolchain.starts import RecordedStart, StartRecorder
 from fusec.targets.triton.toolchain.watch import Watch, watching
 
 
@@ -66,27 +66,27 @@ def tensor_of(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def collecting(namespace: dict[str, Any]) -> Iterator[list[Start]]:
+def collecting(namespace: dict[str, Any]) -> Iterator[list[RecordedStart]]:
     """Collect what a file's kernels are started with in the block; nothing is started."""
     from triton.runtime.jit import JITFunction
 
-    starts: list[Start] = []
+    starts: list[RecordedStart] = []
     functions = {n: f for n, f in namespace.items() if isinstance(f, JITFunction)}
-    namespace.update({n: Recorder(f, starts) for n, f in functions.items()})
+    namespace.update({n: StartRecorder(f, starts) for n, f in functions.items()})
     try:
         yield starts
     finally:
         namespace.update(functions)
 
 
-def with_tensors(start: Start) -> Start:
+def with_tensors(start: RecordedStart) -> RecordedStart:
     """Return a start with tensors in place of their handles."""
     args = tuple(map(tensor_of, start.args))
     kwargs = {name: tensor_of(value) for name, value in start.kwargs.items()}
-    return Start(start.function, args, kwargs, start.grid)
+    return RecordedStart(start.function, args, kwargs, start.grid)
 
 
-def check_start(start: Start, namespace: dict[str, Any], path: str) -> None:
+def check_start(start: RecordedStart, namespace: dict[str, Any], path: str) -> None:
     """Put a start through Triton's front end.
 
     Raises:
@@ -101,7 +101,7 @@ def check_start(start: Start, namespace: dict[str, Any], path: str) -> None:
 
 
 def interpret_starts(
-    starts: Sequence[Start], tensors: Mapping[str, torch.Tensor], *, strict: bool
+    starts: Sequence[RecordedStart], tensors: Mapping[str, torch.Tensor], *, strict: bool
 ) -> Watch:
     """Interpret starts, one after the other, under watch.
 

@@ -1,0 +1,287 @@
+"""A compiled graph as text: its host program, its kernels, and what to do with the outputs.
+
+Only what runs by itself is kept: a graph of inference, past AOTAutograd's wrappers, of known sizes,
+on the CPU.  Of others the reason is said; a second process captures them again, and finds their
+kernels in the store.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from fusec.call.autocast import without_autocast
+from fusec.call.epilogue import Epilogue
+from fusec.call.huge_pages import empty_cpu, empty_large, pooled
+from fusec.call.input_check import UnexpectedInput
+from fusec.call.launch import CppRunnable, multiply_into
+from fusec.call.results import expect
+from fusec.codegen.host_program import DTYPES, emit_host
+from fusec.compiled.graph import CompiledGraph
+from fusec.compiled.part import CompiledPart
+from fusec.compiled.references import JSON, NotKept, constant, constant_value, reference, resolve
+from fusec.ir.index import Expr
+from fusec.kernel import Argument, Kernel, Signature
+from fusec.memory.poison import poisoned
+from fusec.memory.readable import require
+from fusec.target_api.base import LibraryTarget
+from fusec.target_api.registry import find_target
+
+MOST_CONSTANT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class KeptGraph:
+    """A graph that was written down.
+
+    Attributes:
+        data: As JSON.
+        tensors: Constant tensors' bytes, by the names of files.
+    """
+
+    data: JSON
+    tensors: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def written_graph(graph: CompiledGraph) -> KeptGraph:
+    """Return a graph as JSON.
+
+    Raises:
+        NotKept: It is none that runs by itself in another process; the text says why.
+    """
+    part = graph.direct_part
+    if graph.fallback:
+        raise NotKept(graph.fallback)
+    if any(each.state.scheduled.sizes for each in graph.parts):
+        raise NotKept("its sizes are symbolic")
+    if part is None:
+        raise NotKept("it records for autograd, or its results need torch's own wrappers")
+    program = part.state.scheduled
+    if any(buffer.device.type != "cpu" for buffer in program.buffers.values()):
+        raise NotKept("it runs on a GPU")
+    if part.draws_seed:
+        raise NotKept("it draws random numbers")
+    if part.epilogue.marks or any(make is not None for _, _, make in part.epilogue.views):
+        raise NotKept("it returns views of its inputs")
+    tensors: dict[str, bytes] = {}
+    host = emit_host(program, part.state.by_pointers, traced=True)
+    data = {
+        "name": graph.name,
+        "host": host.text,
+        "constants": {n: _written(v, tensors) for n, v in host.constants.items()},
+        "kernels": {name: _kernel(part, name) for name in part.kernels},
+        "inputs": [_input(part, name) for name in program.inputs],
+        "updates": list(part.epilogue.updates),
+        "returns": [[at, source] for at, source, _ in part.epilogue.views],
+        "pooled": part.has_large_tensors(),
+        "converts": graph.converts,
+    }
+    return KeptGraph(data, tensors)
+
+
+def _written(value: object, tensors: dict[str, bytes]) -> JSON:
+    if isinstance(value, torch.Tensor):
+        plain = value.detach().contiguous()
+        if type(value) is not torch.Tensor or plain.nbytes > MOST_CONSTANT_BYTES:
+            raise NotKept("a constant tensor that is too large to keep, or no plain one")
+        if value.stride() != plain.stride():
+            raise NotKept("a constant tensor that is not contiguous")
+        name = f"constant{len(tensors)}"
+        tensors[name] = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+        dtype = str(value.dtype).removeprefix("torch.")
+        return {"tensor": {"file": name, "dtype": dtype, "shape": list(value.shape)}}
+    if callable(value) and not isinstance(value, torch._ops.OpOverload):
+        return {"called": reference(value)}
+    return {"value": constant(value)}
+
+
+def _kernel(part: CompiledPart, name: str) -> JSON:
+    kernel: Kernel = part.kernels[part.state.leaders[name]]
+    target = find_target(kernel.target)
+    if not isinstance(target, LibraryTarget):
+        raise NotKept(f"kernel {name} is Python")
+    source = kernel.generated
+    signature = kernel.signature
+    return {
+        "same as": kernel.name,
+        "target": kernel.target,
+        "entry": source.entry,
+        "text": kernel.source if kernel.name == name else "",
+        "edited": kernel.source != source.text,
+        "flags": list(source.flags),
+        "arguments": [[a.name, str(a.dtype).removeprefix("torch.")] for a in signature.arguments],
+        "sizes": list(signature.sizes),
+        "checks": list(signature.checks),
+        "divisions": sorted(signature.divisions),
+    }
+
+
+def _input(part: CompiledPart, name: str) -> JSON:
+    buffer = part.state.scheduled.buffers.get(name)
+    if buffer is None:
+        return None
+    return {
+        "name": buffer.hint or name,
+        "shape": [_number(size) for size in buffer.shape],
+        "strides": [_number(stride) for stride in buffer.strides],
+        "dtype": str(buffer.dtype).removeprefix("torch."),
+    }
+
+
+def _number(expr: Expr) -> int:
+    if expr.constant is None:
+        raise NotKept("its sizes are symbolic")
+    return int(expr.constant)
+
+
+# -- running it again -----------------------------------------------------------------------
+
+
+class LoadedGraph:
+    """A graph that was written down, to be called as TorchDynamo calls a graph.
+
+    Its kernels are taken from the store, or built, at the first call.
+
+    Attributes:
+        name: The graph's.
+        data: What ``written_graph`` returned.
+        sources: The kernels' texts, by name.
+    """
+
+    def __init__(self, data: JSON, files: Callable[[str], bytes]) -> None:
+        self.name = str(data["name"])
+        self.data = data
+        self._files = files
+        self._run: Callable[..., Any] | None = None
+        self._lock = threading.Lock()
+        kernels = data["kernels"]
+        self.sources = {name: kernels[k["same as"]]["text"] for name, k in kernels.items()}
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        """Run it; returns the outputs."""
+        if self._run is None:
+            self.build()
+        assert self._run is not None
+        return self._run(*inputs)  # type: ignore[no-any-return]
+
+    def build(self) -> None:
+        """Have its kernels from the store, or build them.
+
+        Raises:
+            CompileError: A kernel does not compile.
+            FrozenMiss: One is not in the store, and nothing may be compiled.
+            NotKept: A constant is not there.
+        """
+        with self._lock:
+            if self._run is None:
+                self._run = self._linked()
+
+    def _linked(self) -> Callable[..., Any]:
+        data = self.data
+        runnables = self._runnables()
+        namespace: dict[str, Any] = {
+            **DTYPES,
+            **{name: self._constant(value) for name, value in data["constants"].items()},
+            "empty_cpu": poisoned(empty_cpu),
+            "empty_large": poisoned(empty_large),
+            "empty": poisoned(torch.empty_strided),
+            "expect": expect,
+            "expect_inputs": partial(_expect, tuple(map(_layout, data["inputs"]))),
+            "multiply_into": multiply_into,
+            "launch": lambda name, tensors, sizes: runnables[name](tensors, sizes),
+        }
+        exec(compile(data["host"], f"<host program of {self.name}>", "exec"), namespace)
+        run = namespace["run"]
+        if data["pooled"]:
+            run = pooled(run)
+        views = tuple((at, source, None) for at, source in data["returns"])
+        epilogue = Epilogue(tuple(data["updates"]), views)
+
+        def call(*inputs: Any) -> Any:
+            return epilogue.finish(inputs, run(list(inputs)))
+
+        return without_autocast(call) if data["converts"] else call
+
+    def _runnables(self) -> dict[str, CppRunnable]:
+        from concurrent.futures import ThreadPoolExecutor
+
+        kernels = self.data["kernels"]
+        firsts = [name for name, kernel in kernels.items() if kernel["same as"] == name]
+        with ThreadPoolExecutor(4, "fusec-load") as pool:
+            built = dict(zip(firsts, pool.map(lambda n: _library(kernels[n]), firsts), strict=True))
+        found = {}
+        for name, kernel in kernels.items():
+            path = built[kernel["same as"]]
+            signature = _signature(kernel)
+            found[name] = CppRunnable(path, kernel["entry"], signature, name)
+        return found
+
+    def _constant(self, data: JSON) -> object:
+        ((kind, inner),) = data.items()
+        if kind == "called":
+            return resolve(inner)
+        if kind == "value":
+            return constant_value(inner)
+        dtype = resolve({"dtype": inner["dtype"]})
+        flat = torch.frombuffer(bytearray(self._files(inner["file"])), dtype=torch.uint8)
+        return flat.view(dtype).reshape(inner["shape"])  # type: ignore[call-overload]
+
+
+def _library(kernel: JSON) -> Any:
+    target = find_target(kernel["target"])
+    if not isinstance(target, LibraryTarget):
+        raise NotKept(f"kernels of {kernel['target']} are Python")
+    return target.compile(
+        kernel["text"], flags=tuple(kernel["flags"]), edited=bool(kernel["edited"])
+    )
+
+
+def _signature(kernel: JSON) -> Signature:
+    arguments = tuple(
+        Argument(name, getattr(torch, dtype), (), (), "in") for name, dtype in kernel["arguments"]
+    )
+    return Signature(
+        arguments,
+        tuple(kernel["sizes"]),
+        tuple(kernel["checks"]),
+        frozenset(kernel["divisions"]),
+    )
+
+
+def _layout(data: JSON) -> tuple[Any, ...] | None:
+    if data is None:
+        return None
+    dtype = resolve({"dtype": data["dtype"]})
+    steps = tuple(
+        None if size == 1 or 0 in data["shape"] else stride
+        for size, stride in zip(data["shape"], data["strides"], strict=True)
+    )
+    return data["name"], torch.Size(data["shape"]), steps, dtype
+
+
+def _expect(layouts: Sequence[tuple[Any, ...] | None], inputs: Sequence[object]) -> None:
+    """Raise unless the inputs are what the kernels were compiled for."""
+    if len(inputs) != len(layouts):
+        raise UnexpectedInput(f"{len(layouts)} inputs are expected, not {len(inputs)}")
+    for value, layout in zip(inputs, layouts, strict=True):
+        if layout is None:
+            continue
+        name, shape, strides, dtype = layout
+        require(value, f"input {name}")
+        assert isinstance(value, torch.Tensor)
+        fits = value.shape == shape and value.dtype == dtype and value.device.type == "cpu"
+        if not fits or any(
+            step not in (None, found) for step, found in zip(strides, value.stride(), strict=True)
+        ):
+            raise UnexpectedInput(
+                f"input {name}: expected {dtype} {tuple(shape)}, not {value.dtype} "
+                f"{tuple(value.shape)} with strides {value.stride()}"
+            )
+
+
+__all__ = ["KeptGraph", "LoadedGraph", "written_graph"]

@@ -1,0 +1,114 @@
+"""What is in view in the panel on a low and on a high screen, and what is folded in its editor."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+
+import pytest
+from lab import SECOND, Notebook, Panel
+from PIL import Image
+from playwright.sync_api import Locator, expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.serial, pytest.mark.timeout(300)]
+
+SIZES = {"laptop": (1200, 700), "screen": (1400, 900)}
+
+CELLS = [
+    "%load_ext fuselab\nimport torch, torch.nn.functional as F\n"
+    "x, w = torch.randn(128, 1024), torch.randn(1024)",
+    "%%fuse --name chain --panel -q\ny = torch.tanh(x) * w\nz = y * torch.sigmoid(y)\n"
+    "p = z.softmax(-1)",
+]
+
+
+def bottom(of: Locator) -> float:
+    box = of.bounding_box()
+    assert box is not None
+    return float(box["y"] + box["height"])
+
+
+def test_layout_and_folds(open_notebook: Callable[..., Notebook]) -> None:
+    notebook = open_notebook("layout.ipynb", CELLS, width=1200, height=700)
+    page = notebook.page
+    notebook.run(0)
+    panel = Panel(notebook.run(1))
+    expect(panel.editor).to_be_visible(timeout=120 * SECOND)
+    folds = panel.root.locator(".fuselab-fold")
+    wrapper = panel.root.locator(".pce-wrapper")
+    editor = panel.root.locator(".prism-code-editor")
+    for name, (width, height) in SIZES.items():
+        page.set_viewport_size({"width": width, "height": height})
+        panel.button("Check").click()
+        panel.says(re.compile("Passed – "), timeout=60)
+        edge = height - 26  # the status bar
+        panel.root.evaluate("e => e.scrollIntoView({block: 'start'})")
+        page.wait_for_timeout(300)
+        for button in ("Check", "Keep", "Revert", "Tune", "Export", "Copy"):
+            assert bottom(panel.button(button)) < edge, button
+        assert bottom(panel.root.locator(".fuselab-verdict")) <= edge
+        # The kernel itself is what stands there; the rest is a line that opens.
+        expect(folds.first).to_have_text(re.compile(r"▸ \d+ lines before it: what it reads"))
+        expect(folds.last).to_have_text(re.compile(r"▸ \d+ lines after it: what it calls"))
+        top = editor.bounding_box()
+        first = wrapper.locator(".pce-line", has_text='extern "C" int chain(').bounding_box()
+        assert top is not None
+        assert first is not None
+        assert 0 <= first["y"] - top["y"] < 20
+        # The line's number can be read: it is not painted over.
+        clip = {"x": first["x"], "y": first["y"] + 2, "width": 40, "height": 14}
+        number = Image.open(io.BytesIO(page.screenshot(clip=clip)))
+        assert len(number.convert("RGB").getcolors()) > 3
+        notebook.shoot(f"layout-panel-{name}")
+
+    # Folded, nothing of it can be scrolled to; open, all of it can; the text is whole all the time.
+    text = panel.editor.input_value()
+    assert "#include" in text
+    whole = text.rstrip("\n").count("\n") + 1
+    rows = "e => Math.round((e.scrollHeight - 16) / e.querySelector('.pce-line').offsetHeight)"
+    folded = editor.evaluate(rows)
+    assert folded < whole - 10
+    folds.last.click()
+    expect(folds.last).to_have_attribute("aria-expanded", "true")
+    folds.first.click()
+    assert abs(editor.evaluate(rows) - whole) <= 4
+    assert panel.editor.input_value() == text
+    notebook.shoot("layout-unfolded", panel.root)
+    folds.first.click()
+    folds.last.click()
+    assert editor.evaluate(rows) == folded
+
+    # Who moves there with the keys sees where he is; an edit there is part of the text.
+    panel.editor.focus()
+    page.keyboard.press("Control+Home")
+    expect(folds.first).to_have_attribute("aria-expanded", "true")
+    expect(folds.last).to_have_attribute("aria-expanded", "false")
+    page.keyboard.type("// mine\n")
+    page.keyboard.press("Control+End")
+    expect(folds.last).to_have_attribute("aria-expanded", "true")
+    assert panel.editor.input_value() == "// mine\n" + text
+    panel.button("Check").click()
+    panel.says(re.compile("Passed – "), timeout=60)
+    panel.button("Revert").click()
+    panel.says("chain: back to the generated text")
+    assert panel.editor.input_value() == text
+
+    # A mistake in what is folded opens it and is marked.
+    folds.last.click()
+    expect(folds.last).to_have_attribute("aria-expanded", "false")
+    panel.editor.evaluate(
+        """area => {
+            area.focus();
+            const at = area.value.lastIndexOf("return");
+            area.setSelectionRange(at, at);
+        }"""
+    )
+    page.keyboard.type("bad ")
+    folds.last.click()
+    expect(folds.last).to_have_attribute("aria-expanded", "false")
+    panel.button("Check").click()
+    panel.says(re.compile("Refused"), timeout=60)
+    expect(folds.last).to_have_attribute("aria-expanded", "true")
+    expect(panel.fault).to_be_visible()
+    assert not notebook.errors

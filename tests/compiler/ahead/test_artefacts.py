@@ -1,0 +1,337 @@
+"""Compiled calls that another process takes up: they run without capture, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import fusec
+from fusec.ahead.artefact import KIND, TEXT
+from fusec.cache import default_store
+
+SCALE = 2.0
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "cache"))
+    torch._dynamo.reset()
+    return default_store()
+
+
+def helper(x):
+    return x.sin() * SCALE
+
+
+def function(x, y=None, *, times=3):
+    z = helper(x) * times
+    return z if y is None else (z + y, {"sum": z.sum(-1)})
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.linear = nn.Linear(8, 8)
+        self.factor = 1.5
+
+    def forward(self, x, scale=True):
+        y = self.linear(self.norm(x))
+        return x + (y * self.factor if scale else y)
+
+
+def kept(given, *calls, grad=True):
+    with torch.set_grad_enabled(grad):
+        outcome = fusec.precompile(given, calls)
+    assert outcome.complete, outcome
+    return fusec.compile(given)
+
+
+def test_a_call_is_taken_up_and_nothing_is_captured():
+    compiled = kept(function, (torch.ones(4, 8),), (torch.ones(4, 8), torch.ones(8)))
+    with fusec.frozen():
+        x, y = torch.randn(4, 8), torch.randn(8)
+        torch.testing.assert_close(compiled(x), function(x))
+        torch.testing.assert_close(compiled(x, y), function(x, y))
+        torch.testing.assert_close(compiled(y=y, x=x, times=3), function(x, y))
+    assert compiled.graphs == ()
+    assert [each.calls for each in compiled.taken_up.artefacts.values()] == [1, 2]
+
+
+MISSES = {
+    "sizes": (lambda x: ((x[:3],), {}), r"float32 4 x 8; found: float32 3 x 8"),
+    "dtype": (lambda x: ((x.double(),), {}), "found: float64 4 x 8"),
+    "strides": (lambda x: ((torch.ones(8, 4).T,), {}), "strides"),
+    "gradients": (lambda x: ((x.requires_grad_(),), {}), "requires grad"),
+    "number": (lambda x: ((x,), {"times": 4}), "found: 4"),
+    "kind of number": (lambda x: ((x,), {"times": True}), "found: True"),
+    "no tensor": (lambda x: ((3.0,), {}), ""),
+    "negated view": (lambda x: ((torch._neg_view(x),), {}), "found: float32 4 x 8"),
+    "subclass": (lambda x: ((nn.Parameter(x, requires_grad=False),), {}), ""),
+}
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first call", "later call"])
+@pytest.mark.parametrize("name", MISSES)
+def test_another_call_is_a_miss(name, first):
+    compiled = kept(function, (torch.ones(4, 8),))
+    x = torch.randn(4, 8)
+    make, expected = MISSES[name]
+    with fusec.frozen():
+        if not first:
+            compiled(x)
+        args, kwargs = make(x.clone())
+        with pytest.raises(fusec.FrozenMiss, match=expected):
+            compiled(*args, **kwargs)
+    if name != "no tensor":  # which raises in eager
+        torch.testing.assert_close(compiled(*args, **kwargs), function(*args, **kwargs))
+
+
+@contextlib.contextmanager
+def _default_dtype():
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+STATES = {
+    "no_grad": torch.no_grad,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "default dtype": _default_dtype,
+    "a default device": lambda: torch.device("meta"),
+    "hooks": torch.autograd.graph.save_on_cpu,
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_another_state_of_torch_is_a_miss(name):
+    compiled = kept(function, (torch.ones(4, 8),))
+    x = torch.randn(4, 8)
+    for _ in range(2):
+        with fusec.frozen():
+            with STATES[name](), pytest.raises((fusec.FrozenMiss, RuntimeError)):
+                compiled(x)
+            compiled(x)
+
+
+def test_a_tangent_is_not_left_behind():
+    compiled = kept(function, (torch.ones(4, 8),))
+    x, t = torch.randn(4, 8), torch.ones(4, 8)
+    compiled(x)
+    _, tangent = torch.func.jvp(compiled, (x,), (t,))
+    torch.testing.assert_close(tangent, torch.func.jvp(function, (x,), (t,))[1])
+
+
+def test_a_module_is_taken_up_and_its_parts_are_guarded():
+    module = Block().eval()
+    kept(module, (torch.ones(4, 8),), grad=False)
+    other = Block().eval()
+    compiled = fusec.compile(other)
+    x = torch.randn(4, 8)
+    with torch.no_grad(), fusec.frozen():
+        torch.testing.assert_close(compiled(x), other(x))
+        other.linear.weight.mul_(2.0)
+        torch.testing.assert_close(compiled(x), other(x))
+        other.factor = 2.5
+        with pytest.raises(fusec.FrozenMiss, match="factor"):
+            compiled(x)
+        other.factor = 1.5
+        compiled(x)
+        other.linear = nn.Linear(8, 8, bias=False)
+        with pytest.raises(fusec.FrozenMiss, match="bias"):
+            compiled(x)
+        other.linear = nn.Linear(8, 8)
+        torch.testing.assert_close(compiled(x), other(x))
+        hook = other.norm.register_forward_hook(lambda *_: None)
+        with pytest.raises(fusec.FrozenMiss, match="hooks"):
+            compiled(x)
+        hook.remove()
+        compiled(x)
+        hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+        with pytest.raises(fusec.FrozenMiss):
+            compiled(x)
+        hook.remove()
+
+
+def test_weights_that_are_one_object_have_to_stay_so():
+    tied = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)).eval()
+    tied[1].weight = tied[0].weight
+    kept(tied, (torch.ones(2, 8),), grad=False)
+    free = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)).eval()
+    x = torch.randn(2, 8)
+    for module in (tied, free):
+        with torch.no_grad():
+            torch.testing.assert_close(fusec.compile(module)(x), module(x))
+
+
+def test_one_tensor_given_twice_is_another_call():
+    def add(x, y):
+        x.add_(1)
+        return x * y
+
+    compiled = kept(add, (torch.ones(4), torch.ones(4)))
+    x, y = torch.randn(4), torch.randn(4)
+    mine, theirs = x.clone(), x.clone()
+    for given in ((mine, y), (mine, mine)):
+        expected = add(theirs, y if given[1] is y else theirs)
+        torch.testing.assert_close(compiled(*given), expected)
+        torch.testing.assert_close(mine, theirs)
+    assert len(compiled.graphs) == 1
+
+
+def test_updates_in_place_are_done():
+    def update(x, y):
+        x.mul_(y).add_(1)
+        return x.sum()
+
+    compiled = kept(update, (torch.ones(4, 3), torch.ones(3)))
+    x = torch.randn(4, 3)
+    mine, y = x.clone(), torch.randn(3)
+    with fusec.frozen():
+        torch.testing.assert_close(compiled(mine, y), update(x, y))
+    torch.testing.assert_close(mine, x)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int64, torch.bool, torch.float64])
+def test_shapes_and_types(shape, dtype):
+    def both(x):
+        return x + x, x.reshape(-1).sum()
+
+    x = torch.ones(shape).to(dtype)
+    compiled = kept(both, (x,))
+    with fusec.frozen():
+        torch.testing.assert_close(compiled(x), both(x))
+
+
+WITHOUT = {
+    "training": (lambda x: (x * 2).exp().sum(), "autograd"),
+    "random": (lambda x: x + torch.rand(4, 8), "random"),
+    "a break": (lambda x: x.sin() * float(x.sum()), "several graphs|whole graph"),
+    "a view": (lambda x: (x.view(-1), x + 1), "views"),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_what_is_not_kept_says_why(name):
+    given, reason = WITHOUT[name]
+    x = torch.ones(4, 8, requires_grad=name == "training")
+    outcome = fusec.precompile(given, [(x,)])
+    assert not outcome.complete
+    assert re.search(reason, outcome.calls[0].problem), outcome
+
+
+def test_symbolic_sizes_are_not_kept_yet():
+    outcome = fusec.precompile(function, [(torch.ones(4, 8),)], dynamic=True)
+    assert "symbolic" in outcome.calls[0].problem
+
+
+def _module(path: Path, text: str):
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location("written_module", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["written_module"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_changed_file_or_function_is_refused(tmp_path):
+    text = "def inner(x):\n    return x.sin()\n\n\ndef outer(x):\n    return inner(x) + 1\n"
+    path = tmp_path / "written_module.py"
+    module = _module(path, text)
+    x = torch.randn(5)
+    kept(module.outer, (x,))
+    changed = _module(path, text.replace("sin", "cos"))
+    compiled = fusec.compile(changed.outer)
+    torch.testing.assert_close(compiled(x), x.cos() + 1)
+    assert "is another" in compiled.taken_up.refused[0]
+    module = _module(path, text)
+    module.inner = lambda x: x.tan()
+    compiled = fusec.compile(module.outer)
+    torch.testing.assert_close(compiled(x), x.tan() + 1)
+
+
+def test_other_options_have_artefacts_of_their_own():
+    kept(function, (torch.ones(4, 8),))
+    assert not fusec.compile(function, eager_random=True).taken_up.artefacts
+    assert fusec.compile(function, keep_inputs=True).taken_up.artefacts
+
+
+def test_other_compilers_and_functions_are_served_by_nobody_else():
+    compiled = kept(function, (torch.ones(4, 8),))
+    x = torch.randn(4, 8)
+    compiled(x)
+    calls = [each.calls for each in compiled.taken_up.artefacts.values()]
+    torch.compile(function, backend="eager")(x)
+    assert [each.calls for each in compiled.taken_up.artefacts.values()] == calls
+
+
+@pytest.mark.parametrize("how", ["empty", "no guards", "cut", "a place ahead", "no such step"])
+def test_damage_is_a_miss(store, how):
+    kept(function, (torch.ones(4, 8),))
+    (folder,) = (store.folder / KIND).iterdir()
+    manifest = json.loads((folder / "manifest.json").read_text())
+    entry = store.get(KIND, manifest["key"])
+    data = json.loads(entry.read_text(TEXT))
+    if how == "a place ahead":
+        data["guards"]["places"][5][0] = 99
+    elif how == "no such step":
+        data["guards"]["places"][-1][1] = "import"
+    elif how == "no guards":
+        del data["guards"]
+    text = {"empty": b"", "cut": json.dumps(data).encode()[:-9]}.get(how, json.dumps(data).encode())
+    store.remove(entry)
+    store.put(KIND, manifest["key"], {TEXT: text})
+    compiled = fusec.compile(function)
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(compiled(x), function(x))
+    assert len(compiled.graphs) == 1
+
+
+SECOND = """
+import sys, torch, fusec
+sys.path.insert(0, {folder!r})
+import small_model
+torch.manual_seed(0)
+model = small_model.Model().eval()
+x = torch.ones(3, 8)
+with torch.no_grad():
+    if sys.argv[1] == "write":
+        print(fusec.precompile(model, [(x,)]).complete)
+    else:
+        with fusec.frozen():
+            result = fusec.compile(model)(x)
+        print(torch.allclose(result, model(x)))
+"""
+MODEL = """
+from torch import nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+    def forward(self, x):
+        for layer in self.layers:
+            x = nn.functional.gelu(layer(x)) + x
+        return x.softmax(-1)
+"""
+
+
+def test_a_second_process_captures_nothing(tmp_path):
+    (tmp_path / "small_model.py").write_text(MODEL)
+    text = SECOND.format(folder=str(tmp_path))
+    for what in ("write", "read"):
+        done = subprocess.run(
+            [sys.executable, "-c", text, what], capture_output=True, text=True, check=False
+        )
+        assert done.stdout.strip().endswith("True"), done.stderr[-2000:]

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
         predict_calls,
         record,
     )
+    from fusec.cache_archive import export_cache, import_cache
     from fusec.compiled.graph import CompiledGraph
     from fusec.errors import FusecError
     from fusec.freezing import FrozenMiss, frozen
     from fusec.kernel import Kernel
     from fusec.options import Options
+    from fusec.packages.load import load
+    from fusec.packages.write import package
     from fusec.warm import prestart
 
 # Imported when first used: the worker that runs candidate kernels must stay small and quick.
@@ -38,10 +41,14 @@ _HOMES = {
     "Kernel": "fusec.kernel",
     "Options": "fusec.options",
     "compile": "fusec.api",
+    "export_cache": "fusec.cache_archive",
+    "import_cache": "fusec.cache_archive",
     "device_summary": "fusec.api",
     "explain": "fusec.api",
     "freeze": "fusec.api",
     "frozen": "fusec.freezing",
+    "load": "fusec.packages.load",
+    "package": "fusec.packages.write",
     "precompile": "fusec.api",
     "predict": "fusec.api",
     "predict_calls": "fusec.api",
@@ -77,8 +84,12 @@ __all__ = [
     "compile",
     "device_summary",
     "explain",
+    "export_cache",
     "freeze",
     "frozen",
+    "import_cache",
+    "load",
+    "package",
     "precompile",
     "predict",
     "predict_calls",

@@ -19,15 +19,9 @@ import torch
 
 from fusec.systems import this_system
 
-# The instruction sets of the CPU that kernels tell apart: bytes of a vector, and what compilers
-# call the least processor that has them.
-_ISAS = {
-    "avx512": (64, "x86-64-v4"),
-    "avx2": (32, "x86-64-v3"),
-    "sse2": (16, "x86-64"),
-    "neon": (16, ""),
-    "": (16, ""),
-}
+# The instruction sets of the CPU that kernels tell apart, and what compilers call the least
+# processor that has them.
+_ISAS = {"avx512": "x86-64-v4", "avx2": "x86-64-v3", "sse2": "x86-64", "neon": "", "": ""}
 _ISA = "FUSEC_ISA"  # makes this process take its processor for an older one
 # What torch calls the vectors that it uses, in Linux's words.
 _TORCH_SAYS = {"AVX2": frozenset({"avx2"}), "AVX512": frozenset({"avx2", "avx512f"})}
@@ -127,14 +121,9 @@ class MachineFacts:
             raise ValueError(f"isa {self.isa!r} is none of {', '.join(filter(None, _ISAS))}")
 
     @property
-    def vector_bytes(self) -> int:
-        """Bytes of a vector."""
-        return _ISAS[self.isa][0]
-
-    @property
     def flags(self) -> tuple[str, ...]:
         """What a C++ compiler is told so that it makes code for this machine, if it is another."""
-        march = _ISAS[self.isa][1]
+        march = _ISAS[self.isa]
         return () if self.native or not march else (f"-march={march}",)
 
     def with_isa(self, isa: str) -> MachineFacts:

@@ -19,8 +19,6 @@ from fusec.schedule.overrides import Overrides
 from fusec.schedule.rules import UnknownComputation, applies, known_names, overrides_of
 from fusec.tune.asked import choose_products, pin
 
-_REPLACED = ("lower", "schedule", "emit")
-
 
 class ScheduleRefused(FusecError):
     """A schedule that does not compute what eager does: it is not put in use."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from fusec.abilities import Abilities
-from fusec.target_api.c_entry import Mismatch, check_c_entry
+from fusec.target_api.c_entry import Mismatch, blank_comments, check_c_entry
 
 if TYPE_CHECKING:
     import torch
@@ -224,13 +224,22 @@ class LibraryTarget(Target):
             CompilerNotFound: There is nothing to compile it with.
         """
 
+    def instruction_line(self, text: str, name: str) -> int | None:
+        """Return the line of a text that an instruction of the processor is of; None if unknown.
+
+        Raises:
+            CompileError: The text does not compile.
+        """
+        return None
+
     def entry_problem(self, text: str, entry: str, generated: str) -> Mismatch | None:
         """Return how the C function's declaration differs from the generated one's, or None."""
         return check_c_entry(text, entry, generated)
 
     def syntax_problem(self, text: str) -> str:
-        """Return whether braces match."""
-        return "" if text.count("{") == text.count("}") else "braces do not match"
+        """Return whether braces match; a comment may hold half of the user's line."""
+        code = blank_comments(text)
+        return "" if code.count("{") == code.count("}") else "braces do not match"
 
 
 class PythonTarget(Target):

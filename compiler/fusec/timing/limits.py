@@ -60,11 +60,6 @@ class Limit:
     eager: int = -1
     moved: int = -1
 
-    @property
-    def by_products(self) -> bool:
-        """Whether products of matrices take longer than the copy, at best."""
-        return self.seconds > self.copy.median
-
 
 @functools.lru_cache(maxsize=8)
 def _machine(device: str, threads: int) -> Machine:

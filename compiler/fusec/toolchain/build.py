@@ -1,17 +1,17 @@
 """Build C++ texts: kernels, and what calls them.
 
 ``build`` turns a kernel's text into a shared object through the store on disk: the same text,
-for the same compiler, flags and machine, is compiled once.  ``build_many`` does it side by side.
+for the same compiler, flags and machine, is compiled once.  ``fusec.build.queue`` does it side by
+side.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from fusec.toolchain.children import Children
 from fusec.toolchain.compiler import PLAIN_HEADERS, Compiler, find_compiler, machine
 from fusec.toolchain.listen import listen
 
-__all__ = ["Compiler", "build", "build_many", "find_compiler", "try_build_many"]
+__all__ = ["Compiler", "build", "find_compiler"]
 
 SOURCE = "kernel.cpp"
 LIBRARY = this_system().library
@@ -69,102 +69,47 @@ def build(
         BuildTimeout: The compiler takes too long.
         CompilerNotFound: There is none.
     """
-    if children is None:
-        return build_many(
-            [text], extra_flags=extra_flags, kind=kind, time_limit=time_limit, store=store
-        )[0]
     store, compiler = store or default_store(), find_compiler()
     key = build_key(compiler, text, extra_flags)
     entry = store.get(kind, key)
     if entry is not None:
         return entry.path(LIBRARY)
-    built = build_missing(
-        compiler,
-        text,
-        key,
-        store=store,
-        children=children,
-        extra_flags=extra_flags,
-        kind=kind,
-        time_limit=time_limit,
-    )
-    if isinstance(built, FusecError):
-        raise built
-    return built
+    running = children or Children()
 
-
-def build_many(
-    texts: Sequence[str],
-    *,
-    extra_flags: Sequence[str] = (),
-    kind: str = "cpp",
-    time_limit: float = TIME_LIMIT,
-    store: Store | None = None,
-) -> list[Path]:
-    """Build several kernels side by side; equal texts once. Arguments as for ``build``.
-
-    All are built before the first failure, in the order of ``texts``, is raised, so that the
-    good ones are in the store by then.
-    """
-    results = try_build_many(
-        texts, extra_flags=extra_flags, kind=kind, time_limit=time_limit, store=store
-    )
-    paths = []
-    for result in results:
-        if isinstance(result, FusecError):
-            raise result
-        paths.append(result)
-    return paths
-
-
-def try_build_many(
-    texts: Sequence[str],
-    *,
-    extra_flags: Sequence[str] = (),
-    kind: str = "cpp",
-    time_limit: float = TIME_LIMIT,
-    store: Store | None = None,
-) -> list[Path | FusecError]:
-    """Build several kernels side by side; a path, or what went wrong, for each.
-
-    Raises:
-        CompilerNotFound: There is none; what is stored depends on it too.
-    """
-    store = store or default_store()
-    compiler = find_compiler()
-    wanted = dict.fromkeys(texts)
-    keys = {text: build_key(compiler, text, extra_flags) for text in wanted}
-    results: dict[str, Path | FusecError] = {}
-    for text in wanted:
-        entry = store.get(kind, keys[text])
-        if entry is not None:
-            results[text] = entry.path(LIBRARY)
-    missing = [text for text in wanted if text not in results]
-    children = Children()
-
-    def job(text: str) -> Path | FusecError:
+    def job() -> Path | FusecError:
         return build_missing(
             compiler,
             text,
-            keys[text],
+            key,
             store=store,
-            children=children,
+            children=running,
             extra_flags=extra_flags,
             kind=kind,
             time_limit=time_limit,
         )
 
-    if missing:
-        # In threads even where there is one: an interrupt, which only the main thread gets, then
-        # never falls between the start of a compiler and its entry in the list of children.
-        pool = ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1), "fusec-build")
-        try:
-            results.update(zip(missing, pool.map(job, missing), strict=True))
-        finally:
-            children.stop()
-            pool.shutdown(cancel_futures=True)
-        store.give_notice()
-    return [results[text] for text in texts]
+    built = job() if children else _interruptible(job, running, store)
+    if isinstance(built, FusecError):
+        raise built
+    return built
+
+
+def _interruptible(
+    job: Callable[[], Path | FusecError], children: Children, store: Store
+) -> Path | FusecError:
+    """Do a job in a thread.
+
+    An interrupt, which only the main thread gets, then never falls between the start of a compiler
+    and its entry in the list of children.
+    """
+    pool = ThreadPoolExecutor(1, "fusec-build")
+    try:
+        built = pool.submit(job).result()
+    finally:
+        children.stop()
+        pool.shutdown(cancel_futures=True)
+    store.give_notice()
+    return built
 
 
 def build_missing(

@@ -33,7 +33,7 @@ from fusec.errors import (
 from fusec.toolchain import build as cpp_build
 from fusec.toolchain import compiler as cpp_compiler
 from fusec.toolchain import listen
-from fusec.toolchain.build import build, build_many, find_compiler, try_build_many
+from fusec.toolchain.build import build, find_compiler
 from fusec.toolchain.children import Children
 from fusec.toolchain.loading import load, load_library
 
@@ -289,35 +289,6 @@ def test_kernels_with_the_cpp_library_build(store: Store) -> None:
     assert load(build(text, store=store), "answer")() == 4
 
 
-def test_many_are_built_once_each(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = []
-    compile_text = cpp_build.compile_text
-
-    def counted(compiler: Any, text: str, *rest: Any) -> bytes:
-        compiled.append(text)
-        return compile_text(compiler, text, *rest)
-
-    monkeypatch.setattr(cpp_build, "compile_text", counted)
-    texts = [constant(n % 3) for n in range(9)]
-    paths = build_many(texts, store=store)
-    assert sorted(compiled) == [constant(0), constant(1), constant(2)]
-    assert [load(path, "answer")() for path in paths] == [0, 1, 2] * 3
-    build_many(texts, store=store)
-    assert len(compiled) == 3
-    assert build_many([], store=store) == []
-
-
-def test_one_failure_leaves_the_others_built(store: Store) -> None:
-    texts = [constant(4), "nonsense;\n", constant(5)]
-    with pytest.raises(CompileError, match="line 1"):
-        build_many(texts, store=store)
-    first, second, third = try_build_many(texts, store=store)
-    assert isinstance(first, Path)
-    assert isinstance(third, Path)
-    assert isinstance(second, CompileError)
-    assert store.info().entries == {"cpp": 2}
-
-
 INTERRUPTED = """
 import signal
 # ignored where the tests run in the background
@@ -325,12 +296,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import sys
 from pathlib import Path
 from fusec.cache import Store
-from fusec.toolchain.build import build_many
+from fusec.build.queue import BuildQueue, Wanted
+from fusec.target_api.registry import find_target
+from fusec.toolchain.build import build
 texts = ["// SLOW %d" % n for n in range(int(sys.argv[2]))]
+store = Store(Path(sys.argv[1]))
+queue = BuildQueue(store)
 try:
-    build_many(texts, store=Store(Path(sys.argv[1])))
+    if len(texts) == 1:
+        build(texts[0], store=store)
+    else:
+        queue.finish([Wanted(text, find_target("cpp")) for text in texts])
 except KeyboardInterrupt:
     print("interrupted", flush=True)
+finally:
+    queue.close()
 """
 
 
@@ -403,7 +383,7 @@ def test_a_library_is_loaded_once(store: Store, tmp_path: Path) -> None:
 
 def test_libraries_are_told_apart(store: Store) -> None:
     # Each is mapped through a descriptor that is closed again, so their numbers repeat.
-    paths = build_many([constant(n) for n in range(10, 18)], store=store)
+    paths = [build(constant(n), store=store) for n in range(10, 18)]
     assert [load(path, "answer")() for path in paths] == list(range(10, 18))
 
 

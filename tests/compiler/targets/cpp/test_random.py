@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from fusec.targets.cpp.plan import choices
-from fusec.toolchain.build import build_many
+from fusec.toolchain.build import build
 from support.cpp_bodies import check, random_bench
 
 BLOCK = 10
@@ -45,7 +47,8 @@ SHRUNK = {
 def check_block(block: int) -> None:
     seeds = range(block * BLOCK, (block + 1) * BLOCK)
     benches = [(seed, random_bench(seed)) for seed in seeds]
-    build_many([bench.source().text for _, bench in benches])
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(build, [bench.source().text for _, bench in benches]))
     for seed, bench in benches:
         check(bench, seed=seed, special=seed % 3 == 0, context=f"seed {seed}")
 

@@ -21,9 +21,8 @@ heuristic.
 
 What a plan says can be asked for otherwise (``plan/wanted.py``): a kind of loops, a technique
 left out, a size, as in ``loops="softmax: rows prefetch=0 ROWS=4"`` of ``Options``, of
-``reschedule`` and, as ``LoopOverride``, of ``inspect/whatif.py``. ``inspect/loop_plans.py`` tries
-what a plan's alternatives are worth, one by one. What is not possible stays as it was, and the
-plan says so.
+``reschedule`` and, as ``LoopOverride``, of ``inspect/whatif.py``. ``tune/plan_search.py`` tries
+what a plan's alternatives are worth. What is not possible stays as it was, and the plan says so.
 
 **A tree of loops, tried and not kept.** Pointwise nests were written once more as a tree of loops
 and statements, with threads, blocks, prefetch, staging, interleaving and both forms of sines as

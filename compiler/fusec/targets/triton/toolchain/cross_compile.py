@@ -23,7 +23,6 @@ KINDS = {
     "cuda": ("ttir", "ttgir", "llir", "ptx", "sass"),
     "hip": ("ttir", "ttgir", "llir", "amdgcn"),
 }
-ALL_KINDS = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
 _lock = threading.RLock()
 
 
@@ -147,4 +146,4 @@ def triton_cache() -> Iterator[None]:
         yield
 
 
-__all__ = ["ALL_KINDS", "KINDS", "artifacts", "check", "compile_start", "make_ttir", "sass"]
+__all__ = ["KINDS", "artifacts", "check", "compile_start", "make_ttir", "sass"]

@@ -1,0 +1,182 @@
+"""``fusec.load``: a package on torch's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fusec.call.huge_pages import empty_cpu
+from fusec.ir.printer import dtype_name
+from fusec.packages.operators import find_operator
+from fusec.packages.runtime.arrays import bytes_of, is_dense
+from fusec.packages.runtime.errors import CannotRun
+from fusec.packages.runtime.guards import Facts
+from fusec.packages.runtime.layout import ITEM_BYTES, Named, Operator, Program
+from fusec.packages.runtime.package import Package
+from fusec.packages.runtime.weights import Weight
+
+_DTYPES = {name: getattr(torch, name) for name in ITEM_BYTES if hasattr(torch, name)}
+_NAMES = {dtype: dtype_name(dtype) for dtype in _DTYPES.values()}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def load(path: str | Path, *, alone: bool = False, threads: int | None = None) -> Package:
+    """Read a package and check every byte of it; nothing in it is executed before it is called.
+
+    Args:
+        path: The ``.fuse`` file.
+        alone: Whether products, convolutions and attention are the package's own, as without
+            torch, and not torch's.
+        threads: That a kernel may use; as many as torch uses by default.
+
+    Returns:
+        A callable that takes what the packaged function takes. A call that fits none of its
+        specializations raises ``NoSpecialization``, which says which guard failed in each.
+
+    Raises:
+        fusec.packages.runtime.DamagedPackage: It is not as it was written.
+        fusec.packages.runtime.PackageError: It cannot be read.
+    """
+    return Package(Path(path), TorchTensors(), alone=alone, threads=threads)
+
+
+class TorchTensors:
+    """torch's tensors; as ``fusec.packages.runtime.arrays.Arrays``."""
+
+    operators = True
+
+    def __init__(self) -> None:
+        self._called: dict[str, Callable[..., Any]] = {}
+
+    def take(self, value: Any) -> Any:
+        """Return the value: only torch's tensors are tensors here."""
+        return value
+
+    def is_tensor(self, value: object) -> bool:
+        """Whether a value is a plain tensor."""
+        return type(value) in _PLAIN and value.layout is torch.strided  # type: ignore[attr-defined]
+
+    def facts(self, value: Any) -> Facts:
+        """Return what guards ask."""
+        dtype = _NAMES.get(value.dtype) or str(value.dtype)
+        return Facts(dtype, tuple(value.shape), value.stride(), str(value.device))
+
+    def key(self, args: Sequence[Any]) -> tuple[object, ...] | None:
+        """Return types, sizes, strides and devices."""
+        found: list[object] = []
+        for each in args:
+            kind = type(each)
+            if kind is torch.Tensor or kind is torch.nn.Parameter:
+                if each.layout is not torch.strided:
+                    return None
+                found.append((each.dtype, each.shape, each.stride(), each.device))
+            elif kind is int or kind is bool or kind is str or each is None:
+                found.append((kind, each))
+            elif kind is float:
+                found.append((kind, each.hex()))
+            else:
+                return None
+        return tuple(found)
+
+    def check(self, values: Sequence[Any]) -> None:
+        """Refuse what kernels would do wrongly: record gradients, read views of other numbers.
+
+        Raises:
+            CannotRun: A call would come out otherwise than eager.
+        """
+        grad = torch.is_grad_enabled()
+        for each in values:
+            if isinstance(each, torch.Tensor):
+                if grad and each.requires_grad:
+                    raise CannotRun(
+                        "a package records nothing for autograd", "call it under torch.no_grad()"
+                    )
+                if each.is_conj() or each.is_neg():
+                    raise CannotRun(
+                        "a conjugated or negated view holds other numbers than it stands for",
+                        "give what .resolve_conj().resolve_neg() returns",
+                    )
+
+    def empty(self, dtype: str, shape: Sequence[int], strides: Sequence[int], device: str) -> Any:
+        """Return memory that nothing has written."""
+        if device == "cpu":
+            return empty_cpu(tuple(shape), tuple(strides), _DTYPES[dtype])
+        return torch.empty_strided(shape, strides, dtype=_DTYPES[dtype], device=device)
+
+    def pointer(self, value: Any) -> int:
+        """Return the address of the first element."""
+        address: int = value.data_ptr()
+        return address
+
+    def writable(self, value: Any) -> bool:
+        """Whether it is no view of which several elements share memory."""
+        return not any(s == 0 and n > 1 for n, s in zip(value.shape, value.stride(), strict=True))
+
+    def extent(self, value: Any) -> tuple[int, int]:
+        """Return the bounds of a tensor's memory."""
+        begin = value.data_ptr()
+        return begin, begin + bytes_of(value.shape, value.stride()) * value.element_size()
+
+    def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+        """Return a view, from the tensor's own first element."""
+        return value.as_strided(shape, strides, value.storage_offset() + offset)
+
+    def copy(self, value: Any) -> Any:
+        """Return a copy that lies in memory alike."""
+        return value.clone(memory_format=torch.preserve_format)
+
+    def update(self, into: Any, value: Any) -> None:
+        """Copy elements, where they are not there already."""
+        if into.data_ptr() != value.data_ptr() or into.stride() != value.stride():
+            with torch.no_grad():
+                into.copy_(value)
+
+    def weight(self, weight: Weight) -> Any:
+        """Return a weight, on memory that the package keeps."""
+        import numpy as np
+
+        flat = torch.from_numpy(np.frombuffer(bytearray(weight.data), np.uint8))
+        if not weight.data:
+            return torch.empty(weight.shape, dtype=_DTYPES[weight.dtype])
+        typed = flat.view(_DTYPES[weight.dtype])
+        if is_dense(weight.shape, weight.strides):
+            return typed.view(weight.shape)
+        return typed.as_strided(weight.shape, weight.strides)
+
+    def threads(self) -> int:
+        """Return how many threads torch uses."""
+        return torch.get_num_threads()
+
+    def call(self, step: Operator, program: Program, given: Any) -> Sequence[Any]:
+        """Call an operator of ATen, as it is, whatever torch's modes are."""
+        args, kwargs = given
+        function = self._called.get(step.name)
+        if function is None:
+            function = self._called[step.name] = find_operator(step.name)
+        with torch.no_grad(), torch._C._DisableAutocast():
+            found = function(
+                *[_torch_value(each) for each in args],
+                **{name: _torch_value(each) for name, each in kwargs.items()},
+            )
+        return found if isinstance(found, (tuple, list)) else (found,)
+
+
+def _torch_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_torch_value(each) for each in value]
+    if isinstance(value, Named):
+        if value.kind == "dtype":
+            return _DTYPES[value.name]
+        if value.kind == "device":
+            return torch.device(value.name)
+        found = getattr(torch, value.name, None)
+        if not isinstance(found, (torch.layout, torch.memory_format)):
+            raise CannotRun(f"{value.name[:40]} is nothing of torch's")
+        return found
+    return value
+
+
+__all__ = ["TorchTensors", "load"]

@@ -1,0 +1,456 @@
+"""A compiled part as a plain program: buffers, and steps that are kernels or operators.
+
+What is bundled (products, convolutions, attention on the CPU) is both: a package's own library has
+it, and where torch is, torch's operator runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fusec.call.input_check import _range
+from fusec.codegen.common.signatures import argument_buffers, body_sizes
+from fusec.ir.body import Compute, Extern, TensorRef
+from fusec.ir.index import Expr
+from fusec.ir.printer import dtype_name
+from fusec.kernel import Kernel
+from fusec.packages import bundled
+from fusec.packages.capture import Captured, plain_value
+from fusec.packages.errors import CannotPackage
+from fusec.packages.operators import NAMESPACES
+from fusec.packages.runtime.expressions import Expression
+from fusec.packages.runtime.json_text import LARGEST
+from fusec.packages.sizes import (
+    bounds,
+    conditions,
+    expression,
+    known_size,
+    of_sympy,
+    shape_environment,
+    why_fixed,
+)
+from fusec.target_api.base import LibraryTarget
+from fusec.target_api.registry import find_target
+
+
+@dataclass(frozen=True)
+class PackagedKernel:
+    """A kernel's text as it is in use.
+
+    Attributes:
+        name: Its name where it was first met.
+        entry: The function to call.
+        text: The file.
+        state: ``generated``, ``tuned`` or ``edited``.
+        target: Its target's name.
+        checks: What its status numbers mean.
+        digest: Of text and entry.
+    """
+
+    name: str
+    entry: str
+    text: str
+    state: str
+    target: str
+    checks: tuple[str, ...]
+    digest: str
+
+    @property
+    def symbol(self) -> str:
+        """The function's name in a package's library."""
+        return f"k_{self.digest[:20]}"
+
+    @property
+    def member(self) -> str:
+        """The member that holds the text."""
+        suffix = ".cpp" if isinstance(find_target(self.target), LibraryTarget) else ".py"
+        return f"kernels/{self.name.lower().strip('_') or 'kernel'}-{self.digest[:20]}{suffix}"
+
+
+@dataclass(frozen=True)
+class KernelStep:
+    """A kernel's launch: buffers and sizes, in the order of its parameters."""
+
+    kernel: PackagedKernel
+    name: str
+    buffers: tuple[int, ...]
+    written: tuple[int, ...]
+    sizes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OperatorStep:
+    """A call of ATen, and the same by a function of the package's, where it is bundled.
+
+    Attributes:
+        json: What the loader reads.
+        buffers: That it reads.
+        outputs: That it makes.
+        own: The call of the bundled function; None where there is none.
+        reason: Why there is none.
+    """
+
+    json: dict[str, Any]
+    buffers: tuple[int, ...]
+    outputs: tuple[int, ...]
+    own: bundled.OwnCall | None
+    reason: str
+
+
+PlainStep = KernelStep | OperatorStep
+
+
+@dataclass
+class PlainProgram:
+    """What ``plain_program`` returns; lists are as the loader's JSON has them."""
+
+    name: str
+    buffers: list[dict[str, Any]] = field(default_factory=list)
+    sizes: list[dict[str, Any]] = field(default_factory=list)
+    conditions: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[PlainStep] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+    updates: list[dict[str, int]] = field(default_factory=list)
+    needs_torch: list[str] = field(default_factory=list)
+    guards: list[dict[str, Any]] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
+
+
+class Weights:
+    """The tensors that programs share: each memory once."""
+
+    def __init__(self) -> None:
+        self.tensors: list[tuple[str, torch.Tensor]] = []
+        self._known: dict[tuple[Any, ...], int] = {}
+        self._names: set[str] = set()
+
+    def number(self, tensor: torch.Tensor, name: str) -> int:
+        """Return a weight's number, giving it one if it has none yet."""
+        key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
+        if key not in self._known:
+            label, count = name, 2
+            while label in self._names:
+                label, count = f"{name}_{count}", count + 1
+            self._names.add(label)
+            self._known[key] = len(self.tensors)
+            self.tensors.append((label, tensor.detach()))
+        return self._known[key]
+
+
+def plain_program(captured: Captured, name: str, weights: Weights) -> PlainProgram:
+    """Write down a captured call's program.
+
+    Args:
+        captured: The call.
+        name: Of the specialization.
+        weights: Takes what the call does not give.
+
+    Raises:
+        CannotPackage: It does what no package can hold.
+    """
+    return _Plain(captured, name, weights).program
+
+
+class _Plain:
+    def __init__(self, captured: Captured, name: str, weights: Weights) -> None:
+        self.captured = captured
+        self.program = PlainProgram(name)
+        self.source = captured.part.state.scheduled
+        self.numbers: dict[str, int] = {}
+        self.environment = self._environment()
+        self.symbols: dict[str, Any] = {}
+        self._read_guards()
+        self._read_sizes()
+        for position, buffer in enumerate(self.source.inputs):
+            self._input(position, buffer, weights)
+        self._require_unchanged_weights()
+        for step in self.source.steps:
+            self.program.steps.append(
+                self._kernel(step) if isinstance(step, Compute) else self._operator(step)
+            )
+        self._read_outputs()
+
+    # -- sizes and guards -------------------------------------------------------------------
+
+    def _fakes(self, kind: str) -> dict[int, Any]:
+        """Return, for each leaf that the graph takes, what stood for it while it was captured.
+
+        Args:
+            kind: ``val`` for what was compiled, ``example_value`` for what TorchDynamo saw.
+        """
+        module = self.captured.part.state.module if kind == "val" else self.captured.graph.eager
+        found = module.graph.find_nodes(op="placeholder")
+        return {
+            leaf: node.meta.get(kind)
+            for leaf, node in zip(self.captured.inputs, found, strict=True)
+            if isinstance(leaf, int) and leaf >= 0
+        }
+
+    def _environment(self) -> Any:
+        found = self.captured.part.state.module.graph.find_nodes(op="placeholder")
+        return shape_environment(node.meta.get("val") for node in found)
+
+    def _read_guards(self) -> None:
+        fakes, program = self._fakes("val"), self.program
+        seen = self._fakes("example_value")
+        for leaf, (value, label) in enumerate(
+            zip(self.captured.leaves, self.captured.names, strict=True)
+        ):
+            if not isinstance(value, torch.Tensor):
+                program.guards.append({"name": label, "value": plain_value(value)})
+                continue
+            fake = fakes.get(leaf)
+            shape: list[Expression] = list(value.shape)
+            strides: list[Expression] = list(value.stride())
+            if isinstance(fake, torch.Tensor) and self.environment is not None:
+                for dim, size in enumerate(fake.shape):
+                    shape[dim] = self._size(leaf, dim, size, label)
+                strides = [of_sympy(known_size(self.environment, s)) for s in fake.stride()]
+            for dim in self.captured.asked.get(leaf, ()):
+                if isinstance(shape[dim], int):
+                    given = seen.get(leaf, value)
+                    why = why_fixed(given.shape[dim])
+                    program.fixed.append(f"size {dim} of {label} is always {shape[dim]}: {why}")
+            program.guards.append(
+                {
+                    "name": label,
+                    "dtype": dtype_name(value.dtype),
+                    "shape": shape,
+                    "strides": strides,
+                    "device": str(value.device),
+                }
+            )
+
+    def _size(self, leaf: int, dim: int, size: Any, label: str) -> Expression:
+        known = known_size(self.environment, size)
+        if isinstance(known, int):
+            return known
+        if known.is_Symbol and str(known) not in self.symbols:
+            low, high = bounds(self.environment, known)
+            self.symbols[str(known)] = known
+            self.program.sizes.append(
+                {"name": str(known), "leaf": leaf, "dimension": dim, "low": low, "high": high}
+            )
+        return of_sympy(known)
+
+    def _read_sizes(self) -> None:
+        found = {entry["name"]: entry for entry in self.program.sizes}
+        for symbol in self.source.sizes:
+            if symbol.name not in found:
+                raise CannotPackage(
+                    f"{self.captured.name}: the size {symbol.name} comes from no tensor's "
+                    "dimension alone",
+                    "leave that dimension out of dynamic=",
+                )
+            low, high = _range(symbol)
+            entry = found[symbol.name]
+            entry["low"] = max(entry["low"], low)
+            entry["high"] = min(entry["high"], high, LARGEST)
+        if self.environment is not None:
+            self.program.conditions = conditions(self.environment, self.symbols)
+
+    # -- buffers ------------------------------------------------------------------------------
+
+    def _input(self, position: int, buffer: str, weights: Weights) -> None:
+        leaf = self.captured.inputs[position]
+        if buffer not in self.source.buffers:
+            return  # a size
+        known = self.source.buffers[buffer]
+        if isinstance(leaf, torch.Tensor):
+            name = known.hint or f"weight{position}"
+            source, role = weights.number(leaf, name), "weight"
+        elif leaf < 0:
+            raise CannotPackage(
+                f"{self.captured.name}: a whole number is computed with as a tensor"
+            )
+        else:
+            source, role = leaf, "input"
+        self._buffer(buffer, role, source)
+
+    def _buffer(self, name: str, role: str = "made", source: int = 0) -> int:
+        if name not in self.numbers:
+            buffer = self.source.buffers[name]
+            self.numbers[name] = len(self.program.buffers)
+            self.program.buffers.append(
+                {
+                    "name": buffer.hint or name,
+                    "role": role,
+                    "source": source,
+                    "dtype": dtype_name(buffer.dtype),
+                    "shape": [expression(size) for size in buffer.shape],
+                    "strides": [expression(stride) for stride in buffer.strides],
+                    "device": str(buffer.device),
+                }
+            )
+        return self.numbers[name]
+
+    def _require_unchanged_weights(self) -> None:
+        changed = set(self.source.changed_inputs()) | set(self._updated())
+        for position, name in enumerate(self.source.inputs):
+            if name in changed and not isinstance(self.captured.inputs[position], int):
+                hint = self.source.buffers[name].hint or name
+                raise CannotPackage(
+                    f"{self.captured.name} changes {hint}, which its calls do not give",
+                    "call .eval() on the module, or pass the tensor as an argument",
+                )
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def _kernel(self, step: Compute) -> KernelStep:
+        kernel = self._packaged(step.name)
+        names = argument_buffers(step.body)
+        written = set(step.body.writes())
+        numbers = tuple(self._buffer(name) for name in names)
+        return KernelStep(
+            kernel,
+            step.name,
+            numbers,
+            tuple(n for n, name in zip(numbers, names, strict=True) if name in written),
+            tuple(symbol.name for symbol in body_sizes(step.body, self.source.buffers)),
+        )
+
+    def _packaged(self, name: str) -> PackagedKernel:
+        part = self.captured.part
+        kernel: Kernel = part.kernels[name]
+        leader = part.kernels[part.state.leaders[name]]
+        if kernel.state == "generated" and leader.state == "generated":
+            kernel = leader  # equal to it but for names
+        source = kernel.generated
+        digest = hashlib.sha256(f"{source.entry}\n{kernel.source}".encode()).hexdigest()
+        if not isinstance(find_target(kernel.target), LibraryTarget):
+            raise CannotPackage(
+                f"{name} is a kernel for {find_target(kernel.target).title}",
+                "packages hold kernels for the CPU so far: move the example's tensors there",
+            )
+        return PackagedKernel(
+            kernel.name,
+            source.entry,
+            kernel.source,
+            kernel.state,
+            kernel.target,
+            source.signature.checks,
+            digest,
+        )
+
+    def _operator(self, step: Extern) -> OperatorStep:
+        target = step.target
+        known = isinstance(target, torch._ops.OpOverload) and target.namespace in NAMESPACES
+        if not known:
+            raise CannotPackage(
+                f"{self.captured.name} calls {step.label or target}, which is no operator of "
+                f"ATen ({step.reason})",
+                "a package holds kernels and operators of ATen",
+            )
+        assert isinstance(target, torch._ops.OpOverload)
+        if step.mutates:
+            raise CannotPackage(f"{self.captured.name}: {target} changes tensors in place")
+        line = f"line {step.where.line}" if step.where else "no line"
+        reads = tuple(self._buffer(name) for name in step.reads())
+        outputs = [self._buffer(name) if name else None for name in step.outputs]
+        used = self._used()
+        own, reason = bundled.own_call(step, self.source, self.numbers, used)
+        if own is None:
+            said = f"{target} ({line}): {reason}"
+            if said not in self.program.needs_torch:
+                self.program.needs_torch.append(said)
+        json = {
+            "operator": str(target),
+            "arguments": [self._value(each) for each in step.args],
+            "keywords": {key: self._value(each) for key, each in step.kwargs.items()},
+            "outputs": [
+                n if n is not None and name in used else None
+                for n, name in zip(outputs, step.outputs, strict=True)
+            ],
+            "line": line,
+        }
+        made = tuple(n for n in outputs if n is not None)
+        return OperatorStep(json, reads, made, own, reason)
+
+    def _used(self) -> frozenset[str]:
+        """Return the buffers that somebody reads."""
+        found = set(self.source.output_buffers())
+        for step in self.source.steps:
+            found |= set(step.reads())
+        return frozenset(found)
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, TensorRef):
+            return self._view(value)
+        if isinstance(value, Expr):
+            known = expression(value)
+            return known if isinstance(known, int) else {"size": known}
+        if isinstance(value, (tuple, list)):
+            return [self._value(each) for each in value]
+        if value is None or isinstance(value, (bool, int, str)):
+            return value
+        if isinstance(value, float):
+            return {"float": repr(value)}
+        for kind in (torch.dtype, torch.device, torch.layout, torch.memory_format):
+            if isinstance(value, kind):
+                name = kind.__name__
+                return {"torch": name, "value": str(value).removeprefix("torch.")}
+        raise CannotPackage(f"{self.captured.name} gives an operator a {type(value).__name__}")
+
+    def _view(self, ref: TensorRef) -> dict[str, Any]:
+        buffer = self.source.buffers[ref.buffer]
+        if ref.dtype != buffer.dtype:
+            raise CannotPackage(f"{self.captured.name} reads {buffer.dtype} as {ref.dtype}")
+        number = self._buffer(ref.buffer)
+        same = ref.shape == buffer.shape and ref.strides == buffer.strides
+        if same and ref.offset.constant == 0:
+            return {"buffer": number}
+        return {
+            "buffer": number,
+            "shape": [expression(size) for size in ref.shape],
+            "strides": [expression(stride) for stride in ref.strides],
+            "offset": expression(ref.offset),
+        }
+
+    # -- outputs ----------------------------------------------------------------------------
+
+    def _updated(self) -> tuple[str, ...]:
+        part = self.captured.part
+        if part.epilogue.updates:
+            return tuple(self.source.inputs[i] for i in part.epilogue.updates)
+        return part.state.updated
+
+    def _read_outputs(self) -> None:
+        updated = self._updated()
+        made = [self._value(each) for each in self.source.outputs]
+        for position, name in enumerate(updated):
+            self.program.updates.append({"output": position, "buffer": self._buffer(name)})
+        self.program.outputs = made
+
+
+def outputs_before(captured: Captured) -> int:
+    """Return how many of a program's outputs are updates, and not returned."""
+    part = captured.part
+    return len(part.epilogue.updates or part.state.updated)
+
+
+def with_shift(result: Any, count: int) -> Any:
+    """Return a result's description with outputs counted from the program's first one."""
+    if isinstance(result, dict):
+        if "output" in result:
+            return {"output": result["output"] + count}
+        return {key: with_shift(each, count) for key, each in result.items()}
+    if isinstance(result, list):
+        return [with_shift(each, count) for each in result]
+    return result
+
+
+__all__ = [
+    "KernelStep",
+    "OperatorStep",
+    "PackagedKernel",
+    "PlainProgram",
+    "PlainStep",
+    "Weights",
+    "outputs_before",
+    "plain_program",
+    "with_shift",
+]

@@ -1,0 +1,380 @@
+"""``fusec.package``: what a function was compiled to, for some kinds of calls, as one file."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fusec.api import CompiledFunction, compile
+from fusec.errors import BadOption
+from fusec.inspect.predict import Call
+from fusec.memory.strided import clone_strided
+from fusec.packages import host_text
+from fusec.packages.binaries import Binary, build_binaries, check_names, default_names
+from fusec.packages.capture import (
+    PLAIN,
+    Captured,
+    capture,
+    parameters_of,
+    plain_value,
+    rebuilt,
+)
+from fusec.packages.errors import CannotPackage
+from fusec.packages.load import load
+from fusec.packages.programs import (
+    KernelStep,
+    PackagedKernel,
+    PlainProgram,
+    Weights,
+    outputs_before,
+    plain_program,
+    with_shift,
+)
+from fusec.packages.runtime.archive import write_archive
+from fusec.packages.runtime.json_text import canonical
+from fusec.packages.runtime.weights import MEMBER
+from fusec.version import __version__
+
+WEIGHTS = ("inside", "reference")
+_KINDS = {
+    inspect.Parameter.POSITIONAL_ONLY: "positional",
+    inspect.Parameter.POSITIONAL_OR_KEYWORD: "either",
+    inspect.Parameter.KEYWORD_ONLY: "keyword",
+    inspect.Parameter.VAR_POSITIONAL: "args",
+    inspect.Parameter.VAR_KEYWORD: "kwargs",
+}
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """What was written.
+
+    Attributes:
+        path: The file.
+        specializations: Their names.
+        fixed: Dimensions that were to stay dynamic and did not: why, and by which line.
+        needs_torch: What keeps a specialization from running without torch, by its name.
+        edited: Kernels whose text is a user's.
+        binaries: For which processors.
+        size: Bytes of the file.
+    """
+
+    path: Path
+    specializations: tuple[str, ...]
+    fixed: tuple[str, ...]
+    needs_torch: Mapping[str, tuple[str, ...]]
+    edited: tuple[str, ...]
+    binaries: tuple[str, ...]
+    size: int
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}: {self.size:,} bytes, for {', '.join(self.binaries)}"]
+        lines += [f"  {name}" for name in self.specializations]
+        lines += [f"  edited: {name}" for name in self.edited]
+        lines += [f"  fixed: {reason}" for reason in self.fixed]
+        said = {reason: None for found in self.needs_torch.values() for reason in found}
+        lines += [f"  needs torch: {reason}" for reason in said]
+        if not said:
+            lines.append("  runs without torch")
+        return "\n".join(lines)
+
+
+def package(
+    function: Callable[..., Any],
+    signatures: Sequence[Any],
+    path: str | Path,
+    *,
+    weights: str = "inside",
+    dynamic: Mapping[str, Sequence[int]] | None = None,
+    binaries: Sequence[str] | None = None,
+    name: str = "",
+) -> Packaged:
+    """Write a package: the function's programs for these calls, to be loaded without compiling.
+
+    Args:
+        function: A function, a module, or what ``fusec.compile`` returned: then with the kernels
+            that it has in use, edited and tuned ones too.
+        signatures: The calls, each one specialization: a tuple of arguments, or
+            ``fusec.inspect.predict.Call`` for keywords. What ``fusec.record`` noted will do.
+        path: Where to write: ``model.fuse``.
+        weights: ``inside`` the file, or by ``reference``: in ``model.safetensors`` beside it.
+        dynamic: Dimensions whose sizes stay dynamic, by the argument's name: ``{"ids": (0, 1)}``.
+            What does not stay so is said in ``fixed``, with the line that fixes it.
+        binaries: For which processors: ``x86-64-v4`` (AVX-512), ``x86-64-v3`` (AVX2),
+            ``x86-64``, ``aarch64``. This one and plainer ones of its family by default.
+        name: What the package calls itself; the function's name by default.
+
+    Returns:
+        What was written. Before, it was loaded and compared with the compiled function.
+
+    Raises:
+        CannotPackage: A call does something that no package can hold; the message says what.
+        BadOption: A value that an option does not take.
+    """
+    place = Path(path)
+    if place.suffix != ".fuse":
+        raise BadOption("path", str(path), ("a name that ends in .fuse",))
+    if weights not in WEIGHTS:
+        raise BadOption("weights", weights, WEIGHTS)
+    chosen = check_names(binaries) if binaries is not None else default_names()
+    compiled = (
+        function
+        if isinstance(function, CompiledFunction)
+        else compile(function, dynamic=False, keep_inputs=False)
+    )
+    calls = [_call(each) for each in signatures]
+    if not calls:
+        raise CannotPackage("a package needs at least one call", "give signatures=[(x, y)]")
+    shared = Weights()
+    captured: list[Captured] = []
+    programs: list[PlainProgram] = []
+    for call in calls:
+        found = capture(compiled, call, dynamic or {})
+        captured.append(found)
+        label = f"{len(programs)}: {_described(found)}"
+        programs.append(plain_program(found, label, shared))
+    contents = _Contents(
+        name or compiled._name(), parameters_of(compiled), captured, programs, shared
+    )
+    return contents.write(place, weights, chosen)
+
+
+def _call(signature: Any) -> Call:
+    if isinstance(signature, Call):
+        return signature
+    made = getattr(signature, "call", None)
+    if callable(made):
+        found = made()
+        if isinstance(found, Call):
+            return found
+        args, kwargs = found
+        return Call(tuple(args), dict(kwargs))
+    if isinstance(signature, torch.Tensor):
+        return Call((signature,), {})
+    if isinstance(signature, (tuple, list)):
+        return Call(tuple(signature), {})
+    raise CannotPackage(
+        f"a {type(signature).__name__} is no call", "give a tuple of arguments for each"
+    )
+
+
+def _described(found: Captured) -> str:
+    parts = []
+    for name, leaf in zip(found.names, found.leaves, strict=True):
+        if isinstance(leaf, torch.Tensor):
+            sizes = " x ".join(map(str, leaf.shape)) or "one number"
+            parts.append(f"{name} {sizes}")
+    return ", ".join(parts)[:120] or "no tensors"
+
+
+class _Contents:
+    def __init__(
+        self,
+        name: str,
+        signature: inspect.Signature,
+        captured: Sequence[Captured],
+        programs: Sequence[PlainProgram],
+        weights: Weights,
+    ) -> None:
+        self.name = name
+        self.signature = signature
+        self.captured = captured
+        self.programs = programs
+        self.weights = weights
+        self.kernels: dict[str, PackagedKernel] = {}
+        for program in programs:
+            for step in program.steps:
+                if isinstance(step, KernelStep):
+                    self.kernels.setdefault(step.kernel.digest, step.kernel)
+
+    def write(self, path: Path, weights: str, names: Sequence[str]) -> Packaged:
+        host = host_text.HostText()
+        members: dict[str, bytes] = {}
+        for number, program in enumerate(self.programs):
+            members[f"programs/{number}.json"] = canonical(self._program(program, host, number))
+        binaries = build_binaries(list(self.kernels.values()), host.text(), names)
+        facts: dict[str, Any] = {
+            "name": self.name,
+            "versions": {
+                "fusec": __version__,
+                "torch": torch.__version__.partition("+")[0],
+                "python": platform.python_version(),
+            },
+            "binaries": [binary.json() for binary in binaries],
+            "weights": {},
+        }
+        members = {
+            "guards.json": canonical(self._guards()),
+            "kernels.json": canonical(self._kernels()),
+            "weights.json": canonical(self._weights()),
+            **members,
+            "programs.cpp": host.text().encode(),
+            **{kernel.member: kernel.text.encode() for kernel in self.kernels.values()},
+            **{binary.member: binary.data for binary in binaries},
+        }
+        data = self._weights_file()
+        beside: Path | None = None
+        if data is not None and weights == "reference":
+            beside = path.with_suffix(".safetensors")
+            facts["weights"] = {
+                "file": beside.name,
+                "sha256": hashlib.sha256(data).hexdigest(),
+                "size": len(data),
+            }
+        elif data is not None:
+            members[MEMBER] = data
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if beside is not None and data is not None:
+            partial = beside.with_name(f".{beside.name}.part")
+            partial.write_bytes(data)
+            partial.replace(beside)
+        new = path.with_name(f".{path.stem}-new.fuse")
+        try:
+            write_archive(new, facts, members)
+            self._compare(new)
+            new.replace(path)
+        finally:
+            new.unlink(missing_ok=True)
+        return self._packaged(path, binaries)
+
+    def _packaged(self, path: Path, binaries: Sequence[Binary]) -> Packaged:
+        fixed = dict.fromkeys(reason for program in self.programs for reason in program.fixed)
+        return Packaged(
+            path,
+            tuple(program.name for program in self.programs),
+            tuple(fixed),
+            {program.name: tuple(program.needs_torch) for program in self.programs},
+            tuple(k.name for k in self.kernels.values() if k.state == "edited"),
+            tuple(binary.name for binary in binaries),
+            path.stat().st_size,
+        )
+
+    def _compare(self, path: Path) -> None:
+        """Load what was written and hold it against what it was made of."""
+        loaded = load(path)
+        for found in self.captured:
+            leaves = [clone_strided(v) if isinstance(v, torch.Tensor) else v for v in found.leaves]
+            values = rebuilt(found.form, iter(leaves))
+            bound = inspect.BoundArguments(self.signature, values)
+            with torch.no_grad():
+                result = loaded(*bound.args, **bound.kwargs)
+            _require_alike(self.name, result, found.expected)
+
+    # -- members --------------------------------------------------------------------------------
+
+    def _program(
+        self, program: PlainProgram, host: host_text.HostText, number: int
+    ) -> dict[str, Any]:
+        alone = None
+        if not program.needs_torch:
+            alone = host_text.steps_json(program, host, f"fuse_{number}_alone", alone=True)
+        steps = host_text.steps_json(program, host, f"fuse_{number}", alone=False)
+        return {
+            "name": program.name,
+            "sizes": program.sizes,
+            "conditions": program.conditions,
+            "buffers": program.buffers,
+            "alone": alone,
+            "with_torch": steps,
+            "outputs": program.outputs,
+            "updates": program.updates,
+            "needs_torch": program.needs_torch,
+        }
+
+    def _guards(self) -> dict[str, Any]:
+        parameters = []
+        for each in self.signature.parameters.values():
+            entry: dict[str, Any] = {"name": each.name, "kind": _KINDS[each.kind]}
+            if each.default is not inspect.Parameter.empty and isinstance(each.default, PLAIN):
+                entry["default"] = plain_value(each.default)
+            parameters.append(entry)
+        return {
+            "parameters": parameters,
+            "specializations": [
+                {
+                    "name": program.name,
+                    "program": f"programs/{number}.json",
+                    "arguments": found.form,
+                    "leaves": program.guards,
+                    "result": with_shift(found.result, outputs_before(found)),
+                    "fixed": program.fixed,
+                }
+                for number, (found, program) in enumerate(
+                    zip(self.captured, self.programs, strict=True)
+                )
+            ],
+        }
+
+    def _kernels(self) -> dict[str, Any]:
+        return {
+            "kernels": [
+                {
+                    "name": k.name,
+                    "member": k.member,
+                    "entry": k.entry,
+                    "symbol": k.symbol,
+                    "state": k.state,
+                    "target": k.target,
+                }
+                for k in self.kernels.values()
+            ]
+        }
+
+    def _weights(self) -> dict[str, Any]:
+        return {
+            "weights": [
+                {
+                    "name": name,
+                    "dtype": str(tensor.dtype).removeprefix("torch."),
+                    "shape": list(tensor.shape),
+                    "strides": list(tensor.stride()),
+                }
+                for name, tensor in self.weights.tensors
+            ]
+        }
+
+    def _weights_file(self) -> bytes | None:
+        """Return all weights as a safetensors file; None where there are none."""
+        if not self.weights.tensors:
+            return None
+        from safetensors.torch import save
+
+        found = {}
+        for name, tensor in self.weights.tensors:
+            if not tensor.is_contiguous():  # its memory as it lies, from first to last element
+                extent = 1 + sum(
+                    (n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)
+                )
+                count = 0 if 0 in tensor.shape else extent
+                tensor = tensor.as_strided((count,), (1,))
+            found[name] = tensor.cpu().clone(memory_format=torch.contiguous_format)
+        return bytes(save(found))
+
+
+def _require_alike(name: str, result: Any, expected: Any) -> None:
+    if isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(
+            result,
+            expected,
+            equal_nan=True,
+            check_stride=True,
+            msg=lambda said: f"the package of {name} computes something else: {said}",
+        )
+    elif isinstance(expected, Mapping):
+        for key, value in expected.items():
+            _require_alike(name, result[key], value)
+    elif isinstance(expected, (tuple, list)):
+        for left, right in zip(result, expected, strict=True):
+            _require_alike(name, left, right)
+    else:
+        assert result == expected or repr(result) == repr(expected)  # NaN is NaN
+
+
+__all__ = ["Packaged", "package"]

@@ -148,7 +148,6 @@ def check(text: str, *, n: int = 1000, target: str = "cpp", **options: Any) -> A
         cases=[case(n)],
         build=build_library if is_cpp else lambda text: None,
         interpret=interpret,
-        prepare=prepare if is_cpp else None,
         **options,
     )
 

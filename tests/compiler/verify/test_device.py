@@ -36,7 +36,6 @@ def check(text, n=1000, **options):
         cases=[case],
         build=lambda text: None,
         interpret=vk.interpret,
-        prepare=runnable,
         generated=runnable(vk.TRITON),
         **options,
     )

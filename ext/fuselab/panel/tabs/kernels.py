@@ -56,18 +56,23 @@ class KernelsTab:
         self.exports = {
             form.name: plain.button(form.label, f"Write {form.about}", "download") for form in FORMS
         }
+        self.share = plain.button(
+            "Share", "Write the result as one page that needs no server, and a .py", "share-alt"
+        )
         self.copy = CopyButton("Copy", "Copy the text in the editor to the clipboard")
         self.check.button_style = "primary"
         self.check.on_click(lambda _: self.start_check())
         self.keep.on_click(lambda _: self.start_keep())
         self.revert.on_click(lambda _: self.start_revert())
         self.tune.on_click(lambda _: self._tuning.start_or_stop())
+        self.share.on_click(lambda _: self.start_share())
         for name, button in self.exports.items():
             button.on_click(lambda _, form=name: self.start_export(form))
         self.verdict = plain.html(width="100%", min_height="1.6em")
         self.verdict.add_class("fuselab-verdict")
         self.more = More(bench)
-        actions = [self.check, self.keep, self.revert, self.tune, *self.exports.values(), self.copy]
+        actions = [self.check, self.keep, self.revert, self.tune, *self.exports.values()]
+        actions += [self.share, self.copy]
         self.widget = plain.column(
             [
                 plain.row([self.choice, self.summary]),
@@ -122,6 +127,10 @@ class KernelsTab:
             self._export(name, kernel, text, form)
 
         self._start("Exporting", work)
+
+    def start_share(self) -> None:
+        """Write the whole result as files to give away."""
+        self._start("Sharing", self._share)
 
     def _start(self, activity: str, work: Work) -> None:
         """Queue a job for the kernel that is shown now; its text is read when the job begins."""
@@ -219,6 +228,15 @@ class KernelsTab:
                 note += " (the text in use; what you typed since is not kept yet)"
             self._bench.say(note)
 
+    def _share(self, name: str, kernel: Kernel, text: str) -> None:
+        with self._bench.cell.lock:
+            paths = self._bench.cell.share(Path.cwd())
+        with self._bench.state:
+            note = "Written to " + " and ".join(path.name for path in paths)
+            if name in self._bench.drafts:
+                note += " (the text in use; what you typed since is not kept yet)"
+            self._bench.say(note)
+
     # --- what is shown; with the state held -------------------------------------------------
 
     def refresh(self) -> None:
@@ -255,7 +273,7 @@ class KernelsTab:
     def _show_source(self) -> None:
         kernel = self._bench.kernel
         tuning = self._tuning.running
-        for control in (self.check, self.keep, self.revert, *self.exports.values()):
+        for control in (self.check, self.keep, self.revert, self.share, *self.exports.values()):
             control.disabled = kernel is None or tuning
         self._tuning.label(self.tune)
         self.tunables.disabled = tuning

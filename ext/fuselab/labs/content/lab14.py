@@ -171,7 +171,8 @@ def share(moved, seconds, copy_speed):
                 "Look for the two largest scores in one pass: second = max(second, min(first, v)); "
                 "first = max(first, v). Then there is one exponential a row.",
                 "b = std::max(b, std::min(a, v)); a = std::max(a, v); from -INFINITY on; then "
-                "e = exp(b - a), 1 / (1 + e) and e / (1 + e). An `if` in the loop branches, and is slow.",
+                "e = exp(b - a), 1 / (1 + e) and e / (1 + e). An `if` in the loop branches, and is "
+                "slow.",
             ),
             reference=gates,
             inputs=_rows,

@@ -68,7 +68,7 @@ def _inline(module: fx.GraphModule, call: fx.Node, region: fx.GraphModule) -> No
         assert isinstance(position, int)
         result = results[position]
         value = found[result] if isinstance(result, fx.Node) else result
-        user.replace_all_uses_with(value)  # type: ignore[arg-type]
+        user.replace_all_uses_with(value)
         module.graph.erase_node(user)
     module.graph.erase_node(call)
 

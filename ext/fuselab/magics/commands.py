@@ -480,7 +480,7 @@ class FuseMagics(Magics):
         if args.draft:
             from fusec.inspect.draft import draft  # imports the compiler
 
-            display(draft(cell.name, cell.compiled))
+            display(draft(cell.name, cell.functions))
             return
         cell.update(checked=self.check, seconds=self.measure_seconds)
         if args.stage:

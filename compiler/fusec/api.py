@@ -26,7 +26,7 @@ from fusec.ahead.signatures import Signature
 from fusec.call.native import call_by_route
 from fusec.capture import quiet_dynamo as quiet
 from fusec.capture.backend import Backend
-from fusec.capture.frozen_calls import Watch
+from fusec.capture.frozen_calls import CompiledMeanwhile, Watch
 from fusec.capture.graph_breaks import break_marker, breaks_since, error_line
 from fusec.capture.guards.described import (
     NotedGuard,
@@ -35,7 +35,7 @@ from fusec.capture.guards.described import (
     note_guards,
     too_often,
 )
-from fusec.capture.shortcut import Shortcut
+from fusec.capture.shortcut import Shortcut, find_frame
 from fusec.compiled.graph import CompiledGraph
 from fusec.errors import FusecError
 from fusec.inspect.draft import Draft
@@ -113,7 +113,7 @@ class CompiledFunction:
         taken = self._taken if self._taken is not None else self._look_for_artefacts()
         try:
             with quiet.Quiet(), taken if taken.artefacts else _nothing:
-                result = self._optimized(*args, **kwargs)
+                result = self._call(args, kwargs)
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, FusecError):
                 raise error.inner_exception from None
@@ -127,10 +127,20 @@ class CompiledFunction:
             self._choose_route()
         return result
 
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return self._optimized(*args, **kwargs)
+        except CompiledMeanwhile:
+            assert self._watch is not None
+            with self._watch.once_more():
+                return self._optimized(*args, **kwargs)
+
     def _look_for_artefacts(self) -> TakenUp:
         self._taken = TakenUp()
         if self._backend.builds and self._watch is not None:
             self._watch.others = self._taken.misfits
+            frame = find_frame(self._optimized)
+            self._watch.root = frame[0].__code__ if frame is not None else None
             self._taken.look(self._optimized, self.options)
         return self._taken
 

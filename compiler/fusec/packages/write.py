@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,14 @@ from fusec.errors import BadOption
 from fusec.inspect.predict import Call
 from fusec.memory.strided import clone_strided
 from fusec.packages import host_text
-from fusec.packages.binaries import Binary, build_binaries, check_names, default_names
+from fusec.packages.binaries import (
+    Binary,
+    build_binaries,
+    check_names,
+    default_names,
+    header,
+)
+from fusec.packages.c_entry import c_entry
 from fusec.packages.capture import (
     PLAIN,
     Captured,
@@ -197,8 +205,13 @@ class _Contents:
     def write(self, path: Path, weights: str, names: Sequence[str]) -> Packaged:
         host = host_text.HostText()
         members: dict[str, bytes] = {}
+        alone = []
         for number, program in enumerate(self.programs):
-            members[f"programs/{number}.json"] = canonical(self._program(program, host, number))
+            found = self._program(program, host, number)
+            alone.append(found["alone"])
+            members[f"programs/{number}.json"] = canonical(found)
+        data = self._weights_file()
+        host.functions.append(c_entry(self.programs, alone, self._places(data)))
         binaries = build_binaries(list(self.kernels.values()), host.text(), names)
         facts: dict[str, Any] = {
             "name": self.name,
@@ -216,10 +229,10 @@ class _Contents:
             "weights.json": canonical(self._weights()),
             **members,
             "programs.cpp": host.text().encode(),
+            "fuse.h": header().encode(),
             **{kernel.member: kernel.text.encode() for kernel in self.kernels.values()},
             **{binary.member: binary.data for binary in binaries},
         }
-        data = self._weights_file()
         beside: Path | None = None
         if data is not None and weights == "reference":
             beside = path.with_suffix(".safetensors")
@@ -339,6 +352,13 @@ class _Contents:
                 for name, tensor in self.weights.tensors
             ]
         }
+
+    def _places(self, data: bytes | None) -> list[int]:
+        """Return where each weight begins in the data of the weights' file."""
+        if data is None:
+            return []
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return [header[name]["data_offsets"][0] for name, _ in self.weights.tensors]
 
     def _weights_file(self) -> bytes | None:
         """Return all weights as a safetensors file; None where there are none."""

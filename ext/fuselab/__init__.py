@@ -111,9 +111,10 @@ def __getattr__(name: str) -> Any:
 def other_magics() -> tuple[type, ...]:
     """Return the classes of magics beside ``FuseMagics``, which need no session."""
     from fuselab.magics.lab import LabMagics
+    from fuselab.magics.package import PackageMagics
     from fuselab.magics.predict import PredictMagics
 
-    return (PredictMagics, LabMagics)
+    return (PredictMagics, LabMagics, PackageMagics)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         predict_calls,
         record,
     )
+    from fusec.cache_archive import export_cache, import_cache
     from fusec.compiled.graph import CompiledGraph
     from fusec.errors import FusecError
     from fusec.freezing import FrozenMiss, frozen
@@ -40,6 +41,8 @@ _HOMES = {
     "Kernel": "fusec.kernel",
     "Options": "fusec.options",
     "compile": "fusec.api",
+    "export_cache": "fusec.cache_archive",
+    "import_cache": "fusec.cache_archive",
     "device_summary": "fusec.api",
     "explain": "fusec.api",
     "freeze": "fusec.api",
@@ -81,8 +84,10 @@ __all__ = [
     "compile",
     "device_summary",
     "explain",
+    "export_cache",
     "freeze",
     "frozen",
+    "import_cache",
     "load",
     "package",
     "precompile",

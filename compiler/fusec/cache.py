@@ -113,6 +113,23 @@ class StoreInfo:
     limit: int
 
 
+@dataclass(frozen=True)
+class Stored:
+    """An entry as it lies in the folder, unread.
+
+    Attributes:
+        kind: Its namespace.
+        digest: Its name.
+        size: Bytes.
+        used: When it was used last, in seconds since the epoch.
+    """
+
+    kind: str
+    digest: str
+    size: int
+    used: float
+
+
 class DamagedEntryError(Exception):
     """An entry that is not as its manifest says; never leaves this module."""
 
@@ -165,6 +182,8 @@ class Store:
         # The time of last use, for eviction; a store that cannot be written still reads.
         with contextlib.suppress(OSError):
             os.utime(folder)
+        for tell in _watchers:
+            tell(entry)
         return entry
 
     def put(self, kind: str, key: Mapping[str, Any], files: Mapping[str, bytes | Path]) -> Entry:
@@ -193,6 +212,8 @@ class Store:
             entry = self._put(kind, key, contents)
         if next(self._puts) % EVICT_EVERY == 0:
             self._evict(keep=entry.folder)
+        for tell in _watchers:
+            tell(entry)
         return entry
 
     @contextlib.contextmanager
@@ -265,6 +286,30 @@ class Store:
         if kind is None:
             for name in (QUARANTINE, LOCKS):
                 shutil.rmtree(self.folder / name, ignore_errors=True)
+        return removed
+
+    def stored(self) -> tuple[Stored, ...]:
+        """Return what the store holds, the entry used last first, without reading any."""
+        found = [
+            Stored(folder.parent.name, folder.name, folder_size(folder), modified(folder))
+            for folder in self._entry_folders()
+        ]
+        return tuple(sorted(found, key=lambda each: -each.used))
+
+    def prune(self, size: int) -> int:
+        """Remove the least recently used entries beyond a size; return how many were removed.
+
+        Args:
+            size: Bytes to stay under.
+        """
+        found = self.stored()
+        total, removed = sum(each.size for each in found), 0
+        for each in reversed(found):
+            if total <= size:
+                break
+            if self._remove(self.folder / each.kind / each.digest):
+                total -= each.size
+                removed += 1
         return removed
 
     def remove(self, entry: Entry) -> bool:
@@ -404,6 +449,39 @@ def default_folder() -> Path:
     """Return where the store belongs: ``FUSEC_CACHE_DIR``, or the user's cache folder."""
     chosen = os.environ.get("FUSEC_CACHE_DIR")
     return Path(chosen).absolute() if chosen else Path(platformdirs.user_cache_dir("fusec"))
+
+
+_watchers: list[Callable[[Entry], object]] = []
+
+
+def watch_uses(tell: Callable[[Entry], object]) -> None:
+    """Have somebody told of every entry that is found or stored, in any store of this process."""
+    _watchers.append(tell)
+
+
+def info() -> StoreInfo:
+    """Count what this process's store holds."""
+    return default_store().info()
+
+
+def entries() -> tuple[Stored, ...]:
+    """Return what this process's store holds, the entry used last first."""
+    return default_store().stored()
+
+
+def verify() -> tuple[str, ...]:
+    """Check every entry; move damaged ones aside and say what was wrong with each."""
+    return default_store().verify()
+
+
+def prune(size: int) -> int:
+    """Remove the least recently used entries beyond so many bytes; return how many."""
+    return default_store().prune(size)
+
+
+def clear(kind: str | None = None) -> int:
+    """Remove every entry, or those of one kind; return how many."""
+    return default_store().clear(kind)
 
 
 _stores: dict[Path, Store] = {}

@@ -295,6 +295,7 @@ class Verdict:
         seconds: How long the whole check took.
         details: The compiler's full output, a traceback, ...
         bare: The reason less what ``stage`` and ``line`` say, where it says that as well.
+        calls: How often it was called in a row in the checking process, before anybody else may.
     """
 
     ok: bool
@@ -309,6 +310,7 @@ class Verdict:
     seconds: float = 0.0
     details: str = field(default="", repr=False)
     bare: str = field(default="", repr=False)
+    calls: int = 0
 
     @property
     def max_error(self) -> float:

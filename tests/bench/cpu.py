@@ -4,6 +4,10 @@ Every workload runs in a process of its own, with each number of threads: fusec 
 eager and float64 on real and on fresh inputs, then all are timed in turns, and with them a copy
 that moves as many bytes as the workload reads and writes, once each.  Times are medians.  The
 report (JSON lines) is written after each row, so that a run can be stopped and taken up again.
+
+``--isa avx2`` or ``sse2`` holds everybody to an older processor's instructions: fusec, ATen,
+TorchInductor, oneDNN and MKL.  ``--jobs`` runs several workloads at once, each on cores of its own:
+where there are many, a table takes minutes, and what is compared still shares its cores.
 """
 
 from __future__ import annotations
@@ -16,10 +20,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
 
 from common import Row, caller, geometric_mean, read_rows, total_bytes, write_rows
 from cpu_workloads import WORKLOADS, Workload
+
+# What holds each library to the instructions of an older processor.
+ISAS = {
+    "avx2": {
+        "FUSEC_ISA": "avx2",
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "TORCHINDUCTOR_CPP_MARCH": "x86-64-v3",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    },
+    "sse2": {
+        "FUSEC_ISA": "sse2",
+        "ATEN_CPU_CAPABILITY": "default",
+        "TORCHINDUCTOR_CPP_MARCH": "x86-64",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+    },
+}
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -29,6 +54,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--seconds", type=float, default=2.0, help="of timing a row")
     parser.add_argument("--no-inductor", action="store_true")
+    parser.add_argument("--isa", choices=list(ISAS), help="an older processor's instructions")
+    parser.add_argument("--jobs", type=int, default=1, help="workloads at once, on cores apart")
     parser.add_argument("--report", type=Path, default=Path("build/bench_cpu.jsonl"))
     parser.add_argument("--again", action="store_true", help="also what the report has already")
     parser.add_argument("--show", action="store_true", help="only print the report")
@@ -47,27 +74,55 @@ def main(arguments: Sequence[str]) -> int:
         w for w in WORKLOADS if not options.only or any(word in w.name for word in options.only)
     ]
     print(HEAD)
-    for workload in chosen:
+    lock = Lock()
+    cores: SimpleQueue[set[int]] = SimpleQueue()
+    for own in _cores_apart(options.jobs):
+        cores.put(own)
+
+    def lines_of(workload: Workload) -> list[str]:
         missing = [t for t in options.threads if (workload.name, t) not in rows]
         if missing and not options.show:
-            for row in _run(workload, missing, options):
-                rows[workload.name, row["threads"]] = row
+            own = cores.get()
+            found = _run(workload, missing, options, own)
+            cores.put(own)
+            with lock:
+                rows.update({(row["name"], row["threads"]): row for row in found})
                 write_rows(options.report, rows.values())
-        for threads in options.threads:
-            if (workload.name, threads) in rows:
-                print(line(rows[workload.name, threads]), flush=True)
+        known = [rows[workload.name, t] for t in options.threads if (workload.name, t) in rows]
+        return [line(row) for row in known]
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for lines in pool.map(lines_of, chosen):
+            for text in lines:
+                print(text, flush=True)
     shown = [rows[w.name, t] for w in chosen for t in options.threads if (w.name, t) in rows]
     print(totals(shown))
     return int(any(row["error"] for row in shown))
 
 
-def _run(workload: Workload, threads: list[int], options: argparse.Namespace) -> list[Row]:
+def _cores_apart(jobs: int) -> list[set[int]]:
+    """Return the cores of each job: as many for each, none in two."""
+    if jobs == 1:
+        return [set()]  # all of them
+    there = sorted(os.sched_getaffinity(0))
+    share = len(there) // jobs
+    if not share:
+        raise SystemExit(f"{jobs} jobs need {jobs} cores; there are {len(there)}")
+    return [set(there[i * share : (i + 1) * share]) for i in range(jobs)]
+
+
+def _run(
+    workload: Workload, threads: list[int], options: argparse.Namespace, cores: set[int]
+) -> list[Row]:
     command = [sys.executable, __file__, "--child", workload.name]
     command += ["--seconds", str(options.seconds), "--threads", *map(str, threads)]
     if options.no_inductor:
         command.append("--no-inductor")
+    if cores:
+        command = ["taskset", "--cpu-list", ",".join(map(str, sorted(cores))), *command]
     # Threads that spin between the kernels of one candidate would slow the next one down.
     environment = {**os.environ, "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+    environment |= ISAS.get(options.isa, {})
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=600, env=environment
     )

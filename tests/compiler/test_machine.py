@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -60,6 +61,34 @@ def test_the_last_cache_decides_what_is_written_past_it() -> None:
     assert "stream(" in small.source
     assert "stream(" not in large.source
     assert none.source == large.source
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1 << 20, (1 << 20) + 37])
+def test_long_sums_on_amd_are_read_ahead_by_the_processor(dtype: torch.dtype, size: int) -> None:
+    """Where it was measured: nothing is asked for, and a block's sums stay in registers."""
+
+    def summed(facts: MachineFacts, function: Callable[[torch.Tensor], torch.Tensor]) -> str:
+        compiled = fusec.compile(function, dynamic=False, machine=facts)
+        x = torch.randn(size, dtype=dtype)
+        torch.testing.assert_close(compiled(x), function(x))
+        x[size - 2] = torch.nan
+        assert compiled(x).isnan()
+        x[size - 2] = torch.inf
+        torch.testing.assert_close(compiled(x), function(x))
+        (found,) = compiled.kernels.values()
+        return found.source
+
+    def light(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2 + 1).abs().sum()
+
+    facts = replace(this_machine(), amd=True)
+    other = summed(replace(facts, amd=False), light)
+    quiet = summed(facts, light)
+    assert "ahead<LINE>" in other
+    assert "ahead" not in quiet
+    assert f"LINE = {16 if dtype == torch.float64 else 64};" in quiet
+    assert "ahead<LINE>" in summed(facts, lambda x: x.sigmoid().sum())  # more arithmetic
 
 
 def test_kernels_that_are_written_late_know_their_machine() -> None:

@@ -7,6 +7,7 @@ import sys
 
 from faults.report import Outcome, table
 from faults.run_edits import run_edits
+from faults.run_gpu import run_gpu
 from faults.run_house import run_house
 
 
@@ -14,7 +15,13 @@ def main() -> int:
     """Run what is asked for; 0 where everything was survived as it should be."""
     parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
     parser.add_argument(
-        "tables", nargs="*", choices=("edits", "house", []), help="which tables; both if none"
+        "tables",
+        nargs="*",
+        choices=("edits", "house", "gpu", []),
+        help="which; edits and house if none",
+    )
+    parser.add_argument(
+        "--trust", action="store_true", help="of gpu: by what the checking process sees alone"
     )
     parser.add_argument("--only", default="", help="faults with this in their names")
     parser.add_argument("--times", type=int, default=1, help="how often each is done")
@@ -26,6 +33,8 @@ def main() -> int:
         outcomes += run_edits(options.only, options.times)
     if "house" in options.tables or not options.tables:
         outcomes += run_house(options.only, options.times, options.flips)
+    if "gpu" in options.tables:
+        outcomes += run_gpu(options.only, options.times, trust=options.trust)
     print(table(outcomes, markdown=options.markdown))
     return int(any(not outcome.good for outcome in outcomes))
 

@@ -171,6 +171,15 @@ PROCESSES = (
         line=True,
     ),
     Fault(
+        "a system call in assembly that macros join",
+        "processes",
+        'long made; JOIN(__as, m__) volatile("syscall" : "=a"(made) : "a"(39L) : "rcx", "r11",'
+        ' "memory");',
+        "syscall",
+        "#define JOIN(a, b) a##b\n",
+        line=True,
+    ),
+    Fault(
         "pthread_create",
         "processes",
         "pthread_t t; pthread_create(&t, nullptr, [](void*) -> void* { sleep(30);"
@@ -216,6 +225,22 @@ STATE = (
         "\n#pragma omp parallel num_threads((int)$threads)\n_mm_setcsr(_mm_getcsr() | 0x8040);\n",
         "denormal",
         "#include <immintrin.h>\n",
+    ),
+    Fault(
+        "denormals switched off in assembly that macros join",
+        "state",
+        'unsigned mode = 0x9fc0; JOIN(as, m) volatile("ldmxcsr %0" : : "m"(mode));',
+        "ldmxcsr",
+        "#define JOIN(a, b) a##b\n",
+        line=True,
+    ),
+    Fault(
+        "a flag of the processor, by macros",
+        "state",
+        'JOIN(as, m) volatile("std" : : : "cc");',
+        "std",
+        "#define JOIN(a, b) a##b\n",
+        line=True,
     ),
     _calls("close", "unistd.h", "close(1);", "close", "state"),
     _calls("open", "fcntl.h", 'open("/dev/null", O_RDONLY);', "open", "state"),

@@ -21,9 +21,13 @@ import torch
 import fusec
 from faults.edits import FAULTS, Fault
 from fusec.kernel import Kernel
+from fusec.toolchain.compiler import find_compiler
 from fusec.verify import sandbox
 
 CALLS = 200
+# In the environment of this notebook and of all that it starts, so that nobody else's is taken for
+# its own.
+MARK = "FUSEC_FAULTS_NOTEBOOK"
 NAMES = ("x", "w", "b", "out", "n", "threads")
 
 
@@ -48,17 +52,28 @@ def edited(kernel: Kernel, fault: Fault) -> str:
 
 def processes() -> set[int]:
     """Return this process's children, less the worker and its own, and those given away."""
-    me, worker = os.getpid(), sandbox.worker().pid
+    me, worker, compiler = os.getpid(), sandbox.worker().pid, find_compiler().path
     found = set()
     for process in psutil.process_iter(["ppid", "cmdline", "status"]):
         parent, command = process.info["ppid"], process.info["cmdline"] or ()
         # The worker's own children are its business; what it has lost belongs to nobody.
         lost = parent == 1 and ("fusec.verify.worker" in command or "faults.notebook" in command)
+        lost = lost and _is_ours(process)
         if process.info["status"] == psutil.STATUS_ZOMBIE or process.pid in (me, worker):
+            continue
+        if command[:1] == [compiler]:
+            # The native part of calls, built in the background, once a cache.
             continue
         if (parent == me or lost) and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.add(process.pid)
     return found
+
+
+def _is_ours(process: psutil.Process) -> bool:
+    try:
+        return process.environ().get(MARK) == str(os.getpid())
+    except psutil.Error:
+        return False
 
 
 def survey() -> dict[str, Any]:
@@ -111,6 +126,7 @@ def attempt(fault: Fault, kernel: Kernel, call: Any, given: tuple[torch.Tensor, 
 
 def main() -> None:
     """Answer the names on standard input."""
+    os.environ[MARK] = str(os.getpid())
     # What kernels print must not be taken for an answer.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

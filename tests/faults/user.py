@@ -7,6 +7,7 @@ All results are compared with eager's.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -118,6 +119,8 @@ def observe(act: str, seed: int) -> Seen:
 
 def main() -> None:
     """Do what the first argument names."""
+    # What was started in the background of a shell takes no interrupts, and who uses this does.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     seen = observe(sys.argv[1], int(sys.argv[2]))
     print(json.dumps(vars(seen)), flush=True)
 

@@ -84,7 +84,7 @@ class Host:
         self.built.append(text)
         return prepare(text, kernel.generated.entry)
 
-    def check(self, kernel: Kernel, text: str, *, timed: bool = True, trust: bool = False) -> Any:
+    def check(self, kernel: Kernel, text: str, **options: Any) -> Any:
         raise NotImplementedError
 
     def tune(self, kernel: Kernel, **options: Any) -> Any:
@@ -148,7 +148,6 @@ def check(text: str, *, n: int = 1000, target: str = "cpp", **options: Any) -> A
         cases=[case(n)],
         build=build_library if is_cpp else lambda text: None,
         interpret=interpret,
-        prepare=prepare if is_cpp else None,
         **options,
     )
 

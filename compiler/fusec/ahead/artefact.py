@@ -27,17 +27,17 @@ from torch._dynamo import disable
 from torch._dynamo.guards import GuardManagerWrapper
 
 from fusec.ahead.code_object import read_code, written_code
-from fusec.ahead.graph_program import LoadedGraph, written_graph
 from fusec.ahead.guard_check import GuardCheck
 from fusec.ahead.guard_reader import read_guards
 from fusec.ahead.guard_table import GLOBALS, GuardTable
 from fusec.ahead.origins import changed, origins
-from fusec.ahead.references import JSON, NotKept, code_hash, reference, resolve
 from fusec.build.python_headers import python_name
 from fusec.cache import Entry, default_store
 from fusec.capture.fast_path.compiled_code import graph_of
 from fusec.capture.shortcut import find_frame
 from fusec.compiled.graph import CompiledGraph
+from fusec.compiled.references import JSON, NotKept, code_hash, reference, resolve
+from fusec.compiled.written import LoadedGraph, written_graph
 from fusec.freezing import Unfit
 from fusec.options import Options
 from fusec.toolchain.compiler import machine

@@ -11,7 +11,7 @@ from __future__ import annotations
 from types import CodeType
 from typing import Any
 
-from fusec.ahead.references import JSON, NotKept, constant, constant_value
+from fusec.compiled.references import JSON, NotKept, constant, constant_value
 
 _NUMBERS = (
     "co_argcount",

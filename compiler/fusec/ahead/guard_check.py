@@ -25,7 +25,7 @@ from fusec.ahead.places import (
     relation_code,
     tensor_facts,
 )
-from fusec.ahead.references import JSON, NotKept, constant, reference
+from fusec.compiled.references import JSON, NotKept, constant, reference
 from fusec.freezing import Unfit
 
 _NOTHING = (LookupError, AttributeError, TypeError, ValueError, NotKept)

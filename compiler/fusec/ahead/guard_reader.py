@@ -16,7 +16,7 @@ import torch
 
 from fusec.ahead.guard_table import GLOBALS, LOCALS, GuardTable, Place, Row
 from fusec.ahead.places import Places, class_name, hooks_of, tensor_facts
-from fusec.ahead.references import JSON, NotKept, constant, reference
+from fusec.compiled.references import JSON, NotKept, constant, reference
 
 _HOOKS = "top_saved_tensors_hooks ids == None"
 _NO_DEVICE = "utils_device.CURRENT_DEVICE == None"

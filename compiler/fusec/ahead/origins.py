@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fusec.ahead.references import JSON, NotKept, code_hash
+from fusec.compiled.references import JSON, NotKept, code_hash
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _WRAPPERS = 8

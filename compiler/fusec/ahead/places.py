@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fusec.ahead.guard_table import GLOBALS, LOCALS, Place
-from fusec.ahead.references import JSON, NotKept
+from fusec.compiled.references import JSON, NotKept
 
 _MISSING = object()
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

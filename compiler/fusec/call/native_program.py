@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -74,37 +75,129 @@ def native_program(
         check: The native check of the inputs; None where somebody else has looked at them.
     """
     found = native.types()
-    steps = [step for step in program.steps if isinstance(step, Compute)]
-    if found is None or not steps or len(steps) != len(program.steps):
+    layout = _layout(program, runnables, epilogue, frees_inputs=frees_inputs)
+    if found is None or layout is None:
         return None
-    if not all(isinstance(runnables.get(step.name), CppRunnable) for step in steps):
+    steps, allocated = layout.steps, layout.allocated
+    numbers = {symbol: (SIZE, number) for number, symbol in enumerate(program.sizes)}
+    kernels = _kernels(steps, program, runnables, layout.slots, layout.places, numbers)
+    if kernels is None:
         return None
-    names = dict.fromkeys(name for step in steps for name in (*step.reads(), *step.writes()))
-    buffers = [program.buffers[name] for name in names]
-    if not all(buffer.device.type == "cpu" for buffer in buffers):
-        return None
+    largest = max((buffer_bytes(buffer) or 0 for buffer in allocated), default=0)
+    launched = [step.name for step in steps]
+    call = found.Program(
+        len(program.inputs),
+        kernels,
+        tuple(
+            ((), (), buffer.dtype)
+            if program.sizes
+            else (_constants(buffer.shape), _constants(buffer.strides), buffer.dtype)
+            for buffer in allocated
+        ),
+        tuple(
+            (layout.slots[value.buffer], None) if isinstance(value, TensorRef) else (None, value)
+            for value in layout.outputs
+        ),
+        layout.scratch,
+        poisoned(empty_large if largest >= POOLED_BYTES else empty_cpu),
+        torch.get_num_threads,
+        readable.address,
+        lambda number, status: failed(launched[number], status),
+        _shapes(program, allocated) if program.sizes else None,
+        native.exchange(),
+        not _is_quiet(layout.bytes, [work[name] for name in launched]),
+        check,
+    )
+    poison_scratch(call, steps, program.buffers, layout.places, _sizes(program, layout.places))
+    if epilogue is not None and epilogue.changes_outputs:
+        call.epilogue = (epilogue.updates, torch.Tensor.copy_, epilogue.views)
+    return NativeProgram(call, launched, layout.scratch)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the tensors of a program are.
+
+    Attributes:
+        steps: All of the program's, each a kernel.
+        outputs: What it returns; None for what becomes something else afterwards.
+        places: Byte offsets, in the block that temporaries share, of those that are there.
+        scratch: The bytes of that block.
+        slots: Inputs and what is allocated, to their numbers in the call.
+        allocated: What each call allocates.
+        bytes: Of all buffers; None where that is not known before a call.
+    """
+
+    steps: Sequence[Compute]
+    outputs: Sequence[Any]
+    places: Mapping[str, int]
+    scratch: int
+    slots: Mapping[str, int]
+    allocated: Sequence[Buffer]
+    bytes: int | None
+
+
+def _layout(
+    program: Program,
+    runnables: Mapping[str, object],
+    epilogue: Epilogue | None,
+    *,
+    frees_inputs: bool,
+) -> _Layout | None:
+    """Return where a program's tensors are; None if it is more than kernels on the CPU."""
+    steps = _kernels_alone(program, runnables)
     replaced = epilogue.replaced() if epilogue is not None else set()
     outputs = [None if i in replaced else each for i, each in enumerate(program.outputs)]
-    if not all(_is_plain(program, value) for value in outputs):
+    if not steps or not all(_is_plain(program, value) for value in outputs):
         return None
-    known = [buffer_bytes(buffer) for buffer in buffers]
+    names = dict.fromkeys(name for step in steps for name in (*step.reads(), *step.writes()))
+    known = [buffer_bytes(program.buffers[name]) for name in names]
     total = None if None in known else sum(size or 0 for size in known)
     if frees_inputs and (total is None or total > GROUPED_BYTES):
         return None
     returned = {value.buffer for value in outputs if isinstance(value, TensorRef)}
-    made = list(
-        dict.fromkeys(
-            name for step in steps for name in step.writes() if name not in program.inputs
-        )
-    )
+    written = dict.fromkeys(name for step in steps for name in step.writes())
+    made = [name for name in written if name not in program.inputs]
     if not returned <= {*made, *program.inputs}:
         return None
     inner = [name for name in made if name not in returned]
     places, scratch = place_temporaries(steps, program.buffers, inner)
     allocated = [name for name in made if name not in places]
     slots = {name: i for i, name in enumerate((*program.inputs, *allocated))}
-    symbols = list(program.sizes)
-    kernels = []
+    buffers = [program.buffers[name] for name in allocated]
+    return _Layout(steps, outputs, places, scratch, slots, buffers, total)
+
+
+def _kernels_alone(program: Program, runnables: Mapping[str, object]) -> list[Compute]:
+    """Return a program's steps; none if one of them is no native kernel on the CPU."""
+    steps = [step for step in program.steps if isinstance(step, Compute)]
+    native_ones = all(isinstance(runnables.get(step.name), CppRunnable) for step in steps)
+    if len(steps) != len(program.steps) or not native_ones:
+        return []
+    names = {name for step in steps for name in (*step.reads(), *step.writes())}
+    on_cpu = all(program.buffers[name].device.type == "cpu" for name in names)
+    return steps if on_cpu else []
+
+
+def _kernels(
+    steps: Iterable[Compute],
+    program: Program,
+    runnables: Mapping[str, object],
+    slots: Mapping[str, int],
+    places: Mapping[str, int],
+    numbers: Mapping[Symbol, tuple[int, int]],
+) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...] | None:
+    """Return each kernel's address and where its arguments are; None if that cannot be said.
+
+    Args:
+        steps: The kernels.
+        program: The program that they are from.
+        runnables: The built kernels, by name.
+        slots: Tensors that the call knows, to their numbers.
+        places: Temporaries, to their byte offsets.
+        numbers: Symbolic sizes, to the kind of argument and its number.
+    """
+    found = []
     for step in steps:
         arguments: list[tuple[int, int]] = []
         for name in argument_buffers(step.body):
@@ -114,48 +207,11 @@ def native_program(
                 arguments.append((SLOT, slots[name]))
             else:
                 return None
-        for symbol in body_sizes(step.body, program.buffers):
-            arguments.append((SIZE, symbols.index(symbol)))
+        arguments += [numbers[symbol] for symbol in body_sizes(step.body, program.buffers)]
         if len(arguments) > MOST_ARGUMENTS:
             return None
-        kernels.append((runnables[step.name].address, tuple(arguments)))  # type: ignore[attr-defined]
-    sizes: Any = None
-    wanted = [program.buffers[name] for name in allocated]
-    if symbols:
-        sizes = _shapes(program, wanted)
-        allocations: tuple[Any, ...] = tuple(((), (), buffer.dtype) for buffer in wanted)
-    else:
-        allocations = tuple(
-            (_constants(buffer.shape), _constants(buffer.strides), buffer.dtype)
-            for buffer in wanted
-        )
-    launched = [step.name for step in steps]
-    call = found.Program(
-        len(program.inputs),
-        tuple(kernels),
-        allocations,
-        tuple(
-            (slots[value.buffer], None) if isinstance(value, TensorRef) else (None, value)
-            for value in outputs
-        ),
-        scratch,
-        poisoned(
-            empty_large
-            if max((buffer_bytes(b) or 0 for b in wanted), default=0) >= POOLED_BYTES
-            else empty_cpu
-        ),
-        torch.get_num_threads,
-        readable.address,
-        lambda number, status: failed(launched[number], status),
-        sizes,
-        native.exchange(),
-        not _is_quiet(total, [work[name] for name in launched]),
-        check,
-    )
-    poison_scratch(call, steps, program.buffers, places, _sizes(program, places))
-    if epilogue is not None and epilogue.changes_outputs:
-        call.epilogue = (epilogue.updates, torch.Tensor.copy_, epilogue.views)
-    return NativeProgram(call, launched, scratch)
+        found.append((runnables[step.name].address, tuple(arguments)))  # type: ignore[attr-defined]
+    return tuple(found)
 
 
 def native_group(
@@ -180,24 +236,16 @@ def native_group(
     ):
         return None
     places, scratch = place_temporaries(group.steps, program.buffers, group.inner)
-    kernels = []
-    for step in group.steps:
-        arguments = [
-            (SCRATCH, places[name]) if name in places else (SLOT, group.buffers.index(name))
-            for name in argument_buffers(step.body)
-        ]
-        arguments += [
-            (INPUT, len(group.buffers) + group.sizes.index(symbol))
-            for symbol in body_sizes(step.body, program.buffers)
-        ]
-        if len(arguments) > MOST_ARGUMENTS:
-            return None
-        kernels.append((runnables[step.name].address, tuple(arguments)))  # type: ignore[attr-defined]
+    slots = {name: number for number, name in enumerate(group.buffers)}
+    numbers = {symbol: (INPUT, len(slots) + n) for n, symbol in enumerate(group.sizes)}
+    kernels = _kernels(group.steps, program, runnables, slots, places, numbers)
+    if kernels is None:
+        return None
     launched = [step.name for step in group.steps]
     total = sum(buffer_bytes(program.buffers[n]) or 0 for n in (*group.buffers, *group.inner))
     call = found.Program(
         len(group.buffers) + len(group.sizes),
-        tuple(kernels),
+        kernels,
         (),
         (),
         scratch,

@@ -19,7 +19,7 @@ from torch._guards import TracingContext
 
 from fusec.build.queue import BuildQueue
 from fusec.call import native
-from fusec.capture import whole_calls
+from fusec.capture import aot, cache_artifacts, whole_calls
 from fusec.capture.background import Early
 from fusec.capture.fast_path.direct import (
     analyze_no_operators,
@@ -80,6 +80,7 @@ _ASK_FOR_BOTH = "force_non_lazy_backward_lowering"
 
 # torch keeps the assertion that has a message, and drops the one without as nobody reads it.
 fx.node.has_side_effect(torch.ops.aten._assert_async.default)
+cache_artifacts.install()
 whole_calls.install()  # before anything is captured: this module is what names the backend
 
 
@@ -520,6 +521,10 @@ def fusec_backend(
         raise BadOption("mode", mode, tuple(_MODES))
     chosen = {**_MODES.get(mode or "default", {}), **(options or {})}
     backend = Backend(Options.from_mapping(chosen))
+    if aot.is_asked():
+        with aot.without_torchs_cache():
+            found = backend(module, example_inputs)
+        return aot.SavedGraph(found, backend.graphs[-1] if backend.graphs else None)
     found = backend(module, example_inputs)
     if mode is None or not mode.startswith("max-autotune") or not backend.graphs:
         return found

@@ -40,7 +40,7 @@ class Watch:
         self.frozen = False
         self.others: Callable[[Any], list[Unfit]] = lambda values: []
         # what torch compares compiled code by
-        self._torchdynamo_orig_backend = inner
+        self._torchdynamo_orig_backend = getattr(inner, "_torchdynamo_orig_backend", inner)
 
     def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
         """Be asked about a frame that no compiled code fits."""

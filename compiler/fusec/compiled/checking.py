@@ -43,7 +43,9 @@ def verify(graph: GraphCalls, *, timed: bool) -> Verdict:
         return replace(verdict, seconds=verdict.seconds + second.seconds)
 
 
-def _check_on(graph: GraphCalls, inputs: list[Any], timed: bool) -> Verdict:
+def _check_on(
+    graph: GraphCalls, inputs: list[Any], timed: bool, calls: int | None = None
+) -> Verdict:
     float64 = _in_float64(graph)
 
     def placed(run: Callable[[Sequence[Any]], list[torch.Tensor]]) -> Callable[..., Any]:
@@ -74,6 +76,7 @@ def _check_on(graph: GraphCalls, inputs: list[Any], timed: bool) -> Verdict:
             names=_output_names(graph),
             timed=timed and not simulated,  # what stands in for a device has times of its own
             reference=placed(reference),
+            calls=calls,
         )
 
 
@@ -110,7 +113,14 @@ def _in_float64(graph: GraphCalls) -> Callable[[Sequence[Any]], list[torch.Tenso
 
 
 def check_edit(
-    graph: GraphCalls, kernel: Kernel, text: str, kept: KeptTrials, *, timed: bool, trust: bool
+    graph: GraphCalls,
+    kernel: Kernel,
+    text: str,
+    kept: KeptTrials,
+    *,
+    timed: bool,
+    trust: bool,
+    sanitize: bool = False,
 ) -> Verdict:
     """Check ``text`` for a kernel: guarded worker first, then within the whole graph."""
     with graph.lock:
@@ -121,18 +131,18 @@ def check_edit(
             cases=[Case(tuple(tensors), tuple(sizes), "on the real inputs")],
             build=lambda t: _library(kernel, t),
             interpret=lambda t, s, p: interpret_kernel(part, kernel, t, s, p),
-            prepare=lambda t: build_runnable(kernel, t),
             generated=build_runnable(kernel, kernel.generated.text),
             timed=timed,
             kept=kept,
             trust=trust,
+            sanitize=sanitize,
         )
         if not verdict.ok or part.kind == "backward":
             return verdict
         before = kernel.runnable()
         part.link(kernel.name, watched(kernel, text))
         try:
-            whole = _check_on(graph, graph.copies(), timed)
+            whole = _check_on(graph, graph.copies(), timed, verdict.calls)
         finally:
             part.link(kernel.name, before)
         seconds = verdict.seconds + whole.seconds

@@ -224,6 +224,14 @@ class LibraryTarget(Target):
             CompilerNotFound: There is nothing to compile it with.
         """
 
+    def instruction_line(self, text: str, name: str) -> int | None:
+        """Return the line of a text that an instruction of the processor is of; None if unknown.
+
+        Raises:
+            CompileError: The text does not compile.
+        """
+        return None
+
     def entry_problem(self, text: str, entry: str, generated: str) -> Mismatch | None:
         """Return how the C function's declaration differs from the generated one's, or None."""
         return check_c_entry(text, entry, generated)

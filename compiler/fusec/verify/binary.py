@@ -3,20 +3,24 @@
 Loading a library already runs code of it, and a kernel that is right in every run of a check may
 still have brought what ends the notebook later: a call of ``exit``, a thread, a variable that is
 kept between calls.  All of that stands in the file: what it imports, its writable data, its
-constructors.  ``library_facts`` reads it, in the worker; ``problem`` says what is wrong with it.
+constructors, its instructions.  ``library_facts`` reads it, in the worker; ``problem`` says what is
+wrong with it.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import ctypes
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from fusec.errors import FusecError
 from fusec.verify import allowed
+from fusec.verify.instructions import Odd, odd_instructions
 from fusec.verify.protocol import Message
 from fusec.verify.words import Finding
 
@@ -28,6 +32,9 @@ _OWN_STARTS = frozenset({"frame_dummy", "__do_global_dtors_aux", "register_tm_cl
 # Of an OpenMP critical section with a name: the lock is meant to be shared.
 _LOCKS = re.compile(r"\.gomp_critical_user_.*|\.?gomp_critical_user_.*|_*\.gomp_critical.*")
 _WORD = 8
+_MACHINES = {"X86_64": "x86_64", "ARM64": "aarch64"}
+# What is said of a library has to fit into a message.
+_MOST_ODD = 100
 _INSTEAD = "; leave it out, or say --trust if it has to be there"
 
 # In C++ these are no calls, so that the file imports nothing.
@@ -52,6 +59,8 @@ class Facts:
         thread_variables: Its data that each thread has for itself.
         starts: Functions that run when it is loaded or let go.
         chosen: Functions that are chosen when it is loaded.
+        odd: Instructions that no kernel may have, each once.
+        code_and_data: Whether memory that can be written can be run, too.
     """
 
     refused: tuple[tuple[str, str], ...] = ()
@@ -60,6 +69,8 @@ class Facts:
     thread_variables: tuple[str, ...] = ()
     starts: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
+    odd: tuple[Odd, ...] = ()
+    code_and_data: bool = False
 
     @classmethod
     def read(cls, given: Message) -> Facts:
@@ -68,7 +79,8 @@ class Facts:
         others: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in given.items()
         }
-        return cls(**{**others, "refused": refused})
+        odd = tuple(Odd(**each) for each in given["odd"])
+        return cls(**{**others, "refused": refused, "odd": odd})
 
 
 def library_facts(path: str) -> Facts:
@@ -89,7 +101,9 @@ def library_facts(path: str) -> Facts:
     imports = [str(function.name) for function in binary.imported_functions]
     imports += [str(s.name) for s in getattr(binary, "imported_symbols", ())]
     starts = [str(f.name) or hex(f.address) for f in binary.ctor_functions]
-    return Facts(_refused(imports), starts=_own_names(starts))
+    # Tables may stand between their functions, which would be taken for instructions.
+    odd = _odd(binary, strict=False)
+    return Facts(_refused(imports), starts=_own_names(starts), odd=odd)
 
 
 def _elf(binary: Any) -> Facts:
@@ -128,6 +142,39 @@ def _elf(binary: Any) -> Facts:
         _own_names(threads) or (("",) if tls else ()),
         _own_names(_starts(binary, sections, named)),
         _own_names(str(s.name) for s in symbols if s.type == kinds.GNU_IFUNC),
+        _odd(binary, named, strict=True),
+        _written_and_run(binary),
+    )
+
+
+def _odd(binary: Any, named: Mapping[int, str] | None = None, *, strict: bool) -> tuple[Odd, ...]:
+    """Return the instructions that no kernel may have, each once a function."""
+    import lief
+
+    machine = _MACHINES.get(str(binary.abstract.header.architecture).rpartition(".")[2], "")
+    begins = sorted(named or {})
+    found: dict[Odd, None] = {}
+    if isinstance(binary, lief.ELF.Binary):
+        parts = [s for s in binary.sections if s.has(lief.ELF.Section.FLAGS.EXECINSTR)]
+    else:
+        parts = [s for s in binary.sections if str(s.name).endswith("text")]
+    for part in parts:
+        code = bytes(part.content)
+        for at, odd in odd_instructions(code, part.virtual_address, machine, strict=strict):
+            first = bisect.bisect_right(begins, at) - 1
+            function = (named or {}).get(begins[first], "") if first >= 0 else ""
+            found[replace(odd, function=_own_name(function))] = None
+    return tuple(found)[:_MOST_ODD]
+
+
+def _written_and_run(binary: Any) -> bool:
+    import lief
+
+    flags, types = lief.ELF.Segment.FLAGS, lief.ELF.Segment.TYPE
+    return any(
+        segment.has(flags.X) and segment.has(flags.W)
+        for segment in binary.segments
+        if segment.type in (types.LOAD, types.GNU_STACK)
     )
 
 
@@ -159,12 +206,15 @@ def _starts(binary: Any, sections: Sequence[Any], named: Mapping[int, str]) -> I
                 yield name
 
 
-def problem(facts: Facts, text: str) -> Finding | None:
+def problem(
+    facts: Facts, text: str, line_of: Callable[[str, str], int | None] | None = None
+) -> Finding | None:
     """Return why a library may not be loaded, with the line at fault where it is known.
 
     Args:
         facts: What its file says.
         text: What it was compiled from.
+        line_of: Finds the line of an instruction, where names do not tell.
     """
     plain = without_comments(text)
     # What stands first in the text; what the compiler has put in explains least.
@@ -176,6 +226,9 @@ def problem(facts: Facts, text: str) -> Finding | None:
         return None
     at, _, _, reason = found[0]
     line = _line(plain, at) if at < len(plain) else None
+    if line is None and facts.odd and line_of is not None:
+        with contextlib.suppress(FusecError):
+            line = line_of(text, facts.odd[0].name)
     return Finding("unsafe", reason + _INSTEAD, line)
 
 
@@ -193,7 +246,7 @@ def source_problem(text: str, generated: str = "") -> Finding | None:
         line = _line(plain, found.start())
         # Without an instruction it only keeps the compiler from moving something.
         if lines[line - 1].strip() not in known and not _EMPTY.match(text, found.start()):
-            reason = f"has assembly of its own, which nothing can look into{_INSTEAD}"
+            reason = f"has assembly of its own, which may do what no C++ does{_INSTEAD}"
             return Finding("unsafe", reason, line)
     modes = _MODES.search(plain)
     if modes:
@@ -218,8 +271,19 @@ def _problems(facts: Facts) -> Iterator[tuple[str, str]]:
         yield name, f"runs `{name}` when it is loaded or let go"
     for name in facts.chosen:
         yield name, f"has `{name}` chosen when it is loaded"
+    if facts.code_and_data:
+        yield "", "can run memory that it can write"
+    for odd in facts.odd:
+        yield "", _odd_problem(odd)
     for name, why in facts.refused:
         yield name, f"calls {name}: {why}"
+
+
+def _odd_problem(odd: Odd) -> str:
+    if odd.name:
+        verb = "" if odd.reason.startswith("jumps") else f"has the instruction {odd.name}: "
+        return verb + odd.reason
+    return odd.reason
 
 
 def without_comments(text: str) -> str:

@@ -17,35 +17,38 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from fusec.devices import CPU
+import torch
+
 from fusec.errors import CompileError, FusecError
 from fusec.kernel import Kernel, Runnable
-from fusec.report import OutputError, Timing, Verdict
-from fusec.target_api.base import LibraryTarget
+from fusec.report import OutputError, Verdict
+from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
-from fusec.verify import binary, probation, sandbox
+from fusec.verify import binary, device_sanitize, probation, python_text, sandbox
 from fusec.verify.compare import describe, praise, signed_zero_differences
 from fusec.verify.graph_outputs import check_graph
 from fusec.verify.inputs import Kind, fresh_inputs
 from fusec.verify.layout import Case
 from fusec.verify.process import WorkerError
-from fusec.verify.sandbox import RunResult
+from fusec.verify.sandbox import Endured, KernelText, RunResult
+from fusec.verify.sanitize import sanitized
 from fusec.verify.timing import (
     TooGoodToBeTrue,
     copied_bytes,
     fresh_tensors,
-    time_kernel,
     too_good,
     traffic,
     written,
 )
 from fusec.verify.trials import Interpret, KeptTrials, References, Trial
+from fusec.verify.variations import repeated, resized
 from fusec.verify.words import Finding
 
 __all__ = ["Case", "check_graph", "check_kernel"]
 
+KINDS: tuple[Kind, ...] = ("similar", "adversarial", "nonfinite", "magnitudes")
+
 Build = Callable[[str], Path | None]
-Prepare = Callable[[str], Runnable]
 
 # Above this, the copies for further kinds of input cost more than they find.
 _LARGE = 512 << 20
@@ -58,8 +61,10 @@ _SLOWEST = 50e6
 _INTERPRETER_SECONDS = 1e-4
 # How often a kernel is called in the worker before the notebook does, and how many times what a
 # single run may take that takes at the very most.
-_CALLS = 2000
+_CALLS = 6000
 _ENDURANCE = 3.0
+# How many times longer a run takes that sanitizers watch.
+_SANITIZED_SLOWER = 10.0
 # Half of a pair of UTF-16, and what ends a string in C: no file of a text holds them.
 _ODD = re.compile("[\0\ud800-\udfff]")
 # Below this, one process runs all cases.
@@ -83,15 +88,15 @@ def check_kernel(
     cases: Sequence[Case],
     build: Build,
     interpret: Interpret,
-    prepare: Prepare | None = None,
     generated: Runnable | None = None,
-    kinds: Sequence[Kind] = ("similar", "adversarial", "nonfinite"),
+    kinds: Sequence[Kind] = KINDS,
     timed: bool = True,
     timeout: float | None = None,
     seconds: float = 0.1,
     threads: int | None = None,
     kept: KeptTrials | None = None,
     trust: bool = False,
+    sanitize: bool = False,
 ) -> Verdict:
     """Check ``text`` in place of ``kernel``'s source.
 
@@ -103,7 +108,6 @@ def check_kernel(
         interpret: Runs the kernel's own loop-level IR by eager torch operators on the given
             tensors, in their own dtypes or all in float64, and returns its ``out`` and ``inout``
             tensors; changes none of the given ones.
-        prepare: Makes a callable of a text that passed, for timing it in this process.
         generated: The generated kernel, to time against and to tell apart what is hard for
             everyone; None where it cannot run in this process.
         kinds: The kinds of fresh input to add.
@@ -113,6 +117,7 @@ def check_kernel(
         threads: The most threads to check with.
         kept: Trials of an earlier check, used again where they are the same; changed.
         trust: Whether it may ask of the process what a kernel may not: see ``binary``.
+        sanitize: Whether the sanitizers that there are shall look at it, too: see ``sanitize``.
     """
     started = time.perf_counter()
     try:
@@ -122,7 +127,6 @@ def check_kernel(
             cases,
             build,
             interpret,
-            prepare,
             generated,
             kinds,
             timed,
@@ -132,6 +136,7 @@ def check_kernel(
             started,
             kept or KeptTrials(),
             trust,
+            sanitize,
         )
     except _Failure as failure:
         verdict = failure.verdict
@@ -147,7 +152,6 @@ def _check(
     cases: Sequence[Case],
     build: Build,
     interpret: Interpret,
-    prepare: Prepare | None,
     generated: Runnable | None,
     kinds: Sequence[Kind],
     timed: bool,
@@ -157,6 +161,7 @@ def _check(
     started: float,
     kept: KeptTrials,
     trust: bool,
+    sanitize: bool,
 ) -> Verdict:
     source = kernel.generated
     if not text.strip():
@@ -177,8 +182,10 @@ def _check(
     if own and isinstance(target, LibraryTarget):
         _refuse(probation.crash(text))
         _refuse(binary.source_problem(text, source.text))
+    if own and isinstance(target, PythonTarget):
+        _refuse(python_text.problem(text))
     sandbox.prestart(cases[0].tensors[0].device.type if cases and cases[0].tensors else "cpu")
-    checker = _Checker(kernel, text, interpret, generated, timeout, threads)
+    checker = _Checker(kernel, text, build, interpret, generated, timeout, threads)
     # The compiler is a process of its own; meanwhile this one works out the references.
     with ThreadPoolExecutor(1, "fusec-check") as pool:
         building = pool.submit(build, text)
@@ -190,21 +197,25 @@ def _check(
             trials.append(trial)
         library = _built(building)
     if own and library is not None:
-        _refuse(binary.problem(sandbox.read_library(library), text))
+        assert isinstance(target, LibraryTarget)
+        _refuse(binary.problem(sandbox.read_library(library), text, target.instruction_line))
     if known:
         checker.notes += known[1]
     else:
         kept.keep(kernel, cases, kinds, trials, checker.notes)
+    looked = checker.sanitize(trials) if sanitize else ""
     checker.run(trials, library)
     outputs = checker.worst()
     timing = base = None
-    wanted = timed and generated is not None and prepare is not None
+    calls = 0
+    wanted = timed and generated is not None
     try:
-        if library is not None and trials and _on_cpu(cases[0]):
-            generated_library = build(source.text) if wanted else None
-            timing, base = checker.endure(trials[0], library, generated_library, seconds)
-        elif wanted and cases and not _is_interpreted(kernel, cases[0]):
-            timing, base = _timed_here(kernel, text, prepare, generated, cases[0], seconds)
+        if trials and not _is_interpreted(kernel, cases[0]):
+            other = KernelText(source.text, build(source.text)) if wanted else None
+            found = checker.endure(trials, library, other, seconds)
+            calls = found.calls
+            if found.times is not None:
+                timing, base = found.times["candidate"], found.times["generated"]
     except TooGoodToBeTrue as finding:
         return Verdict(
             False,
@@ -217,16 +228,18 @@ def _check(
     return Verdict(
         True,
         "passed",
-        praise(outputs, timing, base),
+        "; ".join(filter(None, [praise(outputs, timing, base), looked])),
         outputs=outputs,
         timing=timing,
         generated=base,
         details="\n".join(dict.fromkeys(checker.notes)),
+        calls=calls,
     )
 
 
 _LABELS: dict[Kind, str] = {
     "similar": "fresh random inputs",
+    "magnitudes": "inputs of very different magnitudes",
     "adversarial": "inputs with zeros of both signs, denormals and large values",
     "nonfinite": "inputs with NaN and infinities",
 }
@@ -238,26 +251,12 @@ def _is_interpreted(kernel: Kernel, case: Case) -> bool:
     return bool(interprets) and all(t.device.type in interprets for t in case.tensors)
 
 
-def _timed_here(
-    kernel: Kernel,
-    text: str,
-    prepare: Prepare | None,
-    generated: Runnable | None,
-    case: Case,
-    seconds: float,
-) -> tuple[Timing, Timing]:
-    """Time a kernel that runs on a device, which no process but this one need hold."""
-    assert prepare is not None
-    assert generated is not None
-    try:
-        candidate = prepare(text)
-    except FusecError as error:
-        raise _Failure(_not_built(error)) from None
-    return time_kernel(kernel, candidate, generated, case.tensors, case.sizes, seconds)
-
-
-def _on_cpu(case: Case) -> bool:
-    return all(tensor.device.type == CPU for tensor in case.tensors)
+def _alike(trial: Trial, other: Trial) -> bool:
+    """Whether two cases lie in memory alike."""
+    return trial.case.sizes == other.case.sizes and all(
+        a.shape == b.shape and a.stride() == b.stride()
+        for a, b in zip(trial.case.tensors, other.case.tensors, strict=True)
+    )
 
 
 def _refuse(found: Finding | None) -> None:
@@ -290,6 +289,7 @@ class _Checker:
         self,
         kernel: Kernel,
         text: str,
+        build: Build,
         interpret: Interpret,
         generated: Runnable | None,
         timeout: float | None,
@@ -297,6 +297,7 @@ class _Checker:
     ) -> None:
         self.kernel = kernel
         self.text = text
+        self.build = build
         self.interpret = interpret
         self.generated = generated
         self.timeout = timeout
@@ -336,6 +337,55 @@ class _Checker:
                 self.notes.append(f"not checked {label}: eager refuses them")
                 continue
             yield Trial(case, references, kind)
+        if cases and kinds:
+            yield from self.variations(cases[0])
+
+    def variations(self, case: Case) -> Iterator[Trial]:
+        """Yield cases of other sizes, and one in which a tensor is passed twice."""
+        signature = self.kernel.signature
+        if case.nbytes > _LARGE or _is_interpreted(self.kernel, case):
+            return
+        made = {
+            "with one tensor in two places": repeated(case, signature),
+            "at larger sizes": resized(case, signature, larger=True),
+            "at smaller sizes": resized(case, signature, larger=False),
+        }
+        for label, other in made.items():
+            if other is None:
+                continue
+            other = replace(other, label=label)
+            try:
+                trial = Trial(other, References(other, self.interpret), "similar")
+            except (RuntimeError, IndexError, ValueError):
+                continue  # no such call can be made
+            if other.sizes == case.sizes or self.generated_takes(trial):
+                yield trial
+
+    def generated_takes(self, trial: Trial) -> bool:
+        """Whether the generated kernel is right on a case that nobody says it has to take.
+
+        What a graph was compiled for may be certain sizes alone: its guards stand before all of
+        its kernels, and none of these knows them.
+        """
+        source = self.kernel.generated
+        try:
+            library = self.build(source.text)
+        except FusecError:
+            return False
+        (result,) = sandbox.run_cases(
+            target=self.kernel.target,
+            text=source.text,
+            entry=source.entry,
+            signature=self.kernel.signature,
+            library=library,
+            cases=[trial.case],
+            timeout=self.limit(trial),
+            threads=self.threads,
+        )
+        if not result.ok:
+            return False
+        figures = trial.references.compare(self.names, result.outputs, figures=False)
+        return all(figure.ok for figure in figures)
 
     def limit(self, trial: Trial) -> float:
         """Return the seconds that a run on a case may take."""
@@ -355,6 +405,38 @@ class _Checker:
             t if role == "out" else next(made) for role, t in zip(roles, like.tensors, strict=True)
         ]
         return Case(tuple(tensors), like.sizes, label)
+
+    def sanitize(self, trials: Sequence[Trial]) -> str:
+        """Let the sanitizers look at it; return what they are, in words."""
+        if not trials:
+            return ""
+        first = trials[0]
+        others = [trial for trial in trials if trial.case.sizes != first.case.sizes]
+        words = ""
+        for trial in [first, *others[:1]]:
+            threads = self.threads or max(2, torch.get_num_threads())
+            seconds = _SANITIZED_SLOWER * self.limit(trial)
+            if not isinstance(find_target(self.kernel.target), LibraryTarget):
+                found, words = device_sanitize.sanitized(
+                    self.kernel, self.text, trial.case, seconds
+                )
+            else:
+                try:
+                    found, words = sanitized(
+                        self.text,
+                        self.kernel.generated.entry,
+                        self.kernel.signature,
+                        trial.case,
+                        threads=threads,
+                        seconds=seconds,
+                    )
+                except FusecError as error:
+                    raise _Failure(_not_built(error)) from None
+            if found is not None:
+                reason = f"{found.reason} {trial.case.label}".strip()
+                verdict = Verdict(False, found.stage, reason, found.line, details=found.details)
+                raise _Failure(verdict)
+        return words
 
     def run(self, trials: Sequence[Trial], library: Path | None) -> None:
         """Run them all; the first failure that counts ends it."""
@@ -378,24 +460,30 @@ class _Checker:
             waiting = waiting[len(results) :]
 
     def endure(
-        self, trial: Trial, library: Path, generated: Path | None, seconds: float
-    ) -> tuple[Timing | None, Timing | None]:
+        self,
+        trials: Sequence[Trial],
+        library: Path | None,
+        generated: KernelText | None,
+        seconds: float,
+    ) -> Endured:
         """Call it many times in the worker, timed beside the generated kernel if that is given.
 
-        Returns:
-            Its timing and the generated kernel's.
+        The last call gets other values at the same addresses.
 
         Raises:
             TooGoodToBeTrue: It is faster than its memory traffic can be.
         """
+        trial = trials[0]
+        like = next((t for t in trials[1:] if t.kind == "similar" and _alike(t, trial)), trial)
         moved = traffic(self.kernel, trial.case.tensors)
         copied = copied_bytes(moved)
         found = sandbox.endure(
             target=self.kernel.target,
             entry=self.kernel.generated.entry,
             signature=self.kernel.signature,
+            text=self.text,
             library=library,
-            case=trial.case,
+            cases=[trial.case] if like is trial else [trial.case, like.case],
             # Some dozen calls, and the timing.
             timeout=_ENDURANCE * self.limit(trial) + seconds,
             threads=self.threads,
@@ -406,14 +494,13 @@ class _Checker:
         )
         if not found.result.ok:
             raise _Failure(self.refused(found.result, "in many calls"))
-        figures = trial.references.compare(self.names, found.result.outputs, figures=False)
+        figures = like.references.compare(self.names, found.result.outputs, figures=False)
         if not all(figure.ok for figure in figures):
             label = f"after {found.calls} calls"
             raise _Failure(self.wrong(figures, found.result, label))
-        if found.times is None:
-            return None, None
-        too_good(found.times, moved, 2 * copied)
-        return found.times["candidate"], found.times["generated"]
+        if found.times is not None:
+            too_good(found.times, moved, 2 * copied)
+        return found
 
     def judge(self, trial: Trial, result: RunResult) -> None:
         """Compare one result; raises where it is wrong and the generated kernel is not."""

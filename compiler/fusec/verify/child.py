@@ -46,6 +46,7 @@ class Operand:
         offset: Where its bytes start in the data file.
         nbytes: Bytes from its first to its last element.
         result: Where its bytes start in a run's part of the result file; -1 for inputs.
+        same_as: The place of an earlier one that is the same tensor; -1 if none is.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Operand:
     offset: int
     nbytes: int
     result: int
+    same_as: int = -1
 
     @classmethod
     def read(cls, given: Message) -> Operand:
@@ -157,7 +159,7 @@ def _run_case(
         if run_index == 0:
             areas = kept.areas(operands, at_end=at_end)
         else:
-            areas = [Area.make(o.name, o.nbytes, at_end=at_end) for o in operands]
+            areas = _areas(operands, at_end=at_end)
         placed = [[a.start, a.nbytes, a.usable] for a in areas]
         _say(report, {"areas": placed, "case": index, "run": run_index, "threads": threads})
         outcome = _guarded(operands, areas, source, case["sizes"], call, run_index, threads)
@@ -190,20 +192,35 @@ class _Kept:
 
     def __init__(self) -> None:
         self._areas: list[Area] = []
+        self._shared: list[int] = []
 
     def areas(self, operands: Sequence[Operand], *, at_end: bool) -> list[Area]:
         """Return the areas of the case before, or others where sizes differ."""
-        if [area.nbytes for area in self._areas] != [o.nbytes for o in operands]:
+        shared = [o.same_as for o in operands]
+        if self._shared != shared or [a.nbytes for a in self._areas] != [
+            o.nbytes for o in operands
+        ]:
             _release(self._areas)
-            self._areas = [Area.make(o.name, o.nbytes, at_end=at_end) for o in operands]
+            self._areas, self._shared = _areas(operands, at_end=at_end), shared
         return self._areas
 
 
+def _areas(operands: Sequence[Operand], *, at_end: bool) -> list[Area]:
+    """Return an area for each operand; the same one for those that are one tensor."""
+    made: list[Area] = []
+    for operand in operands:
+        if operand.same_as >= 0:
+            made.append(made[operand.same_as])
+        else:
+            made.append(Area.make(operand.name, operand.nbytes, at_end=at_end))
+    return made
+
+
 def _endured(body: Message, source: int, call: Candidate, result_file: int, report: int) -> Message:
-    """Call the candidate many times on the first case; see ``endurance``."""
-    case = body["cases"][0]
+    """Call the candidate many times on the first case, then on the last; see ``endurance``."""
+    case, last = body["cases"][0], body["cases"][-1]
     operands = [Operand.read(a) for a in case["arguments"]]
-    areas = [Area.make(o.name, o.nbytes, at_end=True) for o in operands]
+    areas = _areas(operands, at_end=True)
     placed = [[a.start, a.nbytes, a.usable] for a in areas]
     _say(report, {"areas": placed, "case": 0, "run": 0, "threads": body["threads"]})
     for operand, area in zip(operands, areas, strict=True):
@@ -219,7 +236,7 @@ def _endured(body: Message, source: int, call: Candidate, result_file: int, repo
 
     given = list(map(InArea, operands, areas)), case["sizes"], body["threads"]
     asked = body["endure"]
-    other = prepare({**body, "library": asked["generated"]}) if asked["generated"] else None
+    other = prepare({**body, **asked["generated"]}) if asked["generated"] else None
     found = endurance.endure(
         {**body, "timing": asked["timing"]},
         endurance.bound(call, *given),
@@ -229,17 +246,20 @@ def _endured(body: Message, source: int, call: Candidate, result_file: int, repo
     )
     if "problem" in found:
         return {"result": found}
-    restore()
+    # Other values, where the earlier ones were.
+    for operand, area in zip([Operand.read(a) for a in last["arguments"]], areas, strict=True):
+        if operand.role != "out":
+            area.copy_from(source + operand.offset)
     code = call(*given)
     if code:
         return {"result": {"problem": "check", "code": code}}
-    if case["results"]:
-        _write_results(operands, areas, result_file, case["base"], case["results"])
+    if last["results"]:
+        _write_results(operands, areas, result_file, last["base"], last["results"])
     return {"endured": found}
 
 
 def _release(areas: Sequence[Area]) -> None:
-    for area in areas:
+    for area in {id(area): area for area in areas}.values():
         area.release()
 
 

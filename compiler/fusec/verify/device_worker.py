@@ -25,6 +25,7 @@ import torch
 from fusec.devices import GPU
 from fusec.systems import this_system
 from fusec.target_api.base import Candidate
+from fusec.verify import device_endurance
 from fusec.verify.child import Operand, describe_error, prepare
 from fusec.verify.protocol import Message, poison_byte, receive, send
 
@@ -49,11 +50,18 @@ _kept: list[BaseException] = []
 class Padded:
     """One operand on the device, between margins."""
 
-    def __init__(self, operand: Operand, index: int, data: memoryview, device: str) -> None:
+    def __init__(
+        self,
+        operand: Operand,
+        index: int,
+        data: memoryview,
+        device: str,
+        margin: int | None = None,
+    ) -> None:
         self.operand = operand
         self.poison = poison_byte(operand.kind, index)
         # A multiple of what allocations are aligned to, so that an operand is as aligned as any.
-        size = min(max(_MARGIN, operand.nbytes), _LARGEST_MARGIN)
+        size = min(max(_MARGIN, operand.nbytes), _LARGEST_MARGIN) if margin is None else margin
         self.margin = -(-size // 512) * 512
         # A margin of another length in the second run: what is read from afar changes, too.
         self.margin *= 1 + index % 2
@@ -62,10 +70,30 @@ class Padded:
         )
         self.own = self.raw[self.margin : self.margin + operand.nbytes]
         self.original: torch.Tensor | None = None
+        self.fill(data, operand.offset)
+
+    def fill(self, data: memoryview, offset: int) -> None:
+        """Take the values of what is read from the request's data."""
+        operand = self.operand
         if operand.role != "out" and operand.nbytes:
-            part = data[operand.offset : operand.offset + operand.nbytes]
+            part = data[offset : offset + operand.nbytes]
             host = torch.from_numpy(np.frombuffer(part, dtype=np.uint8).copy())
-            self.original = host.to(device)
+            self.original = host.to(self.raw.device)
+            self.own.copy_(self.original)
+
+    @property
+    def updated(self) -> bool:
+        """Whether a call reads it and writes it."""
+        return self.operand.role == "inout"
+
+    def clear(self) -> None:
+        """Overwrite it where a call only writes it."""
+        if self.operand.role == "out":
+            self.own.fill_(self.poison)
+
+    def restore(self) -> None:
+        """Put back what a call has updated."""
+        if self.operand.role == "inout" and self.original is not None:
             self.own.copy_(self.original)
 
     @property
@@ -116,6 +144,8 @@ def run(body: Message, data: memoryview, result_file: int) -> list[Message]:
     candidate: Candidate | None = None
     try:
         candidate = prepare(body)
+        if body["endure"] is not None:
+            return [_endured(body, candidate, data, result_file)]
         for case in body["cases"]:
             outcome = _run_case(body, case, candidate, data, result_file)
             if "problem" in outcome:
@@ -150,7 +180,7 @@ def _run_case(
     seconds = 0.0
     same = []
     for index in range(len(body["runs"])):
-        padded = [Padded(operand, index, data, body["device"]) for operand in operands]
+        padded = _padded(operands, index, data, body["device"], body.get("margin"))
         torch.cuda.synchronize()
         started = time.perf_counter()
         candidate(padded, case["sizes"], 1)
@@ -171,6 +201,49 @@ def _run_case(
             _write(padded, result_file, case["base"] + index * case["results"])
         first = first or padded
     return {"seconds": seconds, "same": same}
+
+
+def _padded(
+    operands: Sequence[Operand],
+    index: int,
+    data: memoryview,
+    device: str,
+    margin: int | None = None,
+) -> list[Padded]:
+    """Return each operand on the device; once where several are one tensor."""
+    made: list[Padded] = []
+    for operand in operands:
+        same = made[operand.same_as] if operand.same_as >= 0 else None
+        made.append(same or Padded(operand, index, data, device, margin))
+    return made
+
+
+def _endured(body: Message, candidate: Candidate, data: memoryview, result_file: int) -> Message:
+    """Call the candidate many times on the first case, then on the last."""
+    case, last = body["cases"][0], body["cases"][-1]
+    asked = body["endure"]
+    padded = _padded([Operand.read(a) for a in case["arguments"]], 0, data, body["device"])
+    other = prepare({**body, **asked["generated"]}) if asked["generated"] else None
+    found = device_endurance.endure(
+        asked["timing"],
+        lambda: candidate(padded, case["sizes"], 1),
+        (lambda: other(padded, case["sizes"], 1)) if other is not None else None,
+        padded,
+    )
+    if "problem" in found:
+        return {"result": found}
+    # Other values, where the earlier ones were.
+    for each, described in zip(padded, last["arguments"], strict=True):
+        each.fill(data, described["offset"])
+    candidate(padded, case["sizes"], 1)
+    torch.cuda.synchronize()
+    for each in padded:
+        problem = each.problem()
+        if problem is not None:
+            return {"result": problem}
+    if last["results"]:
+        _write(padded, result_file, last["base"])
+    return {"endured": found}
 
 
 def _write(padded: Sequence[Padded], result_file: int, base: int) -> None:

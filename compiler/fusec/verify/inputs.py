@@ -16,13 +16,15 @@ import torch
 
 from fusec.memory.strided import empty_like_strided, write_strided
 
-Kind = Literal["similar", "adversarial", "nonfinite"]
+Kind = Literal["similar", "magnitudes", "adversarial", "nonfinite"]
 
 # How many elements of an adversarial tensor are special: few NaN, since they spread.
 _SHARE = 0.15
 _SHARE_NONFINITE = 0.02
 
 _PERIOD = 1_000_003
+# A millionth to a million, in powers of two.
+_MAGNITUDES = 20
 _SAMPLE = 1 << 16
 
 
@@ -38,7 +40,8 @@ def fresh_inputs(
 
     Args:
         tensors: The originals.
-        kind: ``similar`` draws values of the same character; ``adversarial`` sprinkles signed
+        kind: ``similar`` draws values of the same character; ``magnitudes`` scales each of them by
+            a power of two, from a millionth to a million; ``adversarial`` sprinkles signed
             zeros, denormals and large magnitudes over them; ``nonfinite`` sprinkles NaN and
             infinities.
         seed: For tests; a secret one by default.
@@ -86,7 +89,9 @@ def _floats(original: torch.Tensor, generator: torch.Generator, kind: Kind) -> t
         if low >= 0 or high <= 0 or (low >= -1 and high <= 1):
             # Probabilities, variances, cosines: what follows may need their range.
             values = values.clamp(low, high)
-    if kind != "similar":
+    if kind == "magnitudes":
+        values = _scaled(values, original.dtype, generator)
+    elif kind != "similar":
         values = _sprinkle(values, _special(original.dtype, kind, low, mean, spread), generator)
     values = values.to(original.dtype if original.dtype.itemsize > 1 else torch.float32)
     return values.repeat(-(-count // drawn))[:count].reshape(original.shape)
@@ -124,6 +129,16 @@ def _sprinkle(
     where = torch.rand(values.shape, generator=generator) < share
     which = torch.randint(len(special), values.shape, generator=generator)
     return torch.where(where, torch.tensor(special, dtype=torch.float64)[which], values)
+
+
+def _scaled(values: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Return values of very different magnitudes that a dtype has; signs stay."""
+    most = math.log2(torch.finfo(dtype).max)
+    reach = min(_MAGNITUDES, int(most) // 4)
+    powers = torch.randint(-reach, reach + 1, values.shape, generator=generator)
+    scaled = torch.ldexp(values, powers)
+    limit = 2.0 ** (most / 2)
+    return scaled.clamp(-limit, limit)
 
 
 def _integers(original: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -64,9 +64,14 @@ class Layout:
             raise ValueError(f"{len(arguments)} arguments, but {len(case.tensors)} tensors")
         described = []
         results = 0
-        for argument, tensor in zip(arguments, case.tensors, strict=True):
+        for at, (argument, tensor) in enumerate(zip(arguments, case.tensors, strict=True)):
             nbytes = extent(tensor) * tensor.element_size()
             result = -1
+            same_as = -1
+            if argument.role == "in":
+                # One tensor in two places is in one place in the worker, too.
+                same_as = next((i for i in range(at) if case.tensors[i] is tensor), -1)
+                same_as = same_as if same_as >= 0 and arguments[same_as].role == "in" else -1
             if argument.role != "in":
                 result = results
                 results += _aligned(nbytes)
@@ -82,6 +87,7 @@ class Layout:
                     "offset": self._input_size,
                     "nbytes": nbytes,
                     "result": result,
+                    "same_as": same_as,
                 }
             )
             if argument.role != "out":

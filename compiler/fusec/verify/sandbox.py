@@ -35,6 +35,8 @@ from fusec.verify.words import Finding, Run
 # The worker ends a run at its time limit; only if it fails to, this much later the worker goes.
 _GRACE = 3.0
 _READING_LIMIT = 10.0
+# Pairs of runs on a device, one with either poison.
+_DEVICE_REPEATS = 3
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ def run_cases(
     timeout: float = 5.0,
     threads: int | None = None,
     step: float | None = None,
+    chosen_worker: Worker | None = None,
+    margin: int | None = None,
 ) -> list[RunResult]:
     """Run a candidate in a worker, on copies of the cases' tensors between red zones.
 
@@ -116,6 +120,8 @@ def run_cases(
         timeout: Seconds that all runs on one case together may take.
         threads: The most threads to run with; torch's number, and at least two, by default.
         step: Seconds that one run may take; as ``timeout`` by default.
+        chosen_worker: Who runs them on a device; the usual one by default.
+        margin: Bytes round each operand on a device; many by default.
 
     Returns:
         A result for each case up to the first that failed.
@@ -126,6 +132,9 @@ def run_cases(
     device, chosen = _device(cases), find_target(target)
     many = 1 if device != CPU else threads or max(2, torch.get_num_threads())
     plan = [(True, many), (False, many)]
+    if device != CPU:
+        # There the order of programs is another each time: races show where it happens to be.
+        plan *= _DEVICE_REPEATS
     if chosen.threads and many > 1:
         plan.append((True, 1))
     layout = Layout(signature.arguments, cases, runs=len(plan))
@@ -142,6 +151,7 @@ def run_cases(
         "device": device,
         "cases": layout.described,
         "endure": None,
+        "margin": margin,
     }
     started = time.perf_counter()
     with layout.files(json.dumps(body).encode()) as (data_file, result_file, place):
@@ -153,7 +163,7 @@ def run_cases(
             "step": step or timeout,
             "body": place,
         }
-        reply = ask(device, request, (data_file, result_file), limit)
+        reply = ask(device, request, (data_file, result_file), limit, chosen_worker)
         if "failed" in reply:
             raise WorkerError(reply["failed"])
         done = [report["done"] for report in reply["reports"] if "done" in report]
@@ -187,16 +197,34 @@ class Endured:
     times: Mapping[str, Timing] | None = None
 
 
+@dataclass(frozen=True)
+class KernelText:
+    """A kernel as a worker takes it.
+
+    Attributes:
+        text: Its text, where that is what runs.
+        library: Its library, where there is one.
+    """
+
+    text: str = ""
+    library: Path | None = None
+
+    def described(self) -> Message:
+        """Return it for a request."""
+        return {"text": self.text, "library": str(self.library) if self.library else ""}
+
+
 def endure(
     *,
     target: str,
     entry: str,
     signature: Signature,
-    library: Path,
-    case: Case,
+    text: str = "",
+    library: Path | None,
+    cases: Sequence[Case],
     timeout: float,
     threads: int | None = None,
-    generated: Path | None = None,
+    generated: KernelText | None = None,
     seconds: float = 0.0,
     calls: int = 0,
     copied: int = 0,
@@ -207,11 +235,13 @@ def endure(
         target: The kernel's target.
         entry: The function to call.
         signature: Names and roles of the tensors.
-        library: The candidate's.
-        case: What to call it on.
+        text: The candidate's text, where that is what runs.
+        library: Its library, where there is one.
+        cases: What to call it on. After all other calls it gets those of the last one, which must
+            be like the first, at the addresses of the first; these results are returned.
         timeout: Seconds that all of it may take.
         threads: The threads to call it with.
-        generated: The generated kernel's library, to time beside it; None to time nothing.
+        generated: The generated kernel, to time beside it; None to time nothing.
         seconds: For the timing.
         calls: How many calls there should be where they are timed, time allowing.
         copied: Bytes of the copy that is timed beside them; 0 for none.
@@ -220,22 +250,23 @@ def endure(
         WorkerError: The worker cannot be started.
     """
     chosen = find_target(target)
-    many = threads or torch.get_num_threads()
-    layout = Layout(signature.arguments, [case], runs=1)
+    device = _device(cases)
+    many = 1 if device != CPU else threads or torch.get_num_threads()
+    layout = Layout(signature.arguments, cases, runs=1)
     timing = {"seconds": seconds, "calls": calls, "copied": copied} if generated else None
     body: Message = {
         "worker": chosen.worker,
         "entry": entry,
-        "library": str(library),
-        "text": "",
+        "library": str(library) if library else "",
+        "text": text if isinstance(chosen, PythonTarget) else "",
         "file": f"{entry}.py",
         "checks": signature.checks,
         "threads": many,
         "runs": [],
         "timeout": timeout,
-        "device": CPU,
+        "device": device,
         "cases": layout.described,
-        "endure": {"generated": str(generated) if generated else "", "timing": timing},
+        "endure": {"generated": generated.described() if generated else None, "timing": timing},
     }
     with layout.files(json.dumps(body).encode()) as (data_file, result_file, place):
         request: Message = {
@@ -245,15 +276,15 @@ def endure(
             "step": timeout,
             "body": place,
         }
-        reply = ask(CPU, request, (data_file, result_file), timeout)
+        reply = ask(device, request, (data_file, result_file), timeout, device_timer())
         if "failed" in reply:
             raise WorkerError(reply["failed"])
         found = next((r["endured"] for r in reply["reports"] if "endured" in r), None)
         if found is None:
-            finding = explain.finding(reply, signature, case.shapes)
-            return Endured(_judged(finding, reply, [], 0.0, CPU))
-        runs = layout.results(result_file, 0, [False])
-        result = _judged(None, reply, runs, 0.0, CPU)
+            finding = explain.finding(reply, signature, cases[0].shapes)
+            return Endured(_judged(finding, reply, [], 0.0, device))
+        runs = layout.results(result_file, len(cases) - 1, [False])
+        result = _judged(None, reply, runs, 0.0, device)
     times = found["timed"] and {k: Timing(**v) for k, v in found["timed"].items()}
     return Endured(result, found["calls"], times)
 
@@ -278,16 +309,23 @@ def _device(cases: Sequence[Case]) -> str:
     return devices.pop() if devices else "cpu"
 
 
-def ask(device: str, request: Message, files: tuple[int, int], limit: float) -> Message:
+def ask(
+    device: str,
+    request: Message,
+    files: tuple[int, int],
+    limit: float,
+    chosen: Worker | None = None,
+) -> Message:
     """Have the request answered; for a device's worker, take its silence for a time-out."""
+    asked = chosen or device_worker()
     if device == CPU:
         # It ends a run at its limit by itself.
         return worker().ask(request, files, limit + _GRACE)
     try:
-        reply = device_worker().ask(request, files, limit, retry=False)
+        reply = asked.ask(request, files, limit, retry=False)
         if any(r.get("result", {}).get("problem") == "device" for r in reply["reports"]):
             # The error has spoilt its context: it is on its way out.
-            device_worker().close()
+            asked.close()
         return reply
     except NoAnswer:
         return {"reports": [], "timeout": True, "status": 0, "log": "", "seconds": limit}
@@ -297,7 +335,7 @@ def ask(device: str, request: Message, files: tuple[int, int], limit: float) -> 
         return {"reports": [], "timeout": False, "status": status, "log": log, "seconds": 0.0}
     finally:
         # Where it ended, the next one starts now rather than at the next check.
-        device_worker().start()
+        asked.start()
 
 
 def _judged(
@@ -344,7 +382,9 @@ _device_worker = Worker(
     # Every allocation its own: a step outside one is more likely to be seen.
     {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
 )
-for _each in (_worker, _device_worker):
+# As the notebook itself: how long scratch memory takes to get is no part of a kernel's time.
+_device_timer = Worker("fusec.verify.device_worker", {})
+for _each in (_worker, _device_worker, _device_timer):
     atexit.register(_each.close)
     this_system().after_fork(_each.forget)
 
@@ -359,10 +399,16 @@ def device_worker() -> Worker:
     return _device_worker
 
 
+def device_timer() -> Worker:
+    """Return this process's worker in which kernels are called many times on CUDA devices."""
+    return _device_timer
+
+
 def prestart(device: str = CPU) -> None:
     """Start the worker in the background, so that the first check need not wait for it.
 
     Cheap, returns at once, and may be called as often as one likes.
     """
     with contextlib.suppress(OSError, WorkerError):
-        (_worker if device == CPU else _device_worker).start()
+        for each in (_worker,) if device == CPU else (_device_worker, _device_timer):
+            each.start()

@@ -6,7 +6,11 @@ trusted kernel does, and what no file shows, such as another mode of the process
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +26,46 @@ def snapshot() -> Mapping[str, Any]:
     from fusec.toolchain.compiler import openmp_library
 
     return this_system().state(openmp_library())
+
+
+def of_torch() -> Mapping[str, Any]:
+    """Return what Python can change of this process and of torch, in the same words."""
+    generator = torch.get_rng_state()
+    device = None
+    if torch.cuda.is_initialized():
+        device = torch.cuda.current_stream(), torch.cuda.current_device()
+    return {
+        "the current folder": os.getcwd(),
+        "the environment": dict(os.environ),
+        "how signals are taken": [signal.getsignal(number) for number in signal.valid_signals()],
+        "torch's random numbers": generator.numpy().tobytes(),
+        "whether gradients are recorded": torch.is_grad_enabled(),
+        "torch's default type": torch.get_default_dtype(),
+        "torch's number of threads": torch.get_num_threads(),
+        "whether products use TF32": (
+            torch.backends.cuda.matmul.allow_tf32,
+            torch.backends.cudnn.allow_tf32,
+            torch.get_float32_matmul_precision(),
+        ),
+        "whether torch is deterministic": torch.are_deterministic_algorithms_enabled(),
+        "the current stream or device": device,
+        "what is imported from where": list(sys.path),
+    }
+
+
+def changes_of_torch(before: Mapping[str, Any], threads: Sequence[threading.Thread]) -> str:
+    """Return what has changed since ``of_torch``, in words; empty where nothing has.
+
+    Args:
+        before: What it returned.
+        threads: Python's threads at that time.
+    """
+    after = of_torch()
+    for name, value in before.items():
+        if value != after[name]:
+            return f"changes {name}"
+    extra = len(set(threading.enumerate()) - set(threads))
+    return f"leaves {extra} thread{'s' * (extra > 1)} running" if extra else ""
 
 
 def changes(before: Mapping[str, Any], *, threads: int, tasks: int) -> str:
@@ -54,4 +98,4 @@ def _arithmetic(threads: int) -> str:
     return ""
 
 
-__all__ = ["changes", "snapshot"]
+__all__ = ["changes", "changes_of_torch", "of_torch", "snapshot"]

@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from fusec.devices import is_gpu
-from fusec.kernel import Kernel, Runnable, Signature
+from fusec.kernel import Kernel, Signature
 from fusec.memory.strided import clone_strided, empty_like_strided
 from fusec.report import Timing
-from fusec.timing.measure import PRECISION, interleave
 
 # Nothing runs this many times faster than a copy of the bytes that it has to touch.
 _TOO_GOOD = 10.0
@@ -82,43 +80,6 @@ def traffic(kernel: Kernel, tensors: Sequence[torch.Tensor]) -> int:
     pairs = zip(arguments, tensors, strict=True)
     # What it reads may be a part only; what it writes, it writes.
     return sum(t.numel() * t.element_size() for a, t in pairs if a.role == "out")
-
-
-def time_kernel(
-    kernel: Kernel,
-    candidate: Runnable,
-    generated: Runnable,
-    originals: Sequence[torch.Tensor],
-    sizes: Sequence[int],
-    seconds: float,
-) -> tuple[Timing, Timing]:
-    """Time a candidate against the generated kernel, on copies of a case's tensors.
-
-    Raises:
-        TooGoodToBeTrue: It is faster than its memory traffic can be.
-    """
-    tensors = fresh_tensors(kernel.signature, originals)
-    device = tensors[0].device.type if tensors else "cpu"
-    calls: dict[str, Callable[[], object]] = {
-        "candidate": lambda: candidate(tensors, sizes),
-        "generated": lambda: generated(tensors, sizes),
-    }
-    moved = traffic(kernel, tensors)
-    half = copied_bytes(moved)
-    if half:
-        origin = torch.zeros(half, dtype=torch.uint8, device=device)
-        target = torch.ones_like(origin)
-        calls["copy"] = lambda: target.copy_(origin)
-    figures = interleave(
-        calls,
-        seconds=seconds,
-        before=restore(kernel.signature, tensors, originals),
-        device=device,
-        flush_l2=is_gpu(device),
-        precision=PRECISION,
-    )
-    too_good(figures, moved, 2 * half)
-    return figures["candidate"], figures["generated"]
 
 
 def too_good(times: Mapping[str, Timing], moved: int, copied: int) -> None:

@@ -210,6 +210,7 @@ def main(descriptor: int) -> None:
     this_system().adopt_orphans()
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
+    import iced_x86  # noqa: F401
     import lief  # noqa: F401
     import numpy  # noqa: F401
     import torch  # noqa: F401

@@ -39,7 +39,7 @@ from fuselab.judge.trial import (
     run,
     text_area,
 )
-from fuselab.judge.verdict import Finding, Verdict
+from fuselab.judge.verdict import SHARE, Finding, Verdict
 
 _TIMEOUT = 4.0
 _REPORT = 1 << 18
@@ -241,7 +241,7 @@ def _counts(task: FunctionTask, program: Program) -> list[Finding]:
         ("bytes", moved, limits.bytes, []),
     )
     return [
-        Finding(what, _listed(found, names), f"at most {most:,}", found <= most)
+        Finding(what, _listed(found, names), f"at most {most:,}", found <= most, found)
         for what, found, most, names in rows
         if most is not None
     ]
@@ -266,12 +266,14 @@ def _speeds(task: TensorTask, program: Program) -> list[Finding]:
     if task.limits.share is not None:
         wanted = task.limits.share
         shown = f"{found.share:.0%} of a copy of the same bytes ({found.seconds * 1e3:.3g} ms)"
-        findings.append(Finding("speed", shown, f"at least {wanted:.0%}", found.share >= wanted))
+        asked = f"at least {wanted:.0%}" if wanted else "as much as you can"
+        findings.append(Finding(SHARE, shown, asked, found.share >= wanted, found.share))
     if task.limits.factor is not None:
         factor, wanted = found.factor, task.limits.factor
         assert found.baseline is not None
         shown = f"{factor:.1f} times the baseline's ({found.seconds * 1e3:.3g} ms a call)"
-        findings.append(Finding("speed", shown, f"at least {wanted:g} times", factor >= wanted))
+        asked = f"at least {wanted:g} times"
+        findings.append(Finding("speed", shown, asked, factor >= wanted, factor))
     return findings
 
 

@@ -10,7 +10,7 @@ from fuselab.judge import cases as judge_cases
 from fuselab.judge.answer_worker import CLOCK, REPORT
 from fuselab.judge.task import TritonTask
 from fuselab.judge.trial import Program, named, read_text, run, text_area
-from fuselab.judge.verdict import Finding
+from fuselab.judge.verdict import SHARE, Finding
 
 _TIMEOUT = 8.0
 _ON_A_GPU = "on this machine's GPU"
@@ -44,7 +44,7 @@ def _counts(task: TritonTask, program: Program) -> list[Finding]:
         ("bytes", said["bytes"], task.limits.bytes),
     )
     return [
-        Finding(what, f"{found:,}", f"at most {most:,}", found <= most)
+        Finding(what, f"{found:,}", f"at most {most:,}", found <= most, found)
         for what, found, most in rows
         if most is not None
     ]
@@ -92,7 +92,7 @@ def _speed(task: TritonTask, program: Program) -> Finding:
         return Finding("speed", f"{wrong} at size {task.gpu_size}", "right", False)
     own, copy = outcome.runs[0][0].outputs[-1].tolist()
     shown = f"{copy / own:.0%} of a copy of the same bytes ({own * 1e6:.3g} µs)"
-    return Finding("speed", shown, f"at least {wanted:.0%}", copy / own >= wanted)
+    return Finding(SHARE, shown, f"at least {wanted:.0%}", copy / own >= wanted, copy / own)
 
 
 __all__ = ["more_findings", "on_gpu"]

@@ -9,22 +9,26 @@ from typing import Any
 # In this order; an answer is at the first that it does not pass.
 STAGES = ("rules", "compile", "runs", "right", "counts", "speed", "passed")
 
+SHARE = "share"  # what a finding about the speed of a copy is called
+
 
 @dataclass(frozen=True)
 class Finding:
     """One thing that was asked of the answer.
 
     Attributes:
-        what: Such as ``kernels``, ``bytes``, ``share of the copy's speed``.
+        what: Such as ``kernels``, ``bytes``, ``share`` of a copy's speed.
         found: What it is, in words.
         wanted: What it may be, in words.
         ok: Whether it is.
+        value: What was counted or measured, as a number; None where it is none.
     """
 
     what: str
     found: str
     wanted: str
     ok: bool
+    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -89,4 +93,4 @@ class Verdict:
         return {"text/plain": str(self), "text/html": shown}
 
 
-__all__ = ["STAGES", "Finding", "Verdict"]
+__all__ = ["SHARE", "STAGES", "Finding", "Verdict"]

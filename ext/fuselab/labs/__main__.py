@@ -1,4 +1,4 @@
-"""``python -m fuselab.labs``: ``list``, ``grade FOLDER``, ``build FOLDER``, ``serve``."""
+"""``python -m fuselab.labs``: ``list``, ``grade FOLDER``, ``rank FOLDER``, ``build``, ``serve``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     grade.add_argument("--out", type=Path, help="a file for the CSV in place of the output")
     grade.add_argument("--untimed", action="store_true", help="leave the limits of speed out")
     grade.add_argument("--reasons", action="store_true", help="say why, on standard error")
+    rank = ways.add_parser("rank", help="a class's open kernels (lab 14): bytes, kernels, share")
+    rank.add_argument("folder", type=Path)
     build = ways.add_parser("build", help="make the notebooks from their sources")
     build.add_argument("folder", type=Path)
     build.add_argument("--made", type=Path, help="where all but the student's notebooks go")
@@ -42,7 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from fuselab.judge.server import main as serve
 
         return serve([], {task.name: task for lab in labs() for task in lab.tasks})
-    return _grade(given)
+    return _rank(given.folder) if given.way == "rank" else _grade(given)
+
+
+def _rank(folder: Path) -> int:
+    from fuselab.labs.ranking import as_text, rank_folder
+
+    if not folder.is_dir():
+        print(f"fuselab.labs: there is no folder {folder}", file=sys.stderr)
+        return 2
+    print(as_text(rank_folder(folder)), end="")
+    return 0
 
 
 def _grade(given: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from IPython.core.completer import SimpleCompletion, completion_matcher
 
 _known: weakref.WeakSet[Any] = weakref.WeakSet()
 _OURS = re.compile(r"\s*%%?((?:fuse|kernel|predict)\w*)\s")
-_CLASSES = ("FuseMagics", "PredictMagics", "PackageMagics")  # where they are
+_CLASSES = ("FuseMagics", "PredictMagics", "CacheMagics", "PackageMagics")  # where they are
 _KERNELS = frozenset({"kernel", "fuse_revert", "fuse_export", "fuse_compare"})
 _CELLS = frozenset({"fuse_report", "fuse_share", "fuse_kernels", "fuse_compare", "fuse_package"})
 _ASSIGNED = re.compile(r"^([A-Za-z_]\w*)[^\S\n]*(?::[^=\n]+)?=(?!=)", re.MULTILINE)

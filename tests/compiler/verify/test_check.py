@@ -362,7 +362,6 @@ def test_updated_argument():
             cases=[given],
             build=vk.build_library,
             interpret=lambda t, s, p: [(t[0] + t[1]) if p is None else t[0].to(p) + t[1].to(p)],
-            prepare=lambda text: vk.prepare(text, "add"),
             generated=vk.prepare(text, "add"),
         )
 

@@ -34,7 +34,6 @@ def run(subject: fusec.Kernel, case: Case, counted: Counted, kept: KeptTrials, t
         cases=[case],
         build=kernels.build_library,
         interpret=counted,
-        prepare=kernels.prepare,
         generated=kernels.prepare(kernels.cpp()),
         timed=False,
         kept=kept,

@@ -22,6 +22,7 @@ from fuselab.labs.content import captures, lab13
 from fuselab.labs.lab import Lab
 from fuselab.labs.notebooks import task_of
 from fuselab.labs.progress import Progress, points, progress
+from fuselab.labs.ranking import Entry, as_text, ranked
 from support.lab_answers import LABS, solutions, wrong_answers
 
 TASKS = [task for lab in labs() for task in lab.tasks]
@@ -230,3 +231,40 @@ def test_points_are_those_of_this_notebook() -> None:
     progress().judge("lab13.overhead", solutions(labs()[-1])["lab13.overhead"])
     assert points("lab13.overhead") == 1
     progress().tasks.clear()
+
+
+# -- the ranking of lab 14 --------------------------------------------------------------------
+
+
+def test_places_go_by_bytes_kernels_and_share() -> None:
+    entries = [
+        Entry("Ada", 100, 2, 0.5),
+        Entry("Ben", 100, 2, 0.51),
+        Entry("Cyd", 100, 2, 0.8),
+        Entry("Dot", 100, 1, 0.1),
+        Entry("Eve", 90, 9, None),
+        Entry("Fay", None, None, 0.9),
+    ]
+    found = [(place, each.student) for place, each in ranked(entries)]
+    assert found == [(1, "Eve"), (2, "Dot"), (3, "Cyd"), (4, "Ada"), (4, "Ben"), (6, "Fay")]
+    text = as_text(ranked(entries))
+    assert "4      Ben      100    2        51%" in text
+    assert "6      Fay      -      -        90%" in text
+
+
+@pytest.mark.slow
+def test_a_class_is_ranked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    right = solutions(lab_with(find_task("lab14.gates")))
+    for student, answers in {
+        "Ada": right,
+        "Ben": {"lab14.gates": find_task("lab14.gates").start},
+        "Cyd": {"lab14.router": "no C++"},
+    }.items():
+        tasks = {name: {"best": text} for name, text in answers.items()}
+        data = {"format": 1, "student": student, "tasks": tasks}
+        (tmp_path / f"{student}.json").write_text(json.dumps(data))
+    assert main(["rank", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["1", "Ada"], ["2", "Ben"]]
+    assert lines[1].split()[2] == "5,600,000"
+    assert lines[1].endswith("%")

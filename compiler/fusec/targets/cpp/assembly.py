@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -12,9 +13,17 @@ from fusec.helper_block import with_helpers
 from fusec.toolchain.build import parse_diagnostics
 from fusec.toolchain.compiler import find_compiler
 
+# Where the compiler says which line the following instructions are of, and which file that is.
+_LINE = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
+_FILE = re.compile(r"\s*\.file\s+(\d+)\s.*kernel\.cpp\"")
 
-def assembly(text: str) -> str:
+
+def assembly(text: str, *flags: str) -> str:
     """Return the compiler's assembly for a C++ kernel, with the kernel's lines as comments.
+
+    Args:
+        text: The whole kernel file.
+        flags: What the compiler is told beyond what it always is.
 
     Raises:
         CompileError: The text does not compile.
@@ -25,7 +34,7 @@ def assembly(text: str) -> str:
             compiler.facts.text(with_helpers(text, "kernel.cpp")), encoding="utf-8"
         )
         done = subprocess.run(
-            compiler.assembly_command("kernel.cpp", "kernel.s"),
+            [*compiler.assembly_command("kernel.cpp", "kernel.s"), *flags],
             cwd=folder,
             env={**os.environ, **compiler.environment(folder)},
             capture_output=True,
@@ -38,4 +47,25 @@ def assembly(text: str) -> str:
         return Path(folder, "kernel.s").read_text()
 
 
-__all__ = ["assembly"]
+def instruction_line(text: str, name: str) -> int | None:
+    """Return the kernel's line that an instruction is of; None where nothing says so.
+
+    Args:
+        text: The whole kernel file.
+        name: The instruction, as a disassembler has it: ``ldmxcsr``.
+    """
+    # An assembler takes ``popf`` for ``popfq``.
+    wanted = re.compile(rf"(?<![\w.%$]){re.escape(name.removesuffix('q'))}[a-z]?(?![\w.])")
+    files: set[str] = set()
+    line = None
+    for each in assembly(text, "-g1").splitlines():
+        if file := _FILE.match(each):
+            files.add(file[1])
+        elif at := _LINE.match(each):
+            line = int(at[2]) if at[1] in files else None
+        elif line and not each.lstrip().startswith((".", "#")) and wanted.search(each):
+            return line
+    return None
+
+
+__all__ = ["assembly", "instruction_line"]

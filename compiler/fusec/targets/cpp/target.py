@@ -96,6 +96,12 @@ class Cpp(LibraryTarget):
 
         return header_of(text)
 
+    def instruction_line(self, text: str, name: str) -> int | None:
+        """Return the line that an instruction is of, by the compiler's notes for debuggers."""
+        from fusec.targets.cpp.assembly import instruction_line
+
+        return instruction_line(text, name)
+
     def artifact(self, text: str, signature: Signature, kind: str, gpu: str) -> str:
         """Return the assembly of a text."""
         from fusec.targets.cpp.assembly import assembly

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fusec.codegen.common.c_language import Expression
-from fusec.ir.index import Symbol
 from fusec.targets.cpp.dtypes import C_TYPES
 from fusec.targets.cpp.memory.prefetch import LINE, declare_line, write_requests
 from fusec.targets.cpp.memory.staging import bind_staged, name_arrays, write_after, write_before
@@ -63,11 +62,11 @@ def blocks(scope: Scope, writer: Writer, plan: InnerLoop, span: tuple[str, str])
         span: The positions that it runs over.
     """
     kernel, axis = scope.kernel, plan.axis
-    (begin, end), line = span, declare_line(kernel)
+    (begin, end), line = span, declare_line(kernel, plan.line)
     first = scope.name(f"{axis.name}_line")
     if plan.marks and not plan.even:
         with (
-            _twice(scope, writer, axis, first, span, plan.marks),
+            _twice(scope, writer, plan, first, span, plan.marks),
             _staged(scope, writer, plan, first, "count") as bind,
         ):
             yield Block(first, f"{first} + count", bind, "decltype(mark)")
@@ -101,15 +100,20 @@ def _staged(
 
 @contextmanager
 def _twice(
-    scope: Scope, writer: Writer, axis: Symbol, first: str, span: tuple[str, str], marks: str = ""
+    scope: Scope,
+    writer: Writer,
+    plan: InnerLoop,
+    first: str,
+    span: tuple[str, str],
+    marks: str = "",
 ) -> Iterator[None]:
     """Open what is written once for blocks with a known number of lanes, and what is left over.
 
     Inside, ``count`` is how many lanes there are.  Full blocks have marks of type ``marks``; the
     rest has none to speak of: those of float leave its vectors as they are.
     """
-    (begin, end), line = span, declare_line(scope.kernel)
-    name, at = scope.name("block"), scope.name(f"{axis.name}_at")
+    (begin, end), line = span, declare_line(scope.kernel, plan.line)
+    name, at = scope.name("block"), scope.name(f"{plan.axis.name}_at")
     given = f"int64_t {first}, int64_t count" + (", auto mark" if marks else "")
     full, rest = (f", {marks}()", ", float()") if marks else ("", "")
     with writer.block(""):
@@ -142,7 +146,7 @@ def write_lanes(
     """
     kernel, axis = scope.kernel, plan.axis
     begin, end = span
-    line = declare_line(kernel)
+    line = declare_line(kernel, plan.line)
     nans = start_nans(scope, items, writer)
     lanes = [_Lanes(scope, item, nans.get(item.place, "")) for item in items]
     for each in lanes:
@@ -156,7 +160,7 @@ def write_lanes(
     else:
         # A known number of lanes stays in registers.
         own = Marks(scope, "decltype(mark)" if plan.marks else "", line)
-        with _twice(scope, writer, axis, first, span, plan.marks):
+        with _twice(scope, writer, plan, first, span, plan.marks):
             _write_block(scope, writer, plan, (first, "count"), lanes, element, own)
     if not lanes:
         return

@@ -26,10 +26,11 @@ class NextRow(Request):
     place: Scope | None = None
 
 
-def declare_line(kernel: KernelWriter) -> str:
-    """Declare how many elements one request is for; return the constant's name."""
+def declare_line(kernel: KernelWriter, elements: int = choices.LINE) -> str:
+    """Declare how many elements one request is for, or a block has; return the constant's name."""
+    meaning = "asked for" if elements == choices.LINE else "taken"
     kernel.tunables[LINE] = (
-        f"constexpr int64_t {LINE} = {choices.LINE}; // elements asked for at a time"
+        f"constexpr int64_t {LINE} = {elements}; // elements {meaning} at a time"
     )
     return LINE
 

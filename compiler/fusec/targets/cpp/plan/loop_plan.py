@@ -13,6 +13,7 @@ from fusec.codegen.common.reduction_passes import Pass
 from fusec.ir.body import Body
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Node
+from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.deinterleave import Deinterleaved
 from fusec.targets.cpp.plan.facts import Decision
 from fusec.targets.cpp.plan.prefetch import Request
@@ -67,6 +68,7 @@ class InnerLoop:
         scalar: Whether it takes one element at a time.
         sharing: How threads share it, where it is the only loop.
         once: Whether it has one turn, and is no loop at all.
+        line: Elements of a block.
     """
 
     axis: Symbol
@@ -80,6 +82,7 @@ class InnerLoop:
     scalar: bool = False
     sharing: Sharing | None = None
     once: bool = False
+    line: int = choices.LINE
 
 
 @dataclass(frozen=True)

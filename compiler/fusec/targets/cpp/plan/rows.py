@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from fusec.codegen.common.c_language import HALVES
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Node, Reduce, Scan
+from fusec.ir.node import Load, Node, Reduce, Scan
 from fusec.report import counted
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import in_blocks, is_position
-from fusec.targets.cpp.plan.facts import Facts, extent, is_even, points
+from fusec.targets.cpp.plan.facts import Facts, cost, extent, is_even, points
 from fusec.targets.cpp.plan.interleave import mark_type
 from fusec.targets.cpp.plan.loop_plan import InnerLoop, RowAndColumn, RowPass, Rows, Size
 from fusec.targets.cpp.plan.pointwise import note_loop
@@ -57,13 +58,40 @@ def plan_pieces(facts: Facts) -> Rows:
     """Return the passes over rows that are long and few: threads share pieces of each."""
     steps = plan_steps(facts, keep=False)
     requests = _requests(facts, steps)
+    line = choices.LINE
+    if requests and _only_reads(facts, steps):
+        requests, line = {}, choices.quiet_line(_widest_result(steps))
+        facts.note(
+            "prefetch", "none", "the processor reads ahead of so little arithmetic by itself"
+        )
     axis = _split_axis(facts)
     value = facts.wanted.size("PIECES", choices.PIECES, choices.PIECE_CHOICES)
     pieces = Size("PIECES", value, choices.PIECE_CHOICES, "parts of a row for threads to share")
     reason = "always as many, so that the result does not hang on the number of threads"
     facts.note("pieces", f"{value} of {axis.name}", reason)
     passes = [_pass(facts, steps, n, requests, cut=axis) for n in _numbers(steps)]
+    passes = [replace(each, loop=replace(each.loop, line=line)) for each in passes]
     return Rows(plan_sharing(facts), steps, tuple(passes), cut=axis, pieces=pieces)
+
+
+def _only_reads(facts: Facts, steps: Steps) -> bool:
+    """Whether passes over long rows are best left to the processor's own reading ahead."""
+    passes = [number for number, step in enumerate(steps.passes) if step.loops]
+    nodes = [node for number in passes for node in steps.passes[number].inside]
+    loads = [node for node in nodes if isinstance(node, Load)]
+    stores = [store for number in passes for store in steps.passes[number].stores]
+    items = [item for number in passes for item in steps.passes[number].reductions]
+    if stores or any(load.dtype in HALVES for load in loads):
+        return False
+    if not all(choices.reads_well_alone(item.kind, item.dtype) for item in items):
+        return False
+    return all(choices.reads_ahead_by_itself(cost(steps.fresh(number))) for number in passes)
+
+
+def _widest_result(steps: Steps) -> int:
+    """Return the bytes of an element of the widest running result."""
+    items = [item for step in steps.passes for item in step.reductions]
+    return max((item.dtype.itemsize for item in items), default=4)
 
 
 def _numbers(steps: Steps) -> range:

@@ -1,6 +1,6 @@
 """Few rows, or few columns: several programs share each, in as many kernels as it has passes.
 
-KernelWriter ``p`` begins by combining what the programs of the kernels before it left in scratch
+Kernel ``p`` begins by combining what the programs of the kernels before it left in scratch
 memory, walks its own part of each row, and leaves its parts for the next.  The last one has no
 loop where only whole-row values remain to be stored.
 
@@ -9,6 +9,8 @@ in between combines them once.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from fusec.codegen.common.identities import CARRIED_WITH
 from fusec.codegen.common.reduction_passes import PassPlan, plan_passes
@@ -53,9 +55,9 @@ BACKWARDS = "(split + 1) * CHUNK - RBLOCK - start"
 
 def write(file: File) -> None:
     """Write the kernels of a split reduction, and the scratch memory they share."""
-    body, choice = file.body, file.choice
+    body = file.body
     plan = plan_passes(body)
-    tile = make_tile(choice, body)
+    tile = make_tile(file.choice, body)
     assert tile.inner is not None
     stores = delayed_stores(plan)
     looping = [n for n, each in enumerate(plan.passes) if each.reductions or stores[n]]
@@ -66,66 +68,113 @@ def write(file: File) -> None:
     reductions = [r for each in plan.passes for r in each.reductions]
     # what is carried is combined with what it is carried with, which therefore comes first
     reductions.sort(key=lambda r: (plan.ready[r], r.kind in CARRIED_WITH))
-
-    policies = for_passes(body, file.buffers, plan, together=False)
     declare_scratch(file, reductions, tile)
-    joined: set[Reduce] = set()
+    writer = _Writer(file, plan, tile, stores, row_stores, looping, reductions)
     last = max([*looping, *(n for n, s in row_stores.items() if s)])
     for number in [*looping, *([len(plan.passes)] if last == len(plan.passes) else [])]:
         suffix = "" if number == last else f"_part{looping.index(number) + 1}"
-        name = f"{file.name}{suffix}"
-        needed = needed_rows(plan_roots(plan, number, stores, row_stores))
+        writer.write(number, f"{file.name}{suffix}")
+
+
+class _Writer:
+    """Writes one kernel after the other.
+
+    Args:
+        file: Where they go.
+        plan: The passes.
+        tile: What a program computes in one step.
+        stores: Of each pass, what its loop stores.
+        row_stores: What is stored once a row, by the number of the kernel that does it.
+        looping: The passes that have a loop.
+        reductions: All of them, in the order in which they are combined.
+    """
+
+    def __init__(
+        self,
+        file: File,
+        plan: PassPlan,
+        tile: Tile,
+        stores: list[tuple[Store, ...]],
+        row_stores: dict[int, list[Store]],
+        looping: Sequence[int],
+        reductions: list[Reduce],
+    ) -> None:
+        self.file, self.plan, self.tile = file, plan, tile
+        self.stores, self.row_stores = stores, row_stores
+        self.looping, self.reductions = looping, reductions
+        self.policies = for_passes(file.body, file.buffers, plan, together=False)
+        self.joined: set[Reduce] = set()
+
+    def write(self, number: int, name: str) -> None:
+        """Write the kernel of a pass; a number past the last one is for what follows them all."""
+        file, plan, tile, reductions = self.file, self.plan, self.tile, self.reductions
+        needed = needed_rows(plan_roots(plan, number, self.stores, self.row_stores))
         earlier = [r for r in reductions if plan.ready[r] <= number and r in needed]
-        if number in looping and tile.rank == 2:
-            fresh = [r for r in earlier if r not in joined]
-            if fresh:
-                write_joining(file, tile, fresh, reductions, f"{file.name}_join{number}")
-                joined.update(fresh)
-        kernel = file.new_kernel(name, body, tile)
-        kernel.evict = policies
-        writer = kernel.writer
-        loops = number in looping
+        loops = number in self.looping
+        if loops and tile.rank == 2:
+            self.join(number, [r for r in earlier if r not in self.joined])
+        kernel = file.new_kernel(name, file.body, tile)
+        kernel.evict = self.policies
         grid = write_outer_indices(file, kernel, tile)
+        first = number in self.looping[:1]
         if loops:
             grid = [*grid, "SPLITS"] if grid != ["1"] else ["1", "SPLITS"]
-            first = looping[0] == number
-            writer.line(f"split = {'' if first else 'SPLITS - 1 - '}tl.program_id(1)")
+            kernel.writer.line(f"split = {'' if first else 'SPLITS - 1 - '}tl.program_id(1)")
         if tile.walk is not None:
             write_padded(kernel, tile)
         block = Block(kernel)
         reducer = Reducer(kernel, block)
-        load_joined(reducer, [r for r in earlier if r in joined], reductions, tile)
-        apart = [r for r in earlier if r not in joined]
-        if apart:
-            load_parts(file, kernel, reducer, apart, reductions, tile)
+        load_joined(reducer, [r for r in earlier if r in self.joined], reductions, tile)
+        unjoined = [r for r in earlier if r not in self.joined]
+        if unjoined:
+            load_parts(file, kernel, reducer, unjoined, reductions, tile)
         before = [n for each in plan.passes[: number + 1] for n in each.before if n in needed]
         if loops:
             block.must_name.update(loop_uses(plan, number))
-        block.write(before, roots=later_uses(plan, number), stores=row_stores.get(number, []))
+        rows = self.row_stores.get(number, [])
+        block.write(before, roots=later_uses(plan, number), stores=rows)
         if loops:
-            loop = LOOP.format("CHUNK")
-            back = not first and not plan.passes[number].reductions
-            origin = BACKWARDS if back else FORWARDS
-            write_pass(kernel, reducer, number, plan.passes[number], stores[number], loop, origin)
-            for node in reductions:
-                if node in plan.passes[number].reductions:
-                    reducer.end(node, partial=True)
-                    save_part(file, reducer, node, reductions, tile)
+            self.loop(kernel, reducer, number, first=first)
         only = "split == 0" if loops else ""
-        for store in row_stores.get(number, []):
+        for store in rows:
             write_places(block, store)
             block.store(store, only and f"({only})")
-        extra = mentioned(writer.text, reductions)
-        constants = [(k.name, k.name) for k in file.knobs]
+        self.add(kernel, name, grid, loops=loops)
+
+    def join(self, number: int, reductions: list[Reduce]) -> None:
+        """Write the kernel that combines the parts of reductions, if there are any."""
+        if reductions:
+            name = f"{self.file.name}_join{number}"
+            write_joining(self.file, self.tile, reductions, self.reductions, name)
+            self.joined.update(reductions)
+
+    def loop(self, kernel: KernelWriter, reducer: Reducer, number: int, *, first: bool) -> None:
+        """Write a pass over a program's part, and where the outcome is kept."""
+        each = self.plan.passes[number]
+        back = not first and not each.reductions
+        origin = BACKWARDS if back else FORWARDS
+        loop = LOOP.format("CHUNK")
+        write_pass(kernel, reducer, number, each, self.stores[number], loop, origin)
+        for node in self.reductions:
+            if node in each.reductions:
+                reducer.end(node, partial=True)
+                save_part(self.file, reducer, node, self.reductions, self.tile)
+
+    def add(self, kernel: KernelWriter, name: str, grid: list[str], *, loops: bool) -> None:
+        """Add a kernel to the file, with what its text mentions as parameters."""
+        text = kernel.writer.text
+        extra = mentioned(text, self.reductions)
+        constants = [(k.name, k.name) for k in self.file.knobs]
         constants += [("PARTS", "triton.next_power_of_2(SPLITS)")]
         threads = WARPS
         if not loops:
-            grid, constants, threads = narrowed(file, grid, constants, tile)
-        if tile.inner.size.constant is not None:
+            grid, constants, threads = narrowed(self.file, grid, constants, self.tile)
+        assert self.tile.inner is not None
+        if self.tile.inner.size.constant is not None:
             constants += [("CHUNK", "chunk")]
-        elif mentions(writer.text, "CHUNK"):
+        elif mentions(text, "CHUNK"):
             extra += [("CHUNK", "chunk")]
-        add_function(file, kernel, name, grid, constants, extra, warps=threads)
+        add_function(self.file, kernel, name, grid, constants, extra, warps=threads)
 
 
 def mentioned(text: str, reductions: list[Reduce]) -> list[tuple[str, str]]:

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from fusec.ahead.references import JSON, NotKept, constant, constant_value, reference, resolve
 from fusec.call.autocast import without_autocast
 from fusec.call.epilogue import Epilogue
 from fusec.call.huge_pages import empty_cpu, empty_large, pooled
@@ -25,6 +24,7 @@ from fusec.call.results import expect
 from fusec.codegen.host_program import DTYPES, emit_host
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
+from fusec.compiled.references import JSON, NotKept, constant, constant_value, reference, resolve
 from fusec.ir.index import Expr
 from fusec.kernel import Argument, Kernel, Signature
 from fusec.memory.poison import poisoned

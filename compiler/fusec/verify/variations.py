@@ -1,0 +1,121 @@
+"""Cases made from a real one that a kernel has to get right as well: other sizes, one tensor twice.
+
+A kernel for symbolic sizes will be called with others than those it is checked on, and a call may
+pass one tensor in two places.  ``fresh_inputs`` makes other values; here is what else may vary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from fusec.ir.index import Expr
+from fusec.kernel import Argument, Signature
+from fusec.memory.strided import write_strided
+from fusec.verify.inputs import fresh_inputs
+from fusec.verify.layout import Case
+
+# Larger tensors cost more than they find.
+_LARGEST = 1 << 24
+
+
+def repeated(case: Case, signature: Signature) -> Case | None:
+    """Return a case in which the first two arguments that can be the same tensor are; else None.
+
+    Only what is read can be: a result that lies where an input does is never asked of a kernel.
+    What holds indices is left alone, for it fits one place only.
+    """
+    arguments = signature.arguments
+    for at, (argument, tensor) in enumerate(zip(arguments, case.tensors, strict=True)):
+        if argument.role != "in" or not tensor.is_floating_point() or not tensor.numel():
+            continue
+        for other in range(at + 1, len(arguments)):
+            same = case.tensors[other]
+            if (
+                arguments[other].role == "in"
+                and same.dtype == tensor.dtype
+                and same.shape == tensor.shape
+                and same.stride() == tensor.stride()
+            ):
+                tensors = list(case.tensors)
+                tensors[other] = tensor
+                return Case(tuple(tensors), case.sizes, "")
+    return None
+
+
+def resized(case: Case, signature: Signature, *, larger: bool) -> Case | None:
+    """Return a case of other sizes, with values of the same character; None where there is none.
+
+    Args:
+        case: The real one.
+        signature: Says how shapes and strides follow from the symbolic sizes.
+        larger: Whether the sizes are larger, or smaller.
+    """
+    if not case.sizes or any(not isinstance(size, int) for size in case.sizes):
+        return None
+    sizes = tuple(_other(size, larger=larger) for size in case.sizes)
+    named = dict(zip(signature.sizes, sizes, strict=True))
+    if sizes == case.sizes:
+        return None
+    made = []
+    for argument, tensor in zip(signature.arguments, case.tensors, strict=True):
+        found = _resized(argument, tensor, named)
+        if found is None:
+            return None
+        made.append(found)
+    shapes = (tuple(tensor.shape) for tensor in made)
+    if list(shapes) == [tuple(tensor.shape) for tensor in case.tensors]:
+        # Its sizes are no shapes of what it takes: nothing says what they may be.
+        return None
+    read = [t for a, t in zip(signature.arguments, made, strict=True) if a.role != "out"]
+    fresh = iter(fresh_inputs(read))
+    tensors = tuple(
+        tensor if argument.role == "out" else next(fresh)
+        for argument, tensor in zip(signature.arguments, made, strict=True)
+    )
+    return Case(tensors, sizes, "")
+
+
+def _other(size: int, *, larger: bool) -> int:
+    """Return another size: odd, so that no vector or block divides it; 0 and 1 are their own."""
+    if size < 2:
+        return size
+    return (size + size // 3) | 1 if larger else max(2, (size // 2) | 1)
+
+
+def _resized(
+    argument: Argument, tensor: torch.Tensor, named: Mapping[str, int]
+) -> torch.Tensor | None:
+    shape, strides = _evaluated(argument.shape, named), _evaluated(argument.strides, named)
+    if shape is None or strides is None or min((*shape, *strides), default=0) < 0:
+        return None
+    extent = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if n)
+    if extent > _LARGEST:
+        return None
+    made = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
+    if argument.role == "out" or not made.numel():
+        return made
+    values = tensor.detach().reshape(-1)
+    if not values.numel():
+        return None
+    count = math.prod(shape)
+    values = values.repeat(-(-count // values.numel()))[:count].reshape(shape)
+    write_strided(made, values)
+    return made
+
+
+def _evaluated(exprs: Sequence[Expr], named: Mapping[str, int]) -> tuple[int, ...] | None:
+    found = []
+    for expr in exprs:
+        if any(symbol.name not in named for symbol in expr.symbols()):
+            return None
+        value = expr.evaluate(lambda symbol: named[symbol.name])
+        if not isinstance(value, int):
+            return None
+        found.append(value)
+    return tuple(found)
+
+
+__all__ = ["repeated", "resized"]

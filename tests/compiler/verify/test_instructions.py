@@ -1,0 +1,107 @@
+"""The instructions of a built kernel: what only computes is let by, what does more is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusec.verify import binary
+from fusec.verify.instructions import odd_instructions
+from support import handwritten_kernels as vk
+
+JOIN = "#define JOIN(a, b) a##b\n"
+REFUSED = {
+    "syscall": "0f05",
+    "sysenter": "0f34",
+    "int": "cd80",
+    "int3": "cc",
+    "ldmxcsr": "0fae1424",
+    "vldmxcsr": "c5f8ae1424",
+    "fldcw": "d92c24",
+    "fxrstor": "0fae0c24",
+    "xrstor": "0fae2c24",
+    "xsetbv": "0f01d1",
+    "wrfsbase": "f3480faed0",
+    "wrpkru": "0f01ef",
+    "mov": "8ed8",  # to a segment's register
+    "std": "fd",
+    "popfq": "9d",
+    "cli": "fa",
+    "hlt": "f4",
+    "retf": "cb",
+    "iretq": "48cf",
+    "rdtsc": "0f31",
+    "rdrand": "480fc7f0",
+    "in": "ec",
+}
+HARMLESS = [
+    "90",
+    "c3",
+    "0f0b",
+    "f30f1efa",
+    "c5f458c2",
+    "62f17c4858c2",
+    "0fae5c2404",
+    "0fa2",
+    "f390",
+]
+
+
+def found(code, machine="x86_64", **options):
+    return [
+        odd.name for _, odd in odd_instructions(bytes.fromhex(code), 0x1000, machine, **options)
+    ]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refuses(name):
+    assert found("90" + REFUSED[name] + "c3") == [name]
+
+
+@pytest.mark.parametrize("code", HARMLESS)
+def test_lets_by(code):
+    assert found(code) == []
+
+
+def test_what_stands_within_another_instruction():
+    # jmp +1; mov eax, 0xc3050f: one byte further on it is a system call
+    assert found("eb01b80f05c300") == ["jmp"]
+    assert found("eb00b80f05c300") == []
+
+
+def test_bytes_that_are_no_instruction():
+    assert found("06c3") == [""]
+    assert found("06c3", strict=False) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("010000d4", "svc"),
+        ("00441bd5", "msr fpcr"),
+        ("40d01bd5", "msr tpidr_el0"),
+        ("00421bd5", "msr"),  # nzcv
+        ("00443bd5", None),  # it reads fpcr
+        ("20441bd5", None),  # flags that nobody reads
+        ("c0035fd6", None),
+        ("200020d4", None),  # brk, a trap
+    ],
+)
+def test_of_arm(word, name):
+    assert found("1f2003d5" + word, "aarch64") == ([name] if name else [])
+
+
+def test_assembly_that_macros_join():
+    code = 'unsigned mode = 0x9fc0; JOIN(as, m) volatile("ldmxcsr %0" : : "m"(mode));\n'
+    text = JOIN + vk.cpp(code + vk.RIGHT)
+    assert binary.source_problem(text) is None  # nothing in the text says so
+    verdict = vk.check(text, timed=False)
+    assert (verdict.stage, verdict.ok) == ("unsafe", False)
+    assert verdict.reason.startswith("has the instruction ldmxcsr: it changes how the processor")
+    assert text.splitlines()[verdict.line - 1] == code.rstrip()
+    assert vk.check(JOIN + vk.cpp(vk.RIGHT), timed=False).ok
+
+
+def test_memory_that_can_be_written_and_run():
+    code = 'JOIN(as, m) volatile(".pushsection .note.GNU-stack,\\"x\\",@progbits\\n.popsection");\n'
+    text = JOIN + vk.cpp(code + vk.RIGHT)
+    assert "can run memory that it can write" in vk.check(text, timed=False).reason

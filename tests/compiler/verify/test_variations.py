@@ -1,0 +1,91 @@
+"""Cases made of a real one: other sizes, one tensor in two places, other magnitudes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fusec
+from fusec.verify.check import Case
+from fusec.verify.inputs import fresh_inputs
+from fusec.verify.variations import repeated, resized
+
+
+def normal(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x * y, -1)
+
+
+@pytest.fixture(scope="module")
+def dynamic() -> fusec.Kernel:
+    """A kernel for all sizes."""
+    compiled = fusec.compile(normal, dynamic=True, keep_inputs=True)
+    compiled(torch.randn(6, 40), torch.randn(6, 40))
+    (kernel,) = compiled.kernels.values()
+    return kernel
+
+
+def given(kernel, rows=6, columns=40):
+    sizes = dict(zip(kernel.signature.sizes, (rows, columns), strict=True))
+    tensors = [torch.randn(rows, columns) for _ in kernel.signature.arguments]
+    return Case(tuple(tensors), tuple(sizes.values()))
+
+
+def test_other_sizes(dynamic):
+    larger = resized(given(dynamic), dynamic.signature, larger=True)
+    assert larger.sizes == (9, 53)
+    assert [tuple(t.shape) for t in larger.tensors] == [(9, 53)] * 3
+    smaller = resized(given(dynamic), dynamic.signature, larger=False)
+    assert smaller.sizes == (3, 21)
+    # Nothing is to be had of sizes that are as small as can be.
+    assert resized(given(dynamic, 1, 1), dynamic.signature, larger=True) is None
+
+
+def test_one_tensor_twice(dynamic):
+    case = given(dynamic)
+    found = repeated(case, dynamic.signature)
+    assert found.tensors[0] is found.tensors[1]
+    assert found.tensors[2] is case.tensors[2]
+    other = Case((case.tensors[0], case.tensors[1].double(), case.tensors[2]), case.sizes)
+    assert repeated(other, dynamic.signature) is None
+
+
+def test_an_edit_that_is_right_for_one_size_alone(dynamic):
+    text = dynamic.generated.text
+    _, columns = dynamic.signature.sizes
+    place = text.index("{", text.index('extern "C"')) + 1
+    edited = text[:place] + f"\n    if ({columns} != 40) return 0;" + text[place:]
+    verdict = dynamic.check(edited, timed=False)
+    assert not verdict.ok
+    assert verdict.reason.endswith(("at larger sizes", "at smaller sizes"))
+    right = text[:place] + f"\n    if ({columns} < 0) return 0;" + text[place:]
+    assert dynamic.check(right, timed=False).ok
+
+
+def test_an_edit_that_is_wrong_where_one_tensor_is_passed_twice(dynamic):
+    text = dynamic.generated.text
+    first, second, _ = (argument.name for argument in dynamic.signature.arguments)
+    place = text.index("{", text.index('extern "C"')) + 1
+    edited = f"{text[:place]}\n    if ({first} == {second}) return 0;{text[place:]}"
+    verdict = dynamic.check(edited, timed=False)
+    assert not verdict.ok
+    assert verdict.reason.endswith("with one tensor in two places")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_magnitudes(dtype):
+    original = torch.randn(4096).to(dtype)
+    (made,) = fresh_inputs([original], kind="magnitudes", seed=0)
+    assert made.dtype == dtype
+    assert bool(made.isfinite().all())
+    size = made.abs().double()
+    wanted = 10 if dtype is torch.float16 else 1e4
+    assert size.max() > wanted
+    assert size[size > 0].min() < 1 / wanted
+    positive = fresh_inputs([original.abs()], kind="magnitudes", seed=0)[0]
+    assert bool((positive >= 0).all())
+
+
+def test_as_many_calls_there_as_here(dynamic):
+    verdict = dynamic.check(dynamic.generated.text + "// as it was\n")
+    assert verdict.ok
+    assert verdict.calls >= 50

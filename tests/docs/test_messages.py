@@ -13,7 +13,7 @@ LONGEST = 200  # letters, what is put in not counted
 # Words that say nothing, blame somebody, or are another field's.
 BANNED = re.compile(
     r"\b(invalid|illegal|bad (?!word)|oops|sorry|unfortunately|simply|obviously|must not be none|"
-    r"unexpected error|something went wrong|unsupported|utilize|whilst|stuff|etc\.?|nothing to do)\b",
+    r"unexpected error|something went wrong|unsupported|utilize|whilst|stuff)\b",
     re.IGNORECASE,
 )
 # The project's own words for what the field has a word for.

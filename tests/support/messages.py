@@ -1,7 +1,7 @@
 """Every text that the project raises, warns with or notes, collected from its source.
 
-``python -m support.messages`` prints the catalogue, grouped by folder; the site has it as a page, and
-``tests/docs/test_messages.py`` holds what can be held by rules: the rest is for reading aloud.
+``python -m support.messages`` prints the catalogue, grouped by folder; the site has it as a page,
+and ``tests/docs/test_messages.py`` holds what can be held by rules: the rest is for reading aloud.
 """
 
 from __future__ import annotations

@@ -99,7 +99,13 @@ class FakeHost:
         return lambda tensors, sizes: None
 
     def check(
-        self, kernel: Kernel, text: str, *, timed: bool = True, trust: bool = False
+        self,
+        kernel: Kernel,
+        text: str,
+        *,
+        timed: bool = True,
+        trust: bool = False,
+        sanitize: bool = False,
     ) -> Verdict:
         self._record("check")
         time.sleep(self.pause)

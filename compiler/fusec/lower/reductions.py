@@ -267,7 +267,8 @@ def variance(squares: Node, count: Expr, correction: float) -> Node:
 def _correction(correction: object, unbiased: bool) -> float:
     if correction is None:
         return 1.0 if unbiased else 0.0
-    assert isinstance(correction, (int, float))
+    if not isinstance(correction, (int, float)):
+        raise NotLowered("its correction follows from sizes")
     return float(correction)
 
 

@@ -29,7 +29,6 @@ from fusec.toolchain.compiler import Compiler, find_compiler
 from fusec.toolchain.families import FAMILIES
 
 _NATIVE = Path(__file__).with_name("native")
-_SOURCES = ("operators.cpp", "threads.cpp")
 _SECONDS = 300.0
 # How a shared object must come out: it asks for nothing that is not there, and shows its own alone.
 _COMPILE = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-stack-protector", "-w")
@@ -113,7 +112,7 @@ def build_binaries(
     jobs: list[tuple[str, str, str, tuple[str, ...]]] = []
     for name in names:
         jobs += [(name, k.name, _whole(k.text), (f"-D{k.entry}={k.symbol}",)) for k in kernels]
-        jobs.append((name, "programs", host.replace('#include "operators.cpp"', _operators()), ()))
+        jobs.append((name, "programs", _with_files(host), ()))
         jobs.append((name, "threads", (_NATIVE / "threads.cpp").read_text(), ("-O2",)))
     workers = min(len(jobs), os.cpu_count() or 1)
     with ThreadPoolExecutor(workers, "fusec-package") as pool:
@@ -125,8 +124,18 @@ def build_binaries(
     return found
 
 
+def header() -> str:
+    """Return what C programs include."""
+    return (_NATIVE / "fuse.h").read_text()
+
+
 def _operators() -> str:
     return (_NATIVE / "operators.cpp").read_text()
+
+
+def _with_files(host: str) -> str:
+    found = host.replace('#include "operators.cpp"', _operators())
+    return found.replace('#include "fuse.h"', header())
 
 
 def _whole(text: str) -> str:
@@ -237,4 +246,4 @@ def _run(command: Sequence[str], folder: str, compiler: Compiler, what: str) -> 
         raise CompileError((), said, f"{what}: {(lines or ['it says nothing'])[0][:200]}")
 
 
-__all__ = ["NAMES", "Binary", "build_binaries", "check_names", "default_names"]
+__all__ = ["NAMES", "Binary", "build_binaries", "check_names", "default_names", "header"]

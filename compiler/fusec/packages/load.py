@@ -65,14 +65,16 @@ class TorchTensors:
         return Facts(dtype, tuple(value.shape), value.stride(), str(value.device))
 
     def key(self, args: Sequence[Any]) -> tuple[object, ...] | None:
-        """Return types, sizes, strides and devices."""
+        """Return types, sizes and strides; None for what is not on the CPU."""
         found: list[object] = []
         for each in args:
             kind = type(each)
             if kind is torch.Tensor or kind is torch.nn.Parameter:
-                if each.layout is not torch.strided:
+                if not each.is_cpu or each.is_sparse or each.is_mkldnn:
                     return None
-                found.append((each.dtype, each.shape, each.stride(), each.device))
+                found.append(each.dtype)
+                found.append(each.shape)
+                found.append(each.stride())
             elif kind is int or kind is bool or kind is str or each is None:
                 found.append((kind, each))
             elif kind is float:

@@ -68,11 +68,17 @@ class KernelsTab:
         self.share.on_click(lambda _: self.start_share())
         for name, button in self.exports.items():
             button.on_click(lambda _, form=name: self.start_export(form))
+        self.sanitize = plain.switch("Sanitize")
+        self.sanitize.tooltip = "AddressSanitizer and UndefinedBehaviorSanitizer look at it, too"
+        self.trust = plain.switch("Trust")
+        self.trust.tooltip = "Accept threads, files, assembly: nothing protects the notebook"
+        # A verdict without it says less than one with it.
+        self.sanitize.observe(lambda _: bench.checked.pop(bench.selected, None), "value")
         self.verdict = plain.html(width="100%", min_height="1.6em")
         self.verdict.add_class("fuselab-verdict")
         self.more = More(bench)
         actions = [self.check, self.keep, self.revert, self.tune, *self.exports.values()]
-        actions += [self.share, self.copy]
+        actions += [self.share, self.copy, self.sanitize, self.trust]
         self.widget = plain.column(
             [
                 plain.row([self.choice, self.summary]),
@@ -183,14 +189,16 @@ class KernelsTab:
 
     def _check(self, name: str, kernel: Kernel, text: str) -> None:
         with self._bench.cell.lock:
-            verdict = kernel.check(text)
+            verdict = kernel.check(text, trust=self.trust.value, sanitize=self.sanitize.value)
         self._bench.tried(name, kernel, text, verdict)
 
     def _keep(self, name: str, kernel: Kernel, text: str) -> None:
         known = self._bench.checked.get(name)
         passed = known.verdict if known and known.text == text and known.verdict.ok else None
         with self._bench.cell.lock:
-            verdict = kernel.keep(text, verdict=passed)
+            verdict = kernel.keep(
+                text, verdict=passed, trust=self.trust.value, sanitize=self.sanitize.value
+            )
             if verdict.ok:
                 self._bench.cell.refresh()
         with self._bench.state:

@@ -77,7 +77,8 @@ class Watch:
         """Whether the call has just begun, and compiled code has come to fit it."""
         if frame.f_code is not self.root or getattr(self._again, "on", False):
             return False
-        return any(e.guard_manager.check(frame.f_locals) for e in _entries(frame.f_code))
+        code: CodeType = frame.f_code
+        return any(each.guard_manager.check(frame.f_locals) for each in _entries(code))
 
     @contextlib.contextmanager
     def once_more(self) -> Iterator[None]:

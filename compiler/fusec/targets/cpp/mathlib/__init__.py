@@ -59,6 +59,8 @@ FAMILIES = (
 MARK = "//@ "
 _FUSED = "__builtin_fmaf("
 # A step of a polynomial: the rounding of its product is multiplied away by the steps after it.
+# Not so where a last step decides: erf would be 1.15 units off, and says 1.1.
+_EXACT_STEPS = ("erf",)
 _HORNER = re.compile(r"\b([epqs]) = __builtin_fmaf\(\1, (\w+), (-?0x[^()]+f)\);")
 
 
@@ -120,9 +122,16 @@ def helper_sources(names: Iterable[str], *, fused: bool = True) -> str:
     if fused or not any(_FUSED in helper.text for helper in ordered.values()):
         return "\n".join(definition(helper) for helper in ordered.values())
     first, *rest = ordered.values()
-    texts = [_HORNER.sub(r"\1 = \1 * \2 + \3;", definition(helper)) for helper in rest]
-    texts = [text.replace(_FUSED, "fx_fma(") for text in texts]
+    texts = [_without_fma(helper) for helper in rest]
     return "\n".join([definition(first), definition(library()["_fma.f32"]), *texts])
+
+
+def _without_fma(helper: Helper) -> str:
+    """Return a helper's definition for processors that do not multiply and add at once."""
+    text = definition(helper)
+    if helper.family not in _EXACT_STEPS:
+        text = _HORNER.sub(r"\1 = \1 * \2 + \3;", text)
+    return text.replace(_FUSED, "fx_fma(")
 
 
 @functools.cache

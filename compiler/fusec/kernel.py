@@ -172,7 +172,13 @@ class KernelHost(Protocol):
         """Build ``text`` in place of ``kernel``'s source. Raises CompileError."""
 
     def check(
-        self, kernel: Kernel, text: str, *, timed: bool = True, trust: bool = False
+        self,
+        kernel: Kernel,
+        text: str,
+        *,
+        timed: bool = True,
+        trust: bool = False,
+        sanitize: bool = False,
     ) -> Verdict:
         """Check ``text`` in a worker, against eager and float64; see ``verify``."""
 
@@ -301,7 +307,9 @@ class Kernel:
         ):
             self._runnable = other.runnable()
 
-    def check(self, text: str, *, timed: bool = True, trust: bool = False) -> Verdict:
+    def check(
+        self, text: str, *, timed: bool = True, trust: bool = False, sanitize: bool = False
+    ) -> Verdict:
         """Check ``text`` without using it: build, run in a worker, compare, time.
 
         Args:
@@ -309,21 +317,32 @@ class Kernel:
             timed: Whether to time it.
             trust: Whether it may ask of the process what a kernel may not: start threads, keep
                 variables between calls, ... Nothing protects the process from it then.
+            sanitize: Whether AddressSanitizer and UndefinedBehaviorSanitizer look at it as well,
+                where the compiler has them: steps outside of local arrays, memory that was freed,
+                overflows. On a GPU it is compute-sanitizer, where that is installed.
         """
-        verdict = self.host.check(self, text, timed=timed, trust=trust)
+        verdict = self.host.check(self, text, timed=timed, trust=trust, sanitize=sanitize)
         self.last_verdict = verdict
         return verdict
 
-    def keep(self, text: str, *, verdict: Verdict | None = None, trust: bool = False) -> Verdict:
+    def keep(
+        self,
+        text: str,
+        *,
+        verdict: Verdict | None = None,
+        trust: bool = False,
+        sanitize: bool = False,
+    ) -> Verdict:
         """Put ``text`` in use if it passes; otherwise the text in use stays.
 
         Args:
             text: The whole kernel file.
             verdict: A passing verdict for exactly this text, to save checking it twice.
             trust: As for ``check``.
+            sanitize: Likewise.
         """
         if verdict is None or not verdict.ok:
-            verdict = self.check(text, trust=trust)
+            verdict = self.check(text, trust=trust, sanitize=sanitize)
         if verdict.ok:
             self.use(text)
         return verdict

@@ -258,6 +258,8 @@ def _bernoulli(source: Source, result: torch.Tensor, probability: Any) -> Any:
 
 @_rule(aten.bernoulli.p)
 def _bernoulli_p(source: Source, result: torch.Tensor, x: Any, probability: float = 0.5) -> Any:
+    if not 0 <= probability <= 1:
+        return NotImplemented  # ATen raises
     numbers = source.draw(result, "uniform", torch.float32)
     return _cast(source, source.call(aten.lt.Scalar, numbers, probability), result.dtype)
 
@@ -271,7 +273,7 @@ def _bernoulli_tensor(source: Source, result: torch.Tensor, x: Any, probability:
 def _dropout(
     source: Source, result: torch.Tensor, x: Any, probability: float, train: bool | None = True
 ) -> Any:
-    if train is False:
+    if train is False or not 0 <= probability <= 1:
         return NotImplemented
     numbers = source.draw(result, "uniform", torch.float32)
     # as ``bernoulli`` of 1 - p has it, which is how eager writes dropout where it can
@@ -283,6 +285,8 @@ def _dropout(
 
 @_rule(aten.uniform.default)
 def _uniform(source: Source, result: torch.Tensor, x: Any, low: float = 0, high: float = 1) -> Any:
+    if not low <= high:
+        return NotImplemented  # ATen raises
     numbers = source.draw(result, "uniform", _real(result.dtype))
     scaled = source.call(aten.mul.Tensor, numbers, high - low)
     return _cast(source, source.call(aten.add.Tensor, scaled, low), result.dtype)

@@ -112,9 +112,10 @@ def other_magics() -> tuple[type, ...]:
     """Return the classes of magics beside ``FuseMagics``, which need no session."""
     from fuselab.magics.cache import CacheMagics
     from fuselab.magics.lab import LabMagics
+    from fuselab.magics.package import PackageMagics
     from fuselab.magics.predict import PredictMagics
 
-    return (PredictMagics, LabMagics, CacheMagics)
+    return (PredictMagics, LabMagics, CacheMagics, PackageMagics)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -137,6 +137,21 @@ def test_halves_may_round_elsewhere() -> None:
     assert "elements differ" in "\n".join(found_in(wanted, far))
 
 
+def test_a_block_in_inference_mode_can_be_under_no_grad() -> None:
+    """It is what says what is torch's own where AOTAutograd refuses the program itself."""
+    wanted = program("with torch.inference_mode(): b = a * 2", "y = b * 3")
+    notes = {
+        mode: next(note.value for note in run(wanted, lambda f: f, inference=mode))
+        for mode in (True, False)
+    }
+    inference, other = notes[True], notes[False]
+    assert isinstance(inference, torch.Tensor)
+    assert isinstance(other, torch.Tensor)
+    assert wanted.text() != wanted.text(inference=False)
+    assert not other.requires_grad
+    torch.testing.assert_close(other, inference)
+
+
 def differs_where_there_is_a_tanh(each: StateProgram) -> list[str]:
     notes = run(each, lambda f: f)
     if not any(note.what == "out 0" for note in notes):

@@ -68,7 +68,7 @@ class Run:
             over = False
             while not over and not self.stopped:
                 child = child or Child(self.options)
-                skip = [key for key, unit in self.done.items() if unit["op"] == name]
+                skip = [key for key, unit in list(self.done.items()) if unit["op"] == name]
                 problem = child.run(database, name, skip, self._take)
                 over = not problem
                 if problem:

@@ -67,23 +67,31 @@ class StateProgram:
         names = "".join(f"call_{number}, " for number in range(len(self.calls)))
         return "\n".join([*lines, "", f"CALLS = ({names})", ""])
 
-    def text(self, *, exact: bool = False, device: str = "cpu") -> str:
-        """Return the source for a device; with all floating-point types wide if it is exact."""
+    def text(self, *, exact: bool = False, device: str = "cpu", inference: bool = True) -> str:
+        """Return the source for a device; with all floating-point types wide if it is exact.
+
+        Without ``inference``, blocks in inference mode are under ``no_grad`` instead.
+        """
         text = self.source
         if exact:
             text = re.sub(rf"torch\.(?:{'|'.join(FLOATS)})\b", "torch.float64", text)
             autocast = r"torch\.autocast\([^()]*float64[^()]*\)"
             text = re.sub(autocast, "contextlib.nullcontext()", text)
+        if not inference:
+            text = text.replace("torch.inference_mode(False)", "torch.enable_grad()")
+            text = text.replace("torch.inference_mode()", "torch.no_grad()")
         return text.replace('"cpu"', f'"{device}"') if device != "cpu" else text
 
     def __str__(self) -> str:
         return self.source
 
 
-def space_of(program: StateProgram, *, exact: bool = False, device: str = "cpu") -> dict[str, Any]:
+def space_of(
+    program: StateProgram, *, exact: bool = False, device: str = "cpu", inference: bool = True
+) -> dict[str, Any]:
     """Return a program's names, ready to be called; lines can be looked up as a cell's can."""
-    text = program.text(exact=exact, device=device)
-    name = f"<state program {program.seed}{' exact' * exact}>"
+    text = program.text(exact=exact, device=device, inference=inference)
+    name = f"<state program {program.seed}{' exact' * exact}{' no_grad' * (not inference)}>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     space = names()
     exec(compile(text, name, "exec"), space)

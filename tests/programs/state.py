@@ -24,6 +24,9 @@ AMPLIFIED = 6.0
 LEFT = "state afterwards"
 # What multiplies matrices: operators, and modules, most of which have linear layers.
 _PRODUCTS = re.compile(r"@|\bm[01]\(|\blinear\(|\b(add|b)?mm\(|\beinsum\(|attention\(")
+# What is torch's own shows in one of these, and how a run under AOTAutograd ends that it refuses.
+BASELINES = (BASELINE, "aot_eager", "eager")
+REFUSED = "BackendCompilerFailed"
 # Graphs that run in eager as they should.
 EXPECTED = (
     "whose memory holds other numbers",
@@ -68,6 +71,7 @@ def run(
     nudge: float = 0.0,
     device: str = "cpu",
     recomputes: bool = True,
+    inference: bool = True,
 ) -> list[Note]:
     """Run all calls of a program, up to the first that raises.
 
@@ -78,6 +82,7 @@ def run(
         nudge: By which part of themselves inputs and parameters are changed.
         device: Where it runs.
         recomputes: Whether checkpoints compute again what they did not keep.
+        inference: Whether blocks in inference mode are that, or else under ``no_grad``.
     """
     found: list[Note] = []
     prelude.DEVICE, prelude.NUDGE = device, nudge
@@ -87,7 +92,7 @@ def run(
     if exact:
         torch.set_default_dtype(torch.float64)
     try:
-        space = space_of(program, exact=exact, device=device)
+        space = space_of(program, exact=exact, device=device, inference=inference)
         if not recomputes:
             space["checkpoint"] = _once
         function = compiler(space["f"])
@@ -158,7 +163,8 @@ def _restore() -> None:
 def problems(program: StateProgram, *, device: str = "cpu", **options: Any) -> list[str]:
     """Return what is wrong with a program's compiled form; nothing if all is as in eager.
 
-    What differs in the same way under AOTAutograd with eager's kernels is torch's, and left out.
+    What differs in the same way under TorchDynamo alone, or under AOTAutograd with eager's kernels,
+    is torch's, and left out.
 
     Args:
         program: The program.
@@ -186,13 +192,35 @@ def _problems(program: StateProgram, device: str, options: dict[str, Any]) -> li
     found += [f"fell back: {each}" for each in made[0].fallbacks if not _is_expected(each)]
     if not found:
         return found
-    torch._dynamo.reset()
-    aot = run(program, lambda f: torch.compile(f, backend=BASELINE), device=device)
-    theirs = compared(program, eager, aot, device)
-    if any(LAYOUT in each for each in theirs):
-        found = [each for each in found if LAYOUT not in each]
-    known = {_kind(each) for each in theirs}
-    return [each for each in found if _kind(each) not in known]
+    for backend in BASELINES:
+        torch._dynamo.reset()
+        theirs = _theirs(program, eager, backend, device)
+        if any(LAYOUT in each for each in theirs):
+            found = [each for each in found if LAYOUT not in each]
+        known = {_kind(each) for each in theirs}
+        found = [each for each in found if _kind(each) not in known]
+        if not found:
+            break
+    return found
+
+
+def _theirs(program: StateProgram, eager: Sequence[Note], backend: str, device: str) -> list[str]:
+    """Return where one of torch's own backends differs from eager.
+
+    AOTAutograd refuses many programs with a block in inference mode.  What it does with such a one
+    under ``no_grad``, beside eager under ``no_grad``, says what is its own there as well.
+    """
+
+    def compiler(function: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.compile(function, backend=backend)  # type: ignore[no-any-return]
+
+    theirs = compared(program, eager, run(program, compiler, device=device), device)
+    if any(REFUSED in each for each in theirs) and "inference_mode" in program.source:
+        torch._dynamo.reset()
+        eager = run(program, lambda function: function, device=device, inference=False)
+        other = run(program, compiler, device=device, inference=False)
+        theirs += compared(program, eager, other, device)
+    return theirs
 
 
 def _is_right_without_recomputation(

@@ -84,7 +84,7 @@ class Host:
         self.built.append(text)
         return prepare(text, kernel.generated.entry)
 
-    def check(self, kernel: Kernel, text: str, *, timed: bool = True, trust: bool = False) -> Any:
+    def check(self, kernel: Kernel, text: str, **options: Any) -> Any:
         raise NotImplementedError
 
     def tune(self, kernel: Kernel, **options: Any) -> Any:

@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 from fusec.kernel import Kernel, KernelSource, Signature
@@ -98,7 +99,13 @@ class FakeHost:
         return lambda tensors, sizes: None
 
     def check(
-        self, kernel: Kernel, text: str, *, timed: bool = True, trust: bool = False
+        self,
+        kernel: Kernel,
+        text: str,
+        *,
+        timed: bool = True,
+        trust: bool = False,
+        sanitize: bool = False,
     ) -> Verdict:
         self._record("check")
         time.sleep(self.pause)
@@ -215,6 +222,11 @@ class FakeCell:
     def max_error(self) -> float | None:
         with self.lock:  # as FusedCell does
             return self.error
+
+    def share(self, folder: str | Path = ".") -> list[Path]:
+        path = Path(folder) / f"{self.name}.html"
+        path.write_text("shared")
+        return [path]
 
     def refresh(self) -> tuple[Timing | None, Timing | None]:
         self.refreshed += 1

@@ -15,10 +15,18 @@ import threading
 from typing import Any
 
 from fusec.cache import Entry, check_name, default_store, digest_of, watch_uses
+from fusec.target_api.base import LibraryTarget
+from fusec.target_api.registry import all_targets
 
 KIND = "fusec"
-_KINDS = frozenset({"cpp", "ahead"})
 _lock = threading.Lock()  # kernels are built by several threads
+
+
+@functools.cache
+def _kinds() -> frozenset[str]:
+    """Return the kinds of entries that go along: libraries of kernels, and ``ahead``."""
+    libraries = (each.name for each in all_targets() if isinstance(each, LibraryTarget))
+    return frozenset({"ahead", *libraries})
 
 
 @functools.cache
@@ -47,7 +55,7 @@ def install() -> None:
             take_in(self.content)
 
     def used(entry: Entry) -> None:
-        if entry.kind in _KINDS:
+        if entry.kind in _kinds():
             try:
                 content = written(entry)
             except OSError:
@@ -72,7 +80,7 @@ def take_in(content: bytes) -> bool:
         kind, key = data["kind"], data["key"]
         check_name(kind)
         files = {name: base64.b64decode(text) for name, text in data["files"].items()}
-        if kind not in _KINDS or digest_of(kind, key) != data["digest"]:
+        if kind not in _kinds() or digest_of(kind, key) != data["digest"]:
             return False
         store = default_store()
         if store.get(kind, key) is None:

@@ -113,7 +113,14 @@ def _in_float64(graph: GraphCalls) -> Callable[[Sequence[Any]], list[torch.Tenso
 
 
 def check_edit(
-    graph: GraphCalls, kernel: Kernel, text: str, kept: KeptTrials, *, timed: bool, trust: bool
+    graph: GraphCalls,
+    kernel: Kernel,
+    text: str,
+    kept: KeptTrials,
+    *,
+    timed: bool,
+    trust: bool,
+    sanitize: bool = False,
 ) -> Verdict:
     """Check ``text`` for a kernel: guarded worker first, then within the whole graph."""
     with graph.lock:
@@ -128,6 +135,7 @@ def check_edit(
             timed=timed,
             kept=kept,
             trust=trust,
+            sanitize=sanitize,
         )
         if not verdict.ok or part.kind == "backward":
             return verdict

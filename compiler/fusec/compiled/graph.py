@@ -116,7 +116,13 @@ class CompiledGraph(GraphCalls):
         return runnable
 
     def check(
-        self, kernel: Kernel, text: str, *, timed: bool = True, trust: bool = False
+        self,
+        kernel: Kernel,
+        text: str,
+        *,
+        timed: bool = True,
+        trust: bool = False,
+        sanitize: bool = False,
     ) -> Verdict:
         """Check ``text`` for a kernel: guarded worker first, then within the whole graph."""
         from fusec.compiled.checking import check_edit
@@ -124,7 +130,9 @@ class CompiledGraph(GraphCalls):
 
         with self.lock:
             self._trials = self._trials or KeptTrials()
-            return check_edit(self, kernel, text, self._trials, timed=timed, trust=trust)
+            return check_edit(
+                self, kernel, text, self._trials, timed=timed, trust=trust, sanitize=sanitize
+            )
 
     def tune(
         self,

@@ -16,7 +16,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from fusec.abilities import Abilities
 from fusec.devices import CPU, GPU, has_float8, is_gpu
 from fusec.errors import DeviceNotThere
-from fusec.graph.facts.notes import notes
+from fusec.graph.facts.notes import Note, NoteKind, notes, said_of_captured
 from fusec.graph.facts.storages import makers_of_shared_results
 from fusec.graph.facts.user_lines import user_line
 from fusec.graph.products.widened_halves import STORED
@@ -181,7 +181,8 @@ class _Driver:
         lowering.where = user_line(node.meta.get("stack_trace"))
         lowering.stored = bool(node.meta.get(STORED))
         lowering.rounds = bool(node.meta.get(ROUNDED))
-        lowering.notes = notes(node)
+        said = said_of_captured(node)
+        lowering.notes = (*notes(node), *((Note(NoteKind.LEFT, said),) if said else ()))
         for meta in lowering.results:
             if meta is not None:
                 _require_device(meta.device, lowering.where)

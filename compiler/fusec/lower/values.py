@@ -412,8 +412,15 @@ def dense_meta(shape: Shape, dtype: torch.dtype, device: torch.device) -> Result
 
 
 def normalize_dim(dim: int, ndim: int) -> int:
-    """Return ``dim`` counted from the front; a 0-d tensor counts as having one dimension."""
-    return dim % max(ndim, 1)
+    """Return ``dim`` counted from the front; a 0-d tensor counts as having one dimension.
+
+    Raises:
+        NotLowered: There is no such dimension: ATen, called with it, raises.
+    """
+    most = max(ndim, 1)
+    if not -most <= dim < most:
+        raise NotLowered(f"there is no dimension {dim}", refused=True)
+    return dim % most
 
 
 def normalize_dims(dims: object, ndim: int) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import torch
 
 from fusec.call.huge_pages import empty_cpu
 from fusec.ir.printer import dtype_name
+from fusec.memory.readable import NoMemory, Unreadable, require
 from fusec.packages.operators import find_operator
 from fusec.packages.runtime.arrays import bytes_of, is_dense
 from fusec.packages.runtime.errors import CannotRun
@@ -65,14 +66,16 @@ class TorchTensors:
         return Facts(dtype, tuple(value.shape), value.stride(), str(value.device))
 
     def key(self, args: Sequence[Any]) -> tuple[object, ...] | None:
-        """Return types, sizes, strides and devices."""
+        """Return types, sizes and strides; None for what is not on the CPU."""
         found: list[object] = []
         for each in args:
             kind = type(each)
             if kind is torch.Tensor or kind is torch.nn.Parameter:
-                if each.layout is not torch.strided:
+                if not each.is_cpu or each.is_sparse or each.is_mkldnn:
                     return None
-                found.append((each.dtype, each.shape, each.stride(), each.device))
+                found.append(each.dtype)
+                found.append(each.shape)
+                found.append(each.stride())
             elif kind is int or kind is bool or kind is str or each is None:
                 found.append((kind, each))
             elif kind is float:
@@ -99,6 +102,10 @@ class TorchTensors:
                         "a conjugated or negated view holds other numbers than it stands for",
                         "give what .resolve_conj().resolve_neg() returns",
                     )
+                try:
+                    require(each, "an argument")
+                except (Unreadable, NoMemory) as error:
+                    raise CannotRun(error.message, error.hint) from None
 
     def empty(self, dtype: str, shape: Sequence[int], strides: Sequence[int], device: str) -> Any:
         """Return memory that nothing has written."""

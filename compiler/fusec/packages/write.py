@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,14 @@ from fusec.errors import BadOption
 from fusec.inspect.predict import Call
 from fusec.memory.strided import clone_strided
 from fusec.packages import host_text
-from fusec.packages.binaries import Binary, build_binaries, check_names, default_names
+from fusec.packages.binaries import (
+    Binary,
+    build_binaries,
+    check_names,
+    default_names,
+    header,
+)
+from fusec.packages.c_entry import c_entry
 from fusec.packages.capture import (
     PLAIN,
     Captured,
@@ -62,6 +70,7 @@ class Packaged:
         fixed: Dimensions that were to stay dynamic and did not: why, and by which line.
         needs_torch: What keeps a specialization from running without torch, by its name.
         edited: Kernels whose text is a user's.
+        left_out: Kernels with edits that these calls do not launch: they were compiled for others.
         binaries: For which processors.
         size: Bytes of the file.
     """
@@ -71,6 +80,7 @@ class Packaged:
     fixed: tuple[str, ...]
     needs_torch: Mapping[str, tuple[str, ...]]
     edited: tuple[str, ...]
+    left_out: tuple[str, ...]
     binaries: tuple[str, ...]
     size: int
 
@@ -78,6 +88,7 @@ class Packaged:
         lines = [f"{self.path}: {self.size:,} bytes, for {', '.join(self.binaries)}"]
         lines += [f"  {name}" for name in self.specializations]
         lines += [f"  edited: {name}" for name in self.edited]
+        lines += [f"  not in it: the edit of {name}, for other calls" for name in self.left_out]
         lines += [f"  fixed: {reason}" for reason in self.fixed]
         said = {reason: None for found in self.needs_torch.values() for reason in found}
         lines += [f"  needs torch: {reason}" for reason in said]
@@ -95,6 +106,7 @@ def package(
     dynamic: Mapping[str, Sequence[int]] | None = None,
     binaries: Sequence[str] | None = None,
     name: str = "",
+    settle: Callable[[CompiledFunction], object] | None = None,
 ) -> Packaged:
     """Write a package: the function's programs for these calls, to be loaded without compiling.
 
@@ -110,6 +122,8 @@ def package(
         binaries: For which processors: ``x86-64-v4`` (AVX-512), ``x86-64-v3`` (AVX2),
             ``x86-64``, ``aarch64``. This one and plainer ones of its family by default.
         name: What the package calls itself; the function's name by default.
+        settle: Called when all calls are compiled and nothing is written: it may put other texts
+            of kernels in use.
 
     Returns:
         What was written. Before, it was loaded and compared with the compiled function.
@@ -138,12 +152,21 @@ def package(
     for call in calls:
         found = capture(compiled, call, dynamic or {})
         captured.append(found)
+    if settle is not None:
+        settle(compiled)
+    for found in captured:
         label = f"{len(programs)}: {_described(found)}"
         programs.append(plain_program(found, label, shared))
     contents = _Contents(
         name or compiled._name(), parameters_of(compiled), captured, programs, shared
     )
-    return contents.write(place, weights, chosen)
+    shipped = {id(kernel) for each in captured for kernel in each.part.kernels.values()}
+    left = [
+        kernel.name
+        for kernel in compiled.kernels.values()
+        if kernel.state == "edited" and id(kernel) not in shipped
+    ]
+    return contents.write(place, weights, chosen, tuple(left))
 
 
 def _call(signature: Any) -> Call:
@@ -194,11 +217,18 @@ class _Contents:
                 if isinstance(step, KernelStep):
                     self.kernels.setdefault(step.kernel.digest, step.kernel)
 
-    def write(self, path: Path, weights: str, names: Sequence[str]) -> Packaged:
+    def write(
+        self, path: Path, weights: str, names: Sequence[str], left_out: tuple[str, ...]
+    ) -> Packaged:
         host = host_text.HostText()
         members: dict[str, bytes] = {}
+        alone = []
         for number, program in enumerate(self.programs):
-            members[f"programs/{number}.json"] = canonical(self._program(program, host, number))
+            found = self._program(program, host, number)
+            alone.append(found["alone"])
+            members[f"programs/{number}.json"] = canonical(found)
+        data = self._weights_file()
+        host.functions.append(c_entry(self.programs, alone, self._places(data)))
         binaries = build_binaries(list(self.kernels.values()), host.text(), names)
         facts: dict[str, Any] = {
             "name": self.name,
@@ -216,10 +246,10 @@ class _Contents:
             "weights.json": canonical(self._weights()),
             **members,
             "programs.cpp": host.text().encode(),
+            "fuse.h": header().encode(),
             **{kernel.member: kernel.text.encode() for kernel in self.kernels.values()},
             **{binary.member: binary.data for binary in binaries},
         }
-        data = self._weights_file()
         beside: Path | None = None
         if data is not None and weights == "reference":
             beside = path.with_suffix(".safetensors")
@@ -242,9 +272,11 @@ class _Contents:
             new.replace(path)
         finally:
             new.unlink(missing_ok=True)
-        return self._packaged(path, binaries)
+        return self._packaged(path, binaries, left_out)
 
-    def _packaged(self, path: Path, binaries: Sequence[Binary]) -> Packaged:
+    def _packaged(
+        self, path: Path, binaries: Sequence[Binary], left_out: tuple[str, ...]
+    ) -> Packaged:
         fixed = dict.fromkeys(reason for program in self.programs for reason in program.fixed)
         return Packaged(
             path,
@@ -252,6 +284,7 @@ class _Contents:
             tuple(fixed),
             {program.name: tuple(program.needs_torch) for program in self.programs},
             tuple(k.name for k in self.kernels.values() if k.state == "edited"),
+            left_out,
             tuple(binary.name for binary in binaries),
             path.stat().st_size,
         )
@@ -339,6 +372,13 @@ class _Contents:
                 for name, tensor in self.weights.tensors
             ]
         }
+
+    def _places(self, data: bytes | None) -> list[int]:
+        """Return where each weight begins in the data of the weights' file."""
+        if data is None:
+            return []
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return [header[name]["data_offsets"][0] for name, _ in self.weights.tensors]
 
     def _weights_file(self) -> bytes | None:
         """Return all weights as a safetensors file; None where there are none."""

@@ -48,7 +48,7 @@ def build(
     text: str,
     *,
     extra_flags: Sequence[str] = (),
-    kind: str = "cpp",
+    kind: str = "library",
     time_limit: float = TIME_LIMIT,
     store: Store | None = None,
     children: Children | None = None,
@@ -120,7 +120,7 @@ def build_missing(
     store: Store,
     children: Children,
     extra_flags: Sequence[str] = (),
-    kind: str = "cpp",
+    kind: str = "library",
     time_limit: float = TIME_LIMIT,
 ) -> Path | FusecError:
     """Build one text that was not in the store, unless another process is quicker.

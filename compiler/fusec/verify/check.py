@@ -17,18 +17,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from fusec.errors import CompileError, FusecError
 from fusec.kernel import Kernel, Runnable
 from fusec.report import OutputError, Verdict
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
-from fusec.verify import binary, probation, python_text, sandbox
+from fusec.verify import binary, device_sanitize, probation, python_text, sandbox
 from fusec.verify.compare import describe, praise, signed_zero_differences
 from fusec.verify.graph_outputs import check_graph
 from fusec.verify.inputs import Kind, fresh_inputs
 from fusec.verify.layout import Case
 from fusec.verify.process import WorkerError
 from fusec.verify.sandbox import Endured, KernelText, RunResult
+from fusec.verify.sanitize import sanitized
 from fusec.verify.timing import (
     TooGoodToBeTrue,
     copied_bytes,
@@ -60,6 +63,8 @@ _INTERPRETER_SECONDS = 1e-4
 # single run may take that takes at the very most.
 _CALLS = 6000
 _ENDURANCE = 3.0
+# How many times longer a run takes that sanitizers watch.
+_SANITIZED_SLOWER = 10.0
 # Half of a pair of UTF-16, and what ends a string in C: no file of a text holds them.
 _ODD = re.compile("[\0\ud800-\udfff]")
 # Below this, one process runs all cases.
@@ -91,6 +96,7 @@ def check_kernel(
     threads: int | None = None,
     kept: KeptTrials | None = None,
     trust: bool = False,
+    sanitize: bool = False,
 ) -> Verdict:
     """Check ``text`` in place of ``kernel``'s source.
 
@@ -111,6 +117,7 @@ def check_kernel(
         threads: The most threads to check with.
         kept: Trials of an earlier check, used again where they are the same; changed.
         trust: Whether it may ask of the process what a kernel may not: see ``binary``.
+        sanitize: Whether the sanitizers that there are shall look at it, too: see ``sanitize``.
     """
     started = time.perf_counter()
     try:
@@ -129,6 +136,7 @@ def check_kernel(
             started,
             kept or KeptTrials(),
             trust,
+            sanitize,
         )
     except _Failure as failure:
         verdict = failure.verdict
@@ -153,6 +161,7 @@ def _check(
     started: float,
     kept: KeptTrials,
     trust: bool,
+    sanitize: bool,
 ) -> Verdict:
     source = kernel.generated
     if not text.strip():
@@ -160,9 +169,7 @@ def _check(
     odd = _ODD.search(text)
     if odd is not None:
         line = text.count("\n", 0, odd.start()) + 1
-        return Verdict(
-            False, "compile", f"U+{ord(odd.group()):04X} is no character of a text", line
-        )
+        return Verdict(False, "compile", f"U+{ord(odd.group()):04X} cannot stand in a text", line)
     target = find_target(kernel.target)
     wrong = target.entry_problem(text, source.entry, source.text)
     if wrong is not None:
@@ -194,6 +201,7 @@ def _check(
         checker.notes += known[1]
     else:
         kept.keep(kernel, cases, kinds, trials, checker.notes)
+    looked = checker.sanitize(trials) if sanitize else ""
     checker.run(trials, library)
     outputs = checker.worst()
     timing = base = None
@@ -218,7 +226,7 @@ def _check(
     return Verdict(
         True,
         "passed",
-        praise(outputs, timing, base),
+        "; ".join(filter(None, [praise(outputs, timing, base), looked])),
         outputs=outputs,
         timing=timing,
         generated=base,
@@ -395,6 +403,38 @@ class _Checker:
             t if role == "out" else next(made) for role, t in zip(roles, like.tensors, strict=True)
         ]
         return Case(tuple(tensors), like.sizes, label)
+
+    def sanitize(self, trials: Sequence[Trial]) -> str:
+        """Let the sanitizers look at it; return what they are, in words."""
+        if not trials:
+            return ""
+        first = trials[0]
+        others = [trial for trial in trials if trial.case.sizes != first.case.sizes]
+        words = ""
+        for trial in [first, *others[:1]]:
+            threads = self.threads or max(2, torch.get_num_threads())
+            seconds = _SANITIZED_SLOWER * self.limit(trial)
+            if not isinstance(find_target(self.kernel.target), LibraryTarget):
+                found, words = device_sanitize.sanitized(
+                    self.kernel, self.text, trial.case, seconds
+                )
+            else:
+                try:
+                    found, words = sanitized(
+                        self.text,
+                        self.kernel.generated.entry,
+                        self.kernel.signature,
+                        trial.case,
+                        threads=threads,
+                        seconds=seconds,
+                    )
+                except FusecError as error:
+                    raise _Failure(_not_built(error)) from None
+            if found is not None:
+                reason = f"{found.reason} {trial.case.label}".strip()
+                verdict = Verdict(False, found.stage, reason, found.line, details=found.details)
+                raise _Failure(verdict)
+        return words
 
     def run(self, trials: Sequence[Trial], library: Path | None) -> None:
         """Run them all; the first failure that counts ends it."""

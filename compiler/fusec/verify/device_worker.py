@@ -50,11 +50,18 @@ _kept: list[BaseException] = []
 class Padded:
     """One operand on the device, between margins."""
 
-    def __init__(self, operand: Operand, index: int, data: memoryview, device: str) -> None:
+    def __init__(
+        self,
+        operand: Operand,
+        index: int,
+        data: memoryview,
+        device: str,
+        margin: int | None = None,
+    ) -> None:
         self.operand = operand
         self.poison = poison_byte(operand.kind, index)
         # A multiple of what allocations are aligned to, so that an operand is as aligned as any.
-        size = min(max(_MARGIN, operand.nbytes), _LARGEST_MARGIN)
+        size = min(max(_MARGIN, operand.nbytes), _LARGEST_MARGIN) if margin is None else margin
         self.margin = -(-size // 512) * 512
         # A margin of another length in the second run: what is read from afar changes, too.
         self.margin *= 1 + index % 2
@@ -173,7 +180,7 @@ def _run_case(
     seconds = 0.0
     same = []
     for index in range(len(body["runs"])):
-        padded = _padded(operands, index, data, body["device"])
+        padded = _padded(operands, index, data, body["device"], body.get("margin"))
         torch.cuda.synchronize()
         started = time.perf_counter()
         candidate(padded, case["sizes"], 1)
@@ -196,12 +203,18 @@ def _run_case(
     return {"seconds": seconds, "same": same}
 
 
-def _padded(operands: Sequence[Operand], index: int, data: memoryview, device: str) -> list[Padded]:
+def _padded(
+    operands: Sequence[Operand],
+    index: int,
+    data: memoryview,
+    device: str,
+    margin: int | None = None,
+) -> list[Padded]:
     """Return each operand on the device; once where several are one tensor."""
     made: list[Padded] = []
     for operand in operands:
         same = made[operand.same_as] if operand.same_as >= 0 else None
-        made.append(same or Padded(operand, index, data, device))
+        made.append(same or Padded(operand, index, data, device, margin))
     return made
 
 

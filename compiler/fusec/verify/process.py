@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fusec.systems import NotHere, this_system
@@ -17,6 +17,7 @@ from fusec.verify.protocol import Message, receive, send
 _START_LIMIT = 60.0
 _END_LIMIT = 1.0
 _STOP_LIMIT = 0.1
+_PRINTED = 1 << 20
 
 
 def _folder() -> str | None:
@@ -49,10 +50,14 @@ class Worker:
     Attributes:
         module: What the process runs; it takes its socket's descriptor as its argument.
         environment: What its environment has that this process's has not.
+        under: The program that it runs under, with its options; nothing for none.
     """
 
-    def __init__(self, module: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, module: str, environment: Mapping[str, str], under: Sequence[str] = ()
+    ) -> None:
         self.module = module
+        self.under = under
         self.environment = environment
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,7 +93,16 @@ class Worker:
         self._errors = system.memory_file("fusec-worker-errors")
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-W", "ignore", "-m", self.module, str(theirs.fileno())],
+                [
+                    *self.under,
+                    sys.executable,
+                    "-P",
+                    "-W",
+                    "ignore",
+                    "-m",
+                    self.module,
+                    str(theirs.fileno()),
+                ],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
@@ -168,6 +182,12 @@ class Worker:
         size = os.fstat(self._errors).st_size
         text = os.pread(self._errors, 2000, max(0, size - 2000)).decode(errors="replace")
         return text.strip().rpartition("\n")[2]
+
+    def printed(self) -> str:
+        """Return what it and what it runs under have printed."""
+        if self._errors is None:
+            return ""
+        return os.pread(self._errors, _PRINTED, 0).decode(errors="replace")
 
     @property
     def pid(self) -> int | None:

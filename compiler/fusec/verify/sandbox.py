@@ -103,6 +103,8 @@ def run_cases(
     timeout: float = 5.0,
     threads: int | None = None,
     step: float | None = None,
+    chosen_worker: Worker | None = None,
+    margin: int | None = None,
 ) -> list[RunResult]:
     """Run a candidate in a worker, on copies of the cases' tensors between red zones.
 
@@ -118,6 +120,8 @@ def run_cases(
         timeout: Seconds that all runs on one case together may take.
         threads: The most threads to run with; torch's number, and at least two, by default.
         step: Seconds that one run may take; as ``timeout`` by default.
+        chosen_worker: Who runs them on a device; the usual one by default.
+        margin: Bytes round each operand on a device; many by default.
 
     Returns:
         A result for each case up to the first that failed.
@@ -147,6 +151,7 @@ def run_cases(
         "device": device,
         "cases": layout.described,
         "endure": None,
+        "margin": margin,
     }
     started = time.perf_counter()
     with layout.files(json.dumps(body).encode()) as (data_file, result_file, place):
@@ -158,7 +163,7 @@ def run_cases(
             "step": step or timeout,
             "body": place,
         }
-        reply = ask(device, request, (data_file, result_file), limit)
+        reply = ask(device, request, (data_file, result_file), limit, chosen_worker)
         if "failed" in reply:
             raise WorkerError(reply["failed"])
         done = [report["done"] for report in reply["reports"] if "done" in report]

@@ -198,6 +198,21 @@ def summary_text(summary: Summary) -> str:
         lines += [f"  {line}" for line in columns(kernel_rows(summary))]
     lines += [f"  {line}" for line in source_text(summary.lines)]
     lines += [f"  model   {line}" for line in summary.models]
+    lines += _outside_text(summary)
+    if summary.pending:
+        lines.append(f"  compiled at the first call: {', '.join(summary.pending)}")
+    for note in [*summary.notes, *filter(None, [summary.busy])]:
+        lines += _wrapped("note", note)
+    for label, said in _folded(summary):
+        lines += _wrapped(label, said)
+    if summary.next:
+        lines += _wrapped("next", "; ".join(f"{what}: {how}" for what, how in summary.next))
+    return "\n".join([*lines, *_first_kernel_text(summary)])
+
+
+def _outside_text(summary: Summary) -> list[str]:
+    """Return what is no kernel: ATen's operators, graph breaks, eager, compiling again."""
+    lines = []
     for call, count in Counter(summary.externs).items():
         times = f" {count} times" if count > 1 else ""
         lines.append(f"  extern  {_located(call.name, call.where, summary)}{times}: {call.reason}")
@@ -210,14 +225,12 @@ def summary_text(summary: Summary) -> str:
     lines += [f"  again   {item}" for item in summary.recompiles]
     for text in summary.kept:
         lines += _wrapped("kept", text)
-    if summary.pending:
-        lines.append(f"  compiled at the first call: {', '.join(summary.pending)}")
-    for note in [*summary.notes, *filter(None, [summary.busy])]:
-        lines += _wrapped("note", note)
-    for label, said in _folded(summary):
-        lines += _wrapped(label, said)
-    if summary.next:
-        lines += _wrapped("next", "; ".join(f"{what}: {how}" for what, how in summary.next))
+    return lines
+
+
+def _first_kernel_text(summary: Summary) -> list[str]:
+    """Return the first lines of the first kernel; nothing where there is none."""
+    lines: list[str] = []
     for kernel in summary.kernels[:1]:
         extent = extent_of(kernel.source, kernel.target)
         lines += ["", f"{kernel.name} ({kernel.target}, {kernel.state}), its body:"]
@@ -228,7 +241,7 @@ def summary_text(summary: Summary) -> str:
             lines.append(
                 f"      ... {left} more lines: %fuse_report {summary.name} --stage '{stage}'"
             )
-    return "\n".join(lines)
+    return lines
 
 
 def _wrapped(label: str, text: str) -> list[str]:

@@ -9,15 +9,15 @@ over the labs'.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from importlib import import_module
 from typing import Any
 
 from fuselab.judge.engine import judge
-from fuselab.judge.task import CppTask, FunctionTask, Task, TensorTask
+from fuselab.judge.task import CppTask, FunctionTask, Task, TensorTask, TritonTask
 
 
 def described(task: Task) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def described(task: Task) -> dict[str, Any]:
         "title": task.title,
         "defines": task.entry,
         "start": task.start.strip(),
-        "language": "C++" if isinstance(task, CppTask) else "Python",
+        "language": _language(task),
     }
     if isinstance(task, CppTask):
         found["declaration"] = task.declaration
@@ -37,6 +37,12 @@ def described(task: Task) -> dict[str, Any]:
         limits = {name: value for name, value in asdict(task.limits).items() if value is not None}
         found["limits"] = limits
     return found
+
+
+def _language(task: Task) -> str:
+    if isinstance(task, CppTask):
+        return "C++"
+    return "Python with Triton" if isinstance(task, TritonTask) else "Python"
 
 
 class Desk:
@@ -85,11 +91,10 @@ def serve(desk: Desk) -> None:
     Raises:
         ModuleNotFoundError: ``mcp`` is not installed.
     """
-    import mcp.server
-
-    make: Any = getattr(mcp.server, "MCPServer", None)  # from 2.0 on
+    # By name: the two lines of releases have different modules, and types of their own.
+    make: Any = getattr(import_module("mcp.server"), "MCPServer", None)  # from 2.0 on
     if make is None:
-        make = importlib.import_module("mcp.server.fastmcp").FastMCP
+        make = import_module("mcp.server.fastmcp").FastMCP
     server = make("fuselab-judge")
     for tool in (desk.list_tasks, desk.show_task, desk.judge_answer, desk.next_hint):
         server.tool()(tool)

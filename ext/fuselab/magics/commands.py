@@ -239,7 +239,7 @@ class FuseMagics(Magics):
                 begun.close()
             shorten_traceback(self._shell, error)
             raise
-        with phases.stopping("its kernels are in use, its results have landed"):
+        with phases.stopping("its kernels are in use, its results are assigned"):
             try:
                 self._after(fused, args, phases)
             finally:
@@ -345,6 +345,11 @@ class FuseMagics(Magics):
     @argument("--check-only", action="store_true", help="Check and time it, but do not use it.")
     @argument("-q", "--quiet", action="store_true", help="Show nothing if the edit passes.")
     @argument(
+        "--sanitize",
+        action="store_true",
+        help="Let AddressSanitizer and UndefinedBehaviorSanitizer look at it, too: some seconds.",
+    )
+    @argument(
         "--trust",
         action="store_true",
         help="Accept what acts on the process: threads, files, variables that outlive a call, "
@@ -366,7 +371,11 @@ class FuseMagics(Magics):
             ):
                 phases.begin("checking")
                 outcome = self.session.edit(
-                    args.name, cell, keep=not args.check_only, trust=args.trust
+                    args.name,
+                    cell,
+                    keep=not args.check_only,
+                    trust=args.trust,
+                    sanitize=args.sanitize,
                 )
                 phases.end()
         except UnknownName as error:

@@ -15,9 +15,9 @@ from IPython.core.completer import SimpleCompletion, completion_matcher
 
 _known: weakref.WeakSet[Any] = weakref.WeakSet()
 _OURS = re.compile(r"\s*%%?((?:fuse|kernel|predict)\w*)\s")
-_CLASSES = ("FuseMagics", "PredictMagics", "CacheMagics")  # where they are
+_CLASSES = ("FuseMagics", "PredictMagics", "CacheMagics", "PackageMagics")  # where they are
 _KERNELS = frozenset({"kernel", "fuse_revert", "fuse_export", "fuse_compare"})
-_CELLS = frozenset({"fuse_report", "fuse_share", "fuse_kernels", "fuse_compare"})
+_CELLS = frozenset({"fuse_report", "fuse_share", "fuse_kernels", "fuse_compare", "fuse_package"})
 _ASSIGNED = re.compile(r"^([A-Za-z_]\w*)[^\S\n]*(?::[^=\n]+)?=(?!=)", re.MULTILINE)
 _FIRST = 10_000  # before IPython's own matchers, which then are not asked
 
@@ -62,7 +62,7 @@ def completions(magics: Any, line: str, symbol: str, cell: str = "") -> list[str
     """Return what may stand at the end of a line.
 
     Args:
-        magics: ``FuseMagics``, or ``PredictMagics`` for what that has.
+        magics: ``FuseMagics``, or one of the others for what that has.
         line: All of it, up to the cursor.
         symbol: The word that the cursor is in.
         cell: All of the cell, whose names ``--out`` takes.

@@ -16,6 +16,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from fusec.errors import FusecError
@@ -71,6 +72,9 @@ class PanelCell(Protocol):
     @property
     def lock(self) -> threading.RLock:
         """A re-entrant lock round compile, launch and drawing; panels share it."""
+
+    def share(self, folder: str | Path = ".") -> Sequence[Path]:
+        """Write the result as files to give away; return their paths."""
 
     def refresh(self) -> tuple[Timing | None, Timing | None]:
         """Time the cell again after a change; return eager and fused."""

@@ -176,6 +176,12 @@ class FusedCell(MeasuredCell):
 
         return save(self, folder)
 
+    def share(self, folder: str | Path = ".") -> list[Path]:
+        """Write the result as one HTML page and a ``.py``, neither over a file that is there."""
+        from fuselab.session.sharing import share
+
+        return share(self, folder, replace=False)
+
 
 def _device() -> str:
     import fusec

@@ -374,7 +374,14 @@ class Session:
             cell.notes.append(f"{found} does not pass any more: {verdict.reason}; {text}")
 
     def edit(
-        self, name: str, text: str, *, keep: bool = True, offset: int = 1, trust: bool = False
+        self,
+        name: str,
+        text: str,
+        *,
+        keep: bool = True,
+        offset: int = 1,
+        trust: bool = False,
+        sanitize: bool = False,
     ) -> EditOutcome:
         """Check a text for a kernel and put it in use if it passes.
 
@@ -384,6 +391,7 @@ class Session:
             keep: False to check only.
             offset: Added to a kernel line to get the line that the user sees.
             trust: Whether it may act on the process: see ``Kernel.check``.
+            sanitize: Whether sanitizers look at it as well.
         """
         _, kernel = self.find(name)
         text = _same_ending(text, kernel)
@@ -392,9 +400,9 @@ class Session:
                 if not text.strip():
                     verdict = Verdict(False, "empty", "the edit is empty")
                 elif keep:
-                    verdict = kernel.keep(text, trust=trust)
+                    verdict = kernel.keep(text, trust=trust, sanitize=sanitize)
                 else:
-                    verdict = kernel.check(text, trust=trust)
+                    verdict = kernel.check(text, trust=trust, sanitize=sanitize)
             except BaseException as error:
                 # The checker itself failed, or was interrupted: the text must not be lost.
                 reason = f"{type(error).__name__}: {error}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fuselab.display.style import Style
+from fuselab.exporting import free_path
 from fuselab.session.saving import file_name
 
 _PAGE = """<!doctype html>
@@ -30,7 +31,7 @@ body {{ margin: 16px auto; max-width: 1130px; padding: 0 8px; background: #fff }
 """
 
 
-def share(cell: Any, folder: str | Path = ".") -> list[Path]:
+def share(cell: Any, folder: str | Path = ".", *, replace: bool = True) -> list[Path]:
     """Write a cell's result as one HTML page, and its slowest kernel as a Python file.
 
     The page has the cell, its kernels, plots and verdicts, what was fused and why, the guards; it
@@ -38,7 +39,8 @@ def share(cell: Any, folder: str | Path = ".") -> list[Path]:
 
     Args:
         cell: A ``FusedCell``.
-        folder: Where to; files of the same names there are replaced.
+        folder: Where to.
+        replace: Whether files of the same names there are replaced; others are written if not.
 
     Returns:
         The paths.
@@ -54,7 +56,7 @@ def share(cell: Any, folder: str | Path = ".") -> list[Path]:
             found = page(cell)._repr_mimebundle_()["text/html"]
             summary = f'<summary style="{Style.summary}">{escape(title)}</summary>'
             parts.append(f'<details class="fuselab-card">{summary}{found}</details>')
-        path = root / f"{name}.html"
+        path = root / f"{name}.html" if replace else free_path(root, name, ".html")
         text = _PAGE.format(title=escape(cell.name), body="\n".join(parts))
         path.write_text(text, encoding="utf-8")
         written = [path]
@@ -62,7 +64,8 @@ def share(cell: Any, folder: str | Path = ".") -> list[Path]:
         if kernels:
             times = cell.kernel_times
             slowest = max(kernels, key=lambda n: times[n].median if n in times else 0.0)
-            written.append(kernels[slowest].export(root / f"{name}.py"))
+            file = root / f"{name}.py" if replace else free_path(root, name, ".py")
+            written.append(kernels[slowest].export(file))
     return written
 
 

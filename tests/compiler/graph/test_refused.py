@@ -112,6 +112,15 @@ REFUSED: dict[str, Case] = {
     "addcdiv of bools": (lambda x: x.float().addcdiv_(x, x, value=2), torch.ones(3, dtype=BOOL)),
     "heaviside": (lambda x: torch.heaviside(x, torch.tensor(0.5)), torch.ones(3, dtype=I64)),
     "xlogy": (lambda x: torch.xlogy(x, 0.5), torch.ones(3, dtype=torch.complex64)),
+    # Dimensions that are none, and what random numbers cannot be drawn with.
+    "softmax over a third dimension": (lambda x: x.softmax(2), torch.ones(3, 4)),
+    "log_softmax from the end": (lambda x: x.log_softmax(-3), torch.ones(3, 4)),
+    "gumbel_softmax": (lambda x: F.gumbel_softmax(x, dim=5), torch.ones(3, 4)),
+    "slice_scatter": (lambda x: x.slice_scatter(x, 5), torch.ones(3, 4)),
+    "a range from its end": (lambda x: x.uniform_(3, 1), torch.ones(3)),
+    "a chance over one": (lambda x: x.bernoulli_(1.5), torch.ones(3)),
+    "a chance over one, anew": (lambda x: torch.bernoulli(x, 1.5), torch.ones(3)),
+    "dropout": (lambda x: torch.native_dropout(x, 1.5, True), torch.ones(3)),
     # Numbers that tensors cannot hold.
     "a fraction of integers": (lambda x: torch.sub(x, x, alpha=0.5), torch.ones(3, dtype=I64)),
     "one as a fraction": (lambda x: torch.add(x, x, alpha=1.0), torch.ones(3, dtype=I64)),
@@ -280,3 +289,15 @@ def test_numbers_beside_tensors(call: Any) -> None:
     given, made, *_ = graph.nodes
     given.meta["example_value"] = torch.zeros(600, dtype=U8)
     assert has_odd_number(made)
+
+
+@pytest.mark.parametrize(
+    ("name", "odd"),
+    [("__eq__", True), ("__and__", True), ("__add__", True), ("__len__", False)],
+)
+def test_methods_of_every_object(name: str, odd: bool) -> None:
+    """Torch 2.11 captures ``x == 300`` as a call of ``__eq__``, which namespaces have, too."""
+    graph = fx.Graph()
+    given = graph.placeholder("x")
+    given.meta["example_value"] = torch.zeros(600, dtype=U8)
+    assert has_odd_number(graph.call_method(name, (given, 300))) is odd

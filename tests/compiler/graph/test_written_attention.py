@@ -119,6 +119,21 @@ def test_anything_else_is_left_alone(function) -> None:
     assert calls(compiled) == 0
 
 
+def biased(q, k, v):
+    return (q @ k.transpose(-2, -1) / 4 + q[..., :1]).softmax(-1) @ v
+
+
+@pytest.mark.parametrize(("function", "name"), [(masked, "masked_fill"), (biased, "add")])
+def test_what_stands_between_is_said(function, name: str) -> None:
+    compiled = fusec.compile(function, target="triton")
+    compiled(*tensors())
+    reasons = [e.reason for graph in compiled.graphs for e in graph.externs]
+    assert sum(f"left as written: {name} changes scores" in each for each in reasons) == 1
+    plain = fusec.compile(function)
+    plain(*tensors())
+    assert "left as written" not in str([g.externs for g in plain.graphs])
+
+
 def test_dropout_is_left_alone() -> None:
     compiled = fusec.compile(drops, target="triton")
     compiled(*tensors())

@@ -156,7 +156,7 @@ def test_a_stored_kernel_needs_no_compiler(store: Store, monkeypatch: pytest.Mon
 def test_entry_holds_source_and_key(store: Store) -> None:
     path = build(constant(2), store=store, extra_flags=["-DX=1"])
     assert (path.parent / "kernel.cpp").read_text() == constant(2)
-    key = store.get("cpp", cpp_build.build_key(find_compiler(), constant(2), ["-DX=1"]))
+    key = store.get("library", cpp_build.build_key(find_compiler(), constant(2), ["-DX=1"]))
     assert key is not None
     assert key.key["flags"][-1] == "-DX=1"
     assert key.key["version"] == find_compiler().version

@@ -114,7 +114,7 @@ def test_tuning(tmp_path):
     tmp_path.chmod(0o700)
     kernel = vk.kernel(target="triton", n=1_000_000)
     kernel.host.build = lambda kernel, text: runnable(text)
-    kernel.host.check = lambda kernel, text, timed=True: check(text, timeout=30.0)
+    kernel.host.check = lambda kernel, text, **options: check(text, timeout=30.0)
     tensors = [torch.randn(1_000_000, device="cuda"), torch.empty(1_000_000, device="cuda")]
     run = tune_in_graph(
         kernel.host,

@@ -43,7 +43,7 @@ def test_over_the_protocol() -> None:
     from mcp import ClientSession, StdioServerParameters
     from mcp.client.stdio import stdio_client
 
-    async def talk() -> str:
+    async def talk() -> list[str]:
         import os
 
         environment = {k: v for k, v in os.environ.items() if k.startswith(("PYTHON", "FUSEC"))}
@@ -58,7 +58,23 @@ def test_over_the_protocol() -> None:
                 "name": "lab01.bytes",
                 "answer": "def bytes_moved(n, k):\n    return 8 * n * k, 8 * n\n",
             }
-            found = await session.call_tool("judge_answer", answer)
-            return str(found.content[0].text)  # type: ignore[union-attr]
+            calls = [
+                ("judge_answer", answer),
+                ("judge_answer", {**answer, "answer": "def bytes_moved(n, k):\n    return n\n"}),
+                ("show_task", {"name": "lab08.scale"}),
+                ("next_hint", {"name": "lab01.bytes"}),
+                ("show_task", {"name": "nothing"}),
+                ("list_tasks", {}),
+            ]
+            found = [await session.call_tool(name, given) for name, given in calls]
+            return [str(each.content[0].text) for each in found]  # type: ignore[union-attr]
 
-    assert json.loads(asyncio.run(talk()))["ok"]
+    right, wrong, shown, hint, unknown, listed = asyncio.run(talk())
+    assert json.loads(right)["ok"]
+    verdict = json.loads(wrong)
+    assert not verdict["ok"]
+    assert "which is not right" in verdict["reason"]
+    assert json.loads(shown)["language"] == "Python with Triton"
+    assert len(hint) > 20
+    assert "no task 'nothing'" in json.loads(unknown)["error"]
+    assert "lab14.router: by hand" in listed

@@ -200,6 +200,27 @@ def test_empty_edit_is_refused_and_the_kernel_stays(bench, cell):
     assert not cell.kernels["gelu_norm"].edited
 
 
+def test_trust_and_sanitizers_are_asked_for(bench, cell, monkeypatch):
+    asked = []
+    check = cell.host.check
+
+    def noted(kernel, text, **options):
+        asked.append((options["trust"], options["sanitize"]))
+        return check(kernel, text, **options)
+
+    monkeypatch.setattr(cell.host, "check", noted)
+    type_text(bench, cell.kernels["gelu_norm"].source + "// mine\n")
+    bench.kernels.check.click()
+    settle(bench)
+    bench.kernels.sanitize.value = True
+    bench.kernels.keep.click()  # a verdict without them is not used again
+    settle(bench)
+    bench.kernels.trust.value = True
+    bench.kernels.check.click()
+    settle(bench)
+    assert asked == [(False, False), (False, True), (True, True)]
+
+
 def test_failure_of_the_checker_is_shown(bench):
     type_text(bench, "RAISE")
     bench.kernels.check.click()

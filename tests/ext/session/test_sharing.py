@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -37,3 +38,21 @@ def test_page_and_file(tmp_path: Path) -> None:
         command, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_sharing_from_the_panel_replaces_nothing(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    session = Session({"F": F, "x": torch.rand(64, 96)})
+    cell, program = session.prepare("y = F.gelu(x) * 3\n", CellOptions(name="mine"), Frontend())
+    session.run(cell, program)
+    cell.update(seconds=0.05, checked=False)
+    (tmp_path / "mine.html").write_text("of somebody else")
+    with contextlib.chdir(tmp_path):
+        panel = cell.workbench()
+        panel.kernels.show()
+        panel.kernels.share.click()
+        assert panel.wait(30)
+        assert "Written to mine-2.html and mine.py" in panel.kernels.verdict.value
+        panel.close()
+    assert (tmp_path / "mine.html").read_text() == "of somebody else"
+    assert "eager moves" in (tmp_path / "mine-2.html").read_text()

@@ -11,12 +11,17 @@ from torch import fx
 NOTES = "fusec_notes"
 
 
+# Of a node that TorchDynamo captured: torch copies this dictionary to all that becomes of it.
+_CUSTOM, _SAID = "custom", "fusec_said"
+
+
 class NoteKind(Enum):
     """What was done to an operator."""
 
     WIDENED = auto()
     PADDED = auto()
     CHANNELS_LAST = auto()
+    LEFT = auto()  # nothing, for a reason
     ODD_ROWS = auto()  # nothing: a kernel is to take its place, whose rows may start anywhere
 
 
@@ -49,4 +54,24 @@ def has_note(node: fx.Node, kind: NoteKind) -> bool:
     return any(note.kind is kind for note in notes(node))
 
 
-__all__ = ["NOTES", "Note", "NoteKind", "add_note", "has_note", "notes"]
+def say_of_captured(node: fx.Node, words: str) -> None:
+    """Say something of a captured node, for the reasons of calls that become of it."""
+    node.meta[_CUSTOM] = {**(node.meta.get(_CUSTOM) or {}), _SAID: words}
+
+
+def said_of_captured(node: fx.Node) -> str:
+    """Return what was said of the captured node that one comes from."""
+    words: str = (node.meta.get(_CUSTOM) or {}).get(_SAID, "")
+    return words
+
+
+__all__ = [
+    "NOTES",
+    "Note",
+    "NoteKind",
+    "add_note",
+    "has_note",
+    "notes",
+    "said_of_captured",
+    "say_of_captured",
+]

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from fusec.devices import is_gpu
+from fusec.graph.facts.notes import say_of_captured
 
 _PRODUCTS = frozenset({operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"})
 _SOFTMAXES = frozenset({torch.softmax, F.softmax, "softmax"})
@@ -43,10 +44,14 @@ def attend_at_once(module: fx.GraphModule, *, interpreted: bool = False) -> fx.G
     """Return a captured graph that calls attention where it was written out.
 
     Args:
-        module: As TorchDynamo captured it; not changed.
+        module: As TorchDynamo captured it; not changed, but for what is said of its nodes.
         interpreted: Whether all kernels are Triton's, whatever the device.
     """
     found = {node: _written(node, interpreted) for node in module.graph.nodes}
+    for node, written in found.items():
+        between = "" if written is not None else _between(node, interpreted)
+        if between:
+            say_of_captured(node, f"left as written: {between} changes scores before their softmax")
     if not any(found.values()):
         return module
     copies: dict[fx.Node, fx.Node] = {}
@@ -111,6 +116,22 @@ def _written(node: fx.Node, interpreted: bool) -> _Written | None:
     ):
         return None
     return _Written(query, key, value, scale)
+
+
+def _between(node: fx.Node, interpreted: bool) -> str:
+    """Return what stands between scores and their softmax, in attention that is left for it."""
+    weights = node.args[0] if _calls(node, _PRODUCTS) and node.args else None
+    softmax = _before(weights) if isinstance(weights, fx.Node) else None
+    if softmax is None or not _is_over_rows(softmax):
+        return ""
+    _, changed = _scaled(softmax.args[0])
+    if changed is None or _calls(changed, _PRODUCTS) or not changed.op.startswith("call_"):
+        return ""
+    if not any(_calls(_scaled(each)[1], _PRODUCTS) for each in changed.all_input_nodes):
+        return ""
+    shown = _shown(node)
+    there = shown is not None and (is_gpu(shown.device) or interpreted)
+    return getattr(changed.target, "__name__", str(changed.target)) if there else ""
 
 
 def _calls(node: object, targets: frozenset[Any]) -> bool:

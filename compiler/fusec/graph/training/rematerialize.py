@@ -165,8 +165,10 @@ def _large_inputs(node: fx.Node) -> list[fx.Node] | None:
     if node.target not in _CHEAP:
         return None
     inputs = node.all_input_nodes
-    devices = {n.meta["val"].device for n in (node, *inputs)}
-    return inputs if len(devices) == 1 else None
+    values = [n.meta["val"] for n in (node, *inputs)]
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        return None  # a number that follows from sizes
+    return inputs if len({value.device for value in values}) == 1 else None
 
 
 def _inputs(formula: _Formula) -> set[fx.Node]:

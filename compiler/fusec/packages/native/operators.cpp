@@ -57,21 +57,25 @@ void pack_left(const Left& left, int64_t row, int64_t rows, int64_t at, int64_t 
 }
 
 template <class T>
-void pack_right(const T* b, int64_t step_k, int64_t step_n, int64_t depth, int64_t columns, T* packed)
+void pack_right(const T* b, int64_t step_k, int64_t step_n, int64_t depth, int64_t columns, T* packed,
+    int64_t threads)
 {
-    constexpr int64_t WIDE = PAIR * Vector<T>::lanes;
+    constexpr int64_t WIDE = PAIR * Vector<T>::lanes, SOME = 16;
+    const bool many = depth * columns >= 1 << 16;
+#pragma omp parallel for num_threads(threads) if (many)
     for (int64_t strip = 0; strip < columns; strip += WIDE) {
         const int64_t there = least(WIDE, columns - strip);
-        if (step_k == 1 && step_n != 1) { // along the depth: rows of a transposed matrix
-            for (int64_t n = 0; n < WIDE; ++n)
-                for (int64_t k = 0; k < depth; ++k)
-                    packed[k * WIDE + n] = n < there ? b[k + (strip + n) * step_n] : T(0);
-        } else {
-            for (int64_t k = 0; k < depth; ++k)
-                for (int64_t n = 0; n < WIDE; ++n)
-                    packed[k * WIDE + n] = n < there ? b[k * step_k + (strip + n) * step_n] : T(0);
+        const T* from = b + strip * step_n;
+        T* to = packed + strip * depth;
+        if (there < WIDE) memset(to, 0, sizeof(T) * (size_t)(WIDE * depth));
+        if (step_n == 1 && there == WIDE) {
+            for (int64_t k = 0; k < depth; ++k) memcpy(to + k * WIDE, from + k * step_k, sizeof(T) * WIDE);
+        } else { // a few numbers of each column at a time: they are beside each other if transposed
+            for (int64_t at = 0; at < depth; at += SOME)
+                for (int64_t n = 0; n < there; ++n)
+                    for (int64_t k = at; k < least(at + SOME, depth); ++k)
+                        to[k * WIDE + n] = from[k * step_k + n * step_n];
         }
-        packed += WIDE * depth;
     }
 }
 
@@ -102,7 +106,7 @@ int multiply(const Left& left, const T* b, int64_t step_k, int64_t step_n, int64
     int64_t depth, T alpha, const Start& start, const Out& out, int64_t threads)
 {
     constexpr int64_t WIDE = PAIR * Vector<T>::lanes;
-    const int64_t wide = pieces(columns, WIDE) * WIDE, deep = least(DEPTH, depth);
+    const int64_t deep = least(DEPTH, depth);
     if (!rows || !columns) return 0;
     for (int64_t row = 0; row < rows; ++row)
         for (int64_t column = 0; column < columns; ++column) out(row, column) = start(row, column);
@@ -110,13 +114,12 @@ int multiply(const Left& left, const T* b, int64_t step_k, int64_t step_n, int64
     const int64_t across = least(columns, 4096 / WIDE * WIDE);
     Memory<T> right(pieces(across, WIDE) * WIDE * deep);
     if (!right.data) return -1;
-    (void)wide;
     int failed = 0;
     for (int64_t from = 0; from < columns; from += across) {
         const int64_t some = least(across, columns - from);
         for (int64_t at = 0; at < depth; at += DEPTH) {
             const int64_t part = least(DEPTH, depth - at);
-            pack_right(b + at * step_k + from * step_n, step_k, step_n, part, some, right.data);
+            pack_right(b + at * step_k + from * step_n, step_k, step_n, part, some, right.data, threads);
             // few rows, many columns: threads share out the columns
             const int64_t blocks = pieces(rows, TALL);
             const bool by_columns = blocks < threads;

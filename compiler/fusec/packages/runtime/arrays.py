@@ -92,6 +92,7 @@ class NumpyArrays:
 
     def __init__(self) -> None:
         self._types: dict[str, np.dtype[Any]] = {}
+        self._threads = _processors()
 
     def _dtype(self, name: str) -> np.dtype[Any]:
         found = self._types.get(name)
@@ -129,7 +130,9 @@ class NumpyArrays:
         for each in args:
             kind = type(each)
             if kind is np.ndarray:
-                found.append((each.dtype, each.shape, each.strides))
+                found.append(each.dtype)
+                found.append(each.shape)
+                found.append(each.strides)
             elif kind is int or kind is bool or kind is str or each is None:
                 found.append((kind, each))
             elif kind is float:
@@ -195,17 +198,22 @@ class NumpyArrays:
         return np.lib.stride_tricks.as_strided(flat, weight.shape, strides, writeable=False)
 
     def threads(self) -> int:
-        """Return what OMP_NUM_THREADS says, or how many processors this process may use."""
-        wanted = os.environ.get("OMP_NUM_THREADS", "")
-        if wanted.isdecimal() and int(wanted):
-            return int(wanted)
-        if hasattr(os, "sched_getaffinity"):
-            return len(os.sched_getaffinity(0))
-        return os.cpu_count() or 1
+        """Return how many there were when the package was loaded."""
+        return self._threads
 
     def call(self, step: Operator, program: Program, given: Any) -> Sequence[Any]:
         """Refuse: there is no torch."""
         raise CannotRun(f"{step.name} is torch's", "load it with fusec.load")
+
+
+def _processors() -> int:
+    """Return what OMP_NUM_THREADS says, or how many processors this process may use."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdecimal() and int(wanted):
+        return int(wanted)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 __all__ = ["Arrays", "NumpyArrays", "bytes_of", "is_dense"]

@@ -56,18 +56,29 @@ class KernelsTab:
         self.exports = {
             form.name: plain.button(form.label, f"Write {form.about}", "download") for form in FORMS
         }
+        self.share = plain.button(
+            "Share", "Write the result as one page that needs no server, and a .py", "share-alt"
+        )
         self.copy = CopyButton("Copy", "Copy the text in the editor to the clipboard")
         self.check.button_style = "primary"
         self.check.on_click(lambda _: self.start_check())
         self.keep.on_click(lambda _: self.start_keep())
         self.revert.on_click(lambda _: self.start_revert())
         self.tune.on_click(lambda _: self._tuning.start_or_stop())
+        self.share.on_click(lambda _: self.start_share())
         for name, button in self.exports.items():
             button.on_click(lambda _, form=name: self.start_export(form))
+        self.sanitize = plain.switch("Sanitize")
+        self.sanitize.tooltip = "AddressSanitizer and UndefinedBehaviorSanitizer look at it, too"
+        self.trust = plain.switch("Trust")
+        self.trust.tooltip = "Accept threads, files, assembly: nothing protects the notebook"
+        # A verdict without it says less than one with it.
+        self.sanitize.observe(lambda _: bench.checked.pop(bench.selected, None), "value")
         self.verdict = plain.html(width="100%", min_height="1.6em")
         self.verdict.add_class("fuselab-verdict")
         self.more = More(bench)
-        actions = [self.check, self.keep, self.revert, self.tune, *self.exports.values(), self.copy]
+        actions = [self.check, self.keep, self.revert, self.tune, *self.exports.values()]
+        actions += [self.share, self.copy, self.sanitize, self.trust]
         self.widget = plain.column(
             [
                 plain.row([self.choice, self.summary]),
@@ -123,6 +134,10 @@ class KernelsTab:
 
         self._start("Exporting", work)
 
+    def start_share(self) -> None:
+        """Write the whole result as files to give away."""
+        self._start("Sharing", self._share)
+
     def _start(self, activity: str, work: Work) -> None:
         """Queue a job for the kernel that is shown now; its text is read when the job begins."""
         bench = self._bench
@@ -174,14 +189,16 @@ class KernelsTab:
 
     def _check(self, name: str, kernel: Kernel, text: str) -> None:
         with self._bench.cell.lock:
-            verdict = kernel.check(text)
+            verdict = kernel.check(text, trust=self.trust.value, sanitize=self.sanitize.value)
         self._bench.tried(name, kernel, text, verdict)
 
     def _keep(self, name: str, kernel: Kernel, text: str) -> None:
         known = self._bench.checked.get(name)
         passed = known.verdict if known and known.text == text and known.verdict.ok else None
         with self._bench.cell.lock:
-            verdict = kernel.keep(text, verdict=passed)
+            verdict = kernel.keep(
+                text, verdict=passed, trust=self.trust.value, sanitize=self.sanitize.value
+            )
             if verdict.ok:
                 self._bench.cell.refresh()
         with self._bench.state:
@@ -216,6 +233,15 @@ class KernelsTab:
             if then := find_form(form).then:
                 note += f": {then.format(stem=path.stem)}"
             if text != kernel.source:
+                note += " (the text in use; what you typed since is not kept yet)"
+            self._bench.say(note)
+
+    def _share(self, name: str, kernel: Kernel, text: str) -> None:
+        with self._bench.cell.lock:
+            paths = self._bench.cell.share(Path.cwd())
+        with self._bench.state:
+            note = "Written to " + " and ".join(path.name for path in paths)
+            if name in self._bench.drafts:
                 note += " (the text in use; what you typed since is not kept yet)"
             self._bench.say(note)
 
@@ -255,7 +281,7 @@ class KernelsTab:
     def _show_source(self) -> None:
         kernel = self._bench.kernel
         tuning = self._tuning.running
-        for control in (self.check, self.keep, self.revert, *self.exports.values()):
+        for control in (self.check, self.keep, self.revert, self.share, *self.exports.values()):
             control.disabled = kernel is None or tuning
         self._tuning.label(self.tune)
         self.tunables.disabled = tuning

@@ -1,0 +1,96 @@
+"""What NVIDIA's compute-sanitizer says of an edit for a GPU, in words and with the kernel's line.
+
+It comes with CUDA's toolkit, watches every access of a kernel to the device's memory, and makes it
+some hundred times slower.  A worker of its own runs under it, once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from fusec.devices import CPU
+from fusec.kernel import Kernel
+from fusec.verify import sandbox
+from fusec.verify.layout import Case
+from fusec.verify.process import Worker, WorkerError
+from fusec.verify.words import Finding
+
+NAME = "compute-sanitizer"
+_USUAL = "/usr/local/cuda/bin"
+_INVALID = re.compile(r"=+ (Invalid [^\n]*|Misaligned [^\n]*|Race [^\n]*)")
+_LINE = re.compile(r"=+\s+at [^\n]*? in (?:\S*/)?([^\s/:]+):(\d+)")
+_WORDS = (
+    (re.compile(r"Invalid __\w+__ write of size (\d+)"), "writes memory that is not its own"),
+    (re.compile(r"Invalid __\w+__ read of size (\d+)"), "reads memory that is not its own"),
+    (re.compile(r"Invalid __\w+__ atomic"), "updates memory that is not its own"),
+)
+
+
+def find() -> str:
+    """Return where compute-sanitizer is; empty where it is not installed."""
+    folders = [os.environ.get("PATH", os.defpath)]
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if name in os.environ:
+            folders.append(os.path.join(os.environ[name], "bin"))
+    return shutil.which(NAME, path=os.pathsep.join([*folders, _USUAL])) or ""
+
+
+def sanitized(kernel: Kernel, text: str, case: Case, seconds: float) -> tuple[Finding | None, str]:
+    """Run an edit under compute-sanitizer.
+
+    Returns:
+        What is wrong, and what looked, in words.
+    """
+    if all(tensor.device.type == CPU for tensor in case.tensors):
+        return None, "not looked at by sanitizers: an interpreter stands in for the GPU"
+    tool = find()
+    if not tool:
+        return None, f"not looked at by sanitizers: {NAME} of CUDA's toolkit is not installed"
+    worker = Worker(
+        "fusec.verify.device_worker",
+        {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        (tool, "--tool", "memcheck", "--print-limit", "5"),
+    )
+    try:
+        sandbox.run_cases(
+            target=kernel.target,
+            text=text,
+            entry=kernel.generated.entry,
+            signature=kernel.signature,
+            library=None,
+            cases=[case],
+            timeout=seconds,
+            chosen_worker=worker,
+            # Nothing round the operands: what lies there is then not the process's at all.
+            margin=0,
+        )
+        said = worker.printed()
+    except WorkerError as error:
+        return None, f"not looked at by sanitizers: {NAME} did not run ({error})"
+    finally:
+        worker.close()
+    return finding(said, kernel.generated.entry), f"nothing found by {NAME}"
+
+
+def finding(said: str, entry: str) -> Finding | None:
+    """Return the first thing that compute-sanitizer found, in words; None where it found nothing.
+
+    Args:
+        said: What it printed.
+        entry: What the kernel's file is named after.
+    """
+    found = _INVALID.search(said)
+    if found is None:
+        return None
+    place = _LINE.search(said, found.end())
+    line = int(place[2]) if place and Path(place[1]).stem == entry else None
+    for pattern, words in _WORDS:
+        if pattern.match(found[1]):
+            return Finding("bounds", f"{words} ({NAME})", line, said)
+    return Finding("bounds", f"{found[1].strip()} ({NAME})", line, said)
+
+
+__all__ = ["NAME", "find", "finding", "sanitized"]

@@ -1,0 +1,103 @@
+"""``%fuse_package``: cells as packages, with their kernels as they are in use."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.display import display
+
+from fusec.errors import FusecError
+from fuselab.display.outcomes import Table
+from fuselab.errors import FuselabError, UnknownName
+from fuselab.magics.arguments import explained
+
+if TYPE_CHECKING:
+    from fuselab.session.session import Session
+
+
+def dimensions(text: str) -> dict[str, tuple[int, ...]]:
+    """Read dimensions of tensors: ``x:0,x:1,y:0``."""
+    found: dict[str, tuple[int, ...]] = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name, _, number = part.partition(":")
+        if not name.isidentifier() or not number.isdigit():
+            raise argparse.ArgumentTypeError(f"{part!r} is no dimension of a tensor, such as x:0")
+        found[name] = (*found.get(name, ()), int(number))
+    return found
+
+
+@magics_class
+class PackageMagics(Magics):
+    """``%fuse_package``."""
+
+    @property
+    def session(self) -> Session:
+        """The notebook's."""
+        shell: Any = self.shell
+        session: Session = shell.magics_manager.registry["FuseMagics"].session
+        return session
+
+    @line_magic
+    @magic_arguments()
+    @argument("name", help="Of the file: NAME.fuse, or NAME-CELL.fuse for several cells.")
+    @argument("cells", nargs="*", help="The cells' names; the latest if none is given.")
+    @argument(
+        "--dynamic",
+        type=dimensions,
+        default={},
+        metavar="DIMS",
+        help="Dimensions whose sizes stay dynamic: x:0,y:0.",
+    )
+    @argument(
+        "--weights",
+        choices=("inside", "reference"),
+        default="inside",
+        help="Tensors that the cell's modules hold: in the file, or in a .safetensors beside it.",
+    )
+    @argument(
+        "--binaries",
+        metavar="KINDS",
+        help="For which processors, such as x86-64-v3,aarch64; this one and plainer ones by "
+        "default.",
+    )
+    def fuse_package(self, line: str) -> None:
+        """Write cells as packages that load without compiling, edits and tuning included.
+
+        A package is a function of the tensors and numbers that the cell reads, and returns what
+        the cell assigns, by name: fusec.load("NAME.fuse")(x=x)["y"].
+        """
+        try:
+            args = parse_argstring(self.fuse_package, line)
+        except UsageError as error:
+            raise UsageError(explained(str(error), self.fuse_package, "%fuse_package")) from None
+        except ValueError as error:  # a quotation mark without its partner
+            raise UsageError(f"%fuse_package: {str(error).lower()} in {line!r}") from None
+        from fuselab.session.packaging import package_cells  # imports the compiler
+
+        options: dict[str, Any] = {"dynamic": args.dynamic, "weights": args.weights}
+        if args.binaries:
+            options["binaries"] = tuple(args.binaries.split(","))
+        try:
+            cells = [self.session.cell(each) for each in args.cells or [None]]
+            name = args.name.removesuffix(".fuse")
+            written = package_cells(self.session, name, cells, **options)
+        except (UnknownName, FuselabError, FusecError) as error:
+            raise UsageError(f"%fuse_package: {error}") from None
+        except OSError as error:
+            raise UsageError(f"%fuse_package: {error}") from None
+        rows = []
+        for cell, each in zip(cells, written, strict=True):
+            reasons = {r: None for found in each.needs_torch.values() for r in found}
+            notes = [*(f"edited: {k}" for k in each.edited), *each.fixed]
+            notes += [f"needs torch: {reason}" for reason in reasons]
+            size = f"{each.size / 1e6:.2f} MB"
+            said = "; ".join(notes) or "runs without torch"
+            rows.append((cell.name, str(each.path), size, ", ".join(each.binaries), said))
+        display(Table(("cell", "written to", "size", "processors", "notes"), tuple(rows)))
+
+
+__all__ = ["PackageMagics"]

@@ -75,9 +75,9 @@ class Watch:
 
     def _fits_now(self, frame: Any) -> bool:
         """Whether the call has just begun, and compiled code has come to fit it."""
-        if frame.f_code is not self.root or getattr(self._again, "on", False):
-            return False
         code: CodeType = frame.f_code
+        if self.root is None or code is not self.root or getattr(self._again, "on", False):
+            return False
         return any(each.guard_manager.check(frame.f_locals) for each in _entries(code))
 
     @contextlib.contextmanager

@@ -117,6 +117,11 @@ def _embedding_dense_backward(
     return rule(grad, indices, rows, padding, scale_by_frequency)
 
 
+def _frac(x: torch.Tensor) -> torch.Tensor:
+    """Torch's own of 2.13; in 2.11 that of -0.0 is -0.0, where eager has 0.0."""
+    return x - x.trunc()
+
+
 def _hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Torch's own, with the factor that eager takes: a float32 whatever the dtype."""
     sixth = struct.unpack("f", struct.pack("f", 1 / 6))[0]
@@ -201,6 +206,7 @@ _LOGARITHMS = (
 _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.bucketize.Tensor: _bucketize,
     aten.embedding_dense_backward.default: _embedding_dense_backward,
+    aten.frac.default: _frac,
     aten.hardsigmoid_backward.default: _hardsigmoid_backward,
     # torch's own only notes that elements are negated, where kernels read memory.
     aten._neg_view.default: aten.neg.default,

@@ -192,7 +192,7 @@ def _extreme(
 def _require_elements(x: TensorValue, dims: object) -> None:
     count = product(x.shape[d] for d in normalize_dims(dims, x.ndim))
     if count.constant == 0:
-        raise NotLowered("an extreme of no elements")
+        raise NotLowered("a maximum or minimum of no elements")
 
 
 @register(aten.max.default, aten.min.default)
@@ -267,7 +267,8 @@ def variance(squares: Node, count: Expr, correction: float) -> Node:
 def _correction(correction: object, unbiased: bool) -> float:
     if correction is None:
         return 1.0 if unbiased else 0.0
-    assert isinstance(correction, (int, float))
+    if not isinstance(correction, (int, float)):
+        raise NotLowered("its correction follows from sizes")
     return float(correction)
 
 

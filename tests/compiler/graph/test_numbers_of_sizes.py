@@ -21,6 +21,7 @@ FUNCTIONS: dict[str, Function] = {
     "positions scaled": lambda x: (torch.arange(9) * (x.size(3) / 9)).cos()[:3].sum() * x,
     "a root of a size": lambda x: (x / x.size(-1) ** 0.5).softmax(-1).relu(),
     "a size as a weight": lambda x: torch.lerp(x, x.tanh(), 1 / x.size(2)).exp(),
+    "a size as a correction": lambda x: x / x.std(3, correction=x.size(3) - 1, keepdim=True),
     "a norm of what is scaled": lambda x: F.layer_norm(x * x.size(1), (x.size(-1),)) * x.size(3),
 }
 

@@ -289,3 +289,15 @@ def test_numbers_beside_tensors(call: Any) -> None:
     given, made, *_ = graph.nodes
     given.meta["example_value"] = torch.zeros(600, dtype=U8)
     assert has_odd_number(made)
+
+
+@pytest.mark.parametrize(
+    ("name", "odd"),
+    [("__eq__", True), ("__and__", True), ("__add__", True), ("__len__", False)],
+)
+def test_methods_of_every_object(name: str, odd: bool) -> None:
+    """Torch 2.11 captures ``x == 300`` as a call of ``__eq__``, which namespaces have, too."""
+    graph = fx.Graph()
+    given = graph.placeholder("x")
+    given.meta["example_value"] = torch.zeros(600, dtype=U8)
+    assert has_odd_number(graph.call_method(name, (given, 300))) is odd

@@ -69,7 +69,10 @@ def _places_of_values(name: str) -> frozenset[int | str] | None:
 
     What it takes integers for by its schema are sizes, dimensions, places.
     """
-    packet = getattr(torch.ops.aten, name, None)
+    # ``x == 2`` is ``__eq__`` to torch 2.11, which is a method of the namespace as of any object
+    names = (name, name.removeprefix("__").removesuffix("__"))
+    packets = (getattr(torch.ops.aten, each, None) for each in names)
+    packet = next((p for p in packets if isinstance(p, torch._ops.OpOverloadPacket)), None)
     if packet is None:
         return None
     found: set[int | str] = set()

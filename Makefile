@@ -13,6 +13,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # In a container one is root, which Jupyter wants confirmed.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 INSTALLED := $(VENV)/.installed
+# nbgrader and otter-grader bring versions of Jupyter of their own: they get a place of their own.
+GRADERS := build/graders
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,7 +76,8 @@ bench-calls: $(INSTALLED) ## What a small call costs, beside eager and TorchDyna
 labs: $(INSTALLED) ## Make the labs' notebooks from their sources, and run them (the slow tests of labs)
 	@$(PIP) install --quiet -e '.[labs]'
 	@$(BIN)/python -m fuselab.labs build notebooks/labs
-	@$(BIN)/python -m pytest tests/ext/labs $(ARGS)
+	@$(BIN)/python tests/support/graders.py install $(GRADERS) || echo "nbgrader and otter-grader could not be installed: their tests are skipped"
+	@FUSELAB_GRADERS_PYTHON=$(GRADERS)/bin/python $(BIN)/python -m pytest tests/ext/labs $(ARGS)
 
 pages: $(INSTALLED) ## Write what today's code prints into the pages that show it
 	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m support.pages --write README.md docs/tour.md $(ARGS)

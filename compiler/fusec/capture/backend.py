@@ -42,6 +42,7 @@ from fusec.capture.graph_inputs import (
     saved_names,
     updated_inputs,
 )
+from fusec.capture.list_inputs import Flat, has_lists
 from fusec.capture.number_restarts import (
     LOSES_UPDATES,
     Restart,
@@ -132,6 +133,10 @@ class Backend:
         if not any(node.op.startswith("call") for node in module.graph.nodes):
             # TorchDynamo may hand over what only guards came of; there is nothing to show of it.
             return module.forward
+        if has_lists(example_inputs):
+            flat = Flat(module)
+            if not has_lists(given := flat.pick(example_inputs)):
+                return flat.call(self(flat.module, given))
         if self.builds:
             refuse_capture()
         with self._lock, Rest():

@@ -42,6 +42,7 @@ from fuselab.judge.trial import (
 from fuselab.judge.verdict import SHARE, Finding, Verdict
 
 _TIMEOUT = 4.0
+_PATIENCE = 20.0  # times what eager took on everything
 _REPORT = 1 << 18
 
 
@@ -185,7 +186,10 @@ def _threads() -> int:
 
 def _right(task: TensorTask, program: Program) -> Finding:
     """Run it on everything; the first wrong result ends it."""
+    began = time.perf_counter()
     everything: list[Asked] = list(judge_cases.all_asked(task))
+    # Who is slow with eager, too, gets more time: a large input, or a slow or busy machine.
+    timeout = _TIMEOUT + _PATIENCE * (time.perf_counter() - began)
     cases = []
     for each in everything:
         numbers = task.numbers(*each.inputs) if isinstance(task, CppTask) else ()
@@ -196,7 +200,7 @@ def _right(task: TensorTask, program: Program) -> Finding:
     plan = [(True, many), (False, 1), (True, many)]
     if isinstance(task, TritonTask):  # it runs one program after the other, slowly
         plan = [(True, 1), (False, 1)]
-    outcome = run(program, "call", operands, cases, plan=plan, timeout=_TIMEOUT)
+    outcome = run(program, "call", operands, cases, plan=plan, timeout=timeout)
     for each, runs, between in zip(everything, outcome.runs, outcome.between, strict=False):
         if between is not None:
             raise _Ended("right", f"it {between.reason} {each.label}", between.line)

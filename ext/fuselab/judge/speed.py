@@ -56,7 +56,8 @@ def measure(task: TensorTask, answer: Program, baseline: Program | None, threads
         threads: With which both run.
     """
     inputs = judge_cases.made(task, task.timed_size)
-    moved = sum(t.nbytes for t in inputs) + sum(t.nbytes for t in task.results(*inputs))
+    results = [torch.empty_like(each).contiguous() for each in task.results(*inputs)]
+    moved = sum(t.nbytes for t in (*inputs, *results))
     own: list[float] = []
     theirs: list[float] = []
     copies: list[float] = []
@@ -65,7 +66,7 @@ def measure(task: TensorTask, answer: Program, baseline: Program | None, threads
             if program is None:
                 continue
             pokes = _pokes(inputs, _MOST_CALLS)
-            outcome, times_of = _round(task, program, inputs, pokes, threads)
+            outcome, times_of = _round(task, program, inputs, results, pokes, threads)
             pokes, total = pokes[: len(times_of)], float(times_of.sum())
             quick = float(times_of.sort().values[len(times_of) // 4]) if len(times_of) else 0.0
             if program is baseline and outcome.finding is not None:
@@ -101,11 +102,11 @@ def _round(
     task: TensorTask,
     program: Program,
     inputs: tuple[torch.Tensor, ...],
+    outputs: Sequence[torch.Tensor],
     pokes: torch.Tensor,
     threads: int,
 ) -> tuple[Outcome, torch.Tensor]:
     """Return what came of it, and the seconds of each call that was made."""
-    outputs = [torch.empty_like(each).contiguous() for each in task.results(*inputs)]
     clock = torch.zeros(len(pokes), dtype=torch.float64)
     operands = named(
         [*(f"input {n}" for n in range(len(inputs))), POKES],

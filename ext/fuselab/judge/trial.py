@@ -75,8 +75,10 @@ def _modules(program: Program, way: str) -> list[str]:
     return [*program.imports, *(_COUNTING if way == "count" else [_PYTHON])]
 
 
-_warm: set[str] = set()
+# What the process with this id has imported.
+_warm: dict[int | None, set[str]] = {}
 _warming = threading.Lock()
+_IMPORTING = 120.0  # seconds; imports are no part of an answer's time
 
 
 def prepare_modules(modules: Iterable[str]) -> None:
@@ -86,13 +88,29 @@ def prepare_modules(modules: Iterable[str]) -> None:
     """
 
     def do() -> None:
-        with _warming, contextlib.suppress(WorkerError, OSError):
-            wanted = [name for name in modules if name not in _warm]
-            request: Message = {"do": "import", "modules": wanted}
-            if wanted and "failed" not in worker().ask(request, (), 60.0):
-                _warm.update(wanted)
+        with contextlib.suppress(WorkerError, OSError):
+            import_modules(list(modules))
 
     threading.Thread(target=do, name="fuselab-judge", daemon=True).start()
+
+
+def import_modules(modules: Sequence[str]) -> None:
+    """Have the process that answers are forked from import what they need, if it has not.
+
+    Raises:
+        WorkerError: It cannot.
+    """
+    with _warming:
+        wanted = [name for name in modules if name not in _warm.get(worker().pid, ())]
+        if not wanted:
+            return
+        reply = worker().ask({"do": "import", "modules": wanted}, (), _IMPORTING)
+        if "failed" in reply:
+            raise WorkerError(reply["failed"])
+        pid = worker().pid
+        known = _warm.get(pid, set())
+        _warm.clear()
+        _warm[pid] = known | set(wanted)
 
 
 def modules_for(program: Program, *, counted: bool) -> list[str]:
@@ -158,6 +176,8 @@ def run(
         "endure": None,
         **(more or {}),
     }
+    if device == CPU:
+        import_modules(_modules(program, way))
     with layout.files(json.dumps(body).encode()) as (data_file, result_file, place):
         request: Message = {
             "do": "run",

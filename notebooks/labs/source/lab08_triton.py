@@ -55,10 +55,13 @@ def scale(x, out):
 # out any mistake.
 
 # %%
+from importlib.util import find_spec
+
 from fuselab.labs import programs
 
+TRITON = find_spec("triton") is not None
 x, out = torch.randn(40), torch.empty(40)
-programs(scale, x, out)
+programs(scale, x, out) if TRITON else "there is no Triton here"
 
 # %% [markdown]
 # ## 2. A row a program
@@ -114,7 +117,7 @@ def transpose(x, out):
 
 # %%
 x, out = torch.randn(20, 18), torch.empty(18, 20)
-programs(transpose, x, out)
+programs(transpose, x, out) if TRITON else "there is no Triton here"
 
 # %% [markdown]
 # ## 4. A loop over blocks
@@ -152,10 +155,11 @@ def norms(x, out):
 
 # %%
 from fuselab.labs import machine_code
+from fuselab.labs.content.ptx import EXAMPLE
 
 x, out = torch.randn(1000), torch.empty(1000)
-code = machine_code(scale, x, out)
-code
+code = machine_code(scale, x, out) if TRITON else EXAMPLE
+code if TRITON else print(code)
 
 # %% [markdown]
 # A load is `ld.global.b32`: 32 bits. `@%p1` before it is a predicate: the mask. `ld.global.v4.b32` would
@@ -181,7 +185,7 @@ def loads(text):
     return [count, moved, masked]
 
 # %%
-print(loads(code.ptx))
+print(loads(code.ptx if TRITON else EXAMPLE))
 
 # %% [markdown]
 # In the machine code, look for `LDG` (load from global memory), `STG` (store), `FFMA` (multiply and add in

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILE = re.compile(r"<!-- the file (\S+) -->")
 MAGICS = "<!-- the magics -->"
 CONFIG = "<!-- the configuration -->"
+MESSAGES = "<!-- every message -->"
 
 
 def on_config(config: Any) -> Any:
@@ -38,6 +40,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         markdown = markdown.replace(MAGICS, magics())
     if CONFIG in markdown:
         markdown = markdown.replace(CONFIG, configuration())
+    if MESSAGES in markdown:
+        markdown = markdown.replace(MESSAGES, messages())
     return FILE.sub(lambda match: file_of_the_root(match[1]), markdown)
 
 
@@ -49,6 +53,14 @@ def on_page_content(html: str, **_: Any) -> str:
 def file_of_the_root(name: str) -> str:
     """Return a page that lies beside ``docs``, with its links as they are from within."""
     return (ROOT / name).read_text().replace("](docs/", "](")
+
+
+def messages() -> str:
+    """Return every text that the project raises, refuses with or notes, by folder."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from support.messages import catalogue
+
+    return catalogue()
 
 
 def magics() -> str:

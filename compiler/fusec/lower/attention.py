@@ -294,7 +294,7 @@ def require_kernel(lowering: Lowering, *tensors: TensorValue) -> None:
     if query.dtype not in PRODUCT_DTYPES or any(t.dtype != query.dtype for t in tensors):
         raise NotLowered("attention's kernel multiplies one type: float16, bfloat16 or float32")
     if any(size.constant == 0 for each in tensors for size in each.shape):
-        raise NotLowered("attention of nothing")
+        raise NotLowered("attention over no elements")
     heads, shared = query.shape[1].constant, key.shape[1].constant
     if heads is None or shared is None or heads % shared:
         raise NotLowered("the number of heads is not known")

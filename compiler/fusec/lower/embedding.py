@@ -35,9 +35,9 @@ def embedding_dense_backward(
 ) -> TensorValue:
     """Return the gradient of a table of ``rows`` rows, those of the ``padding`` index left out."""
     if scale_by_frequency:
-        raise NotLowered("gradients divided by how often an index occurs")
+        raise NotLowered("scale_grad_by_freq divides gradients by how often an index occurs")
     if not isinstance(padding, int):
-        raise NotLowered("a padding index that is a symbol")
+        raise NotLowered("a padding index that is a symbolic number")
     depth, count = indices.ndim, Expr.of(rows)
     dtype = combining_dtype(lowering, "add")
 

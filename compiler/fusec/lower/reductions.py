@@ -192,7 +192,7 @@ def _extreme(
 def _require_elements(x: TensorValue, dims: object) -> None:
     count = product(x.shape[d] for d in normalize_dims(dims, x.ndim))
     if count.constant == 0:
-        raise NotLowered("an extreme of no elements")
+        raise NotLowered("a maximum or minimum of no elements")
 
 
 @register(aten.max.default, aten.min.default)

@@ -72,7 +72,7 @@ def index_put(
         return values.at(broadcast_index(index, values.shape))
 
     if values.ndim > len(selection.shape):
-        raise NotLowered("more dimensions of values than of places")
+        raise NotLowered("values have more dimensions than the places that they go to")
     mode = "add" if accumulate else "put"
     if accumulate and x.dtype.is_floating_point and given:
         dtype = torch.float32 if x.dtype in HALVES else x.dtype
@@ -255,7 +255,7 @@ def _reduced(
 ) -> TensorValue:
     meta = lowering.meta()
     if reduce == "mean" and meta.dtype == torch.bool:
-        raise NotLowered("eager refuses bool", refused=True)
+        raise NotLowered("eager refuses bools", refused=True)
     mode = _MODES[reduce]
     dtype = combining_dtype(lowering, mode)
     total = fill(lowering, replace(meta, dtype=dtype), lambda i: convert(x.at(i), dtype))

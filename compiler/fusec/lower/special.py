@@ -437,7 +437,7 @@ def special_zeta(lowering: Lowering, s: Operand, q: Operand) -> TensorValue:
 def polygamma_rule(lowering: Lowering, order: int, x: TensorValue) -> TensorValue:
     """Return a derivative of the digamma function."""
     if order > 170:
-        raise NotLowered("an order whose factorial overflows")
+        raise NotLowered("polygamma of an order whose factorial overflows")
 
     def value(v: Node) -> Node:
         return polygamma(order, _accumulated(lowering, v) if order > 1 else Value(v)).node
@@ -517,7 +517,7 @@ def frexp(lowering: Lowering, x: TensorValue) -> tuple[TensorValue, TensorValue]
 def round_decimals(lowering: Lowering, x: TensorValue, *, decimals: int = 0) -> TensorValue:
     """Round to a number of decimals, or to tens, hundreds, ... where it is negative."""
     if not x.dtype.is_floating_point:
-        raise NotLowered("integers have no decimals")
+        raise NotLowered("integers are rounded to decimals")
 
     def value(v: Node) -> Node:
         exact = Value(v)
@@ -570,7 +570,9 @@ def gcd_lcm(lowering: Lowering, x: TensorValue, y: TensorValue) -> TensorValue:
     """Return the greatest common divisor, or the least common multiple."""
     dtype, _ = promoted((x, y))
     if dtype.itemsize > 4:
-        raise NotLowered("64 bits need up to 91 divisions, ATen's loop mostly a few")
+        raise NotLowered(
+            "gcd of 64-bit integers takes up to 91 divisions; ATen's loop mostly ends after a few"
+        )
 
     def value(a: Node, b: Node) -> Node:
         if dtype.is_signed:

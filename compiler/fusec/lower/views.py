@@ -371,7 +371,9 @@ def constant_pad(
     """Return x with a border of a constant (negative widths cut)."""
     require_fitting(x.dtype, value)
     if x.dtype == torch.uint8 and value < 0:
-        raise NotLowered(f"{value} is no uint8")  # here eager does not let it wrap round
+        raise NotLowered(
+            f"{value} does not fit into uint8"
+        )  # here eager does not let it wrap round
     widths = [Expr.of(p) for p in pad]  # type: ignore[arg-type]
     before = [Expr.of(0)] * x.ndim
     for pair in range(len(widths) // 2):

@@ -219,7 +219,7 @@ class Posix(System):
         """Return the address of whole pages that may not be touched."""
         base = self._libc.mmap(None, size, _PROT_NONE, self._reserved, -1, 0)
         if base is None or base == _FAILED:
-            raise MemoryError("no address space")
+            raise MemoryError("there is not enough address space")
         return int(base)
 
     def open_pages(self, address: int, size: int) -> None:

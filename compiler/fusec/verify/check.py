@@ -169,9 +169,7 @@ def _check(
     odd = _ODD.search(text)
     if odd is not None:
         line = text.count("\n", 0, odd.start()) + 1
-        return Verdict(
-            False, "compile", f"U+{ord(odd.group()):04X} is no character of a text", line
-        )
+        return Verdict(False, "compile", f"U+{ord(odd.group()):04X} cannot stand in a text", line)
     target = find_target(kernel.target)
     wrong = target.entry_problem(text, source.entry, source.text)
     if wrong is not None:

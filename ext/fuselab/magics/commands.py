@@ -239,7 +239,7 @@ class FuseMagics(Magics):
                 begun.close()
             shorten_traceback(self._shell, error)
             raise
-        with phases.stopping("its kernels are in use, its results have landed"):
+        with phases.stopping("its kernels are in use, its results are assigned"):
             try:
                 self._after(fused, args, phases)
             finally:

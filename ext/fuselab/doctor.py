@@ -7,6 +7,7 @@ runs on machines where nothing else does, without torch too.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib
 import json
 import os
 import platform
@@ -109,7 +110,13 @@ def _torch() -> Iterator[Finding]:
 def _triton() -> Iterator[Finding]:
     version = _version("triton")
     if version:
-        yield Finding("Triton", "ok", version)
+        try:
+            importlib.import_module("triton")
+        except Exception as error:  # what is half installed fails in every way
+            mend = f"pip install --force-reinstall --no-deps triton=={version}"
+            yield Finding("Triton", "lack", f"{version}, which does not import: {error}", mend)
+        else:
+            yield Finding("Triton", "ok", version)
     elif platform.system() == "Linux":
         mend = "pip install triton, if kernels are to be made for a GPU"
         yield Finding("Triton", "without", "not installed", mend)
@@ -163,7 +170,15 @@ def _native() -> Iterator[Finding]:
     if not _version("torch"):
         return
     from fusec.build.python_headers import python_flags
+    from fusec.errors import FusecError
+    from fusec.toolchain.compiler import find_compiler
 
+    try:
+        find_compiler()
+    except FusecError:
+        said = "not built without a compiler: calls cost more than they need"
+        yield Finding("native part", "without", said)
+        return
     try:
         python_flags()
     except (FileNotFoundError, NotImplementedError) as error:

@@ -13,6 +13,8 @@ outputs that are there already.
 from __future__ import annotations
 
 import argparse
+import itertools
+import linecache
 import os
 import statistics
 import tempfile
@@ -58,6 +60,7 @@ CELLS |= {
     "sizes": CELLS["four"],
 }
 RECORDED = ("forward", "step")
+_numbers = itertools.count()
 
 
 class Small(nn.Module):
@@ -93,9 +96,16 @@ def nothing_after_autograd(module: Any, inputs: Any) -> Function:
 
 
 def plain(case: str) -> Function:
-    """Return a new function with code of its own: TorchDynamo caches by code."""
+    """Return a new function with code of its own: TorchDynamo caches by code.
+
+    Its source can be read, as a cell's can. Where it could not, TorchDynamo would put a function of
+    its own around it, up to torch 2.12, whose one code all cases would share: from the ninth on,
+    calls would go through eight sets of guards to be refused.
+    """
     space: dict[str, Any] = {"torch": torch, "__name__": "bench"}
-    exec(compile(CELLS[case], f"<{case}>", "exec"), space)
+    name = f"<{case} {next(_numbers)}>"
+    linecache.cache[name] = len(CELLS[case]), None, CELLS[case].splitlines(keepends=True), name
+    exec(compile(CELLS[case], name, "exec"), space)
     function: types.FunctionType = space["f"]
     return function
 

@@ -122,7 +122,8 @@ def _run(
         command = ["taskset", "--cpu-list", ",".join(map(str, sorted(cores))), *command]
     # Threads that spin between the kernels of one candidate would slow the next one down.
     environment = {**os.environ, "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
-    environment |= ISAS.get(options.isa, {})
+    # Nor is what TorchInductor has compiled for one thread to be found again for two.
+    environment |= {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"} | ISAS.get(options.isa, {})
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=600, env=environment
     )

@@ -60,6 +60,17 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert found["compiler"].state == "lack"
     assert "fuselab[compiler]" in found["compiler"].mend
     assert "OpenMP" not in found
+    assert found["native part"].state == "without"
+    assert "without a compiler" in found["native part"].found
+
+
+def test_triton_that_does_not_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.setattr(doctor, "_version", lambda name: "9.9")
+    (found,) = doctor._triton()
+    assert (found.part, found.state) == ("Triton", "lack")
+    assert "9.9, which does not import" in found.found
+    assert "force-reinstall" in found.mend
 
 
 def test_a_cache_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -178,6 +178,7 @@ PROCESSES = (
     Trouble("a fork checks an edit", "processes", "fork_edits"),
     Trouble("tasks of asyncio", "processes", "event_loop"),
     Trouble("eight threads compile at once", "processes", "threads"),
+    Trouble("sizes near the end of its memory", "processes", "memory_end", limit=240),
 )
 
 TROUBLES = (*CACHE, *COMPILERS, *FOLDERS, *CELLS, *INTERRUPTS, *PROCESSES)

@@ -96,10 +96,10 @@ def keep_edit(seen: Seen, compiled: Any) -> None:
 
 def acts() -> dict[str, Callable[[Seen], None]]:
     """Return what can be done, by name."""
-    from faults.acts import cells, disks, interrupts, processes
+    from faults.acts import cells, disks, interrupts, memory, processes
 
     found: dict[str, Callable[[Seen], None]] = {"fuse": fuse, "edit": edit}
-    for module in (cells, disks, interrupts, processes):
+    for module in (cells, disks, interrupts, memory, processes):
         found |= {name: getattr(module, name) for name in module.__all__}
     return found
 

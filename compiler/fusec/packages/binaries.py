@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 from fusec.cache import default_store, scratch
@@ -32,7 +33,14 @@ _NATIVE = Path(__file__).with_name("native")
 _SECONDS = 300.0
 # How a shared object must come out: it asks for nothing that is not there, and shows its own alone.
 _COMPILE = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-stack-protector", "-w")
-_LINK = ("-shared", "-Wl,--no-undefined", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--build-id=none")
+_LINK = (
+    "-shared",
+    "-Wl,--gc-sections",
+    "-Wl,--no-undefined",
+    "-Wl,-z,now",
+    "-Wl,-z,relro",
+    "-Wl,--build-id=none",
+)
 NAMES = tuple(LEVELS)
 
 
@@ -114,6 +122,9 @@ def build_binaries(
         jobs += [(name, k.name, _whole(k.text), (f"-D{k.entry}={k.symbol}",)) for k in kernels]
         jobs.append((name, "programs", _with_files(host), ()))
         jobs.append((name, "threads", (_NATIVE / "threads.cpp").read_text(), ("-O2",)))
+        if _compiler(name)[0].facts.calls == "kmp":  # clang's calls of OpenMP, answered by g++'s
+            answers = files("fusec.toolchain").joinpath("openmp/entry.cpp").read_text()
+            jobs.append((name, "OpenMP", answers, ("-O2", "-ffunction-sections")))
     workers = min(len(jobs), os.cpu_count() or 1)
     with ThreadPoolExecutor(workers, "fusec-package") as pool:
         objects = list(pool.map(lambda job: _object(*job), jobs))
@@ -210,13 +221,12 @@ def _object(name: str, label: str, text: str, extra: tuple[str, ...]) -> bytes:
 def _link(name: str, objects: Sequence[bytes]) -> bytes:
     compiler, _ = _compiler(name)
     with scratch() as folder:
-        files = []
-        for i, data in enumerate(objects):
-            Path(folder, f"{i}.o").write_bytes(data)
-            files.append(f"{i}.o")
-        if compiler.entry:  # what answers clang's calls of OpenMP with g++'s
-            files.append(compiler.entry)
-        command = [compiler.path, *compiler.facts.full, *files, *_LINK]
+        names = [f"{i}.o" for i in range(len(objects))]
+        for each, data in zip(names, objects, strict=True):
+            Path(folder, each).write_bytes(data)
+        # zig's other driver would build its C++ library first, which nothing here needs
+        driver = compiler.facts.plain if compiler.family == "zig" else compiler.facts.full
+        command = [compiler.path, *driver, *names, *_LINK]
         command += ["-o", "package.so"]
         if compiler.family != "zig":
             command += ["-static-libgcc", "-static-libstdc++"]

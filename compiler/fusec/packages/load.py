@@ -10,6 +10,7 @@ import torch
 
 from fusec.call.huge_pages import empty_cpu
 from fusec.ir.printer import dtype_name
+from fusec.memory.readable import NoMemory, Unreadable, require
 from fusec.packages.operators import find_operator
 from fusec.packages.runtime.arrays import bytes_of, is_dense
 from fusec.packages.runtime.errors import CannotRun
@@ -101,6 +102,10 @@ class TorchTensors:
                         "a conjugated or negated view holds other numbers than it stands for",
                         "give what .resolve_conj().resolve_neg() returns",
                     )
+                try:
+                    require(each, "an argument")
+                except (Unreadable, NoMemory) as error:
+                    raise CannotRun(error.message, error.hint) from None
 
     def empty(self, dtype: str, shape: Sequence[int], strides: Sequence[int], device: str) -> Any:
         """Return memory that nothing has written."""

@@ -312,6 +312,14 @@ def test_gradients_and_views_of_other_numbers_are_refused(tmp_path):
         loaded(torch.randn(4, requires_grad=True))
     with pytest.raises(CannotRun, match="negated view"):
         loaded(torch._neg_view(torch.randn(4)))
+    freed = torch.randn(4)
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(CannotRun, match="of which 0 are there"):
+        loaded(freed)
+    with pytest.raises(CannotRun, match="tangent"), torch.autograd.forward_ad.dual_level():
+        loaded(torch.autograd.forward_ad.make_dual(torch.ones(4), torch.ones(4)))
+    with pytest.raises(CannotRun, match="no plain tensor"):
+        torch.func.vmap(loaded)(torch.ones(3, 4))
 
 
 def test_numpy_arrays_that_are_not_what_they_seem(tmp_path):

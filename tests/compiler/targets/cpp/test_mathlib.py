@@ -8,6 +8,7 @@ longdouble, or mpmath). `tests/bench/mathlib_accuracy.py` goes through every flo
 from __future__ import annotations
 
 import ctypes
+import math
 import platform
 import re
 import subprocess
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 
+import fusec
 from fusec.ir.scalars import COMPARISONS
 from fusec.machine import this_machine
 from fusec.targets.cpp import mathlib
@@ -78,7 +80,7 @@ def loops() -> dict[str, tuple[str, list[str], str]]:
         if result[1] == "void":
             continue  # of arrays; tests/compiler/graph/test_halves.py has these
         # Whether an argument is near is no value: these are called as what says that it is.
-        count = head[0].replace(", Near near", "").count(",") + 1
+        count = head[0].replace(", Moderate moderate", "").count(",") + 1
         for each in INTEGERS if kind == "int" else (kind,):
             types = {C: short for short, C in C_TYPES.items()}
             found[f"{stem}_{each}"] = (helper.name, [each] * count, types.get(result[1], each))
@@ -105,7 +107,8 @@ def loop_text(name: str) -> str:
 
 
 def file_text(names: list[str]) -> str:
-    helpers = helper_sources({LOOPS[name][0] for name in names})
+    fused = this_machine().isa != "sse2"
+    helpers = helper_sources({LOOPS[name][0] for name in names}, fused=fused)
     body = "".join(loop_text(name) for name in names)
     return "#include <stdint.h>\n" + helpers + body
 
@@ -690,3 +693,48 @@ def test_nothing_is_read_or_written_beyond_the_end(run: Callable[..., torch.Tens
     for count in range(40):
         x = torch.randn(count)
         assert run("exp_f32", x).shape == (count,)
+
+
+# --- processors that do not multiply and add at once ---------------------------------------------
+
+FUNCTIONS = (
+    torch.exp, torch.log, torch.log1p, torch.expm1, torch.sigmoid, torch.tanh, torch.sinh,
+    torch.erf, torch.sin, torch.cos, torch.atan, torch.asin,
+)  # fmt: skip
+
+
+def test_without_fma_nothing_is_called_for_it() -> None:
+    text = helper_sources(["tanh.f32", "exp.f32"], fused=False)
+    assert "__builtin_fmaf(" not in text
+    assert "fx_fma(" in text
+    assert "p = p * r + 0x" in text  # a step of a polynomial
+    assert helper_sources(["abs.f32"], fused=False) == helper_sources(["abs.f32"])
+    assert "__builtin_fmaf(" in helper_sources(["exp.f32"])
+
+
+def test_without_fma_float32_is_within_two_ulps() -> None:
+    """As for processors that have it; not a bit of NaN and infinities is another."""
+    if not this_machine().streams:
+        pytest.skip("x86 only")
+    compiled = fusec.compile(
+        lambda x: tuple(function(x) for function in FUNCTIONS),
+        dynamic=False,
+        machine=this_machine().with_isa("sse2"),
+    )
+    torch.manual_seed(0)
+    special = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-40, -1e-40, 3e38, 88.8])
+    x = torch.cat([torch.randn(5000) * 3, torch.randn(5000) * 60, torch.rand(5000) * 2 - 1])
+    x = torch.cat([x, x * 1e-6, special])
+    results = compiled(x)
+    assert any("fx_fma" in kernel.source for kernel in compiled.kernels.values())
+    for function, found in zip(FUNCTIONS, results, strict=True):
+        exact = function(x.double())
+        wanted = exact.float()
+        assert torch.equal(found.isnan(), wanted.isnan()), function
+        assert torch.equal(found[wanted.isinf()], wanted[wanted.isinf()]), function
+        zeros = wanted == 0
+        assert torch.equal(found[zeros].signbit(), wanted[zeros].signbit()), function
+        finite = wanted.isfinite()
+        step = torch.nextafter(wanted.abs(), torch.tensor(math.inf)) - wanted.abs()
+        error = (found.double() - exact).abs() / step.double()
+        assert float(error[finite].max()) <= 2, function

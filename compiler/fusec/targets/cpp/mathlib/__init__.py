@@ -23,6 +23,10 @@ results, overflow as in C99; and the same bits on every machine and with every c
 the calls of the C library.  ``tests/bench/mathlib_accuracy.py`` measures it over every float32,
 ``tests/bench/mathlib_fit.py`` computes the polynomials.
 
+Where a processor has no ``fma``, which would be such a call for every element, float32 is
+multiplied and added in float64 (``helper_sources(..., fused=False)``): the product is exact, and
+what is left to round twice is one result in 2^29.  Steps of a polynomial round the product.
+
 In a helper, conditions are joined with ``&`` and ``|``: ``&&`` is a branch, which g++ does not
 always turn back into a select.
 
@@ -35,6 +39,7 @@ not for kernels to use.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
@@ -52,6 +57,11 @@ FAMILIES = (
     "integer",
 )
 MARK = "//@ "
+_FUSED = "__builtin_fmaf("
+# A step of a polynomial: the rounding of its product is multiplied away by the steps after it.
+# Not so where a last step decides: erf would be 1.15 units off, and says 1.1.
+_EXACT_STEPS = ("erf",)
+_HORNER = re.compile(r"\b([epqs]) = __builtin_fmaf\(\1, (\w+), (-?0x[^()]+f)\);")
 
 
 @dataclass(frozen=True)
@@ -82,13 +92,14 @@ class Helper:
         return not self.name.startswith("_")
 
 
-def helper_sources(names: Iterable[str]) -> str:
+def helper_sources(names: Iterable[str], *, fused: bool = True) -> str:
     """Return the text of helpers and of all that they need.
 
     The order depends on the set of names only: what is needed comes first.
 
     Args:
         names: ``exp.f32`` for one overload, ``exp`` for all of them.
+        fused: Whether the processor multiplies and adds float32 in one instruction.
 
     Raises:
         KeyError: There is no such helper; see ``available``.
@@ -108,7 +119,19 @@ def helper_sources(names: Iterable[str]) -> str:
         add("_inline")
         # Every function uses the macro.
         ordered = {"_inline": ordered.pop("_inline"), **ordered}
-    return "\n".join(definition(helper) for helper in ordered.values())
+    if fused or not any(_FUSED in helper.text for helper in ordered.values()):
+        return "\n".join(definition(helper) for helper in ordered.values())
+    first, *rest = ordered.values()
+    texts = [_without_fma(helper) for helper in rest]
+    return "\n".join([definition(first), definition(library()["_fma.f32"]), *texts])
+
+
+def _without_fma(helper: Helper) -> str:
+    """Return a helper's definition for processors that do not multiply and add at once."""
+    text = definition(helper)
+    if helper.family not in _EXACT_STEPS:
+        text = _HORNER.sub(r"\1 = \1 * \2 + \3;", text)
+    return text.replace(_FUSED, "fx_fma(")
 
 
 @functools.cache

@@ -3,6 +3,10 @@
 //@ name: _inline
 #define FX_INLINE static inline __attribute__((always_inline))
 
+//@ name: _fma.f32
+//@ method: a * b + c where no instruction does it: the product is exact in double
+FX_INLINE float fx_fma(float a, float b, float c) { return (float)((double)a * b + c); }
+
 //@ name: _bits.f32
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }

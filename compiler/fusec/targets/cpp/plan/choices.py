@@ -180,6 +180,11 @@ def worth_staging(length: int, dtypes: Collection[torch.dtype]) -> bool:
     return 8 <= length < MIN_BLOCKED and (torch.float16 in dtypes or length >= 48)
 
 
+def has_fma() -> bool:
+    """Whether the processor multiplies and adds in one instruction; SSE2 alone does not."""
+    return current_machine().isa != "sse2"
+
+
 # -- writing past the caches -------------------------------------------------------------------
 
 CACHE_LINE = 64  # bytes

@@ -10,6 +10,7 @@ from importlib.resources import files
 
 from fusec.ir.scalars import SCALARS
 from fusec.targets.cpp.mathlib import available, helper_sources
+from fusec.targets.cpp.plan import choices
 
 # What writes past the caches, and what a thread does after it.
 STREAM, END = "stream", "end_stream"
@@ -178,6 +179,7 @@ def helper_texts(names: Iterable[str]) -> str:
     """Return the text of all helpers that a kernel uses, each behind those that it needs."""
     wanted = sorted(set(names))
     known = available()
-    library = helper_sources(name for name in wanted if name in known)
+    fused = choices.has_fma()
+    library = helper_sources((name for name in wanted if name in known), fused=fused)
     own = [_own_text(name) for name in wanted if name not in known]
     return "\n".join(text for text in [library, *own] if text)

@@ -15,6 +15,8 @@ from fusec.toolchain.build import build
 
 @pytest.fixture
 def scaled():
+    torch._dynamo.reset()  # all share one code object, of which torch compiles eight forms at most
+
     @fusec.compile(dynamic=False)
     def scaled(x, factor=2.0):
         return (x.sin() * factor).sum(-1)

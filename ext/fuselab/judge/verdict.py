@@ -80,10 +80,11 @@ class Verdict:
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         color = "#1a7f37" if self.ok else "#b35900" if self.score else "#b42318"
+        left = ' style="text-align: left"'
         rows = "".join(
             f"<tr><td>{'&#10003;' if each.ok else '&#10007;'}</td>"
-            f"<td>{html.escape(each.what)}</td><td>{html.escape(each.found)}</td>"
-            f"<td>wanted: {html.escape(each.wanted)}</td></tr>"
+            f"<td{left}>{html.escape(each.what)}</td><td{left}>{html.escape(each.found)}</td>"
+            f"<td{left}>wanted: {html.escape(each.wanted)}</td></tr>"
             for each in self.findings
         )
         table = f"<table>{rows}</table>" if rows else ""

@@ -17,6 +17,7 @@ from fuselab.labs.catalog import find_task, labs
 from fuselab.labs.lab import Lab
 
 FORMAT = 1
+_LEFT = ' style="text-align: left"'
 _MOST = 1 << 22  # bytes of a hand-in
 
 
@@ -90,7 +91,7 @@ class Table:
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>"
+            "<tr>" + "".join(f"<td{_LEFT}>{html.escape(cell)}</td>" for cell in line) + "</tr>"
             for line in self.lines()
         )
         return {"text/plain": str(self), "text/html": f"<table>{rows}</table>"}

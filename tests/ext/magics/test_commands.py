@@ -122,7 +122,7 @@ class TestFuse:
 
     def test_compare(self, shell, monkeypatch):
         monkeypatch.setattr(
-            "fuselab.session.fused_cell.Peer.__init__", peer_of(lambda *inputs: None)
+            "fuselab.session.peers.Peer.__init__", peer_of(lambda *inputs: None)
         )
         run(shell, "%%fuse --compare inductor\ny = x * 2")
         assert "inductor: 7.77 ms" in shell.shown[0].text()
@@ -130,7 +130,7 @@ class TestFuse:
 
     def test_compare_with_a_compiler_that_fails(self, shell, monkeypatch):
         monkeypatch.setattr(
-            "fuselab.session.fused_cell.Peer.__init__", peer_of(None, "OSError: no room")
+            "fuselab.session.peers.Peer.__init__", peer_of(None, "OSError: no room")
         )
         run(shell, "%%fuse --compare inductor\ny = x * 2")
         assert "TorchInductor failed: OSError: no room" in shell.shown[0].text()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import torch
 
 from fuselab.judge.task import CppTask, Limits
@@ -21,7 +23,8 @@ _TRANSPOSE = (
 
 def kernel(declaration: str, body: str) -> str:
     """Return the text of a kernel."""
-    return f"#include <cmath>\n#include <cstdint>\n\n{declaration}\n{{\n{body}\n    return 0;\n}}\n"
+    head = textwrap.fill(declaration, 76, subsequent_indent="    ")
+    return f"#include <cmath>\n#include <cstdint>\n\n{head}\n{{\n{body}\n    return 0;\n}}\n"
 
 
 LAB = Lab(

@@ -26,8 +26,8 @@ from fusec.ahead.signatures import Signature
 from fusec.call.native import call_by_route
 from fusec.capture import quiet_dynamo as quiet
 from fusec.capture.backend import Backend
-from fusec.capture.frozen_calls import Watch
-from fusec.capture.graph_breaks import break_marker, breaks_since
+from fusec.capture.frozen_calls import CompiledMeanwhile, Watch
+from fusec.capture.graph_breaks import break_marker, breaks_since, error_line
 from fusec.capture.guards.described import (
     NotedGuard,
     describe_guards,
@@ -35,14 +35,16 @@ from fusec.capture.guards.described import (
     note_guards,
     too_often,
 )
-from fusec.capture.shortcut import Shortcut
+from fusec.capture.shortcut import Shortcut, find_frame
 from fusec.compiled.graph import CompiledGraph
 from fusec.errors import FusecError
+from fusec.inspect.draft import Draft
+from fusec.inspect.draft import draft as draft_of
 from fusec.inspect.explain import Explanation
 from fusec.inspect.predict import Call, Planner, Prediction, prediction
 from fusec.kernel import Kernel
 from fusec.options import Options
-from fusec.report import GraphBreak, Guard, Recompile, counted
+from fusec.report import GraphBreak, Guard, Recompile, SourceLine, counted
 
 if TYPE_CHECKING:
     from fusec.inspect.reschedule import Rescheduled
@@ -111,7 +113,7 @@ class CompiledFunction:
         taken = self._taken if self._taken is not None else self._look_for_artefacts()
         try:
             with quiet.Quiet(), taken if taken.artefacts else _nothing:
-                result = self._optimized(*args, **kwargs)
+                result = self._call(args, kwargs)
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, FusecError):
                 raise error.inner_exception from None
@@ -125,10 +127,20 @@ class CompiledFunction:
             self._choose_route()
         return result
 
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return self._optimized(*args, **kwargs)
+        except CompiledMeanwhile:
+            assert self._watch is not None
+            with self._watch.once_more():
+                return self._optimized(*args, **kwargs)
+
     def _look_for_artefacts(self) -> TakenUp:
         self._taken = TakenUp()
         if self._backend.builds and self._watch is not None:
             self._watch.others = self._taken.misfits
+            frame = find_frame(self._optimized)
+            self._watch.root = frame[0].__code__ if frame is not None else None
             self._taken.look(self._optimized, self.options)
         return self._taken
 
@@ -339,22 +351,48 @@ def compile(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return CompiledFunction(function, chosen)
 
 
-def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+def explain(
+    function: Callable[..., Any], *args: Any, draft: bool = False, **kwargs: Any
+) -> Explanation | Draft:
     """Compile a function, call it once, and report what became of it.
 
     Args:
         function: A function, a module, or what ``fusec.compile`` returned.
         *args: For the call.
-        **kwargs: Likewise.
+        draft: Report all that stands in the way instead, before anything is built: every graph
+            break, size that depends on data or is fixed by the code, side effect, operator without
+            a kernel and guard, each with its line and a way to mend it, and what export would need.
+        **kwargs: For the call.
 
     Returns:
         Every graph break and guard with its line and a way to mend it, the kernels, the calls of
         ATen, and what is kept for backward.
     """
+    if draft:
+        return _draft(function, Call(args, kwargs))
     compiled = function if isinstance(function, CompiledFunction) else compile(function)
     compiled(*args, **kwargs)
     found: Explanation = compiled.explain()
     return found
+
+
+def _draft(function: Callable[..., Any], call: Call) -> Draft:
+    options = function.options if isinstance(function, CompiledFunction) else Options()
+    if isinstance(function, CompiledFunction):
+        function = function.function
+    captured: list[CompiledFunction] = []
+    errors: list[tuple[BaseException, SourceLine | None]] = []
+    for chosen in (options, replace(options, dynamic=True)):
+        planner = Planner(chosen, function)
+        planned = CompiledFunction(function, chosen, planner)
+        captured.append(planned)
+        try:
+            planner.run(planned._run, [call])
+        except Exception as error:
+            if chosen is options:
+                errors.append((error, error_line(error)))
+    first, symbolic = captured
+    return draft_of(first._name(), [first], symbolic, errors)
 
 
 def predict(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Prediction:

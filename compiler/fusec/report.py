@@ -53,6 +53,19 @@ class GraphBreak:
 
 
 @dataclass(frozen=True)
+class SideEffect:
+    """Something that a function changes beside its result.
+
+    Attributes:
+        name: What is changed.
+        change: How, in words.
+    """
+
+    name: str
+    change: str
+
+
+@dataclass(frozen=True)
 class Guard:
     """A fact that must hold for the compiled code to be used again."""
 

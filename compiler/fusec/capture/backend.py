@@ -51,6 +51,7 @@ from fusec.capture.number_restarts import (
     loses_updates,
 )
 from fusec.capture.result_modes import mixes_modes, result_modes
+from fusec.capture.side_effects import side_effects
 from fusec.capture.tuned_calls import TunedCalls
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
@@ -61,6 +62,7 @@ from fusec.gc_pause import Rest
 from fusec.graph.decompositions import decomposition_table
 from fusec.graph.pipeline import Form, Subject, check_without, format_passes, run_passes
 from fusec.graph.refusals.calls import refused_call
+from fusec.graph.regions import inline_regions
 from fusec.graph.training.saved import recomputed_operators, saved_tensors
 from fusec.ir.body import Buffer
 from fusec.lower.values import GraphNotLowered
@@ -143,6 +145,7 @@ class Backend:
             started = time.perf_counter()
             graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
             graph.traced = tuple(TracingContext.get_traced_code() or ())
+            graph.effects = side_effects()
             self.graphs.append(graph)
             records = torch.is_grad_enabled()
             reason = needs_eager(module, example_inputs) or mixes_modes(module, records)
@@ -261,6 +264,7 @@ class _GraphCompiler:
         """Divide a joint graph into forward and backward, which see the same random numbers."""
         started = time.perf_counter()
         results = given["num_fwd_outputs"]
+        inline_regions(joint)
         self._run_passes(Form.JOINT, joint, results=results)
         with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
             forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
@@ -390,6 +394,7 @@ class _GraphCompiler:
         else:
             name_inputs(module, self.names)
             self.saved_names = saved_names(module)
+        inline_regions(module)
         if kind == "inference":  # the parts of a joint graph have been through this as one
             self._run_passes(Form.INFERENCE, module)
             stages.append(self._passes())

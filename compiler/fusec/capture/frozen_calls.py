@@ -7,9 +7,11 @@ for and what it found.  It costs nothing where compiled code fits.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -26,30 +28,66 @@ _TENSOR = re.compile(r"check_tensor\(L\['(\w+)'\], .*?, torch\.(\w+), .* size=\[
 _MOST_ARGUMENTS = 6
 
 
+class CompiledMeanwhile(Exception):
+    """What a thread wanted to compile is there now: never seen by a user."""
+
+
 class Watch:
     """TorchDynamo's callback, with a look at whether anything may be compiled.
 
     Attributes:
         inner: TorchDynamo's own.
         frozen: Whether nothing may be compiled for this function any more.
+        root: The code that a call begins with, if it begins with nothing else; None if not known.
         others: Returns why a frame's names do not fit what was compiled by another process.
     """
 
     def __init__(self, inner: Callable[..., Any]) -> None:
         self.inner = inner
         self.frozen = False
+        self.root: CodeType | None = None
+        self._lock = threading.RLock()  # threads that miss at once compile one after the other
+        self._compiled = 0
+        self._again = threading.local()
         self.others: Callable[[Any], list[Unfit]] = lambda values: []
         # what torch compares compiled code by
         self._torchdynamo_orig_backend = getattr(inner, "_torchdynamo_orig_backend", inner)
 
     def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
-        """Be asked about a frame that no compiled code fits."""
+        """Be asked about a frame that no compiled code fits.
+
+        Raises:
+            CompiledMeanwhile: Another thread has compiled it; the function is to be called again.
+        """
         if not (self.frozen or is_frozen()):
-            return self.inner(frame, *args, **kwargs)
+            seen = self._compiled
+            with self._lock:
+                if seen != self._compiled and self._fits_now(frame):
+                    raise CompiledMeanwhile
+                try:
+                    return self.inner(frame, *args, **kwargs)
+                finally:
+                    self._compiled += 1
         if trace_rules.check(frame.f_code) or not has_tensor_in_frame(frame):
             return ConvertFrameReturn()  # it would run in Python in any case
         found = [*misfits(frame.f_code, frame.f_locals), *self.others(frame.f_locals)]
         raise FrozenMiss(_frame_name(frame.f_code), found)
+
+    def _fits_now(self, frame: Any) -> bool:
+        """Whether the call has just begun, and compiled code has come to fit it."""
+        code: CodeType = frame.f_code
+        if self.root is None or code is not self.root or getattr(self._again, "on", False):
+            return False
+        return any(each.guard_manager.check(frame.f_locals) for each in _entries(code))
+
+    @contextlib.contextmanager
+    def once_more(self) -> Iterator[None]:
+        """Within it, in this thread, compile what does not fit, whoever else has done so."""
+        self._again.on = True
+        try:
+            yield
+        finally:
+            self._again.on = False
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":
@@ -170,4 +208,4 @@ def _traced_frame() -> tuple[CodeType | None, Any]:
     return None, {}
 
 
-__all__ = ["Watch", "misfits", "refuse_capture"]
+__all__ = ["CompiledMeanwhile", "Watch", "misfits", "refuse_capture"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -138,6 +139,16 @@ def user_frame(stack: Iterable[Any]) -> SourceLine | None:
         if file and not file.startswith(_TORCH):
             found = SourceLine(file, int(frame.lineno or 0), (frame.line or "").strip())
     return found
+
+
+def error_line(error: BaseException) -> SourceLine | None:
+    """Return the user's line that raised an error: the innermost that is not torch's or ours."""
+    found = None
+    for frame in traceback.extract_tb(error.__traceback__):
+        if not frame.filename.startswith((_TORCH, _FUSEC)) and frame.line:
+            found = SourceLine(frame.filename, frame.lineno or 0, frame.line.strip())
+    stack = getattr(error, "real_stack", None)  # what TorchDynamo was going through
+    return user_frame(stack) or found if stack else found
 
 
 def is_ours(place: SourceLine | None) -> bool:

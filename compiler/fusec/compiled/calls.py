@@ -19,7 +19,15 @@ from fusec.errors import FusecError
 from fusec.kernel import Kernel
 from fusec.memory.readable import has_tangent
 from fusec.memory.strided import clone_strided
-from fusec.report import ExternCall, FusionDecision, PassRun, SavedTensor, Stage, counted
+from fusec.report import (
+    ExternCall,
+    FusionDecision,
+    PassRun,
+    SavedTensor,
+    SideEffect,
+    Stage,
+    counted,
+)
 
 
 class NoInputs(FusecError):
@@ -64,6 +72,7 @@ class GraphCalls:
         self.direct_part: CompiledPart | None = None
         self.converts = False
         self.traced: tuple[CodeType, ...] = ()  # what TorchDynamo went through
+        self.effects: tuple[SideEffect, ...] = ()  # what is changed beside the result
         self._recorded: Callable[..., Any] | None = None
         self._last_inputs: tuple[Any, ...] | None = None
         # Whether calls record for autograd, which is guarded; replays do alike.

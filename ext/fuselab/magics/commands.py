@@ -467,6 +467,7 @@ class FuseMagics(Magics):
         help="One subject in full, instead of the result: " + ", ".join(SUBJECTS) + ".",
     )
     @argument("--stage", metavar="NAME", help="Print one stage's text: fx, aten, asm, ptx ...")
+    @argument("--draft", action="store_true", help="All that stands in the way, with its mend.")
     @argument("--panel", action="store_true", help="Show the live workbench below it.")
     def fuse_report(self, line: str) -> None:
         """Show a cell's result again, with times of the kernels now in use.
@@ -476,6 +477,11 @@ class FuseMagics(Magics):
         """
         args = self._parse(self.fuse_report, "%fuse_report", line)
         cell = self._cell(args.cell)
+        if args.draft:
+            from fusec.inspect.draft import draft  # imports the compiler
+
+            display(draft(cell.name, cell.functions))
+            return
         cell.update(checked=self.check, seconds=self.measure_seconds)
         if args.stage:
             print(self._stage(cell, args.stage))

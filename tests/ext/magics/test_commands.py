@@ -121,16 +121,14 @@ class TestFuse:
         assert "z" in shell.user_ns
 
     def test_compare(self, shell, monkeypatch):
-        monkeypatch.setattr(
-            "fuselab.session.fused_cell.Peer.__init__", peer_of(lambda *inputs: None)
-        )
+        monkeypatch.setattr("fuselab.session.peers.Peer.__init__", peer_of(lambda *inputs: None))
         run(shell, "%%fuse --compare inductor\ny = x * 2")
         assert "inductor: 7.77 ms" in shell.shown[0].text()
         assert shell.session.last.eager.median == 9.84e-3, "of the same run"
 
     def test_compare_with_a_compiler_that_fails(self, shell, monkeypatch):
         monkeypatch.setattr(
-            "fuselab.session.fused_cell.Peer.__init__", peer_of(None, "OSError: no room")
+            "fuselab.session.peers.Peer.__init__", peer_of(None, "OSError: no room")
         )
         run(shell, "%%fuse --compare inductor\ny = x * 2")
         assert "TorchInductor failed: OSError: no room" in shell.shown[0].text()

@@ -98,7 +98,10 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
 )
 
 # What a module holds, in the words of TorchDynamo.
-_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\['([\w.]+)'\]")
+_PARTS = re.compile(
+    r"(?:\._(?:modules|parameters|buffers)|\.?__dict__\['_(?:modules|parameters|buffers)'\])"
+    r"\['([\w.]+)'\]"
+)
 
 
 def describe_failure(reason: str) -> Recompile:
@@ -229,7 +232,7 @@ def _readable(name: str) -> str:
     """Return ``0.weight`` for ``L['fn']._modules['0']._parameters['weight']``."""
     text = re.sub(r"[LG]\['(\w+)'\]", r"\1", name)
     text = _PARTS.sub(r".\1", text)
-    return re.sub(r"^(?:fn|self)\.(?=.)", "", text)
+    return re.sub(r"^(?:(?:fn|self)\.|\.)(?=.)", "", text)
 
 
 def _is_plumbing(name: str, kind: str) -> bool:

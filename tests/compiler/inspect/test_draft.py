@@ -1,0 +1,124 @@
+"""The draft: all that stands in the way in one run, with lines, reasons and mends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import fusec
+from fusec.inspect.draft import Draft, Kind
+
+
+class Hard(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.calls = 0
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        self.count.add_(1)
+        y = self.linear(x)
+        print("in between")
+        if y.sum() > 0:
+            y = y + 1
+        chosen = y[y > 0]
+        y = torch.linalg.qr(y.view(4, 8))[0]
+        return y * float(y.mean()), chosen
+
+
+@pytest.fixture(scope="module")
+def hard() -> Draft:
+    torch._dynamo.reset()
+    module = Hard()
+    found = fusec.explain(module, torch.randn(4, 8), draft=True)
+    assert module.count == 0  # tensors are put back
+    return found
+
+
+def lines(found, kind):
+    return [each.where.text for each in found.of(kind) if each.where is not None]
+
+
+def test_it_does_not_stop_at_the_first_break(hard):
+    assert lines(hard, Kind.BREAK) == ['print("in between")']
+    data = lines(hard, Kind.DATA)
+    assert "if y.sum() > 0:" in data
+    assert "chosen = y[y > 0]" in data
+    assert "return y * float(y.mean()), chosen" in data
+    assert all(each.mend for kind in (Kind.BREAK, Kind.DATA) for each in hard.of(kind))
+
+
+def test_side_effects_are_named(hard):
+    names = {each.what.split(":")[0] for each in hard.of(Kind.EFFECT)}
+    assert {"self.calls", "count"} <= names
+
+
+def test_operators_without_a_kernel_have_a_line(hard):
+    assert any("qr" in each.what for each in hard.of(Kind.OPERATOR))
+    assert any("qr" in line for line in lines(hard, Kind.OPERATOR))
+
+
+def test_what_export_needs(hard):
+    assert any("graph breaks: 1 place" in line for line in hard.export)
+    assert any("self.calls" in line for line in hard.export)
+
+
+def test_text_html_and_json(hard):
+    text = str(hard)
+    assert "Hard, draft" in text
+    assert "to mend it: choose with torch.where" in text
+    forms = hard._repr_mimebundle_()
+    assert "<li>print runs in Python" in forms["text/html"]
+    assert json.loads(json.dumps(hard.data()))["found"]
+
+
+def test_nothing_in_the_way():
+    found = fusec.explain(lambda x: x.softmax(-1), torch.ones(3, 4), draft=True)
+    assert "nothing to mend" in str(found)
+    assert found.export == ("nothing stands in the way of one graph",)
+    assert (found.graphs, found.kernels) == (1, 1)
+    assert any("3 x 4" in each.what for each in found.of(Kind.GUARD))
+
+
+def test_a_size_that_the_code_fixes():
+    def fixed(x, y):
+        return x.reshape(3, -1) + y if x.size(0) == 3 else x
+
+    found = fusec.explain(fixed, torch.ones(3, 4), torch.ones(3, 4), draft=True)
+    fixed_sizes = [each.what.split(",")[0] for each in found.of(Kind.FIXED)]
+    assert "x has 3 in dimension 0" in fixed_sizes
+    assert not any("dimension 1" in each for each in fixed_sizes)
+
+
+def test_a_training_step():
+    module = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = module(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    before = [each.detach().clone() for each in module.parameters()]
+    found = fusec.explain(step, torch.ones(2, 3), draft=True)
+    assert not found.of(Kind.BREAK)
+    assert found.of(Kind.EXPECTED)
+    assert found.kernels > 2
+    assert len(before) == 2
+
+
+def test_what_cannot_be_captured_is_a_finding():
+    def wrong(x):
+        return x.no_such_method() + x
+
+    found = fusec.explain(wrong, torch.ones(2), draft=True)
+    (error,) = found.of(Kind.ERROR)
+    assert "no_such_method" in error.what
+    assert "no_such_method" in error.where.text

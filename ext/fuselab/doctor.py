@@ -6,8 +6,8 @@ runs on machines where nothing else does, without torch too.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib
+import importlib.metadata
 import json
 import os
 import platform

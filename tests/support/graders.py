@@ -102,6 +102,9 @@ def main() -> None:
         return install(Path(sys.argv[2]))
     which, folder, stem = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     grade = with_nbgrader if which == "nbgrader" else with_otter
+    # nbgrader starts a program that is installed beside it.
+    here = os.path.dirname(sys.executable)
+    os.environ["PATH"] = os.pathsep.join((here, os.environ.get("PATH", "")))
     kept = os.dup(1)
     os.dup2(2, 1)  # what graders print is no answer
     found = grade(folder, stem)

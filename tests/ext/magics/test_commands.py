@@ -121,9 +121,7 @@ class TestFuse:
         assert "z" in shell.user_ns
 
     def test_compare(self, shell, monkeypatch):
-        monkeypatch.setattr(
-            "fuselab.session.peers.Peer.__init__", peer_of(lambda *inputs: None)
-        )
+        monkeypatch.setattr("fuselab.session.peers.Peer.__init__", peer_of(lambda *inputs: None))
         run(shell, "%%fuse --compare inductor\ny = x * 2")
         assert "inductor: 7.77 ms" in shell.shown[0].text()
         assert shell.session.last.eager.median == 9.84e-3, "of the same run"

@@ -44,12 +44,14 @@ class GraphBreak:
         hint: How to mend it; empty where nothing is known.
         where: The user's line.
         expected: Whether there is nothing to mend: ``backward()``, an optimizer.
+        of_values: Whether it hangs on the values of tensors: ``if x.sum() > 0``.
     """
 
     reason: str
     hint: str
     where: SourceLine | None
     expected: bool = False
+    of_values: bool = False
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,10 @@ def test_nobody_else_compares_names() -> None:
     # what colors a text knows C++ as a language, as editors do; a cell has plain parts
     compared = rf"""target *[=!]= *["']({named})["']|(?<!language )[=!]= *["']cpp["']"""
     # a package that is called alike may be looked for
-    pattern = re.compile(compared + r"""|(?<!_version\()["']triton["']""")
+    pattern = re.compile(compared + r"""|(?<!_version\()(?<!import_module\()["']triton["']""")
     sources = [*ROOT.rglob("*.py"), *Path(fuselab.__file__).parent.rglob("*.py")]
-    outside = [path for path in sources if ROOT / "targets" not in path.parents]
+    # Labs about Triton, and what judges their answers, are about that one target.
+    outside = [p for p in sources if not {"targets", "labs", "judge"} & {q.name for q in p.parents}]
     assert len(outside) > 200
     found = [
         f"{path.name}: {line.strip()}"

@@ -16,20 +16,26 @@ from fusec.report import GraphBreak, SourceLine
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _FUSEC = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
+# Breaks that hang on the values of tensors.
+_BRANCH = r"generic_jump|Data-dependent branching|dynamic control flow"
+_NUMBER = r"Tensor\.item\(\)|scalar_outputs|_local_scalar_dense"
+_LIST = r"tolist"
+_SIZE = r"Dynamic shape operator|output shape depends on input Tensor data"
+_OF_VALUES = (_BRANCH, _NUMBER, _LIST, _SIZE)
 # What TorchDynamo says, as a pattern; what that means; how to mend it. The first match counts.
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
-        r"generic_jump|Data-dependent branching|dynamic control flow",
+        _BRANCH,
         "a Python `if`, `while` or `assert` depends on a tensor's value",
         "choose with torch.where(condition, a, b), or test a Python number instead",
     ),
     (
-        r"Tensor\.item\(\)|scalar_outputs|_local_scalar_dense",
+        _NUMBER,
         "a tensor's value becomes a Python number",
         "keep the value in a tensor: .item(), float() and int() must wait for the result",
     ),
     (
-        r"tolist",
+        _LIST,
         "a tensor becomes a Python list",
         "keep the values in a tensor, or call .tolist() after the compiled code",
     ),
@@ -50,7 +56,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         " torch._dynamo.config.ignore_logging_functions.add(...)",
     ),
     (
-        r"Dynamic shape operator|output shape depends on input Tensor data",
+        _SIZE,
         "the size of a result depends on data",
         "three-argument torch.where or a mask keeps the size; nonzero and x[mask] do not",
     ),
@@ -126,7 +132,8 @@ def breaks_since(marker: int) -> tuple[GraphBreak, ...]:
         if any(_OPTIMIZERS in getattr(f, "filename", "") for f in getattr(entry, "user_stack", ())):
             reason, hint = _OPTIMIZER  # who calls step() has not asked for it
         expected = hint.startswith(_NOTHING)
-        found.setdefault((reason, where), GraphBreak(reason, hint, where, expected))
+        made = GraphBreak(reason, hint, where, expected, _known(text) in _OF_VALUES)
+        found.setdefault((reason, where), made)
     located = {reason for reason, where in found if where is not None}
     return tuple(b for (r, w), b in found.items() if w is not None or r not in located)
 
@@ -154,6 +161,11 @@ def error_line(error: BaseException) -> SourceLine | None:
 def is_ours(place: SourceLine | None) -> bool:
     """Whether a place is in the compiler itself: of no interest to a user."""
     return place is not None and place.file.startswith(_FUSEC)
+
+
+def _known(reason: str) -> str:
+    """Return the first pattern that fits what TorchDynamo says; empty for none."""
+    return next((pattern for pattern, _, _ in _KNOWN if re.search(pattern, reason)), "")
 
 
 def summarize(reason: str) -> str:

@@ -160,13 +160,6 @@ class Captured(Protocol):
         """Why it was compiled again."""
 
 
-# In what TorchDynamo says of a break, in our words: whether it is about values of tensors.
-_OF_DATA = (
-    "a Python `if`, `while` or `assert` depends on a tensor's value",
-    "a tensor's value becomes a Python number",
-    "a tensor becomes a Python list",
-    "the size of a result depends on data",
-)
 _PART = re.compile(r"_(?:parameters|buffers)_")  # of a module, whose sizes never change
 
 
@@ -211,7 +204,7 @@ def _break(found: GraphBreak) -> Finding:
     if found.expected:
         kind = Kind.EXPECTED
     else:
-        kind = Kind.DATA if found.reason in _OF_DATA else Kind.BREAK
+        kind = Kind.DATA if found.of_values else Kind.BREAK
     return Finding(kind, found.reason, found.hint, found.where)
 
 
@@ -257,8 +250,10 @@ def _fixed(symbolic: Captured) -> Iterator[Finding]:
                 continue
             if name.startswith("_"):
                 continue  # what stands between two graphs
-            for dim, size in enumerate(value.shape):
-                if isinstance(size, int) and size > 1:
+            for dim, given in enumerate(value.shape):
+                # A symbol that a guard has since made a number of is no int yet.
+                size = given if isinstance(given, int) else given.node.maybe_as_int()
+                if size is not None and size > 1:
                     yield Finding(
                         Kind.FIXED,
                         f"{name} has {size} in dimension {dim}, whatever is asked for",

@@ -10,7 +10,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from fusec.helper_block import with_helpers
 from fusec.machine import features
 from fusec.packages.errors import CannotPackage
 from fusec.packages.programs import PackagedKernel
-from fusec.packages.runtime.processor import LEVELS, machine
+from fusec.packages.runtime.processor import LEVELS, SYSTEM, machine
 from fusec.systems import this_system
 from fusec.toolchain.compiler import Compiler, find_compiler
 from fusec.toolchain.families import FAMILIES
@@ -74,7 +73,7 @@ class Binary:
             "name": self.name,
             "member": self.member,
             "machine": self.machine,
-            "system": sys.platform,
+            "system": SYSTEM,
             "features": list(self.needs),
         }
 

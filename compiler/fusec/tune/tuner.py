@@ -107,7 +107,7 @@ def tune_kernel(
         check_each: Checks each text before it is timed in this process: for edited kernels,
             whose other configurations nobody has looked at yet.
         check_plan: Checks the first text of each other plan likewise.
-        budget: Seconds for the search; the winner on the winner comes on top.
+        budget: Seconds for the search; settling on the winner comes on top.
         progress: Called after each trial, between measurements, with the run so far.
         stop: Set it to end the search; so does an interrupt. The best so far is kept.
         store: Where the record goes; None keeps none.

@@ -281,7 +281,7 @@ def _problems(facts: Facts) -> Iterator[tuple[str, str]]:
 
 def _odd_problem(odd: Odd) -> str:
     if odd.name:
-        verb = "" if odd.reason.startswith("jumps") else f"has the instruction {odd.name}: "
+        verb = "" if odd.jump else f"has the instruction {odd.name}: "
         return verb + odd.reason
     return odd.reason
 

@@ -74,11 +74,13 @@ class Odd:
         name: As assembly has it: ``syscall``; empty where it is none.
         reason: What is wrong with it, in words that may follow ``it``.
         function: In which function of the library, as its table of symbols has it.
+        jump: Whether it is where it leads to that is wrong, not what it is.
     """
 
     name: str
     reason: str
     function: str = ""
+    jump: bool = False
 
 
 def odd_instructions(
@@ -121,7 +123,7 @@ def _x86(code: bytes, address: int, *, strict: bool) -> Iterator[tuple[int, Odd]
     if strict:
         for at, target in targets:
             if address <= target < end and target not in starts:
-                yield at, Odd("jmp", _BETWEEN)
+                yield at, Odd("jmp", _BETWEEN, jump=True)
 
 
 @functools.lru_cache(maxsize=8192)

@@ -64,10 +64,9 @@ def test_other_sizes_and_gradients_that_add_up(x):
         torch.testing.assert_close([p.grad for p in module.parameters()], added)
 
 
-def test_as_an_option_of_torch(x, monkeypatch):
+def test_as_an_option_of_torch(x):
     module = model()
     wanted = gradients(module, module, x)
-    monkeypatch.setattr(torch._dynamo.config, "compiled_autograd", True)
 
     @torch.compile(backend="fusec")
     def step(x):
@@ -75,10 +74,12 @@ def test_as_an_option_of_torch(x, monkeypatch):
         loss.backward()
         return loss
 
-    for _ in range(3):
-        module.zero_grad()
-        step(x)
-        torch.testing.assert_close([p.grad for p in module.parameters()], wanted)
+    # Not by monkeypatch: it would take the option away for good, as torch keeps options elsewhere.
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        for _ in range(3):
+            module.zero_grad()
+            step(x)
+            torch.testing.assert_close([p.grad for p in module.parameters()], wanted)
 
 
 def of_a_list() -> fx.GraphModule:

@@ -198,7 +198,7 @@ def compiled(text: str = FILE, n: int = 1024) -> Any:
     x, out = torch.randn(n), torch.empty(n)
     starts: list[Any] = []
     function = namespace["plus"]
-    namespace["plus"] = triton_starts.Recorder(function, starts)
+    namespace["plus"] = triton_starts.StartRecorder(function, starts)
     namespace["launch"](x, n, out)
     namespace["plus"] = function
     (one,) = starts

@@ -700,7 +700,7 @@ def test_parameters_are_those_of_the_code_that_triton_makes() -> None:
     x, out = torch.randn(1000), torch.empty(1000)
     starts: list[Any] = []
     function = namespace["plus"]
-    namespace["plus"] = triton_starts.Recorder(function, starts)
+    namespace["plus"] = triton_starts.StartRecorder(function, starts)
     namespace["launch"](x, 1000, out)
     namespace["plus"] = function
     (start,) = starts

@@ -239,7 +239,7 @@ def test_thorough_takes_every_configuration_as_seriously() -> None:
 
 
 def test_overlap_times_what_is_built_first() -> None:
-    search = Search(overlap=True, ahead=4)
+    search = Search(overlap=True, builds=4)
     assert len(search.run.trials) == 12
     assert best(search.run) == {"A": 8, "B": 32}
 

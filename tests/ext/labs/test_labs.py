@@ -228,7 +228,8 @@ def test_what_is_no_hand_in(tmp_path: Path, data: object, why: str) -> None:
 def test_points_are_those_of_this_notebook() -> None:
     progress().tasks.clear()
     assert points("lab13.overhead") == 0
-    progress().judge("lab13.overhead", solutions(labs()[-1])["lab13.overhead"])
+    (lab,) = (lab for lab in labs() if "lab13.overhead" in solutions(lab))
+    progress().judge("lab13.overhead", solutions(lab)["lab13.overhead"])
     assert points("lab13.overhead") == 1
     progress().tasks.clear()
 

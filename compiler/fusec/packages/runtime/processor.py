@@ -12,6 +12,7 @@ import numpy
 from .errors import CannotRun
 from .json_text import Reader
 
+SYSTEM = sys.platform  # what a package calls the system that its binaries are for
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 # What a level of x86-64 asks for beside those below it, in numpy's words.
 LEVELS = {
@@ -46,7 +47,7 @@ def choose(binaries: Sequence[Reader]) -> Reader:
     problems = []
     for each in binaries:
         lacks = [name for name in each.texts("features") if name not in known]
-        if each.text("system") != sys.platform or each.text("machine") != mine:
+        if each.text("system") != SYSTEM or each.text("machine") != mine:
             problems.append(
                 f"{each.text('name')} is for {each.text('machine')} {each.text('system')}"
             )
@@ -56,7 +57,7 @@ def choose(binaries: Sequence[Reader]) -> Reader:
             return each
     said = "; ".join(problems) or "it has none"
     raise CannotRun(
-        f"no binary of the package runs on this {mine} {sys.platform} machine: {said}",
+        f"no binary of the package runs on this {mine} {SYSTEM} machine: {said}",
         "package it again with binaries for it",
     )
 

@@ -32,7 +32,7 @@ def test_next_row_is_asked_for_and_results_stay(shape: tuple[int, ...]) -> None:
     check(compiled(index, table), index, table)
     (kernel,) = compiled.graphs[0].kernels
     assert kernel.source.count("_next = at_most(") == 1
-    assert kernel.source.count("ahead<LINE>(&table[") == 1
+    assert kernel.source.count("prefetch<LINE>(&table[") == 1
     other = torch.randint(0, TABLE[0], shape)
     check(compiled(other, table), other, table)
 

@@ -89,4 +89,4 @@ def test_what_is_kept_for_a_later_pass_goes_side_by_side_as_well() -> None:
     x = torch.randn(64, 1000)
     torch.testing.assert_close(compiled(x), x.sin().softmax(-1))
     (kernel,) = compiled.kernels.values()
-    assert "together(marks);" in kernel.source
+    assert "interleave(marks);" in kernel.source

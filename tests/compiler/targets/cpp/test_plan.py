@@ -41,7 +41,7 @@ Case = tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor, str]
 # A technique, a cell that has it by the heuristics, and what its text has for it.
 CELLS: dict[str, Case] = {
     "threads": (lambda x: x * 2, torch.randn(300, 400), "omp parallel"),
-    "prefetch": (lambda x: x * 2, torch.randn(700, 800), "ahead<"),
+    "prefetch": (lambda x: x * 2, torch.randn(700, 800), "prefetch<"),
     "staging": (lambda x: x * 2, torch.randn(64, 512).half(), "_f32["),
     "interleave": (lambda x: x.exp(), torch.randn(64, 512), "marks["),
     "split_ranges": (lambda x: F.pad(x, (300, 0)), torch.randn(99, 512), "for (int64_t"),
@@ -181,4 +181,4 @@ def test_writers_decide_nothing() -> None:
                 owner = getattr(node, "value", None)
                 if isinstance(node, ast.Attribute) and isinstance(owner, ast.Name):
                     asked |= {node.attr} if owner.id == "choices" else set()
-    assert {name for name in asked if not name.isupper()} == {"whole_vectors"}
+    assert {name for name in asked if not name.isupper()} == {"whole_vectors", "has_fma"}

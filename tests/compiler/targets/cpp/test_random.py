@@ -30,7 +30,7 @@ SHRUNK = {
     "TILE_BYTES": 64,
     "MIN_TILE": 2,
     "LINE": 8,
-    "AHEAD": 12,
+    "PREFETCH_DISTANCE": 12,
     "SMALL_BUFFER": -1,
     "WORTH_ASKING": 0,
     "ROW_IN_CACHE": 64,

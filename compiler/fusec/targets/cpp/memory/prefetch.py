@@ -26,8 +26,9 @@ class NextRow(Request):
     place: Scope | None = None
 
 
-def declare_line(kernel: KernelWriter, elements: int = choices.LINE) -> str:
+def declare_line(kernel: KernelWriter, elements: int | None = None) -> str:
     """Declare how many elements one request is for, or a block has; return the constant's name."""
+    elements = choices.LINE if elements is None else elements
     meaning = "asked for" if elements == choices.LINE else "taken"
     kernel.tunables[LINE] = (
         f"constexpr int64_t {LINE} = {elements}; // elements {meaning} at a time"

@@ -132,12 +132,12 @@ def reads_well_alone(kind: str, dtype: torch.dtype) -> bool:
 
 
 def quiet_line(itemsize: int) -> int:
-    """Return the elements of a block that asks for nothing.
+    """Return the elements of a block that asks for nothing, of which lines are multiples.
 
     Args:
         itemsize: Bytes of an element of the widest running result.
     """
-    return LINE if itemsize <= 4 else QUIET_LINE // itemsize
+    return LINE if itemsize <= 4 else min(LINE, QUIET_LINE // itemsize)
 
 
 # Additions that finding the place of a row may take to be done twice, a row ahead. A row of an

@@ -82,7 +82,7 @@ class InnerLoop:
     scalar: bool = False
     sharing: Sharing | None = None
     once: bool = False
-    line: int = choices.LINE
+    line: int = field(default_factory=lambda: choices.LINE)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,11 @@ from fusec.verify import sandbox, state
 CALLS = 100
 
 
+def _is_right(call: Any, given: tuple[torch.Tensor, ...]) -> bool:
+    """Whether a result is eager's but for how a GPU rounds: it multiplies and adds in one."""
+    return torch.allclose(call(*given), function(*given), rtol=1e-5, atol=1e-5)
+
+
 def attempt(
     fault: GpuFault, kernel: Kernel, call: Any, given: tuple[torch.Tensor, ...], *, trust: bool
 ) -> Any:
@@ -36,10 +41,10 @@ def attempt(
         print(json.dumps({"kept": fault.name}), flush=True)
         for number in range(CALLS):
             given[0].copy_(torch.randn(64, 64, generator=torch.Generator().manual_seed(number)))
-            wrong += not torch.equal(call(*given), function(*given))
+            wrong += not _is_right(call, given)
         kernel.revert()
     # The notebook's own context answers, and what is in use is right.
-    wrong += not torch.equal(call(*given), function(*given))
+    wrong += not _is_right(call, given)
     after = state.of_torch()
     return {
         "fault": fault.name,

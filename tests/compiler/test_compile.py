@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -271,6 +272,7 @@ def test_a_missing_compiler_runs_in_eager_and_says_so(monkeypatch: pytest.Monkey
     monkeypatch.delenv("FUSEC_STRICT")
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setitem(sys.modules, "ziglang", None)  # the bundled one, where it is installed
     compiled = fusec.compile(lambda x: torch.tanh(x) * 17.25)
     x = torch.randn(5)
     assert torch.equal(compiled(x), torch.tanh(x) * 17.25)

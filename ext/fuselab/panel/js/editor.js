@@ -378,7 +378,7 @@ function render({ model, el }) {
     const first = lineOf(event) && linked(lineOf(event))[0];
     if (!first) return;
     light([lineOf(event)]);
-    unfold(...hides(editor.lines.indexOf(first)));
+    unfold(...hides([...editor.lines].indexOf(first)));
     const box = container.getBoundingClientRect();
     container.scrollTop += first.getBoundingClientRect().top - box.top - box.height / 4;
   });

@@ -7,7 +7,6 @@ its line, a reason and a way to mend it.
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ import torch
 
 from fusec.capture.graph_inputs import input_names
 from fusec.compiled.graph import CompiledGraph
+from fusec.inspect.sections import Sectioned
 from fusec.report import GraphBreak, Guard, Recompile, SourceLine, counted
 
 
@@ -60,8 +60,8 @@ class Finding:
         return f"{self.what}{times}{place}"
 
 
-@dataclass(frozen=True)
-class Draft:
+@dataclass(frozen=True, repr=False)
+class Draft(Sectioned):
     """What a function's compilation, and its export, would meet.
 
     Attributes:
@@ -119,25 +119,6 @@ class Draft:
         """Return it as what JSON can hold."""
         found = [{**asdict(each), "kind": each.kind.name.lower()} for each in self.findings]
         return {"name": self.name, "graphs": self.graphs, "kernels": self.kernels, "found": found}
-
-    def __str__(self) -> str:
-        (title, _), *rest = self.sections()
-        lines = [title]
-        for heading, items in rest:
-            if items:
-                lines += ["", f"{heading}:", *(f"  {item}" for item in items)]
-        return "\n".join(lines)
-
-    __repr__ = __str__
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        (title, _items), *rest = self.sections()
-        parts = [f"<b>{html.escape(title)}</b>"]
-        for heading, items in rest:
-            if items:
-                rows = "".join(f"<li>{html.escape(item.strip())}</li>" for item in items)
-                parts.append(f"<div>{html.escape(heading)}</div><ul>{rows}</ul>")
-        return {"text/plain": str(self), "text/html": f"<div>{''.join(parts)}</div>"}
 
 
 class Captured(Protocol):

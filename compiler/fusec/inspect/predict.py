@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import html
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,6 +24,7 @@ from fusec.capture.backend import Backend
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.inspect.explain import bytes_text
+from fusec.inspect.sections import Sectioned
 from fusec.ir.body import Buffer, Compute, Extern
 from fusec.kernel import Argument, Kernel
 from fusec.memory.strided import clone_strided, write_strided
@@ -112,8 +112,8 @@ class PredictedPart:
     steps: tuple[PredictedKernel | PredictedCall, ...]
 
 
-@dataclass(frozen=True)
-class Prediction:
+@dataclass(frozen=True, repr=False)
+class Prediction(Sectioned):
     """What a function will become.
 
     Attributes:
@@ -184,25 +184,6 @@ class Prediction:
         yield "graph breaks", [_break_text(each) for each in self.breaks]
         yield "used again as long as", [each.text for each in self.guards]
         yield "compiled again because", [str(each) for each in self.recompiles]
-
-    def __str__(self) -> str:
-        (title, _), *rest = self.sections()
-        lines = [title]
-        for heading, items in rest:
-            if items:
-                lines += ["", f"{heading}:", *(f"  {item}" for item in items)]
-        return "\n".join(lines)
-
-    __repr__ = __str__
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        (title, _items), *rest = self.sections()
-        parts = [f"<b>{html.escape(title)}</b>"]
-        for heading, items in rest:
-            if items:
-                rows = "".join(f"<li>{html.escape(item)}</li>" for item in items)
-                parts.append(f"<div>{html.escape(heading)}</div><ul>{rows}</ul>")
-        return {"text/plain": str(self), "text/html": f"<div>{''.join(parts)}</div>"}
 
 
 def size_text(count: int) -> str:

@@ -44,7 +44,7 @@ from fusec.verify.trials import Interpret, KeptTrials, References, Trial
 from fusec.verify.variations import repeated, resized
 from fusec.verify.words import Finding
 
-__all__ = ["Case", "check_graph", "check_kernel"]
+__all__ = ["KINDS", "Case", "case_is_interpreted", "check_graph", "check_kernel"]
 
 KINDS: tuple[Kind, ...] = ("similar", "adversarial", "nonfinite", "magnitudes")
 
@@ -52,7 +52,6 @@ Build = Callable[[str], Path | None]
 
 # Above this, the copies for further kinds of input cost more than they find.
 _LARGE = 512 << 20
-_LARGE_INTERPRETED = 1 << 16
 # What a run may take at least; then so many times what eager takes, a byte at the slowest rate
 # that is not a mistake, and an element in Triton's interpreter.
 _TIMEOUT = 4.0
@@ -208,7 +207,7 @@ def _check(
     calls = 0
     wanted = timed and generated is not None
     try:
-        if trials and not _is_interpreted(kernel, cases[0]):
+        if trials and not case_is_interpreted(kernel, cases[0]):
             other = KernelText(source.text, build(source.text)) if wanted else None
             found = checker.endure(trials, library, other, seconds)
             calls = found.calls
@@ -243,7 +242,7 @@ _LABELS: dict[Kind, str] = {
 }
 
 
-def _is_interpreted(kernel: Kernel, case: Case) -> bool:
+def case_is_interpreted(kernel: Kernel, case: Case) -> bool:
     """Whether an interpreter stands in for a GPU; its speed means nothing."""
     interprets = find_target(kernel.target).interprets
     return bool(interprets) and all(t.device.type in interprets for t in case.tensors)
@@ -320,10 +319,7 @@ class _Checker:
         for kind in kinds if cases else ():
             label = f"on {_LABELS[kind]}"
             elapsed = time.perf_counter() - started
-            large = cases[0].nbytes > _LARGE or (
-                _is_interpreted(self.kernel, cases[0])
-                and sum(t.numel() for t in cases[0].tensors) > _LARGE_INTERPRETED
-            )
+            large = cases[0].nbytes > _LARGE
             if kind != "similar" and (large or elapsed > _PATIENCE):
                 self.notes.append(f"not checked {label}: the inputs are large")
                 continue
@@ -341,7 +337,7 @@ class _Checker:
     def variations(self, case: Case) -> Iterator[Trial]:
         """Yield cases of other sizes, and one in which a tensor is passed twice."""
         signature = self.kernel.signature
-        if case.nbytes > _LARGE or _is_interpreted(self.kernel, case):
+        if case.nbytes > _LARGE or case_is_interpreted(self.kernel, case):
             return
         made = {
             "with one tensor in two places": repeated(case, signature),
@@ -390,7 +386,7 @@ class _Checker:
         case = trial.case
         if self.timeout is not None:
             return self.timeout
-        if _is_interpreted(self.kernel, case):
+        if case_is_interpreted(self.kernel, case):
             return _TIMEOUT + _INTERPRETER_SECONDS * sum(t.numel() for t in case.tensors)
         return _TIMEOUT + _SLOWER * trial.references.seconds + case.nbytes / _SLOWEST
 

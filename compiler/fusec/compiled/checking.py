@@ -24,12 +24,12 @@ from fusec.random import SameNumbers
 from fusec.report import Verdict
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
-from fusec.verify.check import KINDS, Case, case_is_interpreted, check_graph, check_kernel
+from fusec.verify.check import KINDS, Case, check_graph, check_kernel
 from fusec.verify.compare import praise
 from fusec.verify.inputs import fresh_inputs
 from fusec.verify.probation import journal
 from fusec.verify.sampled import sampled
-from fusec.verify.small import is_large, smaller
+from fusec.verify.small import is_too_slow, smaller
 from fusec.verify.trials import KeptTrials
 
 
@@ -130,7 +130,7 @@ def check_edit(
     with graph.lock:
         part, tensors, sizes = graph.kernel_call(kernel)
         case = Case(tuple(tensors), tuple(sizes), "on the real inputs")
-        interpreted = is_large(case.tensors) and case_is_interpreted(kernel, case)
+        interpreted = is_too_slow(kernel, case)
         if interpreted:
             found = _check_small(graph, part, kernel, text, case, trust=trust)
             if found is not None:

@@ -59,9 +59,12 @@ class Small:
     words: str
 
 
-def is_large(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether an interpreter is too slow for tensors of such sizes."""
-    return sum(tensor.numel() for tensor in tensors) > _MOST_ELEMENTS
+def is_too_slow(kernel: Kernel, case: Case) -> bool:
+    """Whether an interpreter runs a kernel on a case, and takes too long for its sizes."""
+    interprets = find_target(kernel.target).interprets
+    elements = sum(tensor.numel() for tensor in case.tensors)
+    on_cpu = all(tensor.device.type in interprets for tensor in case.tensors)
+    return bool(interprets) and on_cpu and elements > _MOST_ELEMENTS
 
 
 def smaller(
@@ -236,4 +239,4 @@ def takes(small: Small, interpret: Interpret) -> bool:
     )
 
 
-__all__ = ["Small", "is_large", "smaller", "takes"]
+__all__ = ["Small", "is_too_slow", "smaller", "takes"]

@@ -1,4 +1,4 @@
-"""What Linux counts while something runs on one thread: ``perf_event_open``, without other programs.
+"""What Linux counts while something runs on one thread: ``perf_event_open``, no other program.
 
 Only what the thread itself does is counted, and nothing of the system's part, so that no rights are
 asked for.  A virtual machine has mostly no counters of the processor's; those of the system are

@@ -36,7 +36,10 @@ _RECORDED = {
     "warps per SM": "warps a multiprocessor",
     "est. achieved occupancy %": "occupancy by what it takes, %",
 }
-_NOT_COUNTED = "the GPU's counters are not open to users here: NVIDIA's ERR_NVGPUCTRPERM tells how to open them"
+_NOT_COUNTED = (
+    "the GPU's counters are not open to users here; NVIDIA's page on ERR_NVGPUCTRPERM tells "
+    "how to open them"
+)
 
 
 @dataclass(frozen=True)

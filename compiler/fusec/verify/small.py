@@ -26,6 +26,7 @@ from fusec.ir.body import Body, Buffer, Compute, Program
 from fusec.ir.index import Expr, Symbol, upper_bound
 from fusec.ir.node import recording
 from fusec.kernel import Kernel
+from fusec.target_api.registry import find_target
 from fusec.tunables import read_tunables, set_tunables
 from fusec.verify import sandbox
 from fusec.verify.layout import Case

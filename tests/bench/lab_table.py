@@ -17,8 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import nbformat
 
@@ -27,6 +26,7 @@ from fuselab.labs.catalog import find_task, labs
 from fuselab.labs.lab import Lab
 from support.lab_answers import LABS, solutions
 
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "lab_table"
 DOCS = ROOT / "docs" / "labs.md"
 BEGIN, END = "<!-- which lab runs where -->", "<!-- end -->"

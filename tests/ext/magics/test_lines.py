@@ -155,10 +155,9 @@ def test_kernels_are_exported(real: Any, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_completion_knows_options_choices_and_names(shell: Any) -> None:
     run(shell, "%%fuse -q --name mine\ny = x * 2")
-    magics = shell.magics_manager.registry["FuseMagics"]
 
     def found(line: str) -> list[str]:
-        return completions(magics, line, line.rsplit(" ", maxsplit=1)[-1])
+        return completions(shell, line, line.rsplit(" ", maxsplit=1)[-1])
 
     assert found("%%fuse --tar") == ["--target"]
     assert found("%%fuse --target t") == ["triton"]

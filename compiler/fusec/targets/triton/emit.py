@@ -108,7 +108,7 @@ def emit_triton(
             attention.write(file, choices_attention.take_apart(moved))
         elif product is not None:
             product = take_apart(moved, buffers)
-            laid = in_words(product, buffers) if choice.kind == "words" else None
+            laid = in_words(product, product.group, buffers) if choice.kind == "words" else None
             if laid is not None:
                 word_product.write(file, product, laid)
             else:

@@ -99,7 +99,9 @@ def take_apart(body: Body, buffers: Mapping[str, Buffer]) -> Product:
     group = gcd(*(group_of(operand, inner) for operand in packed)) if packed else 0
     several = column in body.reduce_axes
     found = Product(node, axes.batch, row, column, inner, several, left, right, bool(packed), group)
-    return replace(found, in_words=in_words(found, buffers) is not None) if packed else found
+    if not packed or several:
+        return found
+    return replace(found, in_words=in_words(found, group, buffers) is not None)
 
 
 def as_matrix(

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from fusec.codegen.common.product_axes import ProductAxes
 from fusec.ir.body import Buffer
 from fusec.ir.node import Load, walk
 from fusec.machine import current_machine
 from fusec.targets.triton.rewrite.word_operands import Words, as_words
-
-if TYPE_CHECKING:
-    from fusec.targets.triton.plan.choices_matmul import Product
 
 MOST_ROWS = 16
 THREADS = 4  # that share a column of a tile for tensor cores, and what it adds up
@@ -45,21 +42,27 @@ class InWords:
         return THREADS * self.each * self.words.count
 
 
-def in_words(product: Product, buffers: Mapping[str, Buffer]) -> InWords | None:
-    """Return how a product is computed from words in registers; None where it is not."""
-    rows, columns, inner = (size.constant for size in product.sizes)
-    known = rows is not None and columns is not None and inner is not None
-    if not known or not product.packed or product.batch is not None or product.whole_rows:
+def in_words(product: ProductAxes, group: int, buffers: Mapping[str, Buffer]) -> InWords | None:
+    """Return how a product is computed from words in registers; None where it is not.
+
+    Args:
+        product: Its axes.
+        group: Elements along the sum that share a scale; 0 where there are no such groups.
+        buffers: By name.
+    """
+    axes = product.row, product.column, product.inner
+    rows, columns, inner = (1 if a.size is None else a.size.constant for a in axes)
+    if rows is None or columns is None or inner is None or product.batch is not None:
         return None
-    if rows > MOST_ROWS or columns < LEAST_NUMBERS or current_machine().gpu.warp != 32:  # type: ignore[operator]
+    if rows > MOST_ROWS or columns < LEAST_NUMBERS or current_machine().gpu.warp != 32:
         return None
     for count in (8, 4):
         for each in (4, 2, 1):
             width = THREADS * each * count
-            fits = inner % width == 0 and product.group % width == 0  # type: ignore[operator]
+            fits = inner % width == 0 and group % width == 0
             if not fits or each * count < LEAST_NUMBERS:
                 continue
-            step = width if product.group else 0
+            step = width if group else 0
             words = as_words(product.node.args[1], product.inner, step, buffers, in_threads=True)
             if words is not None and words.count == count:
                 return _laid(product, words, each, buffers)
@@ -67,7 +70,7 @@ def in_words(product: Product, buffers: Mapping[str, Buffer]) -> InWords | None:
 
 
 def _laid(
-    product: Product, words: Words, each: int, buffers: Mapping[str, Buffer]
+    product: ProductAxes, words: Words, each: int, buffers: Mapping[str, Buffer]
 ) -> InWords | None:
     """Return how words lie, where threads can load several at once."""
     (read,) = {n for n in walk((words.node,)) if isinstance(n, Load) and _reads(n, words)}

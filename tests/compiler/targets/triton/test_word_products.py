@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import fusec
+from fusec.targets.triton.plan import choices_matmul
 from fusec.targets.triton.toolchain.build import build_triton
 from fusec.targets.triton.toolchain.cross_compile import artifacts
 from fusec.tunables import read_tunables, set_tunables
@@ -23,7 +24,12 @@ Tensor = torch.Tensor
 
 @pytest.fixture(autouse=True)
 def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words go into registers wherever they can, whatever is quicker."""
     monkeypatch.setenv("FUSEC_STRICT", "1")
+    candidates = choices_matmul.candidates
+    monkeypatch.setattr(
+        choices_matmul, "candidates", lambda p: sorted(candidates(p), key=lambda c: c[0] != "words")
+    )
     torch._dynamo.reset()
 
 

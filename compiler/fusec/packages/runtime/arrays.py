@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .archive import Archive
 from .errors import CannotRun
 from .guards import Facts
 from .layout import ITEM_BYTES, Operator, Program
@@ -66,6 +67,15 @@ class Arrays(Protocol):
 
     def call(self, step: Operator, program: Program, given: Any) -> Sequence[Any]:
         """Call an operator; only where ``operators``."""
+
+    def results(self, made: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
+        """Return what a program made, where the caller expects it."""
+
+    def start(self, code: str, grid: Sequence[int], arguments: Sequence[tuple[str, Any]]) -> None:
+        """Start a kernel on a GPU; only where there is one."""
+
+    def on_gpu(self, archive: Archive) -> Arrays:
+        """Return the same kind of tensors for a package whose kernels run on a GPU."""
 
 
 def bytes_of(shape: Sequence[int], strides: Sequence[int]) -> int:
@@ -204,6 +214,20 @@ class NumpyArrays:
     def call(self, step: Operator, program: Program, given: Any) -> Sequence[Any]:
         """Refuse: there is no torch."""
         raise CannotRun(f"{step.name} is torch's", "load it with fusec.load")
+
+    def results(self, made: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
+        """Return what was made."""
+        return made
+
+    def start(self, code: str, grid: Sequence[int], arguments: Sequence[tuple[str, Any]]) -> None:
+        """Refuse: these are the process's arrays."""
+        raise CannotRun(f"{code} runs on a GPU")
+
+    def on_gpu(self, archive: Archive) -> Arrays:
+        """Return tensors on a GPU, by the driver alone."""
+        from .cuda import CudaArrays, read_codes
+
+        return CudaArrays(read_codes(archive), archive)
 
 
 def _processors() -> int:

@@ -30,6 +30,7 @@ from fusec.verify.graph_outputs import check_graph
 from fusec.verify.inputs import Kind, fresh_inputs
 from fusec.verify.layout import Case
 from fusec.verify.process import WorkerError
+from fusec.verify.rehearsal import rehearse
 from fusec.verify.sandbox import Endured, KernelText, RunResult
 from fusec.verify.sanitize import sanitized
 from fusec.verify.timing import (
@@ -184,9 +185,13 @@ def _check(
         _refuse(python_text.problem(text))
     sandbox.prestart(cases[0].tensors[0].device.type if cases and cases[0].tensors else "cpu")
     checker = _Checker(kernel, text, build, interpret, generated, timeout, threads)
+    make = build
+    if cases and text != source.text and isinstance(target, PythonTarget):
+        _rehearse(target, kernel, text, cases[0])
+        make = _nothing  # its Python runs in this process only once it has passed
     # The compiler is a process of its own; meanwhile this one works out the references.
     with ThreadPoolExecutor(1, "fusec-check") as pool:
-        building = pool.submit(build, text)
+        building = pool.submit(make, text)
         trials = []
         known = kept.find(kernel, cases, kinds)
         for trial in known[0] if known else checker.trials(cases, kinds, started):
@@ -260,6 +265,17 @@ def _alike(trial: Trial, other: Trial) -> bool:
 def _refuse(found: Finding | None) -> None:
     if found is not None:
         raise _Failure(Verdict(False, found.stage, found.reason, found.line))
+
+
+def _rehearse(target: PythonTarget, kernel: Kernel, text: str, case: Case) -> None:
+    try:
+        _refuse(rehearse(target, text, kernel.generated.entry, kernel.signature, case))
+    except FusecError as error:
+        raise _Failure(_not_built(error)) from None
+
+
+def _nothing(text: str) -> Path | None:
+    return None
 
 
 def _built(building: Future[Path | None]) -> Path | None:

@@ -194,7 +194,7 @@ def test_info_and_clear(store: Store, folder: Path) -> None:
 
 
 def test_least_recently_used_goes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "EVICT_EVERY", 1)
+    monkeypatch.setattr(cache.store, "EVICT_EVERY", 1)
     store = Store(folder, limit=60_000)
     for n in range(5):
         entry = store.put("cpp", {"n": n}, {"data": bytes(10_000)})
@@ -208,7 +208,7 @@ def test_least_recently_used_goes_first(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_leftovers_of_the_dead_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "EVICT_EVERY", 1)
+    monkeypatch.setattr(cache.store, "EVICT_EVERY", 1)
     store = Store(folder)
     (folder / "cpp").mkdir()
     old, new = folder / "cpp" / ".old.tmp", folder / "cpp" / ".new.tmp"
@@ -287,14 +287,14 @@ def test_read_only_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_full_disk(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.put("cpp", {"before": 1}, FILES)
-    write = cache.write_file
+    write = cache.store.write_file
 
     def full(path: Path, data: bytes) -> None:
         if folder in path.parents:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(path, data)
 
-    monkeypatch.setattr(cache, "write_file", full)
+    monkeypatch.setattr(cache.store, "write_file", full)
     with pytest.warns(RuntimeWarning, match="No space left"):
         entry = store.put("cpp", KEY, FILES)
     assert entry.read_bytes("kernel.so") == FILES["kernel.so"]
@@ -334,8 +334,8 @@ def test_only_the_main_thread_warns(store: Store, monkeypatch: pytest.MonkeyPatc
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(path, data)
 
-    write = cache.write_file
-    monkeypatch.setattr(cache, "write_file", full)
+    write = cache.store.write_file
+    monkeypatch.setattr(cache.store, "write_file", full)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with ThreadPoolExecutor(1) as pool:

@@ -7,7 +7,7 @@ from IPython.testing.globalipapp import start_ipython
 
 import fuselab
 from fusec.cache import Store
-from fuselab.magics import commands as magics_module
+from fuselab.magics import base, fuse, kernels, reports
 from fuselab.session.session import Session
 from support.cell_fake import FakeCompiler
 
@@ -26,7 +26,8 @@ def shell(tmp_path, monkeypatch):
     ip.magics_manager.registry["FuseMagics"].session = ip.session
     monkeypatch.setattr(fuselab, "_session", ip.session)
     ip.shown = []
-    monkeypatch.setattr(magics_module, "display", lambda item, **kw: ip.shown.append(item))
+    for module in (base, fuse, kernels, reports):
+        monkeypatch.setattr(module, "display", lambda item, **kw: ip.shown.append(item))
     ip.user_ns.update(torch=torch, x=torch.arange(4.0))
     yield ip
     fuselab.unload_ipython_extension(ip)

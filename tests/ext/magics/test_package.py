@@ -83,6 +83,5 @@ def test_mistakes_are_said_in_one_line(real_shell, tmp_path):
 
 
 def test_its_names_are_completed(shell):
-    magics = shell.magics_manager.registry["PackageMagics"]
-    assert "--dynamic" in completions(magics, "%fuse_package it ", "")
-    assert completions(magics, "%fuse_package it --weights ", "") == ["inside", "reference"]
+    assert "--dynamic" in completions(shell, "%fuse_package it ", "")
+    assert completions(shell, "%fuse_package it --weights ", "") == ["inside", "reference"]

@@ -54,6 +54,7 @@ def _child(name: str, work: str, cache: str, patience: float) -> dict[str, Any]:
     try:
         done = subprocess.run(
             command,
+            check=False,
             env=os.environ | {"FUSEC_CACHE_DIR": cache},
             capture_output=True,
             text=True,

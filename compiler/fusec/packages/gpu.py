@@ -106,7 +106,7 @@ class GpuCodes:
             )
         with _Watch(step.name):
             starts = target.starts_for(kernel.text, kernel.entry, tensors)
-        found = []
+        found: list[tuple[str, Sequence[Any], Sequence[int]]] = []
         for number, start in enumerate(starts):
             name = f"{kernel.symbol}_{number}"
             if name not in self.entries:
@@ -144,7 +144,7 @@ class _Watch(TorchDispatchMode):
     """Within it nothing is computed with tensors: what is started is all that a kernel does."""
 
     def __init__(self, name: str) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.name = name
 
     def __torch_dispatch__(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fusec.call.huge_pages import empty_cpu
+from fusec.devices import is_gpu
 from fusec.ir.printer import dtype_name
 from fusec.memory.readable import NoMemory, Unreadable, require
 from fusec.packages.operators import find_operator
@@ -45,7 +46,7 @@ def load(path: str | Path, *, alone: bool = False, threads: int | None = None) -
         fusec.packages.runtime.DamagedPackage: It is not as it was written.
         fusec.packages.runtime.PackageError: It cannot be read.
     """
-    return Package(Path(path), TorchTensors(), alone=alone, threads=threads)
+    return Package(Path(path), TorchTensors(), _TensorsOnGpu, alone=alone, threads=threads)
 
 
 class TorchTensors:
@@ -182,10 +183,6 @@ class TorchTensors:
         """Refuse: these are tensors on the CPU."""
         raise CannotRun(f"{code} runs on a GPU")
 
-    def on_gpu(self, archive: Archive) -> TorchTensors:
-        """Return torch's tensors on a GPU."""
-        return _TensorsOnGpu(archive)
-
 
 class _TensorsOnGpu(TorchTensors):
     """torch's tensors on the GPU that is current at the first call; kernels by the driver."""
@@ -210,7 +207,7 @@ class _TensorsOnGpu(TorchTensors):
     def facts(self, value: Any) -> Facts:
         """Return what guards ask; the GPU that the package runs on has no number."""
         found = super().facts(value)
-        on_gpu = value.device.type == DEVICE
+        on_gpu = is_gpu(value.device)
         if on_gpu and value.device.index == self._starts.driver().device:
             return replace(found, device=DEVICE)
         return found
@@ -230,7 +227,7 @@ class _TensorsOnGpu(TorchTensors):
         return address
 
     def _there(self, value: torch.Tensor) -> torch.Tensor:
-        if value.device.type == DEVICE:
+        if is_gpu(value.device):
             return value
         found = self._weights.get(id(value))
         if found is None:  # the package holds what it is a copy of

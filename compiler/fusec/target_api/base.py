@@ -345,7 +345,7 @@ class PythonTarget(Target):
     def starts_for(
         self, text: str, entry: str, tensors: Sequence[torch.Tensor]
     ) -> Sequence[GpuStartNoted]:
-        """Return what a text starts on a GPU for tensors without memory; nothing where it cannot."""
+        """Return what a text starts on a GPU for tensors without memory."""
         return ()
 
     def syntax_problem(self, text: str) -> str:

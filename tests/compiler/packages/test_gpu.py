@@ -138,7 +138,8 @@ def test_what_is_in_it(made):
     package = load(said.path)
     names = sorted(package._archive.members)
     cubins = [name for name in names if name.startswith("cubins/")]
-    assert len(cubins) == 4 and not any(name.startswith("binaries/") for name in names)
+    assert len(cubins) == 4
+    assert not any(name.startswith("binaries/") for name in names)
     for name in cubins:
         data = bytes(package._archive.data(name))
         assert data[:4] == b"\x7fELF"
@@ -146,7 +147,8 @@ def test_what_is_in_it(made):
         flags = struct.unpack_from("<I", data, 48)[0]
         wanted = 90 if "sm_90" in name else 80
         assert wanted in (flags & 0xFF, flags >> 8 & 0xFF)
-    assert "cuda" in package.describe() and "sm_80" in package.describe()
+    assert "cuda" in package.describe()
+    assert "sm_80" in package.describe()
 
 
 def test_numpy_goes_there_and_back(made):
@@ -224,16 +226,17 @@ def test_without_a_gpu_it_says_so(made):
 
 def test_what_cannot_be_packaged(tmp_path):
     path = tmp_path / "x.fuse"
+    x = torch.ones(3)
+    symbolic = fusec.compile(lambda x: x.sin(), target="triton")
+    on_cpu = fusec.compile(lambda x: x.sin())
     with pytest.raises(BadOption, match="gpu"):
-        fusec.package(function, [(torch.ones(4, 16),)], path, gpus=("gfx942",))
+        fusec.package(function, [(x,)], path, gpus=("gfx942",))
     with pytest.raises(CannotPackage, match="operator of ATen"):
-        fusec.package(lambda x: x.sort(-1)[0], [(torch.ones(3),)], path, gpus=("sm_90",))
+        fusec.package(lambda x: x.sort(-1)[0], [(x,)], path, gpus=("sm_90",))
     with pytest.raises(CannotPackage, match="updates x"):
-        fusec.package(lambda x: x.add_(1), [(torch.ones(3),)], path, gpus=("sm_90",))
+        fusec.package(lambda x: x.add_(1), [(x,)], path, gpus=("sm_90",))
     with pytest.raises(CannotPackage, match="symbolic"):
-        compiled = fusec.compile(lambda x: x.sin(), target="triton")
-        fusec.package(compiled, [(torch.ones(3, 4),)], path, gpus=("sm_90",), dynamic={"x": (0,)})
-    compiled = fusec.compile(lambda x: x.sin())
+        fusec.package(symbolic, [(x,)], path, gpus=("sm_90",), dynamic={"x": (0,)})
     with pytest.raises(CannotPackage, match="for the CPU"):
-        fusec.package(compiled, [(torch.ones(3),)], path, gpus=("sm_90",))
+        fusec.package(on_cpu, [(x,)], path, gpus=("sm_90",))
     assert not path.exists()

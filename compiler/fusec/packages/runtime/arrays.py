@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .archive import Archive
 from .errors import CannotRun
 from .guards import Facts
 from .layout import ITEM_BYTES, Operator, Program
@@ -73,9 +72,6 @@ class Arrays(Protocol):
 
     def start(self, code: str, grid: Sequence[int], arguments: Sequence[tuple[str, Any]]) -> None:
         """Start a kernel on a GPU; only where there is one."""
-
-    def on_gpu(self, archive: Archive) -> Arrays:
-        """Return the same kind of tensors for a package whose kernels run on a GPU."""
 
 
 def bytes_of(shape: Sequence[int], strides: Sequence[int]) -> int:
@@ -222,12 +218,6 @@ class NumpyArrays:
     def start(self, code: str, grid: Sequence[int], arguments: Sequence[tuple[str, Any]]) -> None:
         """Refuse: these are the process's arrays."""
         raise CannotRun(f"{code} runs on a GPU")
-
-    def on_gpu(self, archive: Archive) -> Arrays:
-        """Return tensors on a GPU, by the driver alone."""
-        from .cuda import CudaArrays, read_codes
-
-        return CudaArrays(read_codes(archive), archive)
 
 
 def _processors() -> int:

@@ -117,7 +117,8 @@ class CudaArrays:
         driver: Callable[[], Driver] = Driver,
     ) -> None:
         self._codes, self._archive = codes, archive
-        self._make, self._made = driver, None
+        self._make = driver
+        self._made: Driver | None = None
         self._functions: dict[str, tuple[Any, int, int]] = {}
         self._host = NumpyArrays()
 
@@ -128,7 +129,7 @@ class CudaArrays:
             CannotRun: There is none.
         """
         if self._made is None:
-            self._made: Driver | None = self._make()
+            self._made = self._make()
         return self._made
 
     # -- values ---------------------------------------------------------------------------------
@@ -265,10 +266,6 @@ class CudaArrays:
         """Refuse: there is no torch."""
         raise CannotRun(f"{step.name} is torch's")
 
-    def on_gpu(self, archive: Archive) -> CudaArrays:
-        """Return itself."""
-        return self
-
     def results(self, made: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
         """Return results where a call's arguments were: as numpy's arrays, or on the GPU."""
         tensors = [each for each in leaves if isinstance(each, DeviceArray)]
@@ -329,6 +326,11 @@ def architecture(name: str) -> int:
     return int(name[3:])
 
 
+def on_gpu(archive: Archive) -> CudaArrays:
+    """Return tensors on a GPU for a package whose kernels run there."""
+    return CudaArrays(read_codes(archive), archive)
+
+
 def read_codes(archive: Archive) -> dict[str, Sequence[Reader]]:
     """Return a package's code for GPUs: for each name what there is for the architectures.
 
@@ -336,7 +338,7 @@ def read_codes(archive: Archive) -> dict[str, Sequence[Reader]]:
         DamagedPackage: It is not as it must be.
     """
     table = Reader(archive.json("gpu.json"), "gpu.json")
-    found = {}
+    found: dict[str, Sequence[Reader]] = {}
     for each in table.readers("codes"):
         binaries = each.readers("binaries")
         for binary in binaries:
@@ -347,4 +349,4 @@ def read_codes(archive: Archive) -> dict[str, Sequence[Reader]]:
     return found
 
 
-__all__ = ["CudaArrays", "DeviceArray", "read_codes"]
+__all__ = ["ALIGNMENT", "DEVICE", "CudaArrays", "DeviceArray", "on_gpu", "read_codes"]

@@ -94,7 +94,7 @@ def in_a_kernel(lab: Lab, env: dict[str, str], folder: Path) -> dict[str, Any]:
                 text = each.get("text") or each.get("data", {}).get("text/plain", "")
                 if each.output_type == "error":
                     errors.append(f"{cell.source[:60]!r}: {each.ename}: {each.evalue}"[:300])
-                elif cell.source.startswith("%%task"):
+                elif each.output_type == "execute_result" and cell.source.startswith("%%task"):
                     name = cell.source.split()[1]
                     if not text.startswith(f"{name}: passed"):
                         failed[name] = text.splitlines()[0][:300]

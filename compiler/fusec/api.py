@@ -38,6 +38,8 @@ from fusec.capture.guards.described import (
 from fusec.capture.shortcut import Shortcut, find_frame
 from fusec.compiled.graph import CompiledGraph
 from fusec.errors import FusecError
+from fusec.freezing import FrozenMiss
+from fusec.graph.losses.linear_cross_entropy import compile_parts
 from fusec.inspect.draft import Draft
 from fusec.inspect.draft import draft as draft_of
 from fusec.inspect.explain import Explanation
@@ -528,6 +530,21 @@ def device_summary() -> str:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     return f"{threads} CPU thread{'s' if threads != 1 else ''} ({level}), {gpu}"
 
+
+def _for_parts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function compiled, but where nothing may be compiled any more."""
+    compiled = compile(function, dynamic=False)
+
+    def call(*args: Any) -> Any:
+        try:
+            return compiled(*args)
+        except FrozenMiss:
+            return function(*args)
+
+    return call
+
+
+compile_parts(_for_parts)
 
 __all__ = [
     "CompiledFunction",

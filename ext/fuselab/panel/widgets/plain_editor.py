@@ -41,7 +41,7 @@ class PlainEditor:
         """Show the field."""
         if self.area is None:
             look = {"width": "100%", "height": "auto"}
-            self.area = plain.make(widgets.Textarea, look=look, rows=ROWS, continuous_update=False)
+            self.area = plain.make(widgets.Textarea, look=look, rows=ROWS)
             self.area.observe(self._typed, "value")
             self.editor.observe(lambda _: self._fill(), "content")
             self._fill()

@@ -50,7 +50,7 @@ from fusec.capture.number_restarts import (
     looking_for_numbers,
     loses_updates,
 )
-from fusec.capture.result_modes import mixes_modes, result_modes
+from fusec.capture.result_modes import loses_hooks, mixes_modes, result_modes
 from fusec.capture.side_effects import side_effects
 from fusec.capture.tuned_calls import TunedCalls
 from fusec.compiled.graph import CompiledGraph
@@ -149,6 +149,7 @@ class Backend:
             self.graphs.append(graph)
             records = torch.is_grad_enabled()
             reason = needs_eager(module, example_inputs) or mixes_modes(module, records)
+            reason = reason or loses_hooks(module, records)
             if reason:
                 graph.run_in_eager(f"it runs in eager: {reason}")
                 return graph

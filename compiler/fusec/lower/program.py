@@ -312,6 +312,15 @@ class _Driver:
                     if meta is not None and not lies_as(placed, meta):
                         placed = self.laid_out(placed, meta)
             results.append(placed)
+        # A view that changes nothing is a tensor of its own all the same, and a view of the first.
+        for position, (value, placed) in enumerate(zip(values, results, strict=True)):
+            same = [
+                other
+                for other, ref in zip(values, results, strict=True)
+                if isinstance(other, fx.Node) and isinstance(placed, TensorRef) and ref == placed
+            ]
+            if len(same) > 1 and value is not min(same):
+                results[position] = replace(placed, apart=True)
         self.outputs = tuple(results)
 
     def laid_out(self, ref: TensorRef, meta: ResultMeta) -> TensorRef | None:

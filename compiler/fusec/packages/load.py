@@ -14,8 +14,8 @@ from fusec.memory.readable import NoMemory, Unreadable, require
 from fusec.packages.operators import find_operator
 from fusec.packages.runtime.arrays import bytes_of, is_dense
 from fusec.packages.runtime.errors import CannotRun
-from fusec.packages.runtime.guards import Facts
-from fusec.packages.runtime.layout import ITEM_BYTES, Named, Operator, Program
+from fusec.packages.runtime.guards import TensorFacts
+from fusec.packages.runtime.layout import ITEM_BYTES, Named, Operator, StoredProgram
 from fusec.packages.runtime.package import Package
 from fusec.packages.runtime.weights import Weight
 
@@ -60,10 +60,10 @@ class TorchTensors:
         """Whether a value is a plain tensor."""
         return type(value) in _PLAIN and value.layout is torch.strided  # type: ignore[attr-defined]
 
-    def facts(self, value: Any) -> Facts:
+    def facts(self, value: Any) -> TensorFacts:
         """Return what guards ask."""
         dtype = _NAMES.get(value.dtype) or str(value.dtype)
-        return Facts(dtype, tuple(value.shape), value.stride(), str(value.device))
+        return TensorFacts(dtype, tuple(value.shape), value.stride(), str(value.device))
 
     def key(self, args: Sequence[Any]) -> tuple[object, ...] | None:
         """Return types, sizes and strides; None for what is not on the CPU."""
@@ -157,7 +157,7 @@ class TorchTensors:
         """Return how many threads torch uses."""
         return torch.get_num_threads()
 
-    def call(self, step: Operator, program: Program, given: Any) -> Sequence[Any]:
+    def call(self, step: Operator, program: StoredProgram, given: Any) -> Sequence[Any]:
         """Call an operator of ATen, as it is, whatever torch's modes are."""
         args, kwargs = given
         function = self._called.get(step.name)

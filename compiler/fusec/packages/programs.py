@@ -19,7 +19,7 @@ from fusec.ir.index import Expr
 from fusec.ir.printer import dtype_name
 from fusec.kernel import Kernel
 from fusec.packages import bundled
-from fusec.packages.capture import Captured, plain_value
+from fusec.packages.capture import CapturedCall, plain_value
 from fusec.packages.errors import CannotPackage
 from fusec.packages.operators import NAMESPACES
 from fusec.packages.runtime.expressions import Expression
@@ -141,7 +141,7 @@ class Weights:
         return self._known[key]
 
 
-def plain_program(captured: Captured, name: str, weights: Weights) -> PlainProgram:
+def plain_program(captured: CapturedCall, name: str, weights: Weights) -> PlainProgram:
     """Write down a captured call's program.
 
     Args:
@@ -156,7 +156,7 @@ def plain_program(captured: Captured, name: str, weights: Weights) -> PlainProgr
 
 
 class _Plain:
-    def __init__(self, captured: Captured, name: str, weights: Weights) -> None:
+    def __init__(self, captured: CapturedCall, name: str, weights: Weights) -> None:
         self.captured = captured
         self.program = PlainProgram(name)
         self.source = captured.part.state.scheduled
@@ -426,7 +426,7 @@ class _Plain:
         self.program.outputs = made
 
 
-def outputs_before(captured: Captured) -> int:
+def outputs_before(captured: CapturedCall) -> int:
     """Return how many of a program's outputs are updates, and not returned."""
     part = captured.part
     return len(part.epilogue.updates or part.state.updated)

@@ -28,7 +28,7 @@ from fusec.packages.binaries import (
 from fusec.packages.c_entry import c_entry
 from fusec.packages.capture import (
     PLAIN,
-    Captured,
+    CapturedCall,
     capture,
     parameters_of,
     plain_value,
@@ -106,7 +106,7 @@ def package(
     dynamic: Mapping[str, Sequence[int]] | None = None,
     binaries: Sequence[str] | None = None,
     name: str = "",
-    settle: Callable[[CompiledFunction], object] | None = None,
+    before_writing: Callable[[CompiledFunction], object] | None = None,
 ) -> Packaged:
     """Write a package: the function's programs for these calls, to be loaded without compiling.
 
@@ -122,8 +122,8 @@ def package(
         binaries: For which processors: ``x86-64-v4`` (AVX-512), ``x86-64-v3`` (AVX2),
             ``x86-64``, ``aarch64``. This one and plainer ones of its family by default.
         name: What the package calls itself; the function's name by default.
-        settle: Called when all calls are compiled and nothing is written: it may put other texts
-            of kernels in use.
+        before_writing: Called when all calls are compiled and nothing is written: it may put
+            other texts of kernels in use.
 
     Returns:
         What was written. Before, it was loaded and compared with the compiled function.
@@ -147,13 +147,13 @@ def package(
     if not calls:
         raise CannotPackage("a package needs at least one call", "give signatures=[(x, y)]")
     shared = Weights()
-    captured: list[Captured] = []
+    captured: list[CapturedCall] = []
     programs: list[PlainProgram] = []
     for call in calls:
         found = capture(compiled, call, dynamic or {})
         captured.append(found)
-    if settle is not None:
-        settle(compiled)
+    if before_writing is not None:
+        before_writing(compiled)
     for found in captured:
         label = f"{len(programs)}: {_described(found)}"
         programs.append(plain_program(found, label, shared))
@@ -188,7 +188,7 @@ def _call(signature: Any) -> Call:
     )
 
 
-def _described(found: Captured) -> str:
+def _described(found: CapturedCall) -> str:
     parts = []
     for name, leaf in zip(found.names, found.leaves, strict=True):
         if isinstance(leaf, torch.Tensor):
@@ -202,7 +202,7 @@ class _Contents:
         self,
         name: str,
         signature: inspect.Signature,
-        captured: Sequence[Captured],
+        captured: Sequence[CapturedCall],
         programs: Sequence[PlainProgram],
         weights: Weights,
     ) -> None:

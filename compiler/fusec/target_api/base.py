@@ -27,7 +27,7 @@ from fusec.target_api.c_entry import Mismatch, blank_comments, check_c_entry
 if TYPE_CHECKING:
     import torch
 
-    from fusec.cache import Store
+    from fusec.cache import CacheStore
     from fusec.ir.body import Body, Buffer, Compute, Settings
     from fusec.kernel import Kernel, KernelSource, Runnable, Signature
     from fusec.report import GpuStart
@@ -89,7 +89,7 @@ class Target(ABC):
             they run on; not where its kernels stand for those of another one.
         artifacts: The lower forms that can be shown of a kernel, and what people call each.
         worker: The module that runs a candidate in a process of its own: its ``prepare`` takes the
-            request and returns a ``Candidate``.
+            request and returns a ``WorkerKernel``.
         worker_imports: What that process should import before it is forked, to interpret.
         threads: Whether a kernel computes on several threads of the CPU.
         export: How a kernel becomes a Python file that runs alone.
@@ -207,7 +207,7 @@ class LibraryTarget(Target):
         *,
         flags: Sequence[str] = (),
         edited: bool = False,
-        store: Store | None = None,
+        store: CacheStore | None = None,
         children: Children | None = None,
     ) -> Path:
         """Compile a text, unless that has been done before; return the library's path.
@@ -292,7 +292,7 @@ class PythonTarget(Target):
         """
         return None
 
-    def compile_ahead(self, text: str, signature: Signature, entry: str) -> None:
+    def precompile(self, text: str, signature: Signature, entry: str) -> None:
         """Have a process compile a text that will be loaded, and wait for it."""
 
     def syntax_problem(self, text: str) -> str:
@@ -315,7 +315,7 @@ class Placed(Protocol):
         """Return it as a tensor."""
 
 
-class Candidate(Protocol):
+class WorkerKernel(Protocol):
     """What a target's worker returns: a kernel that is run where it can do no harm."""
 
     def __call__(self, arguments: Sequence[Placed], sizes: Sequence[int], threads: int) -> int:
@@ -325,10 +325,9 @@ class Candidate(Protocol):
         """Return ``line`` and ``message`` of what its compiler refused; nothing if it did not."""
 
 
-Prepare = Callable[[Mapping[str, Any]], Candidate]
+Prepare = Callable[[Mapping[str, Any]], WorkerKernel]
 
 __all__ = [
-    "Candidate",
     "ExportWords",
     "Language",
     "LibraryTarget",
@@ -338,4 +337,5 @@ __all__ = [
     "Prepare",
     "PythonTarget",
     "Target",
+    "WorkerKernel",
 ]

@@ -61,13 +61,15 @@ class Asked:
             return ""
         names = ["the result"] if len(outputs) == 1 else [f"result {n}" for n in range(9)]
         found = compare_outputs(names[: len(outputs)], outputs, self.eager, self.exact)
-        wrong = [n for n, each in enumerate(found) if not each.ok and not self._near(n, outputs[n])]
+        wrong = [
+            n for n, each in enumerate(found) if not each.ok and not self._accurate(n, outputs[n])
+        ]
         if not wrong:
             return ""
         position, bad = wrong[0], found[wrong[0]]
         return describe_error(bad, self.eager[position].dtype).replace("`", "")
 
-    def _near(self, position: int, output: torch.Tensor) -> bool:
+    def _accurate(self, position: int, output: torch.Tensor) -> bool:
         """Whether a result is as near to float64 as the task asks for."""
         slack = self.task.slack
         if not slack or self.exact is None:

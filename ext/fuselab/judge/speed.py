@@ -15,7 +15,7 @@ from fuselab.judge import cases as judge_cases
 from fuselab.judge.answer_worker import CLOCK, POKES
 from fuselab.judge.cases import Asked
 from fuselab.judge.task import TensorTask
-from fuselab.judge.trial import Outcome, Program, named, run
+from fuselab.judge.trial import AnswerOutcome, AnswerProgram, named, run
 
 _ROUNDS = 3
 _SECONDS = 0.06  # of calls in a round
@@ -50,7 +50,9 @@ class Speed:
         return self.baseline / self.seconds if self.baseline and self.seconds else math.inf
 
 
-def measure(task: TensorTask, answer: Program, baseline: Program | None, threads: int) -> Speed:
+def measure(
+    task: TensorTask, answer: AnswerProgram, baseline: AnswerProgram | None, threads: int
+) -> Speed:
     """Time an answer.
 
     Args:
@@ -112,12 +114,12 @@ def _pokes(inputs: Sequence[torch.Tensor], calls: int) -> torch.Tensor:
 
 def _round(
     task: TensorTask,
-    program: Program,
+    program: AnswerProgram,
     inputs: tuple[torch.Tensor, ...],
     outputs: Sequence[torch.Tensor],
     pokes: torch.Tensor,
     threads: int,
-) -> tuple[Outcome, torch.Tensor]:
+) -> tuple[AnswerOutcome, torch.Tensor]:
     """Return what came of it, and the seconds of each call that was made."""
     clock = torch.zeros(len(pokes), dtype=torch.float64)
     operands = named(
@@ -142,7 +144,7 @@ def _unsure(own: Sequence[float], theirs: Sequence[float], limit: float | None) 
     return len(said) > 1 or (min(theirs) >= limit * min(own)) not in said
 
 
-def _unexplained(outcome: Outcome, inputs: Sequence[torch.Tensor], total: float) -> float:
+def _unexplained(outcome: AnswerOutcome, inputs: Sequence[torch.Tensor], total: float) -> float:
     """Return the seconds that a process took beyond its calls and what starting it may take."""
     allowed = _UNEXPLAINED + 0.5 * total + sum(t.nbytes for t in inputs) / 2e8
     extra = outcome.seconds - total
@@ -151,7 +153,7 @@ def _unexplained(outcome: Outcome, inputs: Sequence[torch.Tensor], total: float)
 
 def _problem(
     task: TensorTask,
-    outcome: Outcome,
+    outcome: AnswerOutcome,
     inputs: tuple[torch.Tensor, ...],
     pokes: torch.Tensor,
 ) -> str:

@@ -39,7 +39,7 @@ _MOST_DIMENSIONS = 64
 
 
 @dataclass(frozen=True)
-class Buffer:
+class StoredTensor:
     """A tensor of a program.
 
     Attributes:
@@ -139,7 +139,7 @@ Step = Native | Operator
 
 
 @dataclass(frozen=True)
-class Program:
+class StoredProgram:
     """One specialization's program.
 
     Attributes:
@@ -155,7 +155,7 @@ class Program:
     """
 
     name: str
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[StoredTensor, ...]
     sizes: tuple[Size, ...]
     conditions: tuple[tuple[Expression, str], ...]
     alone: tuple[Step, ...] | None
@@ -165,7 +165,7 @@ class Program:
     needs_torch: tuple[str, ...]
 
 
-def read_program(reader: Reader, leaves: int, weights: int) -> Program:
+def read_program(reader: Reader, leaves: int, weights: int) -> StoredProgram:
     """Return a program that was read.
 
     Args:
@@ -199,7 +199,7 @@ def read_program(reader: Reader, leaves: int, weights: int) -> Program:
     alone = inner.steps(reader.readers("alone")) if reader.has("alone") else None
     if alone is not None and any(isinstance(step, Operator) for step in alone):
         raise DamagedPackage(f"{reader.place}: an operator of torch's without torch")
-    return Program(
+    return StoredProgram(
         reader.text("name"),
         buffers,
         sizes,
@@ -226,7 +226,7 @@ def _size(reader: Reader, leaves: int) -> Size:
     )
 
 
-def _buffer(reader: Reader, names: frozenset[str], sources: Mapping[str, int]) -> Buffer:
+def _buffer(reader: Reader, names: frozenset[str], sources: Mapping[str, int]) -> StoredTensor:
     role, dtype = reader.text("role"), reader.text("dtype")
     if role not in sources or dtype not in ITEM_BYTES:
         raise DamagedPackage(f"{reader.place}: {role} of {dtype} is not known")
@@ -237,7 +237,9 @@ def _buffer(reader: Reader, names: frozenset[str], sources: Mapping[str, int]) -
     source = reader.number("source", 0, max(sources[role] - 1, 0))
     if source >= sources[role]:
         raise DamagedPackage(f"{reader.place}: there is no such {role}")
-    return Buffer(reader.text("name"), role, source, dtype, shape, strides, reader.text("device"))
+    return StoredTensor(
+        reader.text("name"), role, source, dtype, shape, strides, reader.text("device")
+    )
 
 
 def _sizes(reader: Reader, name: str, names: frozenset[str]) -> tuple[Expression, ...]:
@@ -248,7 +250,7 @@ def _sizes(reader: Reader, name: str, names: frozenset[str]) -> tuple[Expression
 
 
 class _Inner:
-    def __init__(self, buffers: Sequence[Buffer], names: frozenset[str]) -> None:
+    def __init__(self, buffers: Sequence[StoredTensor], names: frozenset[str]) -> None:
         self.buffers = buffers
         self.names = names
 
@@ -338,14 +340,14 @@ class Named:
 
 __all__ = [
     "ITEM_BYTES",
-    "Buffer",
     "Named",
     "Native",
     "Operator",
-    "Program",
     "Size",
     "SizeValue",
     "Step",
+    "StoredProgram",
+    "StoredTensor",
     "View",
     "read_program",
 ]

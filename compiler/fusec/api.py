@@ -423,14 +423,32 @@ def predict_calls(
         function: As ``predict``.
         calls: The arguments of each call: a tuple, or a ``fusec.inspect.predict.Call``.
     """
+    return _predicted(function, calls, to_the_end=False)[0]
+
+
+def predict_and_run(function: Callable[..., Any], *args: Any) -> tuple[Prediction, Any]:
+    """Say what a call would become, and what the captured operators, run in eager, return.
+
+    Who counts kernels can see by it that what was counted is what the function computes.
+
+    Args:
+        function: As ``predict``.
+        *args: For the call.
+    """
+    return _predicted(function, (Call(args, {}),), to_the_end=True)
+
+
+def _predicted(
+    function: Callable[..., Any], calls: Sequence[Call | tuple[Any, ...]], *, to_the_end: bool
+) -> tuple[Prediction, Any]:
     options = function.options if isinstance(function, CompiledFunction) else Options()
     if isinstance(function, CompiledFunction):
         function = function.function
     planner = Planner(options, function)
     planned = CompiledFunction(function, options, planner)
     given = [call if isinstance(call, Call) else Call(tuple(call), {}) for call in calls]
-    planner.run(planned._run, given)
-    return prediction(planned._name(), planned)
+    planner.run(planned._run, given, to_the_end=to_the_end)
+    return prediction(planned._name(), planned), planner.returned
 
 
 def freeze(compiled: CompiledFunction) -> CompiledFunction:

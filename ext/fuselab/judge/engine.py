@@ -229,14 +229,20 @@ def _operand_names(task: TensorTask, inputs: int, outputs: int) -> tuple[list[st
 
 
 def _counts(task: FunctionTask, program: AnswerProgram) -> list[AnswerFinding]:
-    inputs = judge_cases.made(task, task.timed_size)
-    case = Case((*inputs, text_area(_REPORT)))
-    operands = named([f"argument {n}" for n in range(len(inputs))], [REPORT])
+    asked = judge_cases.asked(task, judge_cases.made(task, task.timed_size), "", task.timed_size)
+    case = Case((*asked.case.tensors, text_area(_REPORT)))
+    names, results = _operand_names(task, len(asked.inputs), len(asked.eager))
+    operands = named(names, [*results, REPORT])
     outcome = run(program, "count", operands, [case], plan=[(True, 1)], timeout=2 * _TIMEOUT)
     if outcome.finding is not None:
         reason = f"the compiler cannot follow it: {outcome.finding.reason}"
         raise _Ended("counts", reason, outcome.finding.line)
-    said: dict[str, Any] = read_text(outcome.runs[0][0].outputs[-1])
+    *computed, report = outcome.runs[0][0].outputs
+    wrong = asked.wrong(tuple(computed))
+    if wrong:
+        reason = f"what the compiler is shown is not what is computed otherwise: {wrong}"
+        raise _Ended("counts", reason)
+    said: dict[str, Any] = read_text(report)
     totals = said["totals"]
     moved = totals["read_bytes"] + totals["written_bytes"]
     limits = task.limits

@@ -7,6 +7,7 @@ what would only be tried to get round the question.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,7 +58,8 @@ _TORCH = frozenset(
     "set_float32_matmul_precision use_deterministic_algorithms backends autograd testing "
     "warnings inspect types ctypes builtins importlib threading futures data_ptr "
     "untyped_storage share_memory_ register_hook set_ f_back f_globals f_locals tb_frame "
-    "gi_frame cr_frame func_globals mro".split()
+    "gi_frame cr_frame func_globals mro attrgetter methodcaller compiler is_compiling "
+    "set_default_tensor_type set_flush_denormal".split()
 )
 
 
@@ -73,9 +75,24 @@ class _Looks(ast.NodeVisitor):
     """Collects refusals."""
 
     def __init__(self, modules: frozenset[str], forbids: frozenset[str], entry: str) -> None:
-        self.modules, self.forbids, self.entry = modules, forbids, entry
+        self.modules, self.entry = modules, entry
+        self.forbids = frozenset(map(_letters, forbids))
         self.found: list[BrokenRule] = []
-        self.imported: set[str] = set()
+        self.imported: set[str] = set()  # names that an import has bound
+        self.whole: set[str] = set()  # those of them that are modules
+
+    def visit_Module(self, node: ast.Module) -> None:
+        for each in ast.walk(node):
+            if isinstance(each, ast.Import):
+                bound = {alias.asname or alias.name.partition(".")[0] for alias in each.names}
+                self.whole |= bound
+                self.imported |= bound
+            elif isinstance(each, ast.ImportFrom):
+                names = {alias.asname or alias.name: alias.name for alias in each.names}
+                self.imported |= set(names)
+                known = TORCH_MODULES
+                self.whole |= {n for n, name in names.items() if f"{each.module}.{name}" in known}
+        self.generic_visit(node)
 
     def refuse(self, node: ast.AST, reason: str) -> None:
         self.found.append(BrokenRule(reason, getattr(node, "lineno", None)))
@@ -91,16 +108,14 @@ class _Looks(ast.NodeVisitor):
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
             self._module(node, alias.name)
-            self.imported.add(alias.asname or alias.name.partition(".")[0])
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         self._module(node, node.module or ".")
         for alias in node.names:
-            self.imported.add(alias.asname or alias.name)
             self._name(node, alias.name, attribute=True)
 
     def _name(self, node: ast.AST, name: str, *, attribute: bool) -> None:
-        if name in self.forbids and (attribute or name != self.entry):
+        if _letters(name) in self.forbids and (attribute or name != self.entry):
             self.refuse(node, f"`{name}` is what you are to write yourself")
         elif name.startswith("__") and name.endswith("__") and name not in _DUNDERS:
             self.refuse(node, f"`{name}` is Python's own business, and no answer needs it")
@@ -111,13 +126,24 @@ class _Looks(ast.NodeVisitor):
 
     def visit_Name(self, node: ast.Name) -> None:
         self._name(node, node.id, attribute=False)
+        if node.id in self.whole and isinstance(node.ctx, ast.Load):
+            self.refuse(node, f"`{node.id}` is a module: name what you need of it")
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
         if not own:
             self._name(node, node.attr, attribute=True)
-        if isinstance(node.ctx, (ast.Store, ast.Del)) and _root(node) in self.imported:
+        changes = isinstance(node.ctx, (ast.Store, ast.Del))
+        if changes and not own and (_root(node) in self.imported or "torch" in self.modules):
             self.refuse(node, f"`{ast.unparse(node)}` is somebody else's: it stays as it is")
+        if isinstance(node.value, ast.Name):
+            self._name(node.value, node.value.id, attribute=False)
+        else:
+            self.generic_visit(node)
+
+    def visit_MatchClass(self, node: ast.MatchClass) -> None:
+        for name in node.kwd_attrs:  # a pattern reads attributes, too
+            self._name(node, name, attribute=True)
         self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -131,6 +157,11 @@ _DUNDERS = frozenset(
     "__sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __neg__ __lt__ __le__ __gt__ "
     "__ge__".split()
 )
+
+
+def _letters(name: str) -> str:
+    """Return a name as it is told from others: `LayerNorm` is as `layer_norm`."""
+    return re.sub(r"\d+d?$", "", name.replace("_", "").lower()) or name
 
 
 def _root(node: ast.Attribute) -> str:

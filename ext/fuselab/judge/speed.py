@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ import torch
 from fusec.timing.limits import copy_time
 from fusec.verify.layout import Case
 from fuselab.judge import cases as judge_cases
-from fuselab.judge.answer_worker import CLOCK, POKES
+from fuselab.judge.answer_worker import CLOCK, POKES, SEEN, WATCHED, places_in
 from fuselab.judge.cases import Asked
 from fuselab.judge.task import TensorTask
 from fuselab.judge.trial import AnswerOutcome, AnswerProgram, named, run
@@ -21,6 +22,8 @@ _ROUNDS = 3
 _SECONDS = 0.06  # of calls in a round
 _UNEXPLAINED = 0.35  # seconds a process may take beside what its calls take
 _MOST_CALLS = 400
+_LOOKED_AT = 12  # calls of a round whose results are compared, besides the last
+_LOOKING = 0.15  # seconds that may take
 _MOST_ROUNDS = 9  # where the first ones do not agree
 _HIDDEN = (
     "its process took {:.1f} s beyond the calls that it counts: work is done elsewhere, or the "
@@ -99,7 +102,10 @@ def measure(
 
 
 def _pokes(inputs: Sequence[torch.Tensor], calls: int) -> torch.Tensor:
-    """Return what changes before each call: an input, a place in it, a value."""
+    """Return what changes before each call, and what is looked at after it.
+
+    An input, a place in it, a value; then places in results, as shares of their length.
+    """
     chosen = random.SystemRandom()
     floats = [n for n, t in enumerate(inputs) if t.is_floating_point() and t.numel()]
     rows = []
@@ -108,7 +114,7 @@ def _pokes(inputs: Sequence[torch.Tensor], calls: int) -> torch.Tensor:
         count = inputs[which].numel()
         place = chosen.randrange(count)
         value = chosen.uniform(0.5, 2.0) if floats else float(inputs[which].view(-1)[place])
-        rows.append([which, place, value])
+        rows.append([which, place, value, *(chosen.random() for _ in range(WATCHED))])
     return torch.tensor(rows, dtype=torch.float64)
 
 
@@ -122,12 +128,13 @@ def _round(
 ) -> tuple[AnswerOutcome, torch.Tensor]:
     """Return what came of it, and the seconds of each call that was made."""
     clock = torch.zeros(len(pokes), dtype=torch.float64)
+    seen = torch.zeros(len(pokes), len(outputs), WATCHED, dtype=torch.float64)
     operands = named(
         [*(f"input {n}" for n in range(len(inputs))), POKES],
-        [*(f"output {n}" for n in range(len(outputs))), CLOCK],
+        [*(f"output {n}" for n in range(len(outputs))), SEEN, CLOCK],
     )
     sizes = task.numbers(*inputs) if hasattr(task, "numbers") else ()
-    case = Case((*inputs, pokes, *outputs, clock), sizes)
+    case = Case((*inputs, pokes, *outputs, seen, clock), sizes)
     more = {"budget": _SECONDS}
     outcome = run(program, "time", operands, [case], plan=[(True, threads)], timeout=8.0, more=more)
     if not outcome.runs:
@@ -159,13 +166,24 @@ def _problem(
 ) -> str:
     if outcome.finding is not None:
         return outcome.finding.reason
-    changed = [tensor.clone() for tensor in inputs]
-    for which, place, value in pokes.tolist():
+    *outputs, seen, _ = outcome.runs[0][0].outputs
+    changed = tuple(tensor.clone() for tensor in inputs)
+    last = len(pokes) - 1
+    looked_at = {*random.SystemRandom().sample(range(len(pokes)), min(_LOOKED_AT, last)), last}
+    began = time.perf_counter()
+    for number, (which, place, value, *shares) in enumerate(pokes.tolist()):
         changed[int(which)].view(-1)[int(place)] = value
-    last: Asked = judge_cases.asked(task, tuple(changed), "", task.timed_size)
-    wrong = last.wrong(outcome.runs[0][0].outputs[:-1])
-    if wrong:
-        return f"after {len(pokes)} calls in a row, each on other values, {wrong}"
+        late = time.perf_counter() - began > _LOOKING
+        if number not in looked_at or (late and number != last):
+            continue
+        now: Asked = judge_cases.asked(task, changed, "", task.timed_size)
+        places = [places_in(each, shares) for each in outputs]
+        found = list(seen[number]) if all(len(at) for at in places) else []
+        wrong = now.wrong_in(places, found) if found else ""
+        if number == last:
+            wrong = wrong or now.wrong(tuple(outputs))
+        if wrong:
+            return f"in call {number + 1} of many, each on other values, {wrong}"
     return ""
 
 

@@ -210,7 +210,7 @@ def _finding(reply: Message, signature: Signature, case: Case) -> Finding:
                 return Finding("wrong", message)
             if kind in {"OutOfBounds", "Race"}:
                 return Finding("wrong", message, result["line"])
-            if kind == "Refused":
+            if kind == "FrontEndRefusal":
                 line, said = json.loads(message)
                 return Finding("compile", f"Triton refuses it: {said}", line)
             return Finding("runs", f"it raises {kind}: {message[:300]}", result["line"])

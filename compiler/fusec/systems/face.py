@@ -26,6 +26,19 @@ class NotHere(OSError):
 
 
 @dataclass(frozen=True)
+class Counts:
+    """What was counted while something ran.
+
+    Attributes:
+        events: How often, by what it is called: cycles, instructions, page faults, ...
+        missing: Why not all of it could be, in words; empty where it could.
+    """
+
+    events: Mapping[str, int]
+    missing: str = ""
+
+
+@dataclass(frozen=True)
 class Processor:
     """What the system says of the processor.
 
@@ -303,6 +316,11 @@ class System:
     def processor(self) -> Processor:
         """Return what the system says of the processor."""
         return Processor(platform.processor())
+
+    def count(self, run: Callable[[], object]) -> Counts:
+        """Run something; return what the processor and the system counted on this thread."""
+        run()
+        return Counts({}, "this system's counters are not read")
 
     def last_cache(self) -> int:
         """Return the bytes of the last cache before the memory."""

@@ -39,7 +39,7 @@ from fusec.verify.timing import TooGoodToBeTrue
 from fusec.verify.trials import Interpret, KeptTrials, ReferencedCase
 from fusec.verify.words import Finding
 
-__all__ = ["Case", "check_graph", "check_kernel"]
+__all__ = ["KINDS", "Case", "check_graph", "check_kernel"]
 
 KINDS: tuple[Kind, ...] = ("similar", "adversarial", "nonfinite", "magnitudes")
 

@@ -15,7 +15,6 @@ from fusec.verify.variations import repeated, resized
 
 # Above this, the copies for further kinds of input cost more than they find.
 _LARGE = 512 << 20
-_LARGE_INTERPRETED = 1 << 16
 # A check that took this long so far leaves out the adversarial inputs.
 _PATIENCE = 5.0
 _LABELS: dict[Kind, str] = {
@@ -51,10 +50,7 @@ def make_trials(
     for kind in kinds if cases else ():
         label = f"on {_LABELS[kind]}"
         elapsed = time.perf_counter() - started
-        large = cases[0].nbytes > _LARGE or (
-            candidate.is_interpreted(cases[0])
-            and sum(t.numel() for t in cases[0].tensors) > _LARGE_INTERPRETED
-        )
+        large = cases[0].nbytes > _LARGE
         if kind != "similar" and (large or elapsed > _PATIENCE):
             notes.append(f"not checked {label}: the inputs are large")
             continue

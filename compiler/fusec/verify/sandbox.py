@@ -105,6 +105,7 @@ def run_cases(
     step: float | None = None,
     chosen_worker: Worker | None = None,
     margin: int | None = None,
+    sample: tuple[int, int] | None = None,
 ) -> list[RunResult]:
     """Run a candidate in a worker, on copies of the cases' tensors between red zones.
 
@@ -122,6 +123,7 @@ def run_cases(
         step: Seconds that one run may take; as ``timeout`` by default.
         chosen_worker: Who runs them on a device; the usual one by default.
         margin: Bytes round each operand on a device; many by default.
+        sample: Of an interpreted kernel's programs no more than so many run, chosen by a seed.
 
     Returns:
         A result for each case up to the first that failed.
@@ -152,6 +154,7 @@ def run_cases(
         "cases": layout.described,
         "endure": None,
         "margin": margin,
+        "sample": sample,
     }
     started = time.perf_counter()
     with layout.files(json.dumps(body).encode()) as (data_file, result_file, place):

@@ -26,6 +26,7 @@ SUBJECTS: dict[str, Callable[[FusedCell], Page]] = {
     "guards": subjects.guards_of,
     "numerics": subjects.numerics_of,
     "limits": subjects.limits_of,
+    "counters": subjects.counters_of,
     "timings": subjects.timings_of,
 }
 

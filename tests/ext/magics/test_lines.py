@@ -37,6 +37,7 @@ def test_every_subject_has_a_page(real: Any) -> None:
         "guards": "x is a float32 tensor of 16 x 32",
         "numerics": "against float64",
         "limits": "a copy of its bytes",
+        "counters": "of each kernel alone",
     }
     for subject, fact in facts.items():
         run(real, f"%fuse_report one --show {subject}")

@@ -127,6 +127,7 @@ def emit_triton(
             operations=count_operations(body),
             summary=summary,
             plan=str(choice),
+            strategy=choice.kind if choice.kind in ("persistent", "looped", "split") else "",
         )
 
 

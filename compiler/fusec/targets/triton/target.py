@@ -83,6 +83,14 @@ class Triton(PythonTarget):
 
         check(text, signature, entry)
 
+    def programs(
+        self, text: str, entry: str, tensors: Sequence[torch.Tensor], sizes: Sequence[int]
+    ) -> tuple[int, ...]:
+        """Return how many programs each kernel start of a text has; nothing is started."""
+        from fusec.targets.triton.toolchain.starts import programs
+
+        return programs(text, entry, tensors, sizes)
+
     def begin(self, source: KernelSource) -> None:
         """Have a process compile a kernel, where there is a GPU to compile it for."""
         from fusec.targets.triton.toolchain import pool

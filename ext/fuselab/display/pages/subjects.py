@@ -73,6 +73,14 @@ def limits_of(cell: Any) -> Page:
         return limits.limits_page(cell)
 
 
+def counters_of(cell: Any) -> Page:
+    """Return the page about what the hardware counts while a cell's kernels run."""
+    from fuselab.display.pages import counters
+
+    with cell.lock:
+        return counters.counters_page(cell)
+
+
 def timings_of(cell: Any) -> Page:
     """Time every step of a cell and return the page about its times."""
     from fuselab.display.pages import timings

@@ -45,13 +45,15 @@ class Interpreted(TritonCandidate):
         from fusec.targets.triton.toolchain.interpret import interpret_functions
 
         interpret_functions(self.namespace)
+        self.sample: Sequence[int] | None = request.get("sample")
 
     def __call__(self, arguments: Sequence[Placed], sizes: Sequence[int], threads: int) -> int:
         """Run once; return the number of a check that failed."""
         from fusec.targets.triton.toolchain.interpret import failed_check, interpreting
+        from fusec.targets.triton.toolchain.sampling import some_programs
 
         try:
-            with interpreting():
+            with interpreting(), some_programs(*self.sample or (0, 0)):
                 super().__call__(arguments, sizes, threads)
         except Exception as error:
             message = failed_check(error) or ""

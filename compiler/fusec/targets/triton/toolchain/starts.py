@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from fusec.errors import CompileError, Diagnostic, FusecError
 from fusec.kernel import Signature
 from fusec.targets.triton.toolchain.interpret import line_of
+from fusec.targets.triton.toolchain.load import load
 
 SAMPLE_SIZE = 1000  # what a symbolic size is while compiling for a GPU that is not there
 
@@ -98,6 +100,22 @@ def starts_of(
     return starts
 
 
+def programs(
+    text: str, entry: str, tensors: Sequence[torch.Tensor], sizes: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Return how many programs each start of a text's ``launch`` has for such tensors."""
+    namespace, _ = load(text)
+    with unset_fake_temporarily():
+        shaped = [
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in tensors
+        ]
+    found = []
+    for start in starts_of(namespace, entry, shaped, sizes):
+        grid = start.grid(start.kwargs) if callable(start.grid) else start.grid
+        found.append(prod(int(size) for size in grid))
+    return tuple(found)
+
+
 def launched(
     namespace: dict[str, Any], path: str, signature: Signature, entry: str
 ) -> list[RecordedStart]:
@@ -159,6 +177,7 @@ __all__ = [
     "StartRecorder",
     "gpu_target",
     "launched",
+    "programs",
     "record_starts",
     "source_of",
     "starts_of",

@@ -173,8 +173,8 @@ def _problem(
     began = time.perf_counter()
     for number, (which, place, value, *shares) in enumerate(pokes.tolist()):
         changed[int(which)].view(-1)[int(place)] = value
-        late = time.perf_counter() - began > _LOOKING
-        if number not in looked_at or (late and number != last):
+        over = time.perf_counter() - began > _LOOKING
+        if number not in looked_at or (over and number != last):
             continue
         now: Asked = judge_cases.asked(task, changed, "", task.timed_size)
         places = [places_in(each, shares) for each in outputs]

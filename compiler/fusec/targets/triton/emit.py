@@ -13,7 +13,7 @@ from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, lower_bound, upper_bound
 from fusec.ir.node import Reduce, recording
 from fusec.kernel import KernelSource, Signature
-from fusec.targets.triton.kernels import attention, attention_gradients, matmul
+from fusec.targets.triton.kernels import attention, attention_gradients, matmul, word_product
 from fusec.targets.triton.kernels import row_and_column as crossed
 from fusec.targets.triton.kernels import split_reductions as split
 from fusec.targets.triton.kernels.pointwise import write_pointwise, write_rows
@@ -30,6 +30,7 @@ from fusec.targets.triton.plan.choices_matmul import choose_product, match_produ
 from fusec.targets.triton.plan.eviction import for_one_reading
 from fusec.targets.triton.plan.phases import cut_into_phases
 from fusec.targets.triton.plan.tiling import LIMIT, extents, move, without_empty_rows
+from fusec.targets.triton.plan.word_products import in_words
 from fusec.targets.triton.rewrite.online_softmax import carry_online
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Needs
@@ -106,7 +107,12 @@ def emit_triton(
         elif body.attends:
             attention.write(file, choices_attention.match_attention(moved))
         elif product is not None:
-            matmul.write(file, match_product(moved, buffers))
+            product = match_product(moved, buffers)
+            laid = in_words(product, product.group, buffers) if choice.kind == "words" else None
+            if laid is not None:
+                word_product.write(file, product, laid)
+            else:
+                matmul.write(file, product)
         elif choice.kind == "crossed":
             crossed.write(file)
         elif choice.kind == "split":

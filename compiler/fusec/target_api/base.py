@@ -89,7 +89,10 @@ class Target(ABC):
             they run on; not where its kernels stand for those of another one.
         artifacts: The lower forms that can be shown of a kernel, and what people call each.
         worker: The module that runs a candidate in a process of its own: its ``prepare`` takes the
-            request and returns a ``WorkerKernel``.
+            request and returns a ``WorkerKernel``. That of a ``PythonTarget`` also has ``rehearse``,
+            which takes the request, tensors without memory and sizes, runs the text's own Python
+            with them, starts nothing, and raises CompileError where it or a kernel is refused. It
+            may have ``announce``, which takes a ``Tell`` and says ``compile`` and ``run`` to it.
         worker_imports: What that process should import before it is forked, to interpret.
         threads: Whether a kernel computes on several threads of the CPU.
         export: How a kernel becomes a Python file that runs alone.
@@ -328,10 +331,16 @@ class WorkerKernel(Protocol):
         """Run once; return 0, or the number of the check that failed."""
 
     def refused(self, error: Exception) -> Mapping[str, Any]:
-        """Return ``line`` and ``message`` of what its compiler refused; nothing if it did not."""
+        """Return ``line`` and ``message`` of what its compiler refused; nothing if it did not.
+
+        Where it asks for more than the device has, ``problem`` is ``resources``, with ``what``,
+        ``wanted`` and ``there``.
+        """
 
 
 Prepare = Callable[[Mapping[str, Any]], WorkerKernel]
+# Takes what a worker is at, and for how many seconds it may be silent meanwhile.
+Tell = Callable[[str, float], None]
 
 __all__ = [
     "ExportWords",
@@ -343,5 +352,6 @@ __all__ = [
     "Prepare",
     "PythonTarget",
     "Target",
+    "Tell",
     "WorkerKernel",
 ]

@@ -33,6 +33,7 @@ from fusec.verify.judge import Judge
 from fusec.verify.layout import Case
 from fusec.verify.made_trials import make_trials
 from fusec.verify.process import WorkerError
+from fusec.verify.rehearsal import rehearse
 from fusec.verify.sandbox import KernelText
 from fusec.verify.sanitize import sanitized
 from fusec.verify.timing import TooGoodToBeTrue
@@ -147,9 +148,14 @@ def _check(
     kernel, text, source = candidate.kernel, candidate.text, candidate.kernel.generated
     judge = Judge(candidate)
     sandbox.prestart(cases[0].tensors[0].device.type if cases and cases[0].tensors else "cpu")
+    target = find_target(kernel.target)
+    make = candidate.build
+    if cases and text != source.text and isinstance(target, PythonTarget):
+        _rehearse(target, kernel, text, cases[0])
+        make = _nothing  # its Python runs in this process only once it has passed
     # The compiler is a process of its own; meanwhile this one works out the references.
     with ThreadPoolExecutor(1, "fusec-check") as pool:
-        building = pool.submit(candidate.build, text)
+        building = pool.submit(make, text)
         trials = []
         known = kept.find(kernel, cases, kinds)
         for trial in (
@@ -159,7 +165,6 @@ def _check(
                 break
             trials.append(trial)
         library = _built(building)
-    target = find_target(kernel.target)
     if (
         library is not None
         and isinstance(target, LibraryTarget)
@@ -240,6 +245,17 @@ def _sanitize(candidate: Candidate, trials: Sequence[ReferencedCase]) -> str:
 def _refuse(found: Finding | None) -> None:
     if found is not None:
         raise Refused(Verdict(False, found.stage, found.reason, found.line))
+
+
+def _rehearse(target: PythonTarget, kernel: Kernel, text: str, case: Case) -> None:
+    try:
+        _refuse(rehearse(target, text, kernel.generated.entry, kernel.signature, case))
+    except FusecError as error:
+        raise Refused(_not_built(error)) from None
+
+
+def _nothing(text: str) -> Path | None:
+    return None
 
 
 def _built(building: Future[Path | None]) -> Path | None:

@@ -11,17 +11,19 @@ import importlib
 import json
 import mmap
 import os
+import signal
 import socket
 import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from fusec.errors import CompileError
 from fusec.systems import this_system
 from fusec.target_api.base import WorkerKernel
 from fusec.verify import endurance, faults
@@ -124,6 +126,9 @@ def run(place: tuple[int, int], data_file: int, result_file: int, report: int) -
         faults.install(report)
         source = np.frombuffer(data, dtype=np.uint8).ctypes.data
         try:
+            if body.get("rehearse"):
+                _say(report, _rehearsed(body))
+                return
             call = prepare(body)
             if body["endure"] is not None:
                 _say(report, _endured(body, source, call, result_file, report))
@@ -258,6 +263,34 @@ def _endured(
     if last["results"]:
         _write_results(operands, areas, result_file, last["base"], last["results"])
     return {"endured": found}
+
+
+def _rehearsed(body: Message) -> Message:
+    """Have the target's worker run a text's own Python on tensors without memory."""
+    case = body["cases"][0]
+    tensors = [
+        torch.empty_strided(o.shape, o.strides, dtype=getattr(torch, o.dtype), device="meta")
+        for o in map(TensorSpec.read, case["arguments"])
+    ]
+    worker = importlib.import_module(body["worker"])
+    signal.signal(signal.SIGALRM, _late)
+    signal.setitimer(signal.ITIMER_REAL, body["timeout"])
+    try:
+        worker.rehearse(body, tensors, case["sizes"])
+    except _Late as error:
+        return {"result": {**describe_error(error, body["file"]), "problem": "late"}}
+    except CompileError as error:
+        said = [asdict(diagnostic) for diagnostic in error.diagnostics]
+        return {"refused": {"diagnostics": said, "output": error.output}}
+    return {"done": {}}
+
+
+class _Late(BaseException):  # no text's `except Exception` stops it
+    """A text's own Python has taken too long."""
+
+
+def _late(number: int, frame: object) -> None:
+    raise _Late
 
 
 def _release(areas: Sequence[Area]) -> None:

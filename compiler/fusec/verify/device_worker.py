@@ -10,6 +10,8 @@ at afterwards and which make what is read from them show in the result.
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import json
 import mmap
 import os
@@ -24,7 +26,7 @@ import torch
 
 from fusec.devices import GPU
 from fusec.systems import this_system
-from fusec.target_api.base import WorkerKernel
+from fusec.target_api.base import Tell, WorkerKernel
 from fusec.verify import device_endurance
 from fusec.verify.child import TensorSpec, describe_error, prepare
 from fusec.verify.protocol import Message, poison_byte, receive, send
@@ -267,14 +269,18 @@ def serve(sock: socket.socket) -> None:
         request, descriptors = receive(sock)
         if request is None:
             return
-        reply = _answer(request, descriptors)
+        reply = _answer(request, descriptors, functools.partial(_tell, sock))
         send(sock, reply)
         if any(r.get("result", {}).get("problem") == "device" for r in reply["reports"]):
             # Without the clean-up that a spoilt context would only hang in.
             os._exit(1)
 
 
-def _answer(request: Message, descriptors: tuple[int, ...]) -> Message:
+def _tell(sock: socket.socket, phase: str, seconds: float) -> None:
+    send(sock, {"phase": phase, "seconds": seconds})
+
+
+def _answer(request: Message, descriptors: tuple[int, ...], tell: Tell) -> Message:
     reports: list[Message] = []
     try:
         if request["do"] == "run":
@@ -283,6 +289,9 @@ def _answer(request: Message, descriptors: tuple[int, ...]) -> Message:
             # Unmapped when the last reference goes, which an exception may hold for a while.
             data = mmap.mmap(data_file, start + length, access=mmap.ACCESS_READ)
             body = json.loads(data[start : start + length])
+            announce = getattr(importlib.import_module(body["worker"]), "announce", None)
+            if announce is not None:
+                announce(tell)
             reports = run(body, memoryview(data), result_file)
     finally:
         for descriptor in descriptors:

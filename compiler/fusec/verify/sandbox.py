@@ -330,8 +330,9 @@ def ask(
             # The error has spoilt its context: it is on its way out.
             asked.close()
         return reply
-    except NoAnswer:
-        return {"reports": [], "timeout": True, "status": 0, "log": "", "seconds": limit}
+    except NoAnswer as error:
+        silent = {"phase": error.phase, "seconds": error.seconds or limit}
+        return {"reports": [], "timeout": True, "status": 0, "log": "", **silent}
     except WorkerEnded as error:
         status = -int(signal.SIGABRT)
         log = str(error)
@@ -413,5 +414,6 @@ def prestart(device: str = CPU) -> None:
     Cheap, returns at once, and may be called as often as one likes.
     """
     with contextlib.suppress(OSError, WorkerError):
-        for each in (_worker,) if device == CPU else (_device_worker, _device_timer):
+        # That for the CPU also runs a kernel file's own Python, for any device.
+        for each in (_worker,) if device == CPU else (_worker, _device_worker, _device_timer):
             each.start()

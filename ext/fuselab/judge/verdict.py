@@ -6,6 +6,8 @@ import html
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fusec.inspect.glossary import explained
+
 # In this order; an answer is at the first that it does not pass.
 STAGES = ("rules", "compile", "runs", "right", "counts", "speed", "passed")
 
@@ -90,7 +92,9 @@ class AnswerVerdict:
         table = f"<table>{rows}</table>" if rows else ""
         title = html.escape(self.title)
         style = f"border-left: 4px solid {color}; padding-left: 8px"
-        shown = f'<div style="{style}">{title}{table}</div>'
+        # Words in the table alone: a title is a sentence, and says what it means.
+        words = explained(f.what for f in self.findings if f.what != "results")
+        shown = f'<div style="{style}">{title}{table}{words}</div>'
         return {"text/plain": str(self), "text/html": shown}
 
 

@@ -18,6 +18,12 @@ from fuselab.labs.lab import Lab
 
 FORMAT = 1
 _LEFT = ' style="text-align: left"'
+# Every lab begins and ends with this table, so it brings what printing a notebook takes: long lines
+# of code go on in the next line; they would be cut off.
+_PRINT = (
+    "<style>@media print { .jp-InputArea pre, .jp-InputArea .highlight, .jp-InputArea .cm-line "
+    "{ white-space: pre-wrap !important; overflow-wrap: anywhere; overflow: visible } }</style>"
+)
 _MOST = 1 << 22  # bytes of a hand-in
 
 
@@ -94,7 +100,7 @@ class ProgressTable:
             "<tr>" + "".join(f"<td{_LEFT}>{html.escape(cell)}</td>" for cell in line) + "</tr>"
             for line in self.lines()
         )
-        return {"text/plain": str(self), "text/html": f"<table>{rows}</table>"}
+        return {"text/plain": str(self), "text/html": f"{_PRINT}<table>{rows}</table>"}
 
 
 @dataclass

@@ -89,10 +89,11 @@ class Target(ABC):
             they run on; not where its kernels stand for those of another one.
         artifacts: The lower forms that can be shown of a kernel, and what people call each.
         worker: The module that runs a candidate in a process of its own: its ``prepare`` takes the
-            request and returns a ``WorkerKernel``. That of a ``PythonTarget`` also has ``rehearse``,
-            which takes the request, tensors without memory and sizes, runs the text's own Python
-            with them, starts nothing, and raises CompileError where it or a kernel is refused. It
-            may have ``announce``, which takes a ``Tell`` and says ``compile`` and ``run`` to it.
+            request and returns a ``WorkerKernel``. That of a ``PythonTarget`` also has
+            ``rehearse``, which takes the request, tensors without memory and sizes, runs the text's
+            own Python with them, starts nothing, and raises CompileError where it or a kernel is
+            refused. It may have ``announce``, which takes a ``Tell`` and says ``compile`` and
+            ``run`` to it.
         worker_imports: What that process should import before it is forked, to interpret.
         threads: Whether a kernel computes on several threads of the CPU.
         export: How a kernel becomes a Python file that runs alone.

@@ -273,11 +273,11 @@ def _rehearsed(body: Message) -> Message:
         for o in map(TensorSpec.read, case["arguments"])
     ]
     worker = importlib.import_module(body["worker"])
-    signal.signal(signal.SIGALRM, _late)
+    signal.signal(signal.SIGALRM, _raise_timed_out)
     signal.setitimer(signal.ITIMER_REAL, body["timeout"])
     try:
         worker.rehearse(body, tensors, case["sizes"])
-    except _Late as error:
+    except _TimedOut as error:
         return {"result": {**describe_error(error, body["file"]), "problem": "late"}}
     except CompileError as error:
         said = [asdict(diagnostic) for diagnostic in error.diagnostics]
@@ -285,12 +285,12 @@ def _rehearsed(body: Message) -> Message:
     return {"done": {}}
 
 
-class _Late(BaseException):  # no text's `except Exception` stops it
+class _TimedOut(BaseException):  # no text's `except Exception` stops it
     """A text's own Python has taken too long."""
 
 
-def _late(number: int, frame: object) -> None:
-    raise _Late
+def _raise_timed_out(number: int, frame: object) -> None:
+    raise _TimedOut
 
 
 def _release(areas: Sequence[Area]) -> None:

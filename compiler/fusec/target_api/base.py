@@ -71,6 +71,44 @@ class PackedKernel:
     shared: int
 
 
+@dataclass(frozen=True)
+class GpuCode:
+    """A start of a kernel, compiled for one architecture.
+
+    Attributes:
+        binary: The machine code, as the driver loads it.
+        function: Its name there.
+        shared: Bytes of shared memory that a block asks for.
+        threads: Of a block.
+        more: What it needs beside that and its arguments, in words; empty where nothing.
+    """
+
+    binary: bytes
+    function: str
+    shared: int
+    threads: int
+    more: str = ""
+
+
+class GpuStartNoted(Protocol):
+    """What a kernel file starts, noted and not started."""
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """How many blocks."""
+
+    @property
+    def arguments(self) -> Sequence[Any]:
+        """Tensors, and numbers as pairs of a type (``i32``, ``i64``, ``fp32``) and a value."""
+
+    def compile(self, gpu: str) -> GpuCode:
+        """Compile it for an architecture.
+
+        Raises:
+            CompileError: It does not compile.
+        """
+
+
 class Target(ABC):
     """A language of kernels.
 
@@ -304,6 +342,12 @@ class PythonTarget(Target):
 
     def precompile(self, text: str, signature: Signature, entry: str) -> None:
         """Have a process compile a text that will be loaded, and wait for it."""
+
+    def starts_for(
+        self, text: str, entry: str, tensors: Sequence[torch.Tensor]
+    ) -> Sequence[GpuStartNoted]:
+        """Return what a text starts on a GPU for tensors without memory."""
+        return ()
 
     def syntax_problem(self, text: str) -> str:
         """Return whether it is Python."""

@@ -67,6 +67,12 @@ class Arrays(Protocol):
     def call(self, step: Operator, program: StoredProgram, given: Any) -> Sequence[Any]:
         """Call an operator; only where ``operators``."""
 
+    def results(self, made: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
+        """Return what a program made, where the caller expects it."""
+
+    def start(self, code: str, grid: Sequence[int], arguments: Sequence[tuple[str, Any]]) -> None:
+        """Start a kernel on a GPU; only where there is one."""
+
 
 def bytes_of(shape: Sequence[int], strides: Sequence[int]) -> int:
     """Return how many elements lie between the first one and the end of the last one."""
@@ -204,6 +210,14 @@ class NumpyArrays:
     def call(self, step: Operator, program: StoredProgram, given: Any) -> Sequence[Any]:
         """Refuse: there is no torch."""
         raise CannotRun(f"{step.name} is torch's", "load it with fusec.load")
+
+    def results(self, made: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
+        """Return what was made."""
+        return made
+
+    def start(self, code: str, grid: Sequence[int], arguments: Sequence[tuple[str, Any]]) -> None:
+        """Refuse: these are the process's arrays."""
+        raise CannotRun(f"{code} runs on a GPU")
 
 
 def _processors() -> int:

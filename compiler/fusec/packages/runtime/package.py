@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .archive import Archive, read_archive
 from .arrays import Arrays, NumpyArrays
+from .cuda import on_gpu
 from .errors import CannotRun, DamagedPackage, NoSpecialization, PackageError
 from .guards import Specialization, TensorFacts, read_guards
 from .json_text import Reader
@@ -42,7 +43,7 @@ def load(path: str | Path, *, threads: int | None = None) -> Package:
         DamagedPackage: It is not as it was written.
         PackageError: It cannot be read.
     """
-    return Package(Path(path), NumpyArrays(), alone=True, threads=threads)
+    return Package(Path(path), NumpyArrays(), on_gpu, alone=True, threads=threads)
 
 
 class Package:
@@ -52,21 +53,29 @@ class Package:
         name: What was packaged.
         specializations: What it was packaged for, in the order in which calls try them.
         programs: By their members' names.
+        gpus: The architectures that its kernels are for; none where they are the processor's.
     """
 
     def __init__(
-        self, path: Path, arrays: Arrays, *, alone: bool, threads: int | None = None
+        self,
+        path: Path,
+        arrays: Arrays,
+        on_gpu: Callable[[Archive], Arrays],
+        *,
+        alone: bool,
+        threads: int | None = None,
     ) -> None:
         if threads is not None and (type(threads) is not int or threads < 1):
             raise PackageError(f"threads={threads!r} is no number of threads")
         self._archive: Archive = read_archive(path)
-        self._arrays = arrays
         self._alone = alone
         self._threads = threads
         self._lock = threading.Lock()
         self._library: Library | None = None
         manifest = self._archive.manifest
         self.name = manifest.text("name")
+        self.gpus = manifest.texts("gpus") if manifest.has("gpus") else ()
+        self._arrays = arrays = on_gpu(self._archive) if self.gpus else arrays
         described = Reader(self._archive.json("weights.json"), "weights.json").readers("weights")
         table = Reader(self._archive.json("guards.json"), "guards.json")
         self._signature = _signature(table)
@@ -215,7 +224,7 @@ class Package:
             lines += [f"    {_described(guard)}" for guard in each.guards]
             lines += [f"    fixed: {reason}" for reason in each.fixed]
             lines += [f"    needs torch: {r}" for r in self.programs[each.program].needs_torch]
-        names = ", ".join(each.text("name") for each in self._binaries) or "none"
+        names = ", ".join([*(each.text("name") for each in self._binaries), *self.gpus]) or "none"
         lines.append(f"  binaries: {names}")
         return "\n".join(lines)
 

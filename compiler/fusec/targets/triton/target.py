@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fusec.abilities import Abilities
-from fusec.target_api.base import ExportWords, Mismatch, PackedKernel, PythonTarget
+from fusec.target_api.base import (
+    ExportWords,
+    GpuStartNoted,
+    Mismatch,
+    PackedKernel,
+    PythonTarget,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -148,6 +154,14 @@ class Triton(PythonTarget):
         from fusec.targets.triton.toolchain.resources import gpu_starts
 
         return gpu_starts(text, signature, gpu)
+
+    def starts_for(
+        self, text: str, entry: str, tensors: Sequence[torch.Tensor]
+    ) -> Sequence[GpuStartNoted]:
+        """Return what a text starts for tensors without memory."""
+        from fusec.targets.triton.toolchain.noted_starts import noted_starts
+
+        return noted_starts(text, entry, tensors)
 
     def artifact(self, text: str, signature: Signature, kind: str, gpu: str) -> str:
         """Return one of Triton's stages, down to a GPU's machine code; it need not be there."""

@@ -204,7 +204,7 @@ class _TensorsOnGpu(TorchTensors):
         """Return None: guards ask which GPU it is."""
         return None
 
-    def facts(self, value: Any) -> Facts:
+    def facts(self, value: Any) -> TensorFacts:
         """Return what guards ask; the GPU that the package runs on has no number."""
         found = super().facts(value)
         on_gpu = is_gpu(value.device)

@@ -204,8 +204,8 @@ def _right(task: TensorTask, program: AnswerProgram) -> AnswerFinding:
     if isinstance(task, TritonTask):  # it runs one program after the other, slowly
         plan = [(True, 1), (False, 1)]
     outcome = run(program, "call", operands, cases, plan=plan, timeout=timeout)
-    late = outcome.finding is not None and outcome.finding.stage == "timeout"
-    if late and _is_busy():
+    timed_out = outcome.finding is not None and outcome.finding.stage == "timeout"
+    if timed_out and _is_busy():
         # Others have the machine, and threads that wait for each other take ages: with one, again.
         plan = [(against, 1) for against, _ in plan]
         outcome = run(program, "call", operands, cases, plan=plan, timeout=3 * timeout)

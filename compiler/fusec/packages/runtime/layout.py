@@ -136,7 +136,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Start:
+class StoredStart:
     """One start of a kernel on a GPU.
 
     Attributes:
@@ -166,7 +166,7 @@ class Started:
     buffers: tuple[int, ...]
     made: tuple[int, ...]
     memory: tuple[int, ...]
-    starts: tuple[Start, ...]
+    starts: tuple[StoredStart, ...]
 
 
 Step = Native | Operator | Started
@@ -357,7 +357,7 @@ class _Inner:
             if len(grid) != 3 or max(grid[1:]) > _MOST_BLOCKS:
                 raise DamagedPackage(f"{each.place}: no such grid")
             arguments = tuple(_argument(a, buffers, memory) for a in each.readers("arguments"))
-            starts.append(Start(each.text("code"), grid, arguments))
+            starts.append(StoredStart(each.text("code"), grid, arguments))
         return Started(reader.text("kernel"), buffers, made, memory, tuple(starts))
 
     def _native(self, reader: Reader) -> Native:
@@ -420,10 +420,10 @@ __all__ = [
     "Operator",
     "Size",
     "SizeValue",
-    "Start",
     "Started",
     "Step",
     "StoredProgram",
+    "StoredStart",
     "StoredTensor",
     "View",
     "read_program",

@@ -35,7 +35,7 @@ def part_note(whole: Timing | None, parts: Mapping[str, Timing]) -> str:
     if not longer:
         return ""
     return (
-        f"{', '.join(longer)} alone took longer than the cell with it, in another run: "
+        f"alone {', '.join(longer)} took longer than the whole cell, in another run: "
         "compare times of one run"
     )
 

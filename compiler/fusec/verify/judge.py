@@ -1,0 +1,180 @@
+"""Runs a candidate on its cases and judges what it returns.
+
+Every result has to agree with the reference; where made-up inputs are hard for everyone, the
+generated kernel is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fusec.kernel import Runnable
+from fusec.report import OutputError, Verdict
+from fusec.verify import sandbox
+from fusec.verify.candidate import Candidate, Refused
+from fusec.verify.compare import describe, signed_zero_differences
+from fusec.verify.sandbox import Endured, KernelText, RunResult
+from fusec.verify.timing import copied_bytes, fresh_tensors, too_good, traffic, written
+from fusec.verify.trials import ReferencedCase, References
+
+# Below this, one process runs all cases.
+_ONE_PROCESS = 128 << 20
+# How often a kernel is called in the worker before the notebook does, and how many times what a
+# single run may take that takes at the very most.
+_CALLS = 6000
+_ENDURANCE = 3.0
+
+
+class Judge:
+    """Runs a candidate on one case after the other and keeps the figures."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+        self.notes: list[str] = []
+        self.figures: list[tuple[OutputError, ...]] = []
+
+    def run(self, trials: Sequence[ReferencedCase], library: Path | None) -> None:
+        """Run them all; the first failure that counts ends it."""
+        waiting = list(trials)
+        while waiting:
+            count = 1
+            if sum(trial.case.nbytes for trial in waiting) <= _ONE_PROCESS:
+                count = len(waiting)
+            results = self.candidate.run(self.candidate.text, library, waiting[:count])
+            for trial, result in zip(waiting, results, strict=False):
+                self.judge(trial, result)
+            waiting = waiting[len(results) :]
+
+    def endure(
+        self,
+        trials: Sequence[ReferencedCase],
+        library: Path | None,
+        generated: KernelText | None,
+        seconds: float,
+    ) -> Endured:
+        """Call it many times in the worker, timed beside the generated kernel if that is given.
+
+        The last call gets other values at the same addresses.
+
+        Raises:
+            TooGoodToBeTrue: It is faster than its memory traffic can be.
+        """
+        trial = trials[0]
+        like = next((t for t in trials[1:] if t.kind == "similar" and _alike(t, trial)), trial)
+        moved = traffic(self.candidate.kernel, trial.case.tensors)
+        copied = copied_bytes(moved)
+        found = sandbox.endure(
+            target=self.candidate.kernel.target,
+            entry=self.candidate.kernel.generated.entry,
+            signature=self.candidate.kernel.signature,
+            text=self.candidate.text,
+            library=library,
+            cases=[trial.case] if like is trial else [trial.case, like.case],
+            # Some dozen calls, and the timing.
+            timeout=_ENDURANCE * self.candidate.limit(trial) + seconds,
+            threads=self.candidate.threads,
+            generated=generated,
+            seconds=seconds,
+            calls=_CALLS,
+            copied=copied,
+        )
+        if not found.result.ok:
+            raise Refused(self.refused(found.result, "in many calls"))
+        figures = like.references.compare(self.candidate.names, found.result.outputs, figures=False)
+        if not all(figure.ok for figure in figures):
+            label = f"after {found.calls} calls"
+            raise Refused(self.wrong(figures, found.result, label))
+        if found.times is not None:
+            too_good(found.times, moved, 2 * copied)
+        return found
+
+    def judge(self, trial: ReferencedCase, result: RunResult) -> None:
+        """Compare one result; raises where it is wrong and the generated kernel is not."""
+        label = trial.case.label
+        if result.ok:
+            figures = self.compare(result, trial.references)
+            if all(figure.ok for figure in figures):
+                self.figures.append(figures)
+                self.notes += [result.details] if result.details else []
+                return
+            verdict = self.wrong(figures, result, label)
+        else:
+            verdict = self.refused(result, label)
+        made_up = trial.kind not in (None, "similar")
+        if made_up and verdict.stage == "wrong" and self.generated_differs(trial):
+            self.notes.append(f"differs from eager {label}, as the generated kernel does")
+            return
+        raise Refused(verdict)
+
+    def generated_differs(self, trial: ReferencedCase) -> bool:
+        """Whether the generated kernel, too, is off on these inputs."""
+        if self.candidate.text == self.candidate.kernel.generated.text:
+            return True
+        if self.candidate.generated is None:
+            return False
+        if trial.references.hard is None:
+            trial.references.hard = self.run_generated(self.candidate.generated, trial)
+        return trial.references.hard
+
+    def run_generated(self, generated: Runnable, trial: ReferencedCase) -> bool:
+        """Run the generated kernel on a trial's inputs; return whether it is off."""
+        tensors = fresh_tensors(self.candidate.kernel.signature, trial.case.tensors)
+        try:
+            generated(tensors, trial.case.sizes)
+        except (ArithmeticError, LookupError, ValueError, RuntimeError):
+            return True
+        outputs = written(self.candidate.kernel.signature, tensors)
+        figures = trial.references.compare(self.candidate.names, outputs, figures=False)
+        return not all(figure.ok for figure in figures)
+
+    def compare(self, result: RunResult, references: References) -> tuple[OutputError, ...]:
+        """Return how far a run's results are from the references."""
+        # Only the first case's figures are shown.
+        shown = not self.figures
+        figures = references.compare(self.candidate.names, result.outputs, figures=shown)
+        for other in result.others:
+            # Every run has to be right, not only the one that is shown.
+            again = references.compare(self.candidate.names, other, figures=shown)
+            if all(f.ok for f in figures) and not all(f.ok for f in again):
+                figures = again
+        zeros = sum(map(signed_zero_differences, result.outputs, references.eager))
+        if zeros:
+            self.notes.append(f"{zeros} zeros have another sign than eager's")
+        return figures
+
+    def worst(self) -> tuple[OutputError, ...]:
+        """Return the figures of the real inputs, the first case."""
+        return self.figures[0] if self.figures else ()
+
+    def refused(self, result: RunResult, label: str) -> Verdict:
+        """Return the verdict on a run that did not end well."""
+        reason = f"{result.reason} {label}".strip()
+        return Verdict(
+            False, result.stage, reason, result.line, self.worst(), details=result.details
+        )
+
+    def wrong(self, figures: tuple[OutputError, ...], result: RunResult, label: str) -> Verdict:
+        """Return the verdict on results that are off."""
+        bad = next(figure for figure in figures if not figure.ok)
+        position = self.candidate.names.index(bad.name)
+        references = self.candidate.kernel.signature.arguments
+        shape = [a for a in references if a.role != "in"][position]
+        return Verdict(
+            False,
+            "wrong",
+            f"{describe(bad, shape.dtype)} {label}".strip(),
+            outputs=figures,
+            details=result.details,
+        )
+
+
+def _alike(trial: ReferencedCase, other: ReferencedCase) -> bool:
+    """Whether two cases lie in memory alike."""
+    return trial.case.sizes == other.case.sizes and all(
+        a.shape == b.shape and a.stride() == b.stride()
+        for a, b in zip(trial.case.tensors, other.case.tensors, strict=True)
+    )
+
+
+__all__ = ["Judge"]

@@ -324,8 +324,8 @@ def place_temporaries(
         size = -(-size // ALIGNMENT) * ALIGNMENT
         offset = 0
         for start, length, other in sorted(placed):
-            apart = last[other] < first[name] or last[name] < first[other]
-            if not apart and start < offset + size and offset < start + length:
+            disjoint = last[other] < first[name] or last[name] < first[other]
+            if not disjoint and start < offset + size and offset < start + length:
                 offset = start + length
         placed.append((offset, size, name))
         total = max(total, offset + size)

@@ -31,7 +31,7 @@ _ROUNDS = 30
 _FLUSHED = 1 << 28  # bytes that are written between two calls, so that the cache holds nothing
 
 
-class Refused(Exception):
+class FrontEndRefusal(Exception):
     """Triton's front end refuses an answer; a line and what it says, as JSON."""
 
 
@@ -92,7 +92,7 @@ class TritonAnswer:
                 except CompileError as error:
                     first = error.diagnostics[0] if error.diagnostics else None
                     said = [first.line, first.message] if first else [None, error.message]
-                    raise Refused(json.dumps(said)) from None
+                    raise FrontEndRefusal(json.dumps(said)) from None
             self._checked = True
         return starts
 
@@ -136,4 +136,4 @@ def prepare(request: Mapping[str, Any]) -> TritonAnswer:
     return TritonAnswer(request)
 
 
-__all__ = ["NothingStarted", "Refused", "TritonAnswer", "prepare"]
+__all__ = ["FrontEndRefusal", "NothingStarted", "TritonAnswer", "prepare"]

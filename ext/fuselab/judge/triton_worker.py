@@ -118,9 +118,9 @@ def timed(
     copies: list[float] = []
     ways = ((functools.partial(run, starts), own), (functools.partial(copy.copy_, source), copies))
     for _ in range(_ROUNDS):
+        for tensor in written:
+            tensor.view(-1).view(torch.uint8).fill_(255)
         for do, times in ways:
-            for tensor in written:
-                tensor.view(-1).view(torch.uint8).fill_(255)
             flushed.zero_()
             before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             before.record()

@@ -256,14 +256,13 @@ class _Driver:
                         placed = self.laid_out(placed, meta)
             results.append(placed)
         # A view that changes nothing is a tensor of its own all the same, and a view of the first.
-        for position, (value, placed) in enumerate(zip(values, results, strict=True)):
-            same = [
-                other
-                for other, ref in zip(values, results, strict=True)
-                if isinstance(other, fx.Node) and isinstance(placed, TensorRef) and ref == placed
-            ]
-            if len(same) > 1 and value is not min(same):
-                results[position] = replace(placed, apart=True)
+        firsts: dict[TensorRef, fx.Node] = {}
+        for value, ref in zip(values, results, strict=True):
+            if isinstance(ref, TensorRef) and isinstance(value, fx.Node):
+                firsts[ref] = min(firsts.get(ref, value), value)
+        for place, (value, ref) in enumerate(zip(values, results, strict=True)):
+            if isinstance(ref, TensorRef) and value is not firsts.get(ref, value):
+                results[place] = replace(ref, apart=True)
         self.outputs = tuple(results)
 
     def laid_out(self, ref: TensorRef, meta: ResultMeta) -> TensorRef | None:

@@ -284,8 +284,8 @@ def _folded(summary: Summary) -> Iterator[tuple[str, str]]:
     more = f"%fuse_report {summary.name} --show"
     if summary.fusions:
         made = words.count(sum(each.fused for each in summary.fusions), "fusion")
-        apart = sum(not each.fused for each in summary.fusions)
-        rest = f", {apart} not made" if apart else ""
+        refused = sum(not each.fused for each in summary.fusions)
+        rest = f", {refused} not made" if refused else ""
         yield "fusion", f"{made} made{rest}: {more} fusion has the reasons"
     if summary.guards:
         guards = words.count(len(summary.guards), "guard")

@@ -368,11 +368,11 @@ def test_sweep_draws_every_size(panel: Workbench) -> None:
 
 
 def test_values_to_sweep() -> None:
-    from fusec.inspect.sweep import Size
+    from fusec.inspect.sweep import SweptSize
 
-    assert values_of(Size(1000, (), ""))[-2:] == [1000, 2000]
-    assert values_of(Size(3, (), "")) == [3, 6]
-    assert values_of(Size(8, (), "")) == [2, 4, 8, 16]
+    assert values_of(SweptSize(1000, (), ""))[-2:] == [1000, 2000]
+    assert values_of(SweptSize(3, (), "")) == [3, 6]
+    assert values_of(SweptSize(8, (), "")) == [2, 4, 8, 16]
 
 
 # --- kernels: links, history ----------------------------------------------------------------

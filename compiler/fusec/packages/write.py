@@ -28,7 +28,7 @@ from fusec.packages.binaries import (
 from fusec.packages.c_entry import c_entry
 from fusec.packages.capture import (
     PLAIN,
-    Captured,
+    CapturedCall,
     capture,
     parameters_of,
     plain_value,
@@ -108,7 +108,7 @@ def package(
     binaries: Sequence[str] | None = None,
     gpus: Sequence[str] = (),
     name: str = "",
-    settle: Callable[[CompiledFunction], object] | None = None,
+    before_writing: Callable[[CompiledFunction], object] | None = None,
 ) -> Packaged:
     """Write a package: the function's programs for these calls, to be loaded without compiling.
 
@@ -126,8 +126,8 @@ def package(
         gpus: For which of NVIDIA's architectures, in place of processors: ``sm_80``, ``sm_90``. The
             function is compiled for Triton, which needs no GPU; kernels are all that it may have.
         name: What the package calls itself; the function's name by default.
-        settle: Called when all calls are compiled and nothing is written: it may put other texts
-            of kernels in use.
+        before_writing: Called when all calls are compiled and nothing is written: it may put
+            other texts of kernels in use.
 
     Returns:
         What was written. Before, it was loaded and compared with the compiled function.
@@ -155,13 +155,13 @@ def package(
     if not calls:
         raise CannotPackage("a package needs at least one call", "give signatures=[(x, y)]")
     shared = Weights()
-    captured: list[Captured] = []
+    captured: list[CapturedCall] = []
     programs: list[PlainProgram] = []
     for call in calls:
         found = capture(compiled, call, dynamic or {})
         captured.append(found)
-    if settle is not None:
-        settle(compiled)
+    if before_writing is not None:
+        before_writing(compiled)
     for found in captured:
         label = f"{len(programs)}: {_described(found)}"
         programs.append(plain_program(found, label, shared, DEVICE if gpus else ""))
@@ -196,7 +196,7 @@ def _call(signature: Any) -> Call:
     )
 
 
-def _described(found: Captured) -> str:
+def _described(found: CapturedCall) -> str:
     parts = []
     for name, leaf in zip(found.names, found.leaves, strict=True):
         if isinstance(leaf, torch.Tensor):
@@ -210,7 +210,7 @@ class _Contents:
         self,
         name: str,
         signature: inspect.Signature,
-        captured: Sequence[Captured],
+        captured: Sequence[CapturedCall],
         programs: Sequence[PlainProgram],
         weights: Weights,
         gpus: Sequence[str] = (),

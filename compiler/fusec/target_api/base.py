@@ -27,7 +27,7 @@ from fusec.target_api.c_entry import Mismatch, blank_comments, check_c_entry
 if TYPE_CHECKING:
     import torch
 
-    from fusec.cache import Store
+    from fusec.cache import CacheStore
     from fusec.ir.body import Body, Buffer, Compute, Settings
     from fusec.kernel import Kernel, KernelSource, Runnable, Signature
     from fusec.report import GpuStart
@@ -127,10 +127,11 @@ class Target(ABC):
             they run on; not where its kernels stand for those of another one.
         artifacts: The lower forms that can be shown of a kernel, and what people call each.
         worker: The module that runs a candidate in a process of its own: its ``prepare`` takes the
-            request and returns a ``Candidate``. That of a ``PythonTarget`` also has ``rehearse``,
-            which takes the request, tensors without memory and sizes, runs the text's own Python
-            with them, starts nothing, and raises CompileError where it or a kernel is refused. It
-            may have ``announce``, which takes a ``Tell`` and says ``compile`` and ``run`` to it.
+            request and returns a ``WorkerKernel``. That of a ``PythonTarget`` also has
+            ``rehearse``, which takes the request, tensors without memory and sizes, runs the text's
+            own Python with them, starts nothing, and raises CompileError where it or a kernel is
+            refused. It may have ``announce``, which takes a ``Tell`` and says ``compile`` and
+            ``run`` to it.
         worker_imports: What that process should import before it is forked, to interpret.
         threads: Whether a kernel computes on several threads of the CPU.
         export: How a kernel becomes a Python file that runs alone.
@@ -248,7 +249,7 @@ class LibraryTarget(Target):
         *,
         flags: Sequence[str] = (),
         edited: bool = False,
-        store: Store | None = None,
+        store: CacheStore | None = None,
         children: Children | None = None,
     ) -> Path:
         """Compile a text, unless that has been done before; return the library's path.
@@ -339,7 +340,7 @@ class PythonTarget(Target):
         """
         return None
 
-    def compile_ahead(self, text: str, signature: Signature, entry: str) -> None:
+    def precompile(self, text: str, signature: Signature, entry: str) -> None:
         """Have a process compile a text that will be loaded, and wait for it."""
 
     def starts_for(
@@ -368,7 +369,7 @@ class Placed(Protocol):
         """Return it as a tensor."""
 
 
-class Candidate(Protocol):
+class WorkerKernel(Protocol):
     """What a target's worker returns: a kernel that is run where it can do no harm."""
 
     def __call__(self, arguments: Sequence[Placed], sizes: Sequence[int], threads: int) -> int:
@@ -382,12 +383,11 @@ class Candidate(Protocol):
         """
 
 
-Prepare = Callable[[Mapping[str, Any]], Candidate]
+Prepare = Callable[[Mapping[str, Any]], WorkerKernel]
 # Takes what a worker is at, and for how many seconds it may be silent meanwhile.
 Tell = Callable[[str, float], None]
 
 __all__ = [
-    "Candidate",
     "ExportWords",
     "Language",
     "LibraryTarget",
@@ -398,4 +398,5 @@ __all__ = [
     "PythonTarget",
     "Target",
     "Tell",
+    "WorkerKernel",
 ]

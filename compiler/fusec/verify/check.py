@@ -37,7 +37,7 @@ from fusec.verify.rehearsal import rehearse
 from fusec.verify.sandbox import KernelText
 from fusec.verify.sanitize import sanitized
 from fusec.verify.timing import TooGoodToBeTrue
-from fusec.verify.trials import Interpret, KeptTrials, Trial
+from fusec.verify.trials import Interpret, KeptTrials, ReferencedCase
 from fusec.verify.words import Finding
 
 __all__ = ["KINDS", "Case", "check_graph", "check_kernel"]
@@ -209,7 +209,7 @@ def _check(
     )
 
 
-def _sanitize(candidate: Candidate, trials: Sequence[Trial]) -> str:
+def _sanitize(candidate: Candidate, trials: Sequence[ReferencedCase]) -> str:
     """Let the sanitizers look at it; return what they are, in words."""
     if not trials:
         return ""

@@ -16,7 +16,7 @@ from fusec.verify.candidate import Candidate, Refused
 from fusec.verify.compare import describe, signed_zero_differences
 from fusec.verify.sandbox import Endured, KernelText, RunResult
 from fusec.verify.timing import copied_bytes, fresh_tensors, too_good, traffic, written
-from fusec.verify.trials import References, Trial
+from fusec.verify.trials import ReferencedCase, References
 
 # Below this, one process runs all cases.
 _ONE_PROCESS = 128 << 20
@@ -34,21 +34,21 @@ class Judge:
         self.notes: list[str] = []
         self.figures: list[tuple[OutputError, ...]] = []
 
-    def run(self, trials: Sequence[Trial], library: Path | None) -> None:
+    def run(self, trials: Sequence[ReferencedCase], library: Path | None) -> None:
         """Run them all; the first failure that counts ends it."""
         waiting = list(trials)
         while waiting:
-            together = 1
+            count = 1
             if sum(trial.case.nbytes for trial in waiting) <= _ONE_PROCESS:
-                together = len(waiting)
-            results = self.candidate.run(self.candidate.text, library, waiting[:together])
+                count = len(waiting)
+            results = self.candidate.run(self.candidate.text, library, waiting[:count])
             for trial, result in zip(waiting, results, strict=False):
                 self.judge(trial, result)
             waiting = waiting[len(results) :]
 
     def endure(
         self,
-        trials: Sequence[Trial],
+        trials: Sequence[ReferencedCase],
         library: Path | None,
         generated: KernelText | None,
         seconds: float,
@@ -89,7 +89,7 @@ class Judge:
             too_good(found.times, moved, 2 * copied)
         return found
 
-    def judge(self, trial: Trial, result: RunResult) -> None:
+    def judge(self, trial: ReferencedCase, result: RunResult) -> None:
         """Compare one result; raises where it is wrong and the generated kernel is not."""
         label = trial.case.label
         if result.ok:
@@ -107,7 +107,7 @@ class Judge:
             return
         raise Refused(verdict)
 
-    def generated_differs(self, trial: Trial) -> bool:
+    def generated_differs(self, trial: ReferencedCase) -> bool:
         """Whether the generated kernel, too, is off on these inputs."""
         if self.candidate.text == self.candidate.kernel.generated.text:
             return True
@@ -117,7 +117,7 @@ class Judge:
             trial.references.hard = self.run_generated(self.candidate.generated, trial)
         return trial.references.hard
 
-    def run_generated(self, generated: Runnable, trial: Trial) -> bool:
+    def run_generated(self, generated: Runnable, trial: ReferencedCase) -> bool:
         """Run the generated kernel on a trial's inputs; return whether it is off."""
         tensors = fresh_tensors(self.candidate.kernel.signature, trial.case.tensors)
         try:
@@ -169,7 +169,7 @@ class Judge:
         )
 
 
-def _alike(trial: Trial, other: Trial) -> bool:
+def _alike(trial: ReferencedCase, other: ReferencedCase) -> bool:
     """Whether two cases lie in memory alike."""
     return trial.case.sizes == other.case.sizes and all(
         a.shape == b.shape and a.stride() == b.stride()

@@ -26,8 +26,8 @@ from fusec.systems import this_system
 from fusec.target_api.base import PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.verify import words as explain
-from fusec.verify.binary import Facts
-from fusec.verify.layout import Case, Layout
+from fusec.verify.binary import LibraryFacts
+from fusec.verify.layout import Case, CaseLayout
 from fusec.verify.process import NoAnswer, Worker, WorkerEnded, WorkerError
 from fusec.verify.protocol import Message
 from fusec.verify.words import Finding, Run
@@ -139,7 +139,7 @@ def run_cases(
         plan *= _DEVICE_REPEATS
     if chosen.threads and many > 1:
         plan.append((True, 1))
-    layout = Layout(signature.arguments, cases, runs=len(plan))
+    layout = CaseLayout(signature.arguments, cases, runs=len(plan))
     body: Message = {
         "worker": chosen.worker,
         "entry": entry,
@@ -255,7 +255,7 @@ def endure(
     chosen = find_target(target)
     device = _device(cases)
     many = 1 if device != CPU else threads or torch.get_num_threads()
-    layout = Layout(signature.arguments, cases, runs=1)
+    layout = CaseLayout(signature.arguments, cases, runs=1)
     timing = {"seconds": seconds, "calls": calls, "copied": copied} if generated else None
     body: Message = {
         "worker": chosen.worker,
@@ -292,7 +292,7 @@ def endure(
     return Endured(result, found["calls"], times)
 
 
-def read_library(library: Path) -> Facts:
+def read_library(library: Path) -> LibraryFacts:
     """Return what a library's file says of it; nothing loads it.
 
     Raises:
@@ -302,7 +302,7 @@ def read_library(library: Path) -> Facts:
     reply = worker().ask(request, (), _READING_LIMIT)
     if "failed" in reply:
         raise WorkerError(reply["failed"])
-    return Facts.read(reply["facts"])
+    return LibraryFacts.read(reply["facts"])
 
 
 def _device(cases: Sequence[Case]) -> str:

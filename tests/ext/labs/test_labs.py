@@ -21,8 +21,8 @@ from fuselab.labs.catalog import find_task, labs
 from fuselab.labs.content import captures, lab13
 from fuselab.labs.lab import Lab
 from fuselab.labs.notebooks import task_of
-from fuselab.labs.progress import Progress, points, progress
-from fuselab.labs.ranking import Entry, as_text, ranked
+from fuselab.labs.progress import LabProgress, points, progress
+from fuselab.labs.ranking import StudentEntry, as_text, ranked
 from support.lab_answers import EQUIVALENT, LABS, solutions, wrong_answers
 
 TASKS = [task for lab in labs() for task in lab.tasks]
@@ -150,7 +150,7 @@ def test_notebooks_run_in_a_kernel(place: str, lab: Lab, tmp_path: Path) -> None
 
 
 def test_hints_progress_and_hand_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mine = Progress()
+    mine = LabProgress()
     name = "lab01.bytes"
     assert "Run a %%task cell first" in mine.hint()
     assert not mine.judge(name, "def bytes_moved(n, k): return 8 * n, 8 * n\n").ok
@@ -212,12 +212,12 @@ def test_points_are_those_of_this_notebook() -> None:
 
 def test_places_go_by_bytes_kernels_and_share() -> None:
     entries = [
-        Entry("Ada", 100, 2, 0.5),
-        Entry("Ben", 100, 2, 0.51),
-        Entry("Cyd", 100, 2, 0.8),
-        Entry("Dot", 100, 1, 0.1),
-        Entry("Eve", 90, 9, None),
-        Entry("Fay", None, None, 0.9),
+        StudentEntry("Ada", 100, 2, 0.5),
+        StudentEntry("Ben", 100, 2, 0.51),
+        StudentEntry("Cyd", 100, 2, 0.8),
+        StudentEntry("Dot", 100, 1, 0.1),
+        StudentEntry("Eve", 90, 9, None),
+        StudentEntry("Fay", None, None, 0.9),
     ]
     found = [(place, each.student) for place, each in ranked(entries)]
     assert found == [(1, "Eve"), (2, "Dot"), (3, "Cyd"), (4, "Ada"), (4, "Ben"), (6, "Fay")]

@@ -96,7 +96,8 @@ HANGS = (
         # One that does nothing at all is left out by the compiler.
         "an endless loop",
         "hangs",
-        f"on = program * 0 + 1\nwhile on > 0:\n    on = (tl.atomic_add(x_ptr.to({_INT}), 0) & 1) | 1",
+        "on = program * 0 + 1\nwhile on > 0:\n"
+        f"    on = (tl.atomic_add(x_ptr.to({_INT}), 0) & 1) | 1",
         "finish",
     ),
     _fault(

@@ -10,6 +10,8 @@ the previous one as it was.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from fusec.devices import CPU
 from fusec.errors import CompileError, FusecError
 from fusec.kernel import Kernel, Runnable
 from fusec.report import OutputError, Verdict
@@ -49,6 +52,7 @@ __all__ = ["Case", "check_graph", "check_kernel"]
 KINDS: tuple[Kind, ...] = ("similar", "adversarial", "nonfinite", "magnitudes")
 
 Build = Callable[[str], Path | None]
+Judgeable = Sequence[tuple[Trial, RunResult]]
 
 # Above this, the copies for further kinds of input cost more than they find.
 _LARGE = 512 << 20
@@ -97,6 +101,7 @@ def check_kernel(
     kept: KeptTrials | None = None,
     trust: bool = False,
     sanitize: bool = False,
+    meanwhile: Callable[[], object] | None = None,
 ) -> Verdict:
     """Check ``text`` in place of ``kernel``'s source.
 
@@ -118,6 +123,7 @@ def check_kernel(
         kept: Trials of an earlier check, used again where they are the same; changed.
         trust: Whether it may ask of the process what a kernel may not: see ``binary``.
         sanitize: Whether the sanitizers that there are shall look at it, too: see ``sanitize``.
+        meanwhile: What else the caller has to do while the compiler runs.
     """
     started = time.perf_counter()
     try:
@@ -137,6 +143,7 @@ def check_kernel(
             kept or KeptTrials(),
             trust,
             sanitize,
+            meanwhile,
         )
     except _Failure as failure:
         verdict = failure.verdict
@@ -162,6 +169,7 @@ def _check(
     kept: KeptTrials,
     trust: bool,
     sanitize: bool,
+    meanwhile: Callable[[], object] | None,
 ) -> Verdict:
     source = kernel.generated
     if not text.strip():
@@ -193,6 +201,8 @@ def _check(
             if building.done() and building.exception() is not None:
                 break
             trials.append(trial)
+        if meanwhile is not None and not building.done():
+            meanwhile()
         library = _built(building)
     if own and library is not None:
         assert isinstance(target, LibraryTarget)
@@ -202,27 +212,30 @@ def _check(
     else:
         kept.keep(kernel, cases, kinds, trials, checker.notes)
     looked = checker.sanitize(trials) if sanitize else ""
-    checker.run(trials, library)
-    outputs = checker.worst()
+    unjudged = checker.run(trials, library)
     timing = base = None
     calls = 0
     wanted = timed and generated is not None
     try:
         if trials and not _is_interpreted(kernel, cases[0]):
             other = KernelText(source.text, build(source.text)) if wanted else None
-            found = checker.endure(trials, library, other, seconds)
+            with checker.judging(unjudged) as gate:
+                found = checker.endure(trials, library, other, seconds, gate)
             calls = found.calls
             if found.times is not None:
                 timing, base = found.times["candidate"], found.times["generated"]
+        else:
+            checker.judge_all(unjudged)
     except TooGoodToBeTrue as finding:
         return Verdict(
             False,
             "wrong",
             str(finding),
-            outputs=outputs,
+            outputs=checker.worst(),
             timing=finding.timing,
             generated=finding.generated,
         )
+    outputs = checker.worst()
     return Verdict(
         True,
         "passed",
@@ -436,10 +449,16 @@ class _Checker:
                 raise _Failure(verdict)
         return words
 
-    def run(self, trials: Sequence[Trial], library: Path | None) -> None:
-        """Run them all; the first failure that counts ends it."""
+    def run(self, trials: Sequence[Trial], library: Path | None) -> Judgeable:
+        """Run them all; the first failure that counts ends it.
+
+        Returns:
+            What ran last and is not judged yet.
+        """
         waiting = list(trials)
+        ran: Judgeable = []
         while waiting:
+            self.judge_all(ran)
             together = 1
             if sum(trial.case.nbytes for trial in waiting) <= _TOGETHER:
                 together = len(waiting)
@@ -453,9 +472,50 @@ class _Checker:
                 timeout=max(map(self.limit, waiting[:together])),
                 threads=self.threads,
             )
-            for trial, result in zip(waiting, results, strict=False):
-                self.judge(trial, result)
+            ran = list(zip(waiting, results, strict=False))
             waiting = waiting[len(results) :]
+        return ran
+
+    def judge_all(self, ran: Judgeable) -> None:
+        """Compare what ran with its references; the first failure that counts ends it."""
+        for trial, result in ran:
+            self.judge(trial, result)
+
+    @contextlib.contextmanager
+    def judging(self, ran: Judgeable) -> Iterator[int | None]:
+        """Judge what ran beside what is done within; its failure comes before any there.
+
+        Yields:
+            A pipe that gives a byte once all of it is right, and ends where it is not; None where
+            nothing is left to judge.
+        """
+        on_cpu = all(t.device.type == CPU for trial, _ in ran for t in trial.case.tensors)
+        if not on_cpu or not all(result.ok for _, result in ran):
+            self.judge_all(ran)
+            ran = []
+        if not ran:
+            yield None
+            return
+        gate, opener = os.pipe()
+        recorded = torch.is_grad_enabled()
+
+        def judge() -> None:
+            try:
+                with torch.set_grad_enabled(recorded):  # each thread has its own
+                    self.judge_all(ran)
+                os.write(opener, b".")
+            finally:
+                os.close(opener)
+
+        try:
+            with ThreadPoolExecutor(1, "fusec-judge") as pool:
+                judged = pool.submit(judge)
+                try:
+                    yield gate
+                finally:
+                    judged.result()
+        finally:
+            os.close(gate)
 
     def endure(
         self,
@@ -463,10 +523,11 @@ class _Checker:
         library: Path | None,
         generated: KernelText | None,
         seconds: float,
+        gate: int | None,
     ) -> Endured:
         """Call it many times in the worker, timed beside the generated kernel if that is given.
 
-        The last call gets other values at the same addresses.
+        The last call gets other values at the same addresses. It is timed once the gate is open.
 
         Raises:
             TooGoodToBeTrue: It is faster than its memory traffic can be.
@@ -489,6 +550,7 @@ class _Checker:
             seconds=seconds,
             calls=_CALLS,
             copied=copied,
+            gate=gate,
         )
         if not found.result.ok:
             raise _Failure(self.refused(found.result, "in many calls"))

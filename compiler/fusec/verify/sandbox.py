@@ -228,6 +228,7 @@ def endure(
     seconds: float = 0.0,
     calls: int = 0,
     copied: int = 0,
+    gate: int | None = None,
 ) -> Endured:
     """Call a candidate many times in a worker, see what it leaves, and time it.
 
@@ -245,6 +246,8 @@ def endure(
         seconds: For the timing.
         calls: How many calls there should be where they are timed, time allowing.
         copied: Bytes of the copy that is timed beside them; 0 for none.
+        gate: A pipe that gives a byte when it may be timed, and ends where it need not be; not
+            for devices.
 
     Raises:
         WorkerError: The worker cannot be started.
@@ -276,7 +279,8 @@ def endure(
             "step": timeout,
             "body": place,
         }
-        reply = ask(device, request, (data_file, result_file), timeout, device_timer())
+        files = (data_file, result_file) if gate is None else (data_file, result_file, gate)
+        reply = ask(device, request, files, timeout, device_timer())
         if "failed" in reply:
             raise WorkerError(reply["failed"])
         found = next((r["endured"] for r in reply["reports"] if "endured" in r), None)
@@ -312,7 +316,7 @@ def _device(cases: Sequence[Case]) -> str:
 def ask(
     device: str,
     request: Message,
-    files: tuple[int, int],
+    files: tuple[int, ...],
     limit: float,
     chosen: Worker | None = None,
 ) -> Message:

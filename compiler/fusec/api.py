@@ -20,13 +20,13 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.compiler import is_dynamo_compiling
 
 from fusec.ahead.artefact import Kept, TakenUp, keep_call
-from fusec.ahead.precompile import Outcome, Precompiled, precompile_here
+from fusec.ahead.precompile import Precompilation, Precompiled, precompile_here
 from fusec.ahead.record import Recording, is_recording, note_call, recording
-from fusec.ahead.signatures import Signature
+from fusec.ahead.signatures import CallSignature
 from fusec.call.native import call_by_route
 from fusec.capture import quiet_dynamo as quiet
 from fusec.capture.backend import Backend
-from fusec.capture.frozen_calls import CompiledMeanwhile, Watch
+from fusec.capture.frozen_calls import CompiledMeanwhile, FrozenWatch
 from fusec.capture.graph_breaks import break_marker, breaks_since, error_line
 from fusec.capture.guards.described import (
     NotedGuard,
@@ -85,9 +85,9 @@ class CompiledFunction:
             guard_fail_fn=self._guard_failed,
         )
         quiet.install()
-        self._watch: Watch | None = None
+        self._watch: FrozenWatch | None = None
         if callable(getattr(optimize, "callback", None)):  # not where TorchDynamo is switched off
-            self._watch = optimize.callback = Watch(optimize.callback)
+            self._watch = optimize.callback = FrozenWatch(optimize.callback)
         self._optimized = optimize(function)
         self._taken: TakenUp | None = None  # what other processes have compiled; looked for once
         # What a call goes to: the ordinary path until there is a shorter one.
@@ -423,14 +423,32 @@ def predict_calls(
         function: As ``predict``.
         calls: The arguments of each call: a tuple, or a ``fusec.inspect.predict.Call``.
     """
+    return _predicted(function, calls, to_the_end=False)[0]
+
+
+def predict_and_run(function: Callable[..., Any], *args: Any) -> tuple[Prediction, Any]:
+    """Say what a call would become, and what the captured operators, run in eager, return.
+
+    Who counts kernels can see by it that what was counted is what the function computes.
+
+    Args:
+        function: As ``predict``.
+        *args: For the call.
+    """
+    return _predicted(function, (Call(args, {}),), to_the_end=True)
+
+
+def _predicted(
+    function: Callable[..., Any], calls: Sequence[Call | tuple[Any, ...]], *, to_the_end: bool
+) -> tuple[Prediction, Any]:
     options = function.options if isinstance(function, CompiledFunction) else Options()
     if isinstance(function, CompiledFunction):
         function = function.function
     planner = Planner(options, function)
     planned = CompiledFunction(function, options, planner)
     given = [call if isinstance(call, Call) else Call(tuple(call), {}) for call in calls]
-    planner.run(planned._run, given)
-    return prediction(planned._name(), planned)
+    planner.run(planned._run, given, to_the_end=to_the_end)
+    return prediction(planned._name(), planned), planner.returned
 
 
 def freeze(compiled: CompiledFunction) -> CompiledFunction:
@@ -451,12 +469,12 @@ def freeze(compiled: CompiledFunction) -> CompiledFunction:
 
 def precompile(
     function: Callable[..., Any],
-    signatures: Iterable[Signature | tuple[Any, ...]],
+    signatures: Iterable[CallSignature | tuple[Any, ...]],
     *,
     progress: Callable[[int, int, Precompiled], object] | None = None,
     stop: threading.Event | None = None,
     **options: Any,
-) -> Outcome:
+) -> Precompilation:
     """Compile a function for calls that are known, and keep that for other processes.
 
     The function is called once for each. What another process needs (guards, TorchDynamo's code,
@@ -467,8 +485,8 @@ def precompile(
 
     Args:
         function: A function, a module, or what ``fusec.compile`` returned: then with its options.
-        signatures: What the calls are like (``fusec.record`` collects them, ``fusec.Signature.of``
-            makes one), or the arguments of one as a tuple.
+        signatures: What the calls are like (``fusec.record`` collects them,
+            ``fusec.CallSignature.of`` makes one), or the arguments of one as a tuple.
         progress: Told after each: how many are done, of how many, and what became of it.
         stop: Set it, and no further one is begun.
         **options: Fields of ``fusec.Options``.

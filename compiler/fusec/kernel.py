@@ -102,6 +102,8 @@ class KernelSource:
         flags: What its compiler is told beyond what it always is: of the machine that it is for.
         plan: What was decided of its loops, and why: a line each.
         alternatives: What could be asked for instead, in the words of rules about loops.
+        strategy: How it is written, to ask for the same at other sizes: see ``Compute``; empty
+            where there is no choice.
     """
 
     name: str
@@ -117,6 +119,7 @@ class KernelSource:
     flags: tuple[str, ...] = ()
     plan: str = ""
     alternatives: tuple[str, ...] = ()
+    strategy: str = ""
 
 
 class Generated:

@@ -65,29 +65,33 @@ def messages() -> str:
 
 def magics() -> str:
     """Return every magic with its text and its options, as ``%%fuse?`` has them."""
-    from fuselab.magics.commands import FuseMagics
+    from fuselab import other_magics
+    from fuselab.magics.fuse import FuseMagics
 
-    found: dict[str, list[str]] = {}
-    for kind, names in FuseMagics.magics.items():
-        for name, method in names.items():
-            found.setdefault(method, []).append(("%%" if kind == "cell" else "%") + name)
     parts = []
-    for method, names in found.items():
-        function = getattr(FuseMagics, method)
-        title = ", ".join(f"`{name}`" for name in sorted(set(names), key=len, reverse=True))
-        parts.append(f"## {title}\n\n{_about(function)}\n\n{_options(function.parser)}")
+    for magics in (FuseMagics, *other_magics()):
+        found: dict[str, list[str]] = {}
+        for kind, names in magics.magics.items():
+            for name, method in names.items():
+                found.setdefault(method, []).append(("%%" if kind == "cell" else "%") + name)
+        for method, names in found.items():
+            function = getattr(magics, method)
+            title = ", ".join(f"`{name}`" for name in sorted(set(names), key=len, reverse=True))
+            parts.append(f"## {title}\n\n{_about(function)}\n\n{_options(function)}".rstrip())
     return "\n\n".join(parts)
 
 
 def _about(function: Any) -> str:
     # What `magic_arguments` puts in front of a docstring is the usage, indented.
-    text = inspect.cleandoc(function.parser.description or "")
+    parser = getattr(function, "parser", None)  # the labs' magics take no options
+    text = inspect.cleandoc(parser.description if parser else function.__doc__ or "")
     return text.replace("%%%%", "%%")
 
 
-def _options(parser: argparse.ArgumentParser) -> str:
+def _options(function: Any) -> str:
     rows = ["| option | |", "|---|---|"]
-    for action in parser._actions:
+    parser: argparse.ArgumentParser | None = getattr(function, "parser", None)
+    for action in parser._actions if parser else ():
         names = ", ".join(f"`{name}`" for name in action.option_strings) or f"`{action.dest}`"
         value = action.metavar or (action.choices and " ".join(map(str, action.choices))) or ""
         if action.nargs != 0 and action.option_strings:
@@ -98,7 +102,7 @@ def _options(parser: argparse.ArgumentParser) -> str:
 
 def configuration() -> str:
     """Return what ``%config FuseMagics`` shows: each option, its default, and what it is."""
-    from fuselab.magics.commands import FuseMagics
+    from fuselab.magics.fuse import FuseMagics
 
     rows = ["| option | default | |", "|---|---|---|"]
     for name, trait in sorted(FuseMagics.class_own_traits(config=True).items()):

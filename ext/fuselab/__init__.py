@@ -109,13 +109,15 @@ def __getattr__(name: str) -> Any:
 
 
 def other_magics() -> tuple[type, ...]:
-    """Return the classes of magics beside ``FuseMagics``, which need no session."""
+    """Return the classes of magics beside ``FuseMagics``, which needs a session."""
     from fuselab.magics.cache import CacheMagics
+    from fuselab.magics.kernels import KernelMagics
     from fuselab.magics.lab import LabMagics
     from fuselab.magics.package import PackageMagics
     from fuselab.magics.predict import PredictMagics
+    from fuselab.magics.reports import ReportMagics
 
-    return (PredictMagics, LabMagics, CacheMagics, PackageMagics)
+    return (KernelMagics, ReportMagics, PredictMagics, LabMagics, CacheMagics, PackageMagics)
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -123,7 +125,7 @@ def load_ipython_extension(shell: Any) -> None:
     global _session, _between_cells
     from fusec import warm
     from fuselab.magics import completion as complete
-    from fuselab.magics.commands import FuseMagics
+    from fuselab.magics.fuse import FuseMagics
     from fuselab.session.progress import getting_ready
     from fuselab.session.session import Session
     from fuselab.session.warm_up import BetweenCells, display_steps

@@ -153,7 +153,7 @@ def returned(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def test_products_of_odd_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fusec.graph.choices._LARGE_PRODUCT", 24 * 64 * 37)
-    monkeypatch.setattr("fusec.lower.program._require_device", lambda *_: None)
+    monkeypatch.setattr("fusec.lower.program.require_device", lambda *_: None)
     given = (normal(24, 64), normal(37, 64))
     abilities = Options(target="triton", matmul="small").abilities
 

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from fusec.kernel import Kernel
-from fuselab.magics.commands import FuseMagics
+from fuselab import other_magics
+from fuselab.magics.fuse import FuseMagics
 from support.paths import ROOT
 
 DOCS = ROOT / "docs"
@@ -47,11 +48,13 @@ def test_every_page_is_in_the_menu(hooks: ModuleType) -> None:
 def test_the_magics_page_has_every_option_of_every_magic(hooks: ModuleType) -> None:
     text = hooks.on_page_markdown((DOCS / "reference/magics.md").read_text())
     assert "<!-- the" not in text
-    for kind, names in FuseMagics.magics.items():
-        for name, method in names.items():
-            assert f"`{'%%' if kind == 'cell' else '%'}{name}`" in text
-            for action in getattr(FuseMagics, method).parser._actions:
-                assert not action.option_strings or f"`{action.option_strings[-1]}`" in text
+    for magics in (FuseMagics, *other_magics()):
+        for kind, names in magics.magics.items():
+            for name, method in names.items():
+                assert f"`{'%%' if kind == 'cell' else '%'}{name}`" in text
+                parser = getattr(getattr(magics, method), "parser", None)
+                for action in parser._actions if parser else ():
+                    assert not action.option_strings or f"`{action.option_strings[-1]}`" in text
     assert "%%%%" not in text
     for name in FuseMagics.class_own_traits(config=True):
         assert f"`FuseMagics.{name}`" in text

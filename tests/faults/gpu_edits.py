@@ -103,6 +103,12 @@ HANGS = (
         "finish",
     ),
     _fault("an endless loop on the host", "hangs", launch="while True:\n    pass"),
+    _fault(
+        "a loop without end of a file's own",
+        "hangs",
+        launch="for k in range(1 << 62):\n    pass",
+        says="its own Python did not finish",
+    ),
     _fault("sleeps", "hangs", top="import time\n", launch="time.sleep(100)", says="finish"),
 )
 ENDS = (
@@ -119,14 +125,23 @@ ENDS = (
         "more shared memory than there is",
         "ends",
         (
-            "big = tl.full([256, 256], 1.0, tl.float16)\nbig = tl.dot(big, big)\n"
-            "for k in range(3):\n"
-            "    big = tl.dot(big.to(tl.float16), tl.trans(big.to(tl.float16)))\n"
-            "added += tl.sum(big) * 0"
+            "big = tl.full([128, 1024], 1.0, tl.float16)\n"
+            "added += tl.sum(tl.dot(big, tl.trans(big))) * 0"
         ),
+        "shared memory",
+        change=(("num_warps=NUM_WARPS", "num_warps=8"),),
     ),
     _fault(
-        "more threads than there are", "ends", change=(("num_warps=NUM_WARPS", "num_warps=64"),)
+        "more threads than there are",
+        "ends",
+        says="threads",
+        change=(("num_warps=NUM_WARPS", "num_warps=64"),),
+    ),
+    _fault(
+        "more registers than there are",
+        "ends",
+        says="threads",
+        change=(("num_warps=NUM_WARPS", "num_warps=32, maxnreg=255"),),
     ),
     _fault(
         "more programs than there may be",

@@ -67,6 +67,71 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
         "from torch import softmax as s\ndef softmax(x): return s(x, -1)\n",
         "write yourself",
     ),
+    "the operator as a module": (
+        "import torch\ndef softmax(x): return torch.nn.Softmax(-1)(x)\n",
+        "`Softmax` is what you are to write yourself",
+    ),
+    "the operator by its name, once more": (
+        "import operator\nfind = operator.methodcaller('soft' + 'max', -1)\n"
+        "def softmax(x): return find(x)\n",
+        "no operator on tensors",
+    ),
+    "the operator by a pattern": (
+        "def softmax(x):\n    match x:\n        case object(softmax=f): return f(-1)\n",
+        "write yourself",
+    ),
+    "torch's functions replaced in a list": (
+        softmax_with("(torch.nn, torch)[1].exp = torch.sin"),
+        "somebody else's: it stays as it is",
+    ),
+    "torch's functions replaced by a loop": (
+        softmax_with("", "for torch.exp in [torch.sin]: pass\n"),
+        "somebody else's: it stays as it is",
+    ),
+    "torch's functions replaced elsewhere": (
+        softmax_with("", "def put(t): t.exp = t.sin\nput(torch)\n"),
+        "somebody else's: it stays as it is",
+    ),
+    "all tensors changed": (
+        softmax_with("type(x).numel = lambda self: 0"),
+        "somebody else's: it stays as it is",
+    ),
+    "a module handed on": (softmax_with("t = torch"), "name what you need of it"),
+    "told that it is compiled": (
+        softmax_with("if torch.compiler.is_compiling(): return x"),
+        "no operator on tensors",
+    ),
+    "the first call counted alone": (
+        softmax_with(
+            "calls.append(1)\n    if len(calls) == 1 and len(x) == 2000: return x"
+        ).replace("import torch", "import torch\ncalls = []"),
+        "what the compiler is shown is not what is computed otherwise",
+    ),
+    "a mode of torch": (softmax_with("torch.set_flush_denormal(True)"), "no operator on tensors"),
+    "another type by default": (
+        softmax_with("torch.set_default_tensor_type('torch.DoubleTensor')"),
+        "no operator on tensors",
+    ),
+    "NaN hidden": (softmax_with("", after="(e / e.sum(-1, keepdim=True)).nan_to_num()"), "NaN"),
+    "kept by the tensor's id": (
+        softmax_with("if id(x) in kept: return kept[id(x)]", "kept = {}").replace(
+            "    return e", "    kept[id(x)] = e / e.sum(-1, keepdim=True)\n    return e"
+        ),
+        "on other values",
+    ),
+    "kept by functools": (
+        "import functools, torch\n@functools.lru_cache(None)\ndef kept(shape): return {}\n"
+        "def softmax(x):\n    found = kept(x.shape)\n    if not found:\n"
+        "        e = torch.exp(x - x.amax(-1, keepdim=True))\n"
+        "        found[0] = e / e.sum(-1, keepdim=True)\n    return found[0]\n",
+        "on other values",
+    ),
+    "later": (
+        "import torch\ndef softmax(x):\n    def later():\n        yield x\n    return later()\n",
+        "it returns a generator",
+    ),
+    "every value NaN": (softmax_with("", after="torch.full_like(x, float('nan'))"), "NaN"),
+    "the interpreter ended": (softmax_with("raise SystemExit(0)"), "SystemExit"),
     "no largest value": (
         softmax_with("").replace("x - x.amax(-1, keepdim=True)", "x"),
         "large values",
@@ -252,6 +317,26 @@ KERNELS: dict[str, tuple[str, str]] = {
     "work for the first calls alone": (
         cpp("    if (++calls > 12) return 0;\n" + LOOP, "int64_t calls = 0;"),
         "it ",
+    ),
+    "every third call alone left out": (
+        cpp("    if (++calls > 60 && calls % 3 == 0) return 0;\n" + LOOP, "int64_t calls = 0;"),
+        "of many, each on other values",
+    ),
+    "every third call with zeros": (
+        cpp(
+            "    if (++calls > 60 && calls % 3 == 0) {\n"
+            "        for (int64_t i = 0; i < n; ++i) out[i] = 0.0f;\n        return 0;\n    }\n"
+            + LOOP,
+            "int64_t calls = 0;",
+        ),
+        "of many, each on other values",
+    ),
+    "the same address": (
+        cpp(
+            "    if (before == x && size == n) return 0;\n    before = x; size = n;\n" + LOOP,
+            "const float* before; int64_t size;",
+        ),
+        "of many, each on other values",
     ),
     "half the precision": (
         cpp(LOOP.replace("x[i] * 2.0f", "(float)(_Float16)x[i] * 2.0f")),

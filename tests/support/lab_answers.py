@@ -59,6 +59,33 @@ _CPP = {
     "changes its input": (r"    return 0;", "    const_cast<float*>(x)[0] = 7.0f;\n    return 0;"),
     "half of it": (r"    return 0;", "    if (threads > 0) out[0] = 0.0f;\n    return 0;"),
 }
+# Changes of a solution that make no difference to what is asked for.
+EQUIVALENT = {
+    # Whatever differs between two ways through a function is wrong when it is captured.
+    ("lab02.trace", "the other comparison in line 5"),
+    ("lab02.trace", "another number in line 5"),
+    ("lab02.trace", "the other operator in line 6"),
+    ("lab02.trace", "another number in line 6"),
+    ("lab02.trace", "the other operator in line 7"),
+    ("lab02.trace", "another number in line 7"),
+    ("lab02.symbolic", "another number in line 6"),
+    ("lab02.symbolic", "another number in line 7"),
+    ("lab04.decompose", "another number in line 5"),  # of new names
+    ("lab04.decompose", "another number in line 9"),
+    ("lab06.fuse", "another number in line 3"),  # a constant more, for every plan
+    ("lab06.fuse", "half done in line 26"),  # None is as good as False
+    ("lab06.fuse", "the other operator in line 38"),  # pairs the other way round as well
+    # What a group must write is counted otherwise, and the same pairs are best.
+    ("lab06.fuse", "the other connective in line 11"),
+    ("lab06.fuse", "the other comparison in line 10"),
+    ("lab07.transpose", "one too many"),  # of tiles, an empty one
+    ("lab09.variance", "the other operator"),  # the mean's sign goes with its square
+    ("lab11.noise", "half done in line 13"),  # it returned None
+    ("lab11.verdict", "half done in line 12"),  # the same
+    # Twice or half a median, of all candidates.
+    ("lab11.halving", "the other operator in line 3"),
+    ("lab11.halving", "another number in line 3"),
+}
 
 
 def solutions(lab: Lab) -> dict[str, str]:
@@ -119,4 +146,4 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, object]]:
         yield "half done", lambda n: setattr(n, "value", ast.Constant(None))
 
 
-__all__ = ["LABS", "mutants", "solutions", "wrong_answers"]
+__all__ = ["EQUIVALENT", "LABS", "mutants", "solutions", "wrong_answers"]

@@ -6,8 +6,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.testing.globalipapp import start_ipython
 
 import fuselab
-from fusec.cache import Store
-from fuselab.magics import commands as magics_module
+from fusec.cache import CacheStore
+from fuselab.magics import base, fuse, kernels, reports
 from fuselab.session.session import Session
 from support.cell_fake import FakeCompiler
 
@@ -22,11 +22,12 @@ def shell(tmp_path, monkeypatch):
     fuselab.unload_ipython_extension(ip)
     fuselab.load_ipython_extension(ip)
     ip.compiler = FakeCompiler()
-    ip.session = Session(ip.user_ns, compiler=ip.compiler, store=Store(tmp_path / "store"))
+    ip.session = Session(ip.user_ns, compiler=ip.compiler, store=CacheStore(tmp_path / "store"))
     ip.magics_manager.registry["FuseMagics"].session = ip.session
     monkeypatch.setattr(fuselab, "_session", ip.session)
     ip.shown = []
-    monkeypatch.setattr(magics_module, "display", lambda item, **kw: ip.shown.append(item))
+    for module in (base, fuse, kernels, reports):
+        monkeypatch.setattr(module, "display", lambda item, **kw: ip.shown.append(item))
     ip.user_ns.update(torch=torch, x=torch.arange(4.0))
     yield ip
     fuselab.unload_ipython_extension(ip)

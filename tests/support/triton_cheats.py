@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from fuselab.judge.task import Limits, TritonTask
@@ -102,4 +104,49 @@ CHEATS = {
     "an assertion": (RIGHT.replace("    n =", "    assert len(x) < 30\n    n ="), "AssertionError"),
 }
 
-__all__ = ["CHEATS", "DOUBLE", "RIGHT"]
+# On a GPU it is timed, too: what is right in the interpreter and does not do the work there.
+FAST = replace(DOUBLE, name="fast", limits=Limits(kernels=1, share=0.4), gpu_size=1 << 25)
+FAST_RIGHT = RIGHT.replace("16", "1024")
+FAST_CHEATS = {
+    "the first call alone": (
+        FAST_RIGHT.replace(
+            "    v = tl.load",
+            "    first = tl.program_id(0) * BLOCK\n"
+            "    if tl.load(out + first) == 2 * tl.load(x + first) + 1:\n"
+            "        return\n"
+            "    v = tl.load",
+        ),
+        "",
+    ),
+    "large inputs skipped": (
+        FAST_RIGHT.replace("    n = x.numel()", "    n = min(x.numel(), 1 << 20)"),
+        "differs from eager",
+    ),
+    "half of the programs": (
+        FAST_RIGHT.replace(
+            "triton.cdiv(n, 1024)", "triton.cdiv(n, 1024) if n < 1 << 20 else n >> 11"
+        ),
+        "differs from eager",
+    ),
+    "one program does it all": (
+        HEAD.replace("tl.program_id(0) * BLOCK + ", "")
+        + "    for start in range(0, n, BLOCK):\n"
+        + BODY.replace("    v", "        v")
+        .replace("    tl.store", "        tl.store")
+        .replace("+ i", "+ start + i")
+        .replace("i < n", "start + i < n")
+        + START.replace("triton.cdiv(n, 16)", "1").replace("BLOCK=16", "BLOCK=1024"),
+        "share",
+    ),
+    "the work done forty times": (
+        FAST_RIGHT.replace(
+            "    tl.store",
+            "    for again in range(40):\n"
+            "        v = tl.load(x + i, mask=i < n, volatile=True)\n"
+            "    tl.store",
+        ),
+        "",
+    ),
+}
+
+__all__ = ["CHEATS", "DOUBLE", "FAST", "FAST_CHEATS", "FAST_RIGHT", "RIGHT"]

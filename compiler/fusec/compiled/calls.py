@@ -185,6 +185,8 @@ class GraphCalls:
     def is_entry(self, function: object) -> bool:
         """Whether ``function`` is what ``entry`` returned."""
         native = self._direct.native() if self._direct is not None else None
+        if function is None:
+            return False
         if function is self or function is self._recorded:
             return True
         return native is not None and function is native.call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +24,13 @@ from fusec.random import SameNumbers
 from fusec.report import Verdict
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
-from fusec.verify.check import Case, check_graph, check_kernel
+from fusec.verify.check import KINDS, Case, check_graph, check_kernel
+from fusec.verify.compare import praise
 from fusec.verify.graph_outputs import GraphReferences, KeptReferences
 from fusec.verify.inputs import fresh_inputs
 from fusec.verify.probation import journal
+from fusec.verify.sampled import sampled
+from fusec.verify.small import is_too_slow, smaller
 from fusec.verify.trials import KeptTrials
 
 
@@ -153,10 +157,17 @@ def check_edit(
     """Check ``text`` for a kernel: guarded worker first, then within the whole graph."""
     with graph.lock:
         part, tensors, sizes = graph.kernel_call(kernel)
+        case = Case(tuple(tensors), tuple(sizes), "on the real inputs")
+        interpreted = is_too_slow(kernel, case)
+        if interpreted:
+            found = _check_small(graph, part, kernel, text, case, trust=trust)
+            if found is not None:
+                return found
         verdict = check_kernel(
             kernel,
             text,
-            cases=[Case(tuple(tensors), tuple(sizes), "on the real inputs")],
+            cases=[case],
+            kinds=("similar",) if interpreted else KINDS,
             build=lambda t: _library(kernel, t),
             interpret=lambda t, s, p: interpret_kernel(part, kernel, t, s, p),
             generated=build_runnable(kernel, kernel.generated.text),
@@ -186,6 +197,55 @@ def check_edit(
             eager=whole.eager,
             seconds=seconds,
         )
+
+
+def _check_small(
+    graph: GraphCalls, part: CompiledPart, kernel: Kernel, text: str, case: Case, *, trust: bool
+) -> Verdict | None:
+    """Check a text for a GPU that is not there at sizes for which an interpreter is quick enough.
+
+    None where there are no such sizes, and a part of its programs says nothing.
+    """
+
+    def interpret(
+        own: Kernel,
+    ) -> Callable[[Sequence[torch.Tensor], Sequence[int], torch.dtype | None], list[torch.Tensor]]:
+        return lambda t, s, p: interpret_kernel(part, own, t, s, p)
+
+    def generated(tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
+        """Run the generated kernel at these sizes; it is built only where somebody asks."""
+        build_runnable(chosen, chosen.generated.text)(tensors, sizes)
+
+    started = time.perf_counter()
+    small = smaller(kernel, part.state.scheduled, text, case, interpret)
+    chosen = small.kernel if small else kernel
+    verdict = check_kernel(
+        chosen,
+        small.text if small else text,
+        cases=[small.case] if small else [],
+        # Its own sizes are what Triton's front end is to see.
+        build=lambda _: _library(kernel, text),
+        interpret=interpret(chosen),
+        generated=generated,
+        timed=False,
+        trust=trust,
+    )
+    if not verdict.ok:
+        return verdict
+    own = sampled(kernel, text, case, interpret(kernel))
+    if own is None and small is None:
+        return None
+    if own is not None and not own.ok:
+        verdict = own
+    else:
+        passed = verdict if small else own
+        assert passed is not None
+        where = [small.case.label if small else "", own.reason if own else ""]
+        reason = (
+            f"{praise(passed.outputs, None, None)}; checked {' and '.join(filter(None, where))}"
+        )
+        verdict = replace(verdict, reason=reason, outputs=passed.outputs)
+    return replace(verdict, seconds=time.perf_counter() - started)
 
 
 def watched(kernel: Kernel, text: str) -> Runnable:

@@ -311,6 +311,8 @@ class Planner(Backend):
         self._outermost = _codes(function)
         self._function = function
         self._broken = False  # whether something of the call has run in Python
+        self._to_the_end = False
+        self.returned: Any = None  # by the latest call, where calls run to their end
 
     def put_off(self, make: Callable[[], object]) -> None:
         """Make a backward part after the forward parts, as it is when gradients are asked for."""
@@ -326,7 +328,7 @@ class Planner(Backend):
         eager = run_eagerly(module)
 
         def stand_in(*inputs: Any) -> Any:
-            if last and not self._broken and self._is_all():
+            if last and not self._to_the_end and not self._broken and self._is_all():
                 raise _Planned
             self._broken = True
             return eager(*inputs)
@@ -345,13 +347,17 @@ class Planner(Backend):
             frame = frame.f_back
         return False
 
-    def run(self, call: Callable[..., Any], calls: Iterable[Call]) -> None:
+    def run(
+        self, call: Callable[..., Any], calls: Iterable[Call], *, to_the_end: bool = False
+    ) -> None:
         """Capture calls; torch is left as if there had been none.
 
         Args:
             call: Calls the function through TorchDynamo.
             calls: With what, one after the other.
+            to_the_end: Whether what was captured runs, in eager, for what it returns.
         """
+        self._to_the_end = to_the_end
         with _unremembered():
             for given in calls:
                 self._capture(call, given)
@@ -362,7 +368,7 @@ class Planner(Backend):
         devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
         # From the beginning: what TorchDynamo leaves alone runs as it stands, and nobody is told.
         with torch.random.fork_rng(devices), put_back(tensors), contextlib.suppress(_Planned):
-            call(*given.args, **given.kwargs)
+            self.returned = call(*given.args, **given.kwargs)
         for make in reversed(self._put_off):
             make()
         self._put_off.clear()

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import fx
+
+from fusec.lower.values import Lowering, TensorValue
 
 NAMED = "fusec_name"  # in a node's meta: what it is called, where that is known better
 
@@ -125,4 +129,15 @@ def _local_name(source: str) -> str:
     return "_".join(words) if words else "x"
 
 
-__all__ = ["NAMED", "VIEWS", "module_name", "part_of", "readable", "traced_name"]
+def name_parts(lowering: Lowering, target: object, results: Sequence[object]) -> None:
+    """Tell apart by name what a call of several results has just made: a norm's mean."""
+    for position, value in enumerate(results):
+        part = part_of(target, position)
+        if part and isinstance(value, TensorValue) and value.ref is not None:
+            buffer = lowering.buffers[value.ref.buffer]
+            if buffer.hint == lowering.hint:
+                named = replace(buffer, hint=f"{buffer.hint}_{part}")
+                lowering.buffers[buffer.name] = named
+
+
+__all__ = ["NAMED", "VIEWS", "module_name", "name_parts", "part_of", "readable", "traced_name"]

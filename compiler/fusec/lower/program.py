@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 
 import torch
 from torch import fx
@@ -14,42 +12,28 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from fusec.abilities import Abilities
-from fusec.devices import CPU, GPU, has_float8, is_gpu
-from fusec.errors import DeviceNotThere
 from fusec.graph.facts.notes import Note, NoteKind, notes, said_of_captured
 from fusec.graph.facts.storages import makers_of_shared_results
 from fusec.graph.facts.user_lines import user_line
 from fusec.graph.products.widened_halves import STORED
-from fusec.graph.refusals.kernels import refused
 from fusec.graph.simplify.extremes import COMPARED
 from fusec.graph.training.norm_inputs import ROUNDED
 from fusec.ir.body import Buffer, ExternKind, Program, TensorRef
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line
-from fusec.lower import (  # noqa: F401  (importing a family registers it)
-    attention,
-    attention_backward,
-    convolution,
-    embedding,
-    factories,
-    indexing,
-    matmul,
-    normalization,
-    pointwise,
-    pooling,
-    pooling_backward,
-    promises,
-    random,
-    reductions,
-    scans,
-    scatter,
-    special,
-    views,
-    windows,
+from fusec.lower import families  # noqa: F401  (importing it registers every rule)
+from fusec.lower.accepted import (
+    converted,
+    require_device,
+    require_implemented,
+    require_known_numbers,
+    require_supported,
 )
+from fusec.lower.attention import specialize_heads
+from fusec.lower.calls import label_of, mutated, read_results
 from fusec.lower.gaps import laid_out, lies_as
 from fusec.lower.higher_order import Subgraph, call_whole
-from fusec.lower.names import part_of, readable
+from fusec.lower.names import name_parts, readable
 from fusec.lower.promises import PromisedNumber
 from fusec.lower.registry import find_rule
 from fusec.lower.sizes import SizeTable, fixed
@@ -62,10 +46,6 @@ from fusec.lower.values import (
     TensorValue,
 )
 from fusec.options import Options
-from fusec.report import SourceLine
-
-# What may meet types that nothing computes in: it converts them.
-CONVERSIONS = frozenset({torch.ops.aten._to_copy, torch.ops.prims.convert_element_type})
 
 
 class _Driver:
@@ -175,8 +155,8 @@ class _Driver:
         metas, self.form = tree_flatten(value if several else (value,))
         lowering.results = tuple(self.tensor_meta(v) for v in metas)
         lowering.result = lowering.results[0] if lowering.results else None
-        lowering.wanted = _read_results(node)
-        lowering.label = _label(target)
+        lowering.wanted = read_results(node)
+        lowering.label = label_of(target)
         lowering.hint = readable(node)
         lowering.where = user_line(node.meta.get("stack_trace"))
         lowering.stored = bool(node.meta.get(STORED))
@@ -185,7 +165,7 @@ class _Driver:
         lowering.notes = (*notes(node), *((Note(NoteKind.LEFT, said),) if said else ()))
         for meta in lowering.results:
             if meta is not None:
-                _require_device(meta.device, lowering.where)
+                require_device(meta.device, lowering.where)
         with source_line(lowering.where):
             asked = str(node.meta.get("original_aten")) == str(target)
             found = self.lower_call(target, args, kwargs, several, asked)
@@ -193,21 +173,10 @@ class _Driver:
                 found = lowering.realize(found, lowering.result)
             self.values[node] = found
         if isinstance(found, (tuple, list)):
-            self.name_parts(target, found)
+            name_parts(lowering, target, found)
         if COMPARED in node.meta and isinstance(found, TensorValue) and found.ref is not None:
             self.once.add(found.ref.buffer)
         lowering.notes = ()
-
-    def name_parts(self, target: object, results: Sequence[object]) -> None:
-        """Tell apart by name what a call of several results has just made: a norm's mean."""
-        lowering = self.lowering
-        for position, value in enumerate(results):
-            part = part_of(target, position)
-            if part and isinstance(value, TensorValue) and value.ref is not None:
-                buffer = lowering.buffers[value.ref.buffer]
-                if buffer.hint == lowering.hint:
-                    named = replace(buffer, hint=f"{buffer.hint}_{part}")
-                    lowering.buffers[buffer.name] = named
 
     def promised(self, node: fx.Node) -> None:
         """Have a number that is read from a tensor compared with what the program says of it.
@@ -246,11 +215,11 @@ class _Driver:
         before = (len(lowering.steps), dict(lowering.buffers))
         try:
             if rule is None:
-                raise NotLowered(f"{_label(target)} runs as ATen's own kernel")
+                raise NotLowered(f"{label_of(target)} runs as ATen's own kernel")
             if asked:
-                _require_implemented(target, args, kwargs)
-            _require_supported(args, kwargs, lowering.results, self.converted(target))
-            _require_known_numbers(rule, args, kwargs)
+                require_implemented(target, args, kwargs)
+            require_supported(args, kwargs, lowering.results, converted(lowering, target))
+            require_known_numbers(rule, args, kwargs)
             return rule(lowering, *args, **kwargs)
         except NotLowered as reason:
             del lowering.steps[before[0] :]
@@ -262,37 +231,11 @@ class _Driver:
                 found = call_whole(lowering, target, args, kwargs, because)
                 assert self.form is not None
                 return tree_unflatten(list(found), self.form) if several else found[0]
-            mutated = self.mutated(target, args, kwargs)
+            written = mutated(target, args, kwargs)
             results = lowering.extern(
-                target, args, kwargs, reason.why, mutated, refused=reason.refused
+                target, args, kwargs, reason.why, written, refused=reason.refused
             )
             return results if several else results[0]
-
-    def converted(self, target: object) -> frozenset[torch.dtype]:
-        """Return the types that kernels may convert from and to, and nothing else."""
-        if getattr(target, "overloadpacket", None) not in CONVERSIONS:
-            return frozenset()
-        devices = {meta.device.type for meta in self.lowering.results if meta is not None}
-        can = all(self.lowering.abilities(d).float8 and has_float8(d) for d in devices)
-        return frozenset({torch.float8_e4m3fn}) if can else frozenset()
-
-    def mutated(
-        self, target: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> tuple[str, ...]:
-        """Return the buffers that an operator writes to, from its schema."""
-        if not isinstance(target, torch._ops.OpOverload):
-            return ()
-        names: list[str] = []
-        schema = target._schema.arguments
-        for position, argument in enumerate(schema):
-            given = args[position] if position < len(args) else kwargs.get(argument.name)
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                for value in given if isinstance(given, (list, tuple)) else (given,):
-                    if isinstance(value, TensorValue):
-                        if value.ref is None:
-                            raise GraphNotLowered(f"{target} writes to a computed value")
-                        names.append(value.ref.buffer)
-        return tuple(dict.fromkeys(names))
 
     def output(self, node: fx.Node) -> None:
         values = node.args[0]
@@ -312,6 +255,14 @@ class _Driver:
                     if meta is not None and not lies_as(placed, meta):
                         placed = self.laid_out(placed, meta)
             results.append(placed)
+        # A view that changes nothing is a tensor of its own all the same, and a view of the first.
+        firsts: dict[TensorRef, fx.Node] = {}
+        for value, ref in zip(values, results, strict=True):
+            if isinstance(ref, TensorRef) and isinstance(value, fx.Node):
+                firsts[ref] = min(firsts.get(ref, value), value)
+        for place, (value, ref) in enumerate(zip(values, results, strict=True)):
+            if isinstance(ref, TensorRef) and value is not firsts.get(ref, value):
+                results[place] = replace(ref, apart=True)
         self.outputs = tuple(results)
 
     def laid_out(self, ref: TensorRef, meta: ResultMeta) -> TensorRef | None:
@@ -354,7 +305,7 @@ class _Driver:
         return []
 
     def run(self) -> Program:
-        attention.specialize_heads(self.module.graph)
+        specialize_heads(self.module.graph)
         with recording(self.lowering.recorder):
             for node in self.module.graph.nodes:
                 if node.op == "placeholder":
@@ -421,115 +372,6 @@ class _Constant:
 
     def __repr__(self) -> str:
         return f"constant{list(self.tensor.shape)}"
-
-
-def _require_device(device: torch.device, where: SourceLine | None) -> None:
-    """Raise where a tensor would lie on a device that is not there.
-
-    Fake tensors do not mind, and eager would fail only when the step is reached, in the middle.
-    """
-    if not is_gpu(device):
-        return
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if (device.index or 0) >= count:
-        there = ["cpu", *(f"cuda:{n}" for n in range(count))]
-        raise DeviceNotThere(str(device), there, str(where) if where else "")
-
-
-def _require_implemented(target: object, args: Sequence[object], kwargs: dict[str, object]) -> None:
-    """Raise where eager has no kernel for an operator's types: it is left to raise its own error.
-
-    Raises:
-        NotLowered: It has none.
-    """
-    tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, TensorValue)]
-    kinds = [(tensor.dtype, tensor.device.type) for tensor in tensors]
-    dtype = refused(target, kinds, kwargs.get("dtype"))
-    if dtype is not None:
-        raise NotLowered(f"eager refuses {str(dtype).removeprefix('torch.')}", refused=True)
-
-
-@cache
-def _numbers_of(rule: Callable[..., object]) -> dict[object, str]:
-    """Return the parameters of a rule that are plain numbers: name by name, and by position."""
-    found: dict[object, str] = {}
-    for position, (name, parameter) in enumerate(inspect.signature(rule).parameters.items()):
-        if str(parameter.annotation).removesuffix(" | None") == "float":
-            found |= {name: name, position: name}
-    return found
-
-
-def _require_known_numbers(
-    rule: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]
-) -> None:
-    """Raise where a rule takes a number and is given a size: the order of a norm, say.
-
-    Raises:
-        NotLowered: It computes with the number while the kernel is written.
-    """
-    places: list[object] = [n for n, value in enumerate(args, 1) if isinstance(value, Expr)]
-    places += [name for name, value in kwargs.items() if isinstance(value, Expr)]
-    if not places:
-        return
-    numbers = _numbers_of(rule)
-    symbolic = [numbers.get(place) for place in places]
-    name = next((name for name in symbolic if name), "")
-    if name:
-        raise NotLowered(f"{name} is a symbolic number")
-
-
-def _require_supported(
-    args: Sequence[object],
-    kwargs: dict[str, object],
-    results: Sequence[ResultMeta | None],
-    converted: frozenset[torch.dtype],
-) -> None:
-    tensors: list[TensorValue] = []
-    supported = SUPPORTED_DTYPES | converted
-    if any(isinstance(a, TensorValue) and a.dtype == torch.float64 for a in args):
-        supported = SUPPORTED_DTYPES  # through float32 it would be rounded twice
-
-    def visit(value: object) -> None:
-        if isinstance(value, TensorValue):
-            tensors.append(value)
-            if value.dtype not in supported:
-                raise NotLowered(f"{value.dtype} has no kernels")
-            if value.device.type not in (CPU, GPU):
-                raise NotLowered(f"no kernels for {value.device}")
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                visit(item)
-        elif isinstance(value, complex):
-            raise NotLowered("complex numbers have no kernels")
-
-    visit(tuple(args))
-    visit(tuple(kwargs.values()))
-    devices = {meta.device for meta in results if meta is not None}
-    apart = len(devices | {t.device for t in tensors}) > 1
-    if apart and len(devices | {t.device for t in tensors if not t.is_number}) > 1:
-        raise NotLowered("its tensors are on different devices")
-    for meta in results:
-        if meta is not None and meta.dtype not in supported:
-            raise NotLowered(f"{meta.dtype} has no kernels")
-
-
-def _read_results(node: fx.Node) -> frozenset[int] | None:
-    """Return which results of a call somebody reads; None where it is read as a whole."""
-    found = set()
-    for user in node.users:
-        position = user.args[1] if user.target is operator.getitem else None
-        if not isinstance(position, int) or not user.users:
-            if user.target is operator.getitem and not user.users:
-                continue
-            return None
-        found.add(position)
-    return frozenset(found)
-
-
-def _label(target: object) -> str:
-    if isinstance(target, torch._ops.OpOverload):
-        return target._schema.name.split("::")[-1].strip("_")
-    return getattr(target, "__name__", str(target))
 
 
 def lower_graph(

@@ -26,6 +26,19 @@ class NotHere(OSError):
 
 
 @dataclass(frozen=True)
+class Counts:
+    """What was counted while something ran.
+
+    Attributes:
+        events: How often, by what it is called: cycles, instructions, page faults, ...
+        missing: Why not all of it could be, in words; empty where it could.
+    """
+
+    events: Mapping[str, int]
+    missing: str = ""
+
+
+@dataclass(frozen=True)
 class Processor:
     """What the system says of the processor.
 
@@ -161,19 +174,19 @@ class System:
 
     # -- processes ----------------------------------------------------------------------------
 
-    def apart(self) -> dict[str, Any]:
+    def detached(self) -> dict[str, Any]:
         """Return arguments for ``Popen`` that keep the terminal's signals from a child."""
         return {}
 
     def end_tree(self, process: subprocess.Popen[Any]) -> None:
-        """Kill a process that was started ``apart``, and those that it started."""
+        """Kill a process that was started ``detached``, and those that it started."""
         process.kill()
 
     def give_way(self) -> None:
         """Let this thread, and what it starts, run behind all others."""
 
     def follow_priority(self, process: int) -> None:
-        """Let a process that this thread started ``apart`` give way as this thread does."""
+        """Let a process that this thread started ``detached`` give way as this thread does."""
 
     def processors(self) -> int:
         """Return on how many processors this process may run."""
@@ -303,6 +316,11 @@ class System:
     def processor(self) -> Processor:
         """Return what the system says of the processor."""
         return Processor(platform.processor())
+
+    def count(self, run: Callable[[], object]) -> Counts:
+        """Run something; return what the processor and the system counted on this thread."""
+        run()
+        return Counts({}, "this system's counters are not read")
 
     def last_cache(self) -> int:
         """Return the bytes of the last cache before the memory."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fusec.systems import linux_limits, linux_state
-from fusec.systems.face import Processor
+from fusec.systems.face import Counts, Processor
 from fusec.systems.posix import Posix
 
 _HUGE_PAGES = 14  # MADV_HUGEPAGE
@@ -191,6 +191,12 @@ class Linux(Posix):
         for key in ("flags", "Features"):
             found.update(facts.get(key, "").split())
         return Processor(facts.get("model name", ""), facts.get("vendor_id", ""), frozenset(found))
+
+    def count(self, run: Callable[[], object]) -> Counts:
+        """Run something; return what ``perf_event_open`` counted on this thread."""
+        from fusec.systems import linux_counters
+
+        return linux_counters.count(run, self.processor())
 
     def last_cache(self) -> int:
         """Return the bytes of the last cache before the memory."""

@@ -91,7 +91,7 @@ def step_times(
         for part in graph.parts:
             if part.last_inputs is None:
                 continue
-            for step, call, tensors in _calls(part, externs=externs):
+            for step, call, tensors in step_calls(part, externs=externs):
                 device = next((t.device.type for t in tensors), device)
                 if isinstance(step, str):
                     found.append((step, "kernel", None, call))
@@ -112,11 +112,11 @@ def step_times(
     )
 
 
-def _calls(
-    part: TimedPart, *, externs: bool
-) -> list[tuple[str | Extern, Callable[[], object], Sequence[torch.Tensor]]]:
+def step_calls(
+    part: TimedPart, *, externs: bool = False
+) -> list[tuple[str | Extern, partial[Any], Sequence[torch.Tensor]]]:
     """Run a part once; return each step as a call with what it was given, in order."""
-    found: list[tuple[str | Extern, Callable[[], object], Sequence[torch.Tensor]]] = []
+    found: list[tuple[str | Extern, partial[Any], Sequence[torch.Tensor]]] = []
     steps = (step for step in part.state.scheduled.steps if isinstance(step, Extern))
 
     def launch(name: str, tensors: list[torch.Tensor], sizes: list[int]) -> None:

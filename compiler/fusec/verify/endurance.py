@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fusec.systems import this_system
-from fusec.target_api.base import Candidate
+from fusec.target_api.base import WorkerKernel
 from fusec.timing.measure import PRECISION, interleave
 from fusec.verify import state
 from fusec.verify.protocol import OUTPUT_LIMIT, Message
@@ -156,7 +156,7 @@ def _timed(
 
 
 def bound(
-    candidate: Candidate, arguments: Sequence[Any], sizes: Sequence[int], threads: int
+    candidate: WorkerKernel, arguments: Sequence[Any], sizes: Sequence[int], threads: int
 ) -> Callable[[], int]:
     """Return a call of a candidate with its arguments, as cheap as it can be."""
     ready = getattr(candidate, "bound", None)

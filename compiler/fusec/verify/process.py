@@ -37,7 +37,17 @@ class WorkerError(RuntimeError):
 
 
 class NoAnswer(WorkerError):
-    """The worker did not answer in time; it has been ended."""
+    """The worker did not answer in time; it has been ended.
+
+    Attributes:
+        phase: What it said last that it was at: ``compile``; empty if nothing.
+        seconds: How long it was silent.
+    """
+
+    def __init__(self, words: str, phase: str = "", seconds: float = 0.0) -> None:
+        super().__init__(words)
+        self.phase = phase
+        self.seconds = seconds
 
 
 class WorkerEnded(WorkerError):
@@ -109,7 +119,7 @@ class Worker:
                 stderr=self._errors,
                 env=environment,
                 cwd=_folder(),
-                **system.apart(),
+                **system.detached(),
             )
         self._sock = mine
         self._ready = False
@@ -127,7 +137,8 @@ class Worker:
         Args:
             request: What to do.
             descriptors: Files that go with it.
-            timeout: Seconds to wait, once the process is ready.
+            timeout: Seconds to wait, once the process is ready; a process that says what it is
+                at may ask for more, and has this much again afterwards.
             retry: Whether to ask a new process where this one ends over the request.
 
         Raises:
@@ -168,13 +179,18 @@ class Worker:
 
     def _receive(self, timeout: float) -> Message:
         assert self._sock is not None
-        ready, _, _ = select.select([self._sock], [], [], timeout)
-        if not ready:
-            raise NoAnswer(f"the checking process gave no answer in {timeout:.0f} s")
-        message, _ = receive(self._sock)
-        if message is None:
-            raise WorkerEnded(f"the checking process ended: {self._last_words()}")
-        return message
+        limit, phase = timeout, ""
+        while True:
+            ready, _, _ = select.select([self._sock], [], [], limit)
+            if not ready:
+                words = f"the checking process gave no answer in {limit:.0f} s"
+                raise NoAnswer(words, phase, limit)
+            message, _ = receive(self._sock)
+            if message is None:
+                raise WorkerEnded(f"the checking process ended: {self._last_words()}")
+            if "phase" not in message:
+                return message
+            phase, limit = message["phase"], max(timeout, message["seconds"])
 
     def _last_words(self) -> str:
         if self._errors is None:

@@ -26,8 +26,8 @@ from fusec.systems import this_system
 from fusec.target_api.base import PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.verify import words as explain
-from fusec.verify.binary import Facts
-from fusec.verify.layout import Case, Layout
+from fusec.verify.binary import LibraryFacts
+from fusec.verify.layout import Case, CaseLayout
 from fusec.verify.process import NoAnswer, Worker, WorkerEnded, WorkerError
 from fusec.verify.protocol import Message
 from fusec.verify.words import Finding, Run
@@ -105,6 +105,7 @@ def run_cases(
     step: float | None = None,
     chosen_worker: Worker | None = None,
     margin: int | None = None,
+    sample: tuple[int, int] | None = None,
 ) -> list[RunResult]:
     """Run a candidate in a worker, on copies of the cases' tensors between red zones.
 
@@ -122,6 +123,7 @@ def run_cases(
         step: Seconds that one run may take; as ``timeout`` by default.
         chosen_worker: Who runs them on a device; the usual one by default.
         margin: Bytes round each operand on a device; many by default.
+        sample: Of an interpreted kernel's programs no more than so many run, chosen by a seed.
 
     Returns:
         A result for each case up to the first that failed.
@@ -137,7 +139,7 @@ def run_cases(
         plan *= _DEVICE_REPEATS
     if chosen.threads and many > 1:
         plan.append((True, 1))
-    layout = Layout(signature.arguments, cases, runs=len(plan))
+    layout = CaseLayout(signature.arguments, cases, runs=len(plan))
     body: Message = {
         "worker": chosen.worker,
         "entry": entry,
@@ -152,6 +154,7 @@ def run_cases(
         "cases": layout.described,
         "endure": None,
         "margin": margin,
+        "sample": sample,
     }
     started = time.perf_counter()
     with layout.files(json.dumps(body).encode()) as (data_file, result_file, place):
@@ -255,7 +258,7 @@ def endure(
     chosen = find_target(target)
     device = _device(cases)
     many = 1 if device != CPU else threads or torch.get_num_threads()
-    layout = Layout(signature.arguments, cases, runs=1)
+    layout = CaseLayout(signature.arguments, cases, runs=1)
     timing = {"seconds": seconds, "calls": calls, "copied": copied} if generated else None
     body: Message = {
         "worker": chosen.worker,
@@ -293,7 +296,7 @@ def endure(
     return Endured(result, found["calls"], times)
 
 
-def read_library(library: Path) -> Facts:
+def read_library(library: Path) -> LibraryFacts:
     """Return what a library's file says of it; nothing loads it.
 
     Raises:
@@ -303,7 +306,7 @@ def read_library(library: Path) -> Facts:
     reply = worker().ask(request, (), _READING_LIMIT)
     if "failed" in reply:
         raise WorkerError(reply["failed"])
-    return Facts.read(reply["facts"])
+    return LibraryFacts.read(reply["facts"])
 
 
 def _device(cases: Sequence[Case]) -> str:
@@ -331,8 +334,9 @@ def ask(
             # The error has spoilt its context: it is on its way out.
             asked.close()
         return reply
-    except NoAnswer:
-        return {"reports": [], "timeout": True, "status": 0, "log": "", "seconds": limit}
+    except NoAnswer as error:
+        silent = {"phase": error.phase, "seconds": error.seconds or limit}
+        return {"reports": [], "timeout": True, "status": 0, "log": "", **silent}
     except WorkerEnded as error:
         status = -int(signal.SIGABRT)
         log = str(error)
@@ -414,5 +418,6 @@ def prestart(device: str = CPU) -> None:
     Cheap, returns at once, and may be called as often as one likes.
     """
     with contextlib.suppress(OSError, WorkerError):
-        for each in (_worker,) if device == CPU else (_device_worker, _device_timer):
+        # That for the CPU also runs a kernel file's own Python, for any device.
+        for each in (_worker,) if device == CPU else (_worker, _device_worker, _device_timer):
             each.start()

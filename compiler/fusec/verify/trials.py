@@ -97,7 +97,7 @@ class References:
 
 
 @dataclass(frozen=True)
-class Trial:
+class ReferencedCase:
     """A case with its references; of a kind where the inputs are made up."""
 
     case: Case
@@ -112,7 +112,7 @@ class KeptTrials:
         self._kernel: Kernel | None = None
         self._cases: tuple[Case, ...] = ()
         self._kinds: tuple[Kind, ...] = ()
-        self._trials: tuple[Trial, ...] = ()
+        self._trials: tuple[ReferencedCase, ...] = ()
         self._notes: tuple[str, ...] = ()
         self._uses = 0
 
@@ -121,7 +121,7 @@ class KeptTrials:
         kernel: Kernel,
         cases: Sequence[Case],
         kinds: Sequence[Kind],
-        trials: Sequence[Trial],
+        trials: Sequence[ReferencedCase],
         notes: Sequence[str],
     ) -> None:
         """Keep a check's trials, unless they are large.
@@ -140,7 +140,7 @@ class KeptTrials:
 
     def find(
         self, kernel: Kernel, cases: Sequence[Case], kinds: Sequence[Kind]
-    ) -> tuple[tuple[Trial, ...], tuple[str, ...]] | None:
+    ) -> tuple[tuple[ReferencedCase, ...], tuple[str, ...]] | None:
         """Return the trials and notes of an earlier check, if they are this one's.
 
         Args:
@@ -182,4 +182,4 @@ def _same(kernel: Kernel, kept: Case, case: Case) -> bool:
     return True
 
 
-__all__ = ["Interpret", "KeptTrials", "References", "Trial"]
+__all__ = ["Interpret", "KeptTrials", "ReferencedCase", "References"]

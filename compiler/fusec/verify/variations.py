@@ -55,7 +55,18 @@ def resized(case: Case, signature: Signature, *, larger: bool) -> Case | None:
     """
     if not case.sizes or any(not isinstance(size, int) for size in case.sizes):
         return None
-    sizes = tuple(_other(size, larger=larger) for size in case.sizes)
+    return with_sizes(case, signature, [_other(size, larger=larger) for size in case.sizes])
+
+
+def with_sizes(case: Case, signature: Signature, others: Sequence[int]) -> Case | None:
+    """Return a case of given sizes, with values of the same character; None where there is none.
+
+    Args:
+        case: The real one.
+        signature: Says how shapes and strides follow from the symbolic sizes.
+        others: A value for each of these.
+    """
+    sizes = tuple(others)
     named = dict(zip(signature.sizes, sizes, strict=True))
     if sizes == case.sizes:
         return None
@@ -118,4 +129,4 @@ def _evaluated(exprs: Sequence[Expr], named: Mapping[str, int]) -> tuple[int, ..
     return tuple(found)
 
 
-__all__ = ["repeated", "resized"]
+__all__ = ["repeated", "resized", "with_sizes"]

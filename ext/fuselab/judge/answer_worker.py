@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +23,8 @@ from fusec.target_api.base import Placed
 FILE = "answer.py"
 CLOCK = "the clock"  # the name of the output that takes the times of calls
 POKES = "the pokes"  # the name of the input that says what changes between them
+SEEN = "what was seen"  # the name of the output that takes some elements of each call's results
+WATCHED = 8  # elements of each result that are looked at, in places that differ from call to call
 REPORT = "the report"  # the name of the output that takes JSON
 _POISON = float("nan")
 _LEAST_CALLS = 4
@@ -54,7 +58,10 @@ class Answer:
             self.function: Any = ctypes.CDLL(self.library)[self.entry]
             self.function.restype = ctypes.c_int
         else:
-            space: dict[str, Any] = {"__name__": "answer", "__builtins__": __builtins__}
+            # TorchDynamo looks for a function's module by its name.
+            module = sys.modules["answer"] = types.ModuleType("answer")
+            space = module.__dict__
+            space["__builtins__"] = __builtins__
             before = request.get("provides", "")
             if before:
                 exec(compile(before, "given.py", "exec"), space)
@@ -76,16 +83,17 @@ class Answer:
             for (name, _), argument in zip(self.names, arguments, strict=True)
         }
         inputs = [tensors[name] for name, role in self.names if role == "in" and name != POKES]
-        special = (CLOCK, REPORT)
+        special = (CLOCK, REPORT, SEEN)
         outputs = [tensors[n] for n, role in self.names if role == "out" and n not in special]
         if self.way == "values":
             write_text(tensors[REPORT], self._values())
             return 0
         if self.way == "count":
-            write_text(tensors[REPORT], self._counted(inputs))
+            write_text(tensors[REPORT], self._counted(inputs, outputs))
             return 0
         if self.way == "time":
-            return self._timed(inputs, outputs, tensors[POKES], tensors[CLOCK], sizes, threads)
+            notes = (tensors[POKES], tensors[CLOCK], tensors[SEEN])
+            return self._timed(inputs, outputs, notes, sizes, threads)
         if self.library:
             return self._kernel([*inputs, *outputs], sizes, threads)
         with torch.no_grad():
@@ -98,19 +106,7 @@ class Answer:
         return int(self.function(*pointers, *numbers))
 
     def _into(self, outputs: Sequence[torch.Tensor], returned: Any) -> None:
-        found = list(returned) if isinstance(returned, (tuple, list)) else [returned]
-        if len(found) != len(outputs):
-            raise WrongShape(f"it returns {len(found)} values, not {len(outputs)}")
-        for wanted, value in zip(outputs, found, strict=True):
-            if type(value) is not torch.Tensor:
-                raise WrongShape(f"it returns a {type(value).__name__}, not a tensor")
-            shape, dtype = tuple(wanted.shape), str(wanted.dtype).removeprefix("torch.")
-            if value.shape != wanted.shape:
-                raise WrongShape(f"it returns shape {tuple(value.shape)}, not {shape}")
-            if value.dtype != wanted.dtype:
-                mine = str(value.dtype).removeprefix("torch.")
-                raise WrongShape(f"it returns {mine}, not {dtype}")
-            wanted.copy_(value)
+        _copy(outputs, returned)
         if threading.active_count() > 1:
             raise LeftBehind("a thread of it goes on after it has returned")
 
@@ -118,25 +114,27 @@ class Answer:
         self,
         given: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
-        pokes: torch.Tensor,
-        clock: torch.Tensor,
+        notes: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         sizes: Sequence[int],
         threads: int,
     ) -> int:
         """Call it again and again on inputs that change by an element each time.
 
-        It ends when the budget is spent, or with the pokes; a call that was made has a time.
+        It ends when the budget is spent, or with the pokes; a call that was made has a time.  Some
+        elements of each call's results are kept: an answer that now and then does nothing is seen.
         """
+        pokes, clock, seen = notes
         inputs = [tensor.clone() for tensor in given]
         mine = [torch.empty_like(tensor) for tensor in outputs]
         returned: Any = None
         now, spent = _KEPT_CLOCK, 0.0
         with torch.no_grad():
             clock.zero_()
-            for number, (which, place, value) in enumerate(pokes.tolist()):
+            for number, (which, place, value, *places) in enumerate(pokes.tolist()):
                 inputs[int(which)].view(-1)[int(place)] = value
-                for tensor in mine if self.library else ():
-                    _spoil(tensor)
+                watched = [places_in(tensor, places) for tensor in mine]
+                for tensor, there in zip(mine, watched, strict=True):
+                    _spoil(tensor, there)
                 began = now()
                 if self.library:
                     status = self._kernel([*inputs, *mine], sizes, threads)
@@ -147,16 +145,21 @@ class Answer:
                 spent += seconds
                 if status:
                     return status
+                found = mine if self.library else _several(returned)
+                for n, (tensor, there) in enumerate(zip(found, watched, strict=False)):
+                    seen[number, n] = tensor.reshape(-1)[there].double()
                 if spent > self.budget and number + 1 >= _LEAST_CALLS:
                     break
             self._into(outputs, mine if self.library else returned)
         return 0
 
-    def _counted(self, inputs: Sequence[torch.Tensor]) -> Any:
-        import fusec
+    def _counted(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Any:
+        """Count what the compiler sees of it; that runs as well, to be what is asked for."""
+        from fusec.api import predict_and_run
 
-        function = self.function
-        said = fusec.predict(function, *(tensor.clone() for tensor in inputs))
+        with torch.no_grad():
+            said, value = predict_and_run(self.function, *(tensor.clone() for tensor in inputs))
+            _copy(outputs, value)
         return {
             "totals": said.data()["totals"],
             "kernels": [" + ".join(each.operators)[:80] for each in said.kernels][:8],
@@ -172,6 +175,23 @@ class Answer:
         return found
 
 
+def _copy(outputs: Sequence[torch.Tensor], returned: Any) -> None:
+    """Put what an answer returned into its outputs; raise ``WrongShape`` where it does not fit."""
+    found = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+    if len(found) != len(outputs):
+        raise WrongShape(f"it returns {len(found)} values, not {len(outputs)}")
+    for wanted, value in zip(outputs, found, strict=True):
+        if type(value) is not torch.Tensor:
+            raise WrongShape(f"it returns a {type(value).__name__}, not a tensor")
+        shape, dtype = tuple(wanted.shape), str(wanted.dtype).removeprefix("torch.")
+        if value.shape != wanted.shape:
+            raise WrongShape(f"it returns shape {tuple(value.shape)}, not {shape}")
+        if value.dtype != wanted.dtype:
+            mine = str(value.dtype).removeprefix("torch.")
+            raise WrongShape(f"it returns {mine}, not {dtype}")
+        wanted.copy_(value)
+
+
 def _plain(value: Any) -> Any:
     """Return what JSON can hold; tuples and sets become lists."""
     if isinstance(value, dict):
@@ -185,12 +205,23 @@ def _plain(value: Any) -> Any:
     raise WrongShape(f"it returns a {type(value).__name__}, which is no number, text or list")
 
 
-def _spoil(tensor: torch.Tensor) -> None:
+def _several(returned: Any) -> list[torch.Tensor]:
+    """Return what an answer returned as a list; what is no tensor is found out at the end."""
+    found = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+    return [each for each in found if type(each) is torch.Tensor and each.numel()]
+
+
+def places_in(tensor: torch.Tensor, shares: Sequence[float]) -> torch.Tensor:
+    """Return places in a tensor from shares of its length, each less than 1."""
+    return torch.tensor([int(share * tensor.numel()) for share in shares if tensor.numel()])
+
+
+def _spoil(tensor: torch.Tensor, places: torch.Tensor) -> None:
     """Make some elements what no answer leaves there."""
     if tensor.is_floating_point() and tensor.numel():
         flat = tensor.view(-1)
         flat[:: max(1, flat.numel() // 7)] = _POISON
-        flat[-1] = _POISON
+        flat[places] = _POISON
 
 
 def write_text(area: torch.Tensor, value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,13 +61,32 @@ class Asked:
             return ""
         names = ["the result"] if len(outputs) == 1 else [f"result {n}" for n in range(9)]
         found = compare_outputs(names[: len(outputs)], outputs, self.eager, self.exact)
-        wrong = [n for n, each in enumerate(found) if not each.ok and not self._near(n, outputs[n])]
+        wrong = [
+            n for n, each in enumerate(found) if not each.ok and not self._accurate(n, outputs[n])
+        ]
         if not wrong:
             return ""
         position, bad = wrong[0], found[wrong[0]]
         return describe_error(bad, self.eager[position].dtype).replace("`", "")
 
-    def _near(self, position: int, output: torch.Tensor) -> bool:
+    def wrong_in(self, places: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> str:
+        """Return in words what differs in some elements; empty if nothing does.
+
+        Args:
+            places: Of each result, which elements.
+            values: Of each result, what was found there, as float64.
+        """
+        few = [t.reshape(-1)[at] for t, at in zip(self.eager, places, strict=True)]
+        found = [each.to(t.dtype) for t, each in zip(few, values, strict=True)]
+        if all(map(_identical, found, few)):
+            return ""
+        wide = self.exact
+        exact = wide and tuple(t.reshape(-1)[at] for t, at in zip(wide, places, strict=True))
+        part = Asked(self.task, self.inputs, tuple(few), self.label, self.size)
+        part.__dict__["exact"] = exact  # as `cached_property` keeps it
+        return part.wrong(tuple(found))
+
+    def _accurate(self, position: int, output: torch.Tensor) -> bool:
         """Whether a result is as near to float64 as the task asks for."""
         slack = self.task.slack
         if not slack or self.exact is None:

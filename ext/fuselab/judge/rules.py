@@ -7,6 +7,7 @@ what would only be tried to get round the question.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,12 +58,13 @@ _TORCH = frozenset(
     "set_float32_matmul_precision use_deterministic_algorithms backends autograd testing "
     "warnings inspect types ctypes builtins importlib threading futures data_ptr "
     "untyped_storage share_memory_ register_hook set_ f_back f_globals f_locals tb_frame "
-    "gi_frame cr_frame func_globals mro".split()
+    "gi_frame cr_frame func_globals mro attrgetter methodcaller compiler is_compiling "
+    "set_default_tensor_type set_flush_denormal".split()
 )
 
 
 @dataclass(frozen=True)
-class Refusal:
+class BrokenRule:
     """A rule that a text does not keep."""
 
     reason: str
@@ -73,12 +75,27 @@ class _Looks(ast.NodeVisitor):
     """Collects refusals."""
 
     def __init__(self, modules: frozenset[str], forbids: frozenset[str], entry: str) -> None:
-        self.modules, self.forbids, self.entry = modules, forbids, entry
-        self.found: list[Refusal] = []
-        self.imported: set[str] = set()
+        self.modules, self.entry = modules, entry
+        self.forbids = frozenset(map(_letters, forbids))
+        self.found: list[BrokenRule] = []
+        self.imported: set[str] = set()  # names that an import has bound
+        self.whole: set[str] = set()  # those of them that are modules
+
+    def visit_Module(self, node: ast.Module) -> None:
+        for each in ast.walk(node):
+            if isinstance(each, ast.Import):
+                bound = {alias.asname or alias.name.partition(".")[0] for alias in each.names}
+                self.whole |= bound
+                self.imported |= bound
+            elif isinstance(each, ast.ImportFrom):
+                names = {alias.asname or alias.name: alias.name for alias in each.names}
+                self.imported |= set(names)
+                known = TORCH_MODULES
+                self.whole |= {n for n, name in names.items() if f"{each.module}.{name}" in known}
+        self.generic_visit(node)
 
     def refuse(self, node: ast.AST, reason: str) -> None:
-        self.found.append(Refusal(reason, getattr(node, "lineno", None)))
+        self.found.append(BrokenRule(reason, getattr(node, "lineno", None)))
 
     def _module(self, node: ast.AST, name: str) -> None:
         top = name.partition(".")[0]
@@ -91,16 +108,14 @@ class _Looks(ast.NodeVisitor):
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
             self._module(node, alias.name)
-            self.imported.add(alias.asname or alias.name.partition(".")[0])
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         self._module(node, node.module or ".")
         for alias in node.names:
-            self.imported.add(alias.asname or alias.name)
             self._name(node, alias.name, attribute=True)
 
     def _name(self, node: ast.AST, name: str, *, attribute: bool) -> None:
-        if name in self.forbids and (attribute or name != self.entry):
+        if _letters(name) in self.forbids and (attribute or name != self.entry):
             self.refuse(node, f"`{name}` is what you are to write yourself")
         elif name.startswith("__") and name.endswith("__") and name not in _DUNDERS:
             self.refuse(node, f"`{name}` is Python's own business, and no answer needs it")
@@ -111,13 +126,24 @@ class _Looks(ast.NodeVisitor):
 
     def visit_Name(self, node: ast.Name) -> None:
         self._name(node, node.id, attribute=False)
+        if node.id in self.whole and isinstance(node.ctx, ast.Load):
+            self.refuse(node, f"`{node.id}` is a module: name what you need of it")
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
         if not own:
             self._name(node, node.attr, attribute=True)
-        if isinstance(node.ctx, (ast.Store, ast.Del)) and _root(node) in self.imported:
+        changes = isinstance(node.ctx, (ast.Store, ast.Del))
+        if changes and not own and (_root(node) in self.imported or "torch" in self.modules):
             self.refuse(node, f"`{ast.unparse(node)}` is somebody else's: it stays as it is")
+        if isinstance(node.value, ast.Name):
+            self._name(node.value, node.value.id, attribute=False)
+        else:
+            self.generic_visit(node)
+
+    def visit_MatchClass(self, node: ast.MatchClass) -> None:
+        for name in node.kwd_attrs:  # a pattern reads attributes, too
+            self._name(node, name, attribute=True)
         self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -133,6 +159,11 @@ _DUNDERS = frozenset(
 )
 
 
+def _letters(name: str) -> str:
+    """Return a name as it is told from others: `LayerNorm` is as `layer_norm`."""
+    return re.sub(r"\d+d?$", "", name.replace("_", "").lower()) or name
+
+
 def _root(node: ast.Attribute) -> str:
     inner: ast.expr = node
     while isinstance(inner, (ast.Attribute, ast.Subscript)):
@@ -142,7 +173,7 @@ def _root(node: ast.Attribute) -> str:
 
 def broken_rule(
     text: str, entry: str, *, torch: bool, forbids: Sequence[str] = (), imports: Sequence[str] = ()
-) -> Refusal | None:
+) -> BrokenRule | None:
     """Return the first rule that a text does not keep; None if it keeps them all.
 
     Args:
@@ -153,18 +184,18 @@ def broken_rule(
         imports: Modules that may be imported besides the usual ones.
     """
     if not text.strip():
-        return Refusal(f"there is no answer yet: define `{entry}`")
+        return BrokenRule(f"there is no answer yet: define `{entry}`")
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:
-        return Refusal(f"this is no Python: {error}", getattr(error, "lineno", None))
+        return BrokenRule(f"this is no Python: {error}", getattr(error, "lineno", None))
     modules = (MODULES if torch else MODULES - {"torch"}) | set(imports)
     looks = _Looks(modules, frozenset(forbids), entry)
     looks.visit(tree)
     if looks.found:
         return min(looks.found, key=lambda each: each.line or 0)
     if entry not in _defined(tree):
-        return Refusal(f"nothing is called `{entry}`: define it at the top level of the answer")
+        return BrokenRule(f"nothing is called `{entry}`: define it at the top level of the answer")
     return None
 
 
@@ -197,7 +228,7 @@ class _TritonLooks(_Looks):
         super().visit_ImportFrom(node)
 
 
-def broken_triton_rule(text: str, entry: str, arguments: Sequence[str]) -> Refusal | None:
+def broken_triton_rule(text: str, entry: str, arguments: Sequence[str]) -> BrokenRule | None:
     """Return the first rule that a Triton file does not keep; None if it keeps them all.
 
     Args:
@@ -206,11 +237,13 @@ def broken_triton_rule(text: str, entry: str, arguments: Sequence[str]) -> Refus
         arguments: What that function takes.
     """
     if not text.strip():
-        return Refusal(f"there is no answer yet: define a kernel, and `{entry}`, which starts it")
+        return BrokenRule(
+            f"there is no answer yet: define a kernel, and `{entry}`, which starts it"
+        )
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:
-        return Refusal(f"this is no Python: {error}", getattr(error, "lineno", None))
+        return BrokenRule(f"this is no Python: {error}", getattr(error, "lineno", None))
     modules = frozenset({"__future__", "math", "triton"})
     looks = _TritonLooks(modules, frozenset(), entry)
     looks.visit(tree)
@@ -223,15 +256,19 @@ def broken_triton_rule(text: str, entry: str, arguments: Sequence[str]) -> Refus
         return min(looks.found, key=lambda each: each.line or 0)
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     if entry not in functions:
-        return Refusal(f"nothing is called `{entry}`: define the function that starts the kernel")
+        return BrokenRule(
+            f"nothing is called `{entry}`: define the function that starts the kernel"
+        )
     if not any(_is_kernel(each) for each in functions.values()):
-        return Refusal("there is no kernel: put `@triton.jit` before a function")
+        return BrokenRule("there is no kernel: put `@triton.jit` before a function")
     found = functions[entry]
     if _is_kernel(found):
-        return Refusal(f"`{entry}` starts the kernel and is none itself", found.lineno)
+        return BrokenRule(f"`{entry}` starts the kernel and is none itself", found.lineno)
     if len(found.args.args) != len(arguments):
         wanted = ", ".join(arguments)
-        return Refusal(f"`{entry}` takes {len(arguments)} tensors: {entry}({wanted})", found.lineno)
+        return BrokenRule(
+            f"`{entry}` takes {len(arguments)} tensors: {entry}({wanted})", found.lineno
+        )
     return None
 
 
@@ -250,4 +287,4 @@ def _defined(tree: ast.Module) -> set[str]:
     return found
 
 
-__all__ = ["Refusal", "broken_rule", "broken_triton_rule"]
+__all__ = ["BrokenRule", "broken_rule", "broken_triton_rule"]

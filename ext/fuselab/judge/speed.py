@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,15 +13,17 @@ import torch
 from fusec.timing.limits import copy_time
 from fusec.verify.layout import Case
 from fuselab.judge import cases as judge_cases
-from fuselab.judge.answer_worker import CLOCK, POKES
+from fuselab.judge.answer_worker import CLOCK, POKES, SEEN, WATCHED, places_in
 from fuselab.judge.cases import Asked
 from fuselab.judge.task import TensorTask
-from fuselab.judge.trial import Outcome, Program, named, run
+from fuselab.judge.trial import AnswerOutcome, AnswerProgram, named, run
 
 _ROUNDS = 3
 _SECONDS = 0.06  # of calls in a round
 _UNEXPLAINED = 0.35  # seconds a process may take beside what its calls take
 _MOST_CALLS = 400
+_LOOKED_AT = 12  # calls of a round whose results are compared, besides the last
+_LOOKING = 0.15  # seconds that may take
 _MOST_ROUNDS = 9  # where the first ones do not agree
 _HIDDEN = (
     "its process took {:.1f} s beyond the calls that it counts: work is done elsewhere, or the "
@@ -50,7 +53,9 @@ class Speed:
         return self.baseline / self.seconds if self.baseline and self.seconds else math.inf
 
 
-def measure(task: TensorTask, answer: Program, baseline: Program | None, threads: int) -> Speed:
+def measure(
+    task: TensorTask, answer: AnswerProgram, baseline: AnswerProgram | None, threads: int
+) -> Speed:
     """Time an answer.
 
     Args:
@@ -97,7 +102,10 @@ def measure(task: TensorTask, answer: Program, baseline: Program | None, threads
 
 
 def _pokes(inputs: Sequence[torch.Tensor], calls: int) -> torch.Tensor:
-    """Return what changes before each call: an input, a place in it, a value."""
+    """Return what changes before each call, and what is looked at after it.
+
+    An input, a place in it, a value; then places in results, as shares of their length.
+    """
     chosen = random.SystemRandom()
     floats = [n for n, t in enumerate(inputs) if t.is_floating_point() and t.numel()]
     rows = []
@@ -106,26 +114,27 @@ def _pokes(inputs: Sequence[torch.Tensor], calls: int) -> torch.Tensor:
         count = inputs[which].numel()
         place = chosen.randrange(count)
         value = chosen.uniform(0.5, 2.0) if floats else float(inputs[which].view(-1)[place])
-        rows.append([which, place, value])
+        rows.append([which, place, value, *(chosen.random() for _ in range(WATCHED))])
     return torch.tensor(rows, dtype=torch.float64)
 
 
 def _round(
     task: TensorTask,
-    program: Program,
+    program: AnswerProgram,
     inputs: tuple[torch.Tensor, ...],
     outputs: Sequence[torch.Tensor],
     pokes: torch.Tensor,
     threads: int,
-) -> tuple[Outcome, torch.Tensor]:
+) -> tuple[AnswerOutcome, torch.Tensor]:
     """Return what came of it, and the seconds of each call that was made."""
     clock = torch.zeros(len(pokes), dtype=torch.float64)
+    seen = torch.zeros(len(pokes), len(outputs), WATCHED, dtype=torch.float64)
     operands = named(
         [*(f"input {n}" for n in range(len(inputs))), POKES],
-        [*(f"output {n}" for n in range(len(outputs))), CLOCK],
+        [*(f"output {n}" for n in range(len(outputs))), SEEN, CLOCK],
     )
     sizes = task.numbers(*inputs) if hasattr(task, "numbers") else ()
-    case = Case((*inputs, pokes, *outputs, clock), sizes)
+    case = Case((*inputs, pokes, *outputs, seen, clock), sizes)
     more = {"budget": _SECONDS}
     outcome = run(program, "time", operands, [case], plan=[(True, threads)], timeout=8.0, more=more)
     if not outcome.runs:
@@ -142,7 +151,7 @@ def _unsure(own: Sequence[float], theirs: Sequence[float], limit: float | None) 
     return len(said) > 1 or (min(theirs) >= limit * min(own)) not in said
 
 
-def _unexplained(outcome: Outcome, inputs: Sequence[torch.Tensor], total: float) -> float:
+def _unexplained(outcome: AnswerOutcome, inputs: Sequence[torch.Tensor], total: float) -> float:
     """Return the seconds that a process took beyond its calls and what starting it may take."""
     allowed = _UNEXPLAINED + 0.5 * total + sum(t.nbytes for t in inputs) / 2e8
     extra = outcome.seconds - total
@@ -151,19 +160,30 @@ def _unexplained(outcome: Outcome, inputs: Sequence[torch.Tensor], total: float)
 
 def _problem(
     task: TensorTask,
-    outcome: Outcome,
+    outcome: AnswerOutcome,
     inputs: tuple[torch.Tensor, ...],
     pokes: torch.Tensor,
 ) -> str:
     if outcome.finding is not None:
         return outcome.finding.reason
-    changed = [tensor.clone() for tensor in inputs]
-    for which, place, value in pokes.tolist():
+    *outputs, seen, _ = outcome.runs[0][0].outputs
+    changed = tuple(tensor.clone() for tensor in inputs)
+    last = len(pokes) - 1
+    looked_at = {*random.SystemRandom().sample(range(len(pokes)), min(_LOOKED_AT, last)), last}
+    began = time.perf_counter()
+    for number, (which, place, value, *shares) in enumerate(pokes.tolist()):
         changed[int(which)].view(-1)[int(place)] = value
-    last: Asked = judge_cases.asked(task, tuple(changed), "", task.timed_size)
-    wrong = last.wrong(outcome.runs[0][0].outputs[:-1])
-    if wrong:
-        return f"after {len(pokes)} calls in a row, each on other values, {wrong}"
+        over = time.perf_counter() - began > _LOOKING
+        if number not in looked_at or (over and number != last):
+            continue
+        now: Asked = judge_cases.asked(task, changed, "", task.timed_size)
+        places = [places_in(each, shares) for each in outputs]
+        found = list(seen[number]) if all(len(at) for at in places) else []
+        wrong = now.wrong_in(places, found) if found else ""
+        if number == last:
+            wrong = wrong or now.wrong(tuple(outputs))
+        if wrong:
+            return f"in call {number + 1} of many, each on other values, {wrong}"
     return ""
 
 

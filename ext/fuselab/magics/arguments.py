@@ -7,7 +7,31 @@ import difflib
 import re
 from typing import Any
 
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import parse_argstring
+
 from fusec.errors import FusecError
+
+
+def parsed(magic: Any, name: str, line: str) -> argparse.Namespace:
+    """Read a magic's options.
+
+    Args:
+        magic: The bound method.
+        name: As a user writes it: ``%%fuse``.
+        line: What stands after it.
+
+    Raises:
+        UsageError: One line that says what is wrong and what is allowed.
+    """
+    try:
+        return parse_argstring(magic, line)  # type: ignore[no-any-return]
+    except UsageError as error:
+        raise UsageError(_explained(str(error), magic, name)) from None
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"{name}: {error}") from None
+    except ValueError as error:  # a quotation mark without its partner
+        raise UsageError(f"{name}: {str(error).lower()} in {line!r}") from None
 
 
 def seconds(text: str) -> float:
@@ -70,7 +94,7 @@ def is_number(text: str) -> bool:
     return re.fullmatch(r"\d+(\.\d*)?s?", text) is not None
 
 
-def explained(message: str, magic: Any, name: str) -> str:
+def _explained(message: str, magic: Any, name: str) -> str:
     """Say in one line what is wrong and what is allowed.
 
     What is wrong is read off argparse's own words: its errors have nothing else.
@@ -80,8 +104,8 @@ def explained(message: str, magic: Any, name: str) -> str:
         wrong = match[1]
         if wrong in {"-h", "--help"}:
             return f"{name}? shows the options: {', '.join(known)}"
-        near = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        similar = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
+        hint = f"; did you mean {similar[0]}?" if similar else ""
         return f"{name}: there is no option {wrong}{hint} (allowed: {', '.join(known)})"
     if "required" in message and "name" in message:
         return f"{name} takes a kernel's name ({name}? shows the options)"

@@ -7,13 +7,13 @@ from datetime import datetime
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from fusec import cache
 from fusec.cache_archive import export_cache, import_cache
 from fusec.errors import FusecError
-from fuselab.magics.arguments import explained
+from fuselab.magics.arguments import parsed
 
 _UNITS = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _SHOWN = 20
@@ -42,12 +42,7 @@ class CacheMagics(Magics):
     @argument("--import", dest="imported", metavar="FILE", help="Take in such a file.")
     def fuse_cache(self, line: str) -> None:
         """Show, check, prune, clear, export or import what the compiler keeps on disk."""
-        try:
-            args = parse_argstring(self.fuse_cache, line)
-        except UsageError as error:
-            raise UsageError(explained(str(error), self.fuse_cache, "%fuse_cache")) from None
-        except argparse.ArgumentTypeError as error:
-            raise UsageError(f"%fuse_cache: {error}") from None
+        args = parsed(self.fuse_cache, "%fuse_cache", line)
         try:
             self._do(args)
         except (FusecError, OSError) as error:

@@ -14,8 +14,7 @@ from typing import Any
 from IPython.core.completer import SimpleCompletion, completion_matcher
 
 _known: weakref.WeakSet[Any] = weakref.WeakSet()
-_OURS = re.compile(r"\s*%%?((?:fuse|kernel|predict)\w*)\s")
-_CLASSES = ("FuseMagics", "PredictMagics", "CacheMagics", "PackageMagics")  # where they are
+_HEAD = re.compile(r"\s*%%?(\w+)\s")
 _KERNELS = frozenset({"kernel", "fuse_revert", "fuse_export", "fuse_compare"})
 _CELLS = frozenset({"fuse_report", "fuse_share", "fuse_kernels", "fuse_compare", "fuse_package"})
 _ASSIGNED = re.compile(r"^([A-Za-z_]\w*)[^\S\n]*(?::[^=\n]+)?=(?!=)", re.MULTILINE)
@@ -32,14 +31,11 @@ def register(shell: Any) -> None:
     @completion_matcher(identifier="fuselab", priority=_FIRST, api_version=2)
     def match(context: Any) -> dict[str, Any]:
         line = context.line_with_cursor[: _column(context)]
-        head = _OURS.match(line)
-        known = shell.magics_manager.registry
-        owners = [known.get(name) for name in _CLASSES] if head else []
-        magics = next((each for each in owners if head and hasattr(each, head[1])), None)
+        magics = _owner(shell, line)
         if magics is None:
             return {"completions": [], "suppress": False}
         symbol = "" if line[-1:].isspace() else line.split()[-1]
-        found = completions(magics, line, symbol, context.full_text)
+        found = completions(shell, line, symbol, context.full_text)
         return {
             "completions": [SimpleCompletion(text=text, type="option") for text in found],
             "matched_fragment": symbol,
@@ -50,6 +46,16 @@ def register(shell: Any) -> None:
     completer.custom_matchers.append(match)
 
 
+def _owner(shell: Any, line: str) -> Any:
+    """Return the object that has the magic which a line begins with; None if it is not ours."""
+    head = _HEAD.match(line)
+    for magics in shell.magics_manager.registry.values() if head else ():
+        ours = type(magics).__module__.startswith("fuselab.")
+        if head and ours and hasattr(getattr(magics, head[1], None), "parser"):
+            return magics
+    return None
+
+
 def _column(context: Any) -> int:
     """Return where the cursor is in its line."""
     before = context.full_text[: context.cursor_position]
@@ -58,20 +64,20 @@ def _column(context: Any) -> int:
     return min(column, len(context.line_with_cursor)) or len(context.line_with_cursor)
 
 
-def completions(magics: Any, line: str, symbol: str, cell: str = "") -> list[str]:
+def completions(shell: Any, line: str, symbol: str, cell: str = "") -> list[str]:
     """Return what may stand at the end of a line.
 
     Args:
-        magics: ``FuseMagics``, or one of the others for what that has.
+        shell: IPython's.
         line: All of it, up to the cursor.
         symbol: The word that the cursor is in.
         cell: All of the cell, whose names ``--out`` takes.
     """
-    head, _, rest = line.lstrip().lstrip("%").partition(" ")
-    magic = getattr(magics, head, None)
-    parser: argparse.ArgumentParser | None = getattr(magic, "parser", None)
-    if parser is None or not line.rstrip("\n").lstrip().startswith("%"):
+    magics = _owner(shell, line)
+    if magics is None:
         return []
+    head, _, rest = line.lstrip().lstrip("%").partition(" ")
+    parser: argparse.ArgumentParser = getattr(magics, head).parser
     words = rest.split()
     if words and words[-1] == symbol:
         words.pop()

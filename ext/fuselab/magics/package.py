@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic import line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from fusec.errors import FusecError
 from fuselab.display.outcomes import Table
 from fuselab.errors import FuselabError, UnknownName
-from fuselab.magics.arguments import explained
-
-if TYPE_CHECKING:
-    from fuselab.session.session import Session
+from fuselab.magics.arguments import parsed
+from fuselab.magics.base import SessionMagics
 
 
 def dimensions(text: str) -> dict[str, tuple[int, ...]]:
@@ -31,15 +29,8 @@ def dimensions(text: str) -> dict[str, tuple[int, ...]]:
 
 
 @magics_class
-class PackageMagics(Magics):
+class PackageMagics(SessionMagics):
     """``%fuse_package``."""
-
-    @property
-    def session(self) -> Session:
-        """The notebook's."""
-        shell: Any = self.shell
-        session: Session = shell.magics_manager.registry["FuseMagics"].session
-        return session
 
     @line_magic
     @magic_arguments()
@@ -70,12 +61,7 @@ class PackageMagics(Magics):
         A package is a function of the tensors and numbers that the cell reads, and returns what
         the cell assigns, by name: fusec.load("NAME.fuse")(x=x)["y"].
         """
-        try:
-            args = parse_argstring(self.fuse_package, line)
-        except UsageError as error:
-            raise UsageError(explained(str(error), self.fuse_package, "%fuse_package")) from None
-        except ValueError as error:  # a quotation mark without its partner
-            raise UsageError(f"%fuse_package: {str(error).lower()} in {line!r}") from None
+        args = parsed(self.fuse_package, "%fuse_package", line)
         from fuselab.session.packaging import package_cells  # imports the compiler
 
         options: dict[str, Any] = {"dynamic": args.dynamic, "weights": args.weights}
@@ -85,9 +71,7 @@ class PackageMagics(Magics):
             cells = [self.session.cell(each) for each in args.cells or [None]]
             name = args.name.removesuffix(".fuse")
             written = package_cells(self.session, name, cells, **options)
-        except (UnknownName, FuselabError, FusecError) as error:
-            raise UsageError(f"%fuse_package: {error}") from None
-        except OSError as error:
+        except (UnknownName, FuselabError, FusecError, OSError) as error:
             raise UsageError(f"%fuse_package: {error}") from None
         rows = []
         for cell, each in zip(cells, written, strict=True):

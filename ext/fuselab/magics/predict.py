@@ -7,10 +7,10 @@ from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from fusec.target_api.registry import AUTO, NAMES
-from fuselab.magics.arguments import explained, identifier, names
+from fuselab.magics.arguments import identifier, names, parsed
 from fuselab.magics.frontend import frontend_of
 from fuselab.session.session import CellOptions
 
@@ -56,12 +56,7 @@ class PredictMagics(Magics):
         expression. Out[n] is the prediction; its .data() is for programs.
         """
         options, body = (line, cell) if cell is not None else ("", line + "\n")
-        try:
-            args = parse_argstring(self.predict, options)
-        except UsageError as error:
-            raise UsageError(explained(str(error), self.predict, "%%predict")) from None
-        except ValueError as error:  # a quotation mark without its partner
-            raise UsageError(f"%%predict: {str(error).lower()} in {options!r}") from None
+        args = parsed(self.predict, "%%predict", options)
         if not body.strip():
             raise UsageError("%predict takes an expression: %predict x.relu().sum()")
         from fuselab.display.guesses import SUBJECTS, guessed  # imports the compiler

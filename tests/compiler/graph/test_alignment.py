@@ -122,7 +122,7 @@ def test_results_for_the_caller_are_written_by_a_kernel(monkeypatch: pytest.Monk
     module = traced(returned, given)
     assert align_products(module) == 0
     same(module, returned, given)
-    monkeypatch.setattr("fusec.lower.program._require_device", lambda *_: None)
+    monkeypatch.setattr("fusec.lower.program.require_device", lambda *_: None)
     program = lower_graph(module, recorder=Recorder())
     (product,) = products_of(program)
     assert small_products(program, [product]) == (product,)
@@ -135,7 +135,7 @@ def test_results_for_the_caller_are_written_by_a_kernel(monkeypatch: pytest.Monk
 def test_what_is_not_measured_is_a_kernel_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is padded for BLAS, which would take several times as long."""
     monkeypatch.setattr("fusec.graph.choices._LARGE_PRODUCT", 24 * 64 * 37)
-    monkeypatch.setattr("fusec.lower.program._require_device", lambda *_: None)
+    monkeypatch.setattr("fusec.lower.program.require_device", lambda *_: None)
     given = tuple(torch.randn(s, dtype=torch.bfloat16) for s in ((24, 64), (37, 64), (37,)))
     module = traced(returned, given)
     align_products(module)

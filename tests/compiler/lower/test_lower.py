@@ -235,7 +235,7 @@ def test_numbers_that_the_function_makes_are_numbers(dtype: torch.dtype) -> None
 def test_a_number_joins_kernels_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """``x[:, 0] = 0`` copies a number from the CPU, as the graph has it: no call of ATen."""
     aten = torch.ops.aten
-    monkeypatch.setattr("fusec.lower.program._require_device", lambda *_: None)
+    monkeypatch.setattr("fusec.lower.program.require_device", lambda *_: None)
     graph, root = fx.Graph(), torch.nn.Module()
     root.number = torch.tensor(0)
     shapes = {"x": (8, 12), "made": (), "column": (8,), "copied": (8,), "result": (8, 12)}

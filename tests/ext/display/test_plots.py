@@ -9,6 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fusec.report import Timing, Trial, TuningRun
+from fuselab.display.plots import figures
 from fuselab.display.plots.figures import edit_figure, figure_png, speed_figure
 from fuselab.display.plots.search import SearchPicture, tuning_figure, tuning_spots
 from support.panel_fake import FakeCell, timing
@@ -208,3 +209,15 @@ def test_one_disturbed_measurement_does_not_press_the_others_together() -> None:
     figure = speed_figure(timing(0.08), noisy)
     assert "(ms)" in figure.axes[0].get_xlabel()
     assert figure.axes[0].get_xlim()[1] < 0.3
+
+
+def test_words_beside_a_bar_are_never_cut() -> None:
+    eager = Timing(1.21e-3, 1.20e-3, 7.79e-3, 7, "")
+    noisy = Timing(6.33e-3, 4.07e-3, 15.1e-3, 7, "")
+    figure = figures.blank(1.5)
+    names = "training_gelu_layer_norm, generated", "training_gelu_layer_norm, edit"
+    times = [(names[0], eager, figures.EAGER), (names[1], noisy, figures.FUSED)]
+    figures.bars(figure.subplots(), times, reference=eager)
+    figures.figure_png(figure)
+    figure.set_layout_engine("none")  # as it was written
+    assert figure.get_tightbbox().x1 <= figure.get_figwidth()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fuselab.judge import judge
-from support.triton_cheats import CHEATS, DOUBLE, RIGHT
+from support.triton_cheats import CHEATS, DOUBLE, FAST, FAST_CHEATS, FAST_RIGHT, RIGHT
 
 pytest.importorskip("triton")
 
@@ -32,6 +32,31 @@ def test_what_is_refused(name: str) -> None:
     assert not verdict.ok, verdict
     assert said in verdict.reason, verdict
     assert len(verdict.reason) > 20
+
+
+@pytest.mark.gpu
+def test_what_is_timed_on_a_gpu() -> None:
+    verdict = judge(FAST, FAST_RIGHT)
+    assert verdict.ok, verdict
+    assert [each.what for each in verdict.findings] == ["results", "kernels", "GPU", "share"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FAST_CHEATS)
+def test_what_is_refused_on_a_gpu(name: str) -> None:
+    """In the interpreter these are right: it is on the GPU that they save work, or waste it."""
+    text, said = FAST_CHEATS[name]
+    verdict = judge(FAST, text)
+    assert not verdict.ok, verdict
+    assert said in verdict.reason, verdict
+
+
+@pytest.mark.parametrize("name", FAST_CHEATS)
+def test_what_is_timed_on_a_gpu_is_right_in_the_interpreter(name: str) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("the judge goes on to the GPU here")
+    verdict = judge(FAST, FAST_CHEATS[name][0])
+    assert verdict.ok, verdict
 
 
 def test_a_line_is_named() -> None:

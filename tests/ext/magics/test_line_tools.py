@@ -93,8 +93,8 @@ def test_help(named: Any, magic: str, capsys: pytest.CaptureFixture[str]) -> Non
     named_text = capsys.readouterr().out
     assert f"{magic} [" in named_text or f"{magic} " in named_text, named_text
     assert magic.lstrip("%") in named_text
-    options = named.magics_manager.registry["FuseMagics"]
-    for action in getattr(options, magic.lstrip("%")).parser._actions:
+    method = named.find_magic(magic.lstrip("%"), "cell" if magic.startswith("%%") else "line")
+    for action in method.parser._actions:
         if action.option_strings:
             assert action.option_strings[-1] in named_text
         assert (action.help or "").split(" ")[0].replace("%%", "%") in named_text

@@ -37,6 +37,7 @@ def test_every_subject_has_a_page(real: Any) -> None:
         "guards": "x is a float32 tensor of 16 x 32",
         "numerics": "against float64",
         "limits": "a copy of its bytes",
+        "counters": "of each kernel alone",
     }
     for subject, fact in facts.items():
         run(real, f"%fuse_report one --show {subject}")
@@ -155,10 +156,9 @@ def test_kernels_are_exported(real: Any, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_completion_knows_options_choices_and_names(shell: Any) -> None:
     run(shell, "%%fuse -q --name mine\ny = x * 2")
-    magics = shell.magics_manager.registry["FuseMagics"]
 
     def found(line: str) -> list[str]:
-        return completions(magics, line, line.rsplit(" ", maxsplit=1)[-1])
+        return completions(shell, line, line.rsplit(" ", maxsplit=1)[-1])
 
     assert found("%%fuse --tar") == ["--target"]
     assert found("%%fuse --target t") == ["triton"]

@@ -72,5 +72,4 @@ def test_sizes():
 
 
 def test_completion(shell):
-    magics = shell.magics_manager.registry["PredictMagics"]
-    assert completions(magics, "%%predict --ker", "--ker") == ["--kernels"]
+    assert completions(shell, "%%predict --ker", "--ker") == ["--kernels"]

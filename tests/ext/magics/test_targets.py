@@ -20,7 +20,7 @@ __all__ = ["toy"]  # a fixture
 
 def test_magics_and_panel_know_an_added_target(toy: Toy, shell: Any) -> None:
     magics = shell.magics_manager.registry["FuseMagics"]
-    assert completions(magics, "%%fuse --target t", "t") == ["triton", "toy"]
+    assert completions(shell, "%%fuse --target t", "t") == ["triton", "toy"]
     magics.target = "toy"
     with pytest.raises(TraitError):
         magics.target = "nothing"

@@ -12,7 +12,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.testing.globalipapp import start_ipython
 
-from fuselab.magics.commands import FuseMagics
+from fuselab.magics.fuse import FuseMagics
 from fuselab.panel import Workbench, prepare, workbench
 from fuselab.panel.tabs import prebuild as early
 from fuselab.session.session import Session

@@ -76,6 +76,8 @@ def graph_of(
             if compiled is graph or graph.is_entry(compiled):
                 return None if graph.fallback else graph
         compiled = getattr(compiled, "_torchdynamo_orig_callable", None)
+        if compiled is None:
+            break  # another compiler's, or one that is gone
     return None
 
 

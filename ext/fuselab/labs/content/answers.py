@@ -24,7 +24,11 @@ def same(one: Any, other: Any) -> bool:
 
 def short(value: object) -> str:
     """Return a value as text that fits a line."""
-    text = repr(value)
+    if isinstance(value, str) and "\n" in value.strip():  # a program: its lines in one
+        lines = (line.strip() for line in value.strip().splitlines())
+        text = "`" + "; ".join(filter(None, lines)).replace(":; ", ": ") + "`"
+    else:
+        text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."
 
 

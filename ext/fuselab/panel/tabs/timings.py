@@ -17,6 +17,7 @@ from fuselab.display.pages.timings import (
     time_rows,
 )
 from fuselab.panel.context import Bench
+from fuselab.panel.tabs.counters import Counters
 from fuselab.panel.tabs.lazy import LazyTab
 from fuselab.panel.tabs.roofline import Roofline
 from fuselab.panel.tabs.sweep import Sweep
@@ -37,7 +38,7 @@ class TimingsTab(LazyTab):
     """Time of the whole cell, of its steps, and of the kernels that were checked alone."""
 
     title = "Timings"
-    drawn_ahead = False  # its figures
+    prebuilt = False  # its figures
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)
@@ -45,10 +46,11 @@ class TimingsTab(LazyTab):
         self._stop = threading.Event()
         self._compiling = False
         self.roofline = Roofline(bench)
+        self.counters = Counters(bench)
         self.sweep = Sweep(bench)
 
     def make(self) -> list[Any]:
-        """Return the buttons, the figure, its table, the roofline and the sweep."""
+        """Return the buttons, the figure, its table, the roofline, the counters and the sweep."""
         bench = self._bench
         self.again = plain.button(
             "Measure again", "Time eager and fused again, and each kernel and call alone", "refresh"
@@ -64,6 +66,7 @@ class TimingsTab(LazyTab):
             self.plot.widget,
             self.table,
             self.roofline.widget,
+            self.counters.widget,
             self.sweep.widget,
         ]
 
@@ -173,5 +176,6 @@ class TimingsTab(LazyTab):
                 self.plot.show(speed_png(facts))
         # Made by the worker: the times are there first.
         self.roofline.open()
+        self.counters.open()
         self.sweep.open()
         self.sweep.draw()

@@ -8,8 +8,9 @@ compile one kernel and interpret the next.
 
 Corrected inside it, for Triton 3.6: bfloat16 conversions (the interpreter rounds 1.999 to 1.0),
 bfloat16 arithmetic (it adds and multiplies the bit patterns), ``fmin``/``fmax`` (NaN), ``fma``
-(rounded twice), libdevice functions (missing altogether), reductions with a combine function of
-one's own (a Python loop over every element), assertions (never checked).
+(rounded twice), libdevice functions (missing altogether), reductions and scans with a combine
+function of one's own (a Python loop over every element), sums of scans (rounded one after the
+other), assertions (never checked).
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def interpreting() -> Iterator[None]:
     with _lock:
         owners: list[Any] = [tl, tl.core, tl.math, tl.standard, tl.core.tensor, tl.core.dtype]
         owners += [tl.core.tensor_descriptor_base, libdevice, interpreter]
-        owners += [interpreter.InterpreterBuilder, interpreter.ReduceOps]
+        owners += [interpreter.InterpreterBuilder, interpreter.ReduceOps, interpreter.ScanOps]
         saved = [(owner, dict(vars(owner))) for owner in owners]
         options = interpreter.interpreter_builder.options
         try:
@@ -110,6 +111,9 @@ def _patch(interpreter: Any, tl: Any, libdevice: Any) -> None:
     _patch_builder(interpreter, tl)
     slow = interpreter.ReduceOps.generic_reduce
     interpreter.ReduceOps.generic_reduce = lambda self, args: _reduce(self, args, slow)
+    scans = interpreter.ScanOps
+    scans.generic_scan = _scan
+    scans.cumsum = scans.cumprod = lambda self, arg: _scan(self, [arg])
     # by comparison with the standard combine functions; numpy's own would drop NaN
     for name, function in _LIBDEVICE.items():
         setattr(libdevice, name, _device_function(interpreter, tl, function))
@@ -352,6 +356,28 @@ def _reduce(self: Any, args: Any, slow: Callable[..., Any]) -> Any:
     return [
         self.to_tensor(a if a.shape else a.item(), d) for a, d in zip(arrays, dtypes, strict=True)
     ]
+
+
+def _scan(self: Any, args: Any) -> Any:
+    """Scan by doubling, all elements at once; as on a GPU, rounding grows with the logarithm."""
+    arrays = [arg.handle.data for arg in args]
+    dtypes = [arg.dtype for arg in args]
+    axis = self.axis % arrays[0].ndim
+    length = arrays[0].shape[axis]
+    place = np.arange(length).reshape([-1 if d == axis else 1 for d in range(arrays[0].ndim)])
+    reach = 1
+    while reach < length:
+        before = [
+            self.to_tensor(np.roll(a, reach, axis), d) for a, d in zip(arrays, dtypes, strict=True)
+        ]
+        own = [self.to_tensor(a, d) for a, d in zip(arrays, dtypes, strict=True)]
+        combined = self.combine_fn(*before, *own)
+        results = combined if isinstance(combined, (tuple, list)) else (combined,)
+        arrays = [
+            np.where(place < reach, a, r.handle.data) for a, r in zip(arrays, results, strict=True)
+        ]
+        reach *= 2
+    return [self.to_tensor(a, d) for a, d in zip(arrays, dtypes, strict=True)]
 
 
 @functools.lru_cache(maxsize=256)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from fusec.errors import CompileError, Diagnostic, FusecError
+from fusec.errors import FusecError
 from fusec.kernel import Signature
-from fusec.targets.triton.toolchain.interpret import line_of
+from fusec.targets.triton.toolchain.load import lines_of, load
 
 SAMPLE_SIZE = 1000  # what a symbolic size is while compiling for a GPU that is not there
 
@@ -98,18 +99,28 @@ def starts_of(
     return starts
 
 
+def programs(
+    text: str, entry: str, tensors: Sequence[torch.Tensor], sizes: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Return how many programs each start of a text's ``launch`` has for such tensors."""
+    namespace, _ = load(text)
+    with unset_fake_temporarily():
+        shaped = [
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in tensors
+        ]
+    found = []
+    for start in starts_of(namespace, entry, shaped, sizes):
+        grid = start.grid(start.kwargs) if callable(start.grid) else start.grid
+        found.append(prod(int(size) for size in grid))
+    return tuple(found)
+
+
 def launched(
     namespace: dict[str, Any], path: str, signature: Signature, entry: str
 ) -> list[RecordedStart]:
     """Return ``record_starts``, a failure in the file's own lines being a compile error."""
-    try:
+    with lines_of(path):
         return record_starts(namespace, signature, entry)
-    except Exception as error:
-        line = line_of(error, path)
-        if line is None:
-            raise
-        words = f"{type(error).__name__}: {error}"
-        raise CompileError([Diagnostic(line, 0, "error", words)], words) from error
 
 
 def gpu_target(gpu: str) -> Any:
@@ -159,6 +170,7 @@ __all__ = [
     "StartRecorder",
     "gpu_target",
     "launched",
+    "programs",
     "record_starts",
     "source_of",
     "starts_of",

@@ -1,17 +1,4 @@
-"""Content-addressed store on disk: built kernels, tuning records, edited texts.
-
-An entry is a folder named by the SHA-256 of its kind and key.  It holds ``manifest.json``
-(schema, key, each file's size and SHA-256, time of creation) and the files themselves; there is
-no pickle anywhere.  It is written as a whole: built in a hidden folder beside the entries, then
-renamed.  Reading never raises: whatever is wrong with an entry makes it a miss, and the entry
-is moved aside (quarantined) so that the next build replaces it.
-
-The folder is the user's cache folder for ``fusec``, or ``FUSEC_CACHE_DIR``.  It has to be a real
-folder that belongs to this user and that nobody else can write to; where it is not, or cannot
-be written, one warning says so and a private temporary folder is used until the process ends.
-The hashes protect against damage, not against an attacker who can write to the folder: that is
-what the check of owner and mode is for.
-"""
+"""The store: entries by kind and key in one folder, shared by threads and processes."""
 
 from __future__ import annotations
 
@@ -19,11 +6,8 @@ import atexit
 import contextlib
 import hashlib
 import itertools
-import json
 import os
 import shutil
-import stat
-import tempfile
 import threading
 import time
 import uuid
@@ -34,12 +18,28 @@ from pathlib import Path
 from typing import Any
 
 import filelock
-import platformdirs
 
-from fusec.systems import this_system
+from fusec.cache.entry import (
+    MANIFEST,
+    SCHEMA,
+    DamagedEntryError,
+    Entry,
+    canonical_json,
+    check_name,
+    digest_of,
+    read_entry,
+    write_file,
+)
+from fusec.cache.folders import (
+    default_folder,
+    folder_size,
+    listing,
+    modified,
+    prepare_folder,
+    remove_if_own,
+    temporary_folder,
+)
 
-SCHEMA = 1
-MANIFEST = "manifest.json"
 DEFAULT_LIMIT = 2 << 30
 # How often a process looks at the size of the whole store: at its first write, then each so many.
 EVICT_EVERY = 64
@@ -50,48 +50,8 @@ LOCKS = ".locks"
 KEPT_IN_QUARANTINE = 16
 # A lock that another process holds is asked for so often.
 _LOCK_SECONDS = 0.05
-
-
-@dataclass(frozen=True)
-class FileRecord:
-    """Size and hash of one file, as the manifest states them."""
-
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One entry that was read and checked.
-
-    Attributes:
-        kind: The namespace that it lives in, such as ``cpp`` or ``tuning``.
-        digest: Its name: the hash of kind and key.
-        folder: Where its files are.
-        key: The key that it was stored under.
-        files: What it holds.
-        created: Seconds since the epoch.
-    """
-
-    kind: str
-    digest: str
-    folder: Path
-    key: Mapping[str, Any]
-    files: Mapping[str, FileRecord]
-    created: float
-
-    def path(self, name: str) -> Path:
-        """Return the path of one of its files. Raises KeyError for a name that it has not."""
-        self.files[name]
-        return self.folder / name
-
-    def read_bytes(self, name: str) -> bytes:
-        """Return a file's contents."""
-        return self.path(name).read_bytes()
-
-    def read_text(self, name: str) -> str:
-        """Return a file's contents as text."""
-        return self.read_bytes(name).decode()
+# What reading an entry raises that is not as it was written.
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, DamagedEntryError)
 
 
 @dataclass(frozen=True)
@@ -130,22 +90,15 @@ class Stored:
     used: float
 
 
-class DamagedEntryError(Exception):
-    """An entry that is not as its manifest says; never leaves this module."""
+_watchers: list[Callable[[Entry], object]] = []
 
 
-def canonical_json(value: object) -> str:
-    """Return JSON that is equal for equal values: sorted keys, no spaces, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+def watch_uses(tell: Callable[[Entry], object]) -> None:
+    """Have somebody told of every entry that is found or stored, in any store of this process."""
+    _watchers.append(tell)
 
 
-def digest_of(kind: str, key: Mapping[str, Any]) -> str:
-    """Return the name of the entry that holds ``key``."""
-    text = canonical_json({"schema": SCHEMA, "kind": kind, "key": dict(key)})
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-class Store:
+class CacheStore:
     """A store in one folder. Safe to share between threads and between processes.
 
     Args:
@@ -176,7 +129,7 @@ class Store:
             if folder.is_dir():
                 self._quarantine(folder)
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, DamagedEntryError):
+        except _DAMAGE:
             self._quarantine(folder)
             return None
         # The time of last use, for eviction; a store that cannot be written still reads.
@@ -296,18 +249,20 @@ class Store:
         ]
         return tuple(sorted(found, key=lambda each: -each.used))
 
-    def prune(self, size: int) -> int:
+    def prune(self, size: int, *, keep: Path | None = None) -> int:
         """Remove the least recently used entries beyond a size; return how many were removed.
 
         Args:
             size: Bytes to stay under.
+            keep: The folder of an entry that stays.
         """
         found = self.stored()
         total, removed = sum(each.size for each in found), 0
         for each in reversed(found):
             if total <= size:
                 break
-            if self._remove(self.folder / each.kind / each.digest):
+            folder = self.folder / each.kind / each.digest
+            if folder != keep and self._remove(folder):
                 total -= each.size
                 removed += 1
         return removed
@@ -327,14 +282,7 @@ class Store:
                 if folder.is_dir():
                     problems.append(f"{folder.parent.name}/{folder.name}: {error}")
                     self._quarantine(folder)
-            except (
-                OSError,
-                ValueError,
-                KeyError,
-                TypeError,
-                AttributeError,
-                DamagedEntryError,
-            ) as error:
+            except _DAMAGE as error:
                 problems.append(f"{folder.parent.name}/{folder.name}: {error}")
                 self._quarantine(folder)
         return tuple(problems)
@@ -433,182 +381,19 @@ class Store:
             if time.time() - modified(lock) > STALE_SECONDS:
                 with contextlib.suppress(OSError):
                     lock.unlink()
-        sizes = {folder: folder_size(folder) for folder in self._entry_folders()}
-        total = sum(sizes.values())
-        if total <= self.limit:
-            return
-        # Go some way below the limit, so that the next write does not have to do it again.
-        for folder in sorted(sizes, key=modified):
-            if total <= self.limit * 4 // 5:
-                break
-            if folder != keep and self._remove(folder):
-                total -= sizes[folder]
+        if sum(map(folder_size, self._entry_folders())) > self.limit:
+            # Some way below the limit, so that the next write does not have to do it again.
+            self.prune(self.limit * 4 // 5, keep=keep)
 
 
-def default_folder() -> Path:
-    """Return where the store belongs: ``FUSEC_CACHE_DIR``, or the user's cache folder."""
-    chosen = os.environ.get("FUSEC_CACHE_DIR")
-    return Path(chosen).absolute() if chosen else Path(platformdirs.user_cache_dir("fusec"))
-
-
-_watchers: list[Callable[[Entry], object]] = []
-
-
-def watch_uses(tell: Callable[[Entry], object]) -> None:
-    """Have somebody told of every entry that is found or stored, in any store of this process."""
-    _watchers.append(tell)
-
-
-def info() -> StoreInfo:
-    """Count what this process's store holds."""
-    return default_store().info()
-
-
-def entries() -> tuple[Stored, ...]:
-    """Return what this process's store holds, the entry used last first."""
-    return default_store().stored()
-
-
-def verify() -> tuple[str, ...]:
-    """Check every entry; move damaged ones aside and say what was wrong with each."""
-    return default_store().verify()
-
-
-def prune(size: int) -> int:
-    """Remove the least recently used entries beyond so many bytes; return how many."""
-    return default_store().prune(size)
-
-
-def clear(kind: str | None = None) -> int:
-    """Remove every entry, or those of one kind; return how many."""
-    return default_store().clear(kind)
-
-
-_stores: dict[Path, Store] = {}
+_stores: dict[Path, CacheStore] = {}
 _stores_lock = threading.Lock()
 
 
-def default_store() -> Store:
+def default_store() -> CacheStore:
     """Return this process's store for the folder that the environment names now."""
     folder = default_folder()
     with _stores_lock:
         if folder not in _stores:
-            _stores[folder] = Store(folder)
+            _stores[folder] = CacheStore(folder)
         return _stores[folder]
-
-
-def prepare_folder(folder: Path) -> str | None:
-    """Make the folder if need be; return what is wrong with it, or None if it may be used."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.lstat()
-    except OSError as error:
-        return f"cannot use {folder}: {error.strerror or error}"
-    if not stat.S_ISDIR(status.st_mode):
-        return f"{folder} is not a real folder"
-    if not this_system().is_own(status):
-        return f"{folder} belongs to another user"
-    if this_system().others_write(status):
-        return f"{folder} can be written by other users"
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        return f"{folder} cannot be written"
-    return None
-
-
-def temporary_folder() -> str:
-    """Make a folder for temporary files; who asks removes it.
-
-    Python looks once a process where such files belong, and cleaners delete that folder, too.
-    """
-    try:
-        return tempfile.mkdtemp(prefix="fusec-")
-    except FileNotFoundError:
-        os.makedirs(tempfile.gettempdir(), mode=0o700, exist_ok=True)
-        return tempfile.mkdtemp(prefix="fusec-")
-
-
-@contextlib.contextmanager
-def scratch() -> Iterator[str]:
-    """Yield a folder that is removed afterwards."""
-    folder = temporary_folder()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def check_name(name: str) -> None:
-    """Refuse a name that is not one plain path component, or that the store uses itself."""
-    if not name or name.startswith(".") or "/" in name or "\0" in name or name == MANIFEST:
-        raise ValueError(f"not a plain name: {name!r}")
-
-
-def read_entry(folder: Path, kind: str, digest: str) -> Entry:
-    """Read an entry and check everything that its manifest states."""
-    if not stat.S_ISDIR(folder.lstat().st_mode):
-        raise DamagedEntryError("not a folder")
-    manifest = json.loads(read_own_file(folder / MANIFEST))
-    if manifest["schema"] != SCHEMA or digest_of(manifest["kind"], manifest["key"]) != digest:
-        raise DamagedEntryError("the manifest is of another entry")
-    if manifest["kind"] != kind:
-        raise DamagedEntryError("the entry is of another kind")
-    files = {}
-    for name, record in manifest["files"].items():
-        check_name(name)
-        data = read_own_file(folder / name)
-        found = FileRecord(len(data), hashlib.sha256(data).hexdigest())
-        if found != FileRecord(record["size"], record["sha256"]):
-            raise DamagedEntryError(f"{name} is not what was written")
-        files[name] = found
-    return Entry(kind, digest, folder, manifest["key"], files, float(manifest["created"]))
-
-
-def read_own_file(path: Path) -> bytes:
-    """Read a regular file that belongs to this user; anything else is damage."""
-    system = this_system()
-    descriptor = os.open(path, system.read_flags | system.no_links)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or not system.is_own(status):
-            raise DamagedEntryError(f"{path.name} is not a regular file of this user")
-        return file.read()
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write a new file and have it on the disk before the entry gets its name."""
-    descriptor = os.open(path, this_system().create_flags, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def listing(folder: Path) -> list[Path]:
-    """Return a folder's contents, or nothing where it cannot be read."""
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
-
-
-def folder_size(folder: Path) -> int:
-    """Return the bytes in an entry's files."""
-    total = 0
-    for path in listing(folder):
-        with contextlib.suppress(OSError):
-            total += path.lstat().st_size
-    return total
-
-
-def modified(path: Path) -> float:
-    """Return the time of last change, or 0 for what is gone."""
-    try:
-        return path.lstat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def remove_if_own(folder: Path, process: int) -> None:
-    """Remove a temporary folder at exit, except in a forked child, whose parent still uses it."""
-    if os.getpid() == process:
-        shutil.rmtree(folder, ignore_errors=True)

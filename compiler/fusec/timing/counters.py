@@ -1,0 +1,141 @@
+"""What the hardware counts while a kernel runs: beside its time, why it takes that long.
+
+On a CPU it is what the system lets everybody count, on one thread.  On a GPU it is what CUPTI
+records of each start, which torch's profiler asks, and what Nsight Compute counts, if it is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fusec.devices import is_gpu
+from fusec.kernel import Kernel
+from fusec.systems import this_system
+from fusec.timing import nsight
+from fusec.timing.step_times import TimedGraph, step_calls
+
+# What CUPTI records of a start, in the profiler's words.
+_RECORDED = {
+    "registers per thread": "registers a thread",
+    "shared memory": "bytes of shared memory",
+    "warps per SM": "warps a multiprocessor",
+    "est. achieved occupancy %": "occupancy by what it takes, %",
+}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What was counted of one kernel.
+
+    Attributes:
+        name: The kernel's.
+        events: An execution's counts, by what they are called.
+        calls: In how many executions.
+        missing: Why something could not be counted, in words; else empty.
+    """
+
+    name: str
+    events: Mapping[str, float]
+    calls: int
+    missing: str = ""
+
+    @property
+    def vector_share(self) -> float | None:
+        """The share of floating-point instructions that compute several numbers; None: unknown."""
+        scalar, vector = self.events.get("scalar"), self.events.get("vector")
+        if scalar is None or vector is None or not scalar + vector:
+            return None
+        return vector / (scalar + vector)
+
+
+def count_kernels(graph: TimedGraph, seconds: float = 0.05) -> tuple[Counted, ...]:
+    """Run each kernel of a graph alone, on its inputs of the latest call, and count.
+
+    Args:
+        graph: A part of it that has not run with its inputs kept is left out.
+        seconds: For each kernel, about.
+    """
+    found = []
+    with graph.lock, torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for part in graph.parts:
+            if part.last_inputs is None:
+                continue
+            for step, call, tensors in step_calls(part):
+                assert isinstance(step, str)
+                on_gpu = any(is_gpu(tensor.device.type) for tensor in tensors)
+                found.append(
+                    _on_gpu(part.kernels[step], call) if on_gpu else _on_cpu(step, call, seconds)
+                )
+    return tuple(found)
+
+
+def _on_cpu(name: str, call: Callable[[], object], seconds: float) -> Counted:
+    with _one_thread():
+        started = time.perf_counter()
+        call()
+        calls = max(1, min(1000, int(seconds / max(time.perf_counter() - started, 1e-6))))
+
+        def run() -> None:
+            for _ in range(calls):
+                call()
+
+        counts = this_system().count(run)
+    events = {name: count / calls for name, count in counts.events.items()}
+    return Counted(name, events, calls, counts.missing)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let kernels run on the calling thread alone: others are not counted."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _on_gpu(kernel: Kernel, call: partial[Any]) -> Counted:
+    call()
+    records = _profiled(call)
+    events: dict[str, float] = {}
+    for event in records:
+        if event.get("cat") == "kernel":
+            events["starts"] = events.get("starts", 0) + 1
+            for key, label in _RECORDED.items():
+                value = event.get("args", {}).get(key)
+                if isinstance(value, (int, float)):
+                    events[label] = max(events.get(label, 0.0), value)
+    tensors, sizes = call.args
+    counted, missing = nsight.count(kernel.source, kernel.generated.entry, tensors, sizes)
+    return Counted(kernel.name, {**events, **counted}, 1, missing)
+
+
+def _profiled(call: Callable[[], object]) -> list[dict[str, Any]]:
+    """Run something under torch's profiler; return its records, none where it refuses."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        try:
+            with profile(activities=[ProfilerActivity.CUDA]) as found:
+                call()
+                torch.cuda.synchronize()
+            found.export_chrome_trace(str(path))
+            records = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+        except (RuntimeError, OSError, ValueError, KeyError):
+            return []
+    return [record for record in records if isinstance(record, dict)]
+
+
+__all__ = ["Counted", "count_kernels"]

@@ -1,0 +1,239 @@
+"""Runs a candidate on its cases and judges what it returns.
+
+Every result has to agree with the reference; where made-up inputs are hard for everyone, the
+generated kernel is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from fusec.devices import CPU
+from fusec.kernel import Runnable
+from fusec.report import OutputError, Verdict
+from fusec.verify import sandbox
+from fusec.verify.candidate import Candidate, Refused
+from fusec.verify.compare import describe, signed_zero_differences
+from fusec.verify.sandbox import Endured, KernelText, RunResult
+from fusec.verify.timing import copied_bytes, fresh_tensors, too_good, traffic, written
+from fusec.verify.trials import ReferencedCase, References
+
+# Below this, one process runs all cases.
+_ONE_PROCESS = 128 << 20
+# How often a kernel is called in the worker before the notebook does, and how many times what a
+# single run may take that takes at the very most.
+_CALLS = 6000
+_ENDURANCE = 3.0
+
+Ran = Sequence[tuple[ReferencedCase, RunResult]]
+
+
+class Judge:
+    """Runs a candidate on one case after the other and keeps the figures."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+        self.notes: list[str] = []
+        self.figures: list[tuple[OutputError, ...]] = []
+
+    def run(self, trials: Sequence[ReferencedCase], library: Path | None) -> Ran:
+        """Run them all; the first failure that counts ends it.
+
+        Returns:
+            What ran last and is not judged yet.
+        """
+        waiting = list(trials)
+        ran: Ran = ()
+        while waiting:
+            self.judge_all(ran)
+            count = 1
+            if sum(trial.case.nbytes for trial in waiting) <= _ONE_PROCESS:
+                count = len(waiting)
+            results = self.candidate.run(self.candidate.text, library, waiting[:count])
+            ran = tuple(zip(waiting, results, strict=False))
+            waiting = waiting[len(results) :]
+        return ran
+
+    def judge_all(self, ran: Ran) -> None:
+        """Compare what ran with its references; the first failure that counts ends it."""
+        for trial, result in ran:
+            self.judge(trial, result)
+
+    @contextlib.contextmanager
+    def _beside(self, ran: Ran) -> Iterator[int | None]:
+        """Judge what ran while something else is done; its failure comes before any of that.
+
+        Yields:
+            A pipe that gives a byte once all of it is right, and ends where it is not; None where
+            nothing is left to judge.
+        """
+        on_cpu = all(t.device.type == CPU for trial, _ in ran for t in trial.case.tensors)
+        if not on_cpu or not all(result.ok for _, result in ran):
+            self.judge_all(ran)
+            ran = ()
+        if not ran:
+            yield None
+            return
+        gate, opener = os.pipe()
+        records = torch.is_grad_enabled()
+
+        def judge() -> None:
+            try:
+                with torch.set_grad_enabled(records):  # each thread has its own
+                    self.judge_all(ran)
+                os.write(opener, b".")
+            finally:
+                os.close(opener)
+
+        try:
+            with ThreadPoolExecutor(1, "fusec-judge") as pool:
+                judged = pool.submit(judge)
+                try:
+                    yield gate
+                finally:
+                    judged.result()
+        finally:
+            os.close(gate)
+
+    def endure(
+        self,
+        trials: Sequence[ReferencedCase],
+        library: Path | None,
+        generated: KernelText | None,
+        seconds: float,
+        ran: Ran = (),
+    ) -> Endured:
+        """Call it many times in the worker, timed beside the generated kernel if that is given.
+
+        The last call gets other values at the same addresses. What ran before is judged meanwhile,
+        until it is timed.
+
+        Raises:
+            TooGoodToBeTrue: It is faster than its memory traffic can be.
+        """
+        trial = trials[0]
+        like = next((t for t in trials[1:] if t.kind == "similar" and _alike(t, trial)), trial)
+        moved = traffic(self.candidate.kernel, trial.case.tensors)
+        copied = copied_bytes(moved)
+        with self._beside(ran) as gate:
+            found = sandbox.endure(
+                target=self.candidate.kernel.target,
+                entry=self.candidate.kernel.generated.entry,
+                signature=self.candidate.kernel.signature,
+                text=self.candidate.text,
+                library=library,
+                cases=[trial.case] if like is trial else [trial.case, like.case],
+                # Some dozen calls, and the timing.
+                timeout=_ENDURANCE * self.candidate.limit(trial) + seconds,
+                threads=self.candidate.threads,
+                generated=generated,
+                seconds=seconds,
+                calls=_CALLS,
+                copied=copied,
+                gate=gate,
+            )
+        if not found.result.ok:
+            raise Refused(self.refused(found.result, "in many calls"))
+        figures = like.references.compare(self.candidate.names, found.result.outputs, figures=False)
+        if not all(figure.ok for figure in figures):
+            label = f"after {found.calls} calls"
+            raise Refused(self.wrong(figures, found.result, label))
+        if found.times is not None:
+            too_good(found.times, moved, 2 * copied)
+        return found
+
+    def judge(self, trial: ReferencedCase, result: RunResult) -> None:
+        """Compare one result; raises where it is wrong and the generated kernel is not."""
+        label = trial.case.label
+        if result.ok:
+            figures = self.compare(result, trial.references)
+            if all(figure.ok for figure in figures):
+                self.figures.append(figures)
+                self.notes += [result.details] if result.details else []
+                return
+            verdict = self.wrong(figures, result, label)
+        else:
+            verdict = self.refused(result, label)
+        made_up = trial.kind not in (None, "similar")
+        if made_up and verdict.stage == "wrong" and self.generated_differs(trial):
+            self.notes.append(f"differs from eager {label}, as the generated kernel does")
+            return
+        raise Refused(verdict)
+
+    def generated_differs(self, trial: ReferencedCase) -> bool:
+        """Whether the generated kernel, too, is off on these inputs."""
+        if self.candidate.text == self.candidate.kernel.generated.text:
+            return True
+        if self.candidate.generated is None:
+            return False
+        if trial.references.hard is None:
+            trial.references.hard = self.run_generated(self.candidate.generated, trial)
+        return trial.references.hard
+
+    def run_generated(self, generated: Runnable, trial: ReferencedCase) -> bool:
+        """Run the generated kernel on a trial's inputs; return whether it is off."""
+        tensors = fresh_tensors(self.candidate.kernel.signature, trial.case.tensors)
+        try:
+            generated(tensors, trial.case.sizes)
+        except (ArithmeticError, LookupError, ValueError, RuntimeError):
+            return True
+        outputs = written(self.candidate.kernel.signature, tensors)
+        figures = trial.references.compare(self.candidate.names, outputs, figures=False)
+        return not all(figure.ok for figure in figures)
+
+    def compare(self, result: RunResult, references: References) -> tuple[OutputError, ...]:
+        """Return how far a run's results are from the references."""
+        # Only the first case's figures are shown.
+        shown = not self.figures
+        figures = references.compare(self.candidate.names, result.outputs, figures=shown)
+        for other in result.others:
+            # Every run has to be right, not only the one that is shown.
+            again = references.compare(self.candidate.names, other, figures=shown)
+            if all(f.ok for f in figures) and not all(f.ok for f in again):
+                figures = again
+        zeros = sum(map(signed_zero_differences, result.outputs, references.eager))
+        if zeros:
+            self.notes.append(f"{zeros} zeros have another sign than eager's")
+        return figures
+
+    def worst(self) -> tuple[OutputError, ...]:
+        """Return the figures of the real inputs, the first case."""
+        return self.figures[0] if self.figures else ()
+
+    def refused(self, result: RunResult, label: str) -> Verdict:
+        """Return the verdict on a run that did not end well."""
+        reason = f"{result.reason} {label}".strip()
+        return Verdict(
+            False, result.stage, reason, result.line, self.worst(), details=result.details
+        )
+
+    def wrong(self, figures: tuple[OutputError, ...], result: RunResult, label: str) -> Verdict:
+        """Return the verdict on results that are off."""
+        bad = next(figure for figure in figures if not figure.ok)
+        position = self.candidate.names.index(bad.name)
+        references = self.candidate.kernel.signature.arguments
+        shape = [a for a in references if a.role != "in"][position]
+        return Verdict(
+            False,
+            "wrong",
+            f"{describe(bad, shape.dtype)} {label}".strip(),
+            outputs=figures,
+            details=result.details,
+        )
+
+
+def _alike(trial: ReferencedCase, other: ReferencedCase) -> bool:
+    """Whether two cases lie in memory alike."""
+    return trial.case.sizes == other.case.sizes and all(
+        a.shape == b.shape and a.stride() == b.stride()
+        for a, b in zip(trial.case.tensors, other.case.tensors, strict=True)
+    )
+
+
+__all__ = ["Judge"]

@@ -1,0 +1,120 @@
+"""The cases that a candidate is run on: the real ones, and what is made from the first of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from fusec.errors import FusecError
+from fusec.verify.candidate import Candidate
+from fusec.verify.inputs import Kind, fresh_inputs
+from fusec.verify.layout import Case
+from fusec.verify.trials import ReferencedCase, References
+from fusec.verify.variations import repeated, resized
+
+# Above this, the copies for further kinds of input cost more than they find.
+_LARGE = 512 << 20
+# A check that took this long so far leaves out the adversarial inputs.
+_PATIENCE = 5.0
+_LABELS: dict[Kind, str] = {
+    "similar": "fresh random inputs",
+    "magnitudes": "inputs of very different magnitudes",
+    "adversarial": "inputs with zeros of both signs, denormals and large values",
+    "nonfinite": "inputs with NaN and infinities",
+}
+
+
+def make_trials(
+    candidate: Candidate,
+    cases: Sequence[Case],
+    kinds: Sequence[Kind],
+    started: float,
+    notes: list[str],
+) -> Iterator[ReferencedCase]:
+    """Yield the cases with their references, then those made from the first one.
+
+    Args:
+        candidate: What is to be run on them.
+        cases: The real inputs.
+        kinds: The kinds of fresh input to add.
+        started: When the check began; what takes long leaves kinds out.
+        notes: Takes what was left out, and why.
+    """
+    for index, case in enumerate(cases):
+        references = References(case, candidate.interpret)
+        if index == 0:
+            # These figures are shown.
+            _ = references.float64
+        yield ReferencedCase(case, references)
+    for kind in kinds if cases else ():
+        label = f"on {_LABELS[kind]}"
+        elapsed = time.perf_counter() - started
+        large = cases[0].nbytes > _LARGE
+        if kind != "similar" and (large or elapsed > _PATIENCE):
+            notes.append(f"not checked {label}: the inputs are large")
+            continue
+        case = _fresh(candidate, cases[0], kind, label)
+        try:
+            references = References(case, candidate.interpret)
+        except (RuntimeError, IndexError, ValueError):
+            # The cell itself does not accept such inputs.
+            notes.append(f"not checked {label}: eager refuses them")
+            continue
+        yield ReferencedCase(case, references, kind)
+    if cases and kinds:
+        yield from _variations(candidate, cases[0])
+
+
+def _variations(candidate: Candidate, case: Case) -> Iterator[ReferencedCase]:
+    """Yield cases of other sizes, and one in which a tensor is passed twice."""
+    signature = candidate.kernel.signature
+    if case.nbytes > _LARGE or candidate.is_interpreted(case):
+        return
+    made = {
+        "with one tensor in two places": repeated(case, signature),
+        "at larger sizes": resized(case, signature, larger=True),
+        "at smaller sizes": resized(case, signature, larger=False),
+    }
+    for label, other in made.items():
+        if other is None:
+            continue
+        other = replace(other, label=label)
+        try:
+            trial = ReferencedCase(other, References(other, candidate.interpret), "similar")
+        except (RuntimeError, IndexError, ValueError):
+            continue  # no such call can be made
+        if other.sizes == case.sizes or _generated_takes(candidate, trial):
+            yield trial
+
+
+def _generated_takes(candidate: Candidate, trial: ReferencedCase) -> bool:
+    """Whether the generated kernel is right on a case that nobody says it has to take.
+
+    What a graph was compiled for may be certain sizes alone: its guards stand before all of
+    its kernels, and none of these knows them.
+    """
+    source = candidate.kernel.generated
+    try:
+        library = candidate.build(source.text)
+    except FusecError:
+        return False
+    (result,) = candidate.run(source.text, library, [trial])
+    if not result.ok:
+        return False
+    figures = trial.references.compare(candidate.names, result.outputs, figures=False)
+    return all(figure.ok for figure in figures)
+
+
+def _fresh(candidate: Candidate, like: Case, kind: Kind, label: str) -> Case:
+    """Return a case with other values; what is only written stays as it is."""
+    roles = [a.role for a in candidate.kernel.signature.arguments]
+    read = [t for role, t in zip(roles, like.tensors, strict=True) if role != "out"]
+    made = iter(fresh_inputs(read, kind=kind))
+    tensors = [
+        t if role == "out" else next(made) for role, t in zip(roles, like.tensors, strict=True)
+    ]
+    return Case(tuple(tensors), like.sizes, label)
+
+
+__all__ = ["make_trials"]

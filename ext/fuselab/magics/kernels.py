@@ -1,0 +1,130 @@
+"""``%%kernel`` and the magics about single kernels: list, revert, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from IPython.core.error import UsageError
+from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.display import display
+
+from fusec.errors import FusecError
+from fusec.export.forms import FORMS, find_form, form_names
+from fuselab.display.outcomes import EditRefused, Table
+from fuselab.errors import UnknownName
+from fuselab.exporting import export
+from fuselab.magics.arguments import parsed
+from fuselab.magics.base import SessionMagics
+from fuselab.session.progress import Phases
+
+
+@magics_class
+class KernelMagics(SessionMagics):
+    """What changes, lists and writes kernels."""
+
+    @no_var_expand
+    @cell_magic
+    @magic_arguments("%kernel")
+    @argument("name", help="The kernel's name; CELL.NAME where several cells have one.")
+    @argument("--strict", action="store_true", help="Raise an error if the edit is refused.")
+    @argument("--check-only", action="store_true", help="Check and time it, but do not use it.")
+    @argument("-q", "--quiet", action="store_true", help="Show nothing if the edit passes.")
+    @argument(
+        "--sanitize",
+        action="store_true",
+        help="Let AddressSanitizer and UndefinedBehaviorSanitizer look at it, too: some seconds.",
+    )
+    @argument(
+        "--trust",
+        action="store_true",
+        help="Accept what acts on the process: threads, files, variables that outlive a call, "
+        "assembly. Nothing protects the notebook from it.",
+    )
+    def kernel(self, line: str, cell: str) -> None:
+        """Edit a kernel: the cell's text is checked, timed, and kept if it passes.
+
+        It is built alone and run in a worker process first, so that a broken edit cannot take
+        the notebook down; it is compared with eager and with float64 on the cell's own inputs
+        and on random ones. A refused text is never lost: fuselab.edits("NAME") has them all.
+        """
+        args = parsed(self.kernel, "%%kernel", line)
+        try:
+            self.session.find(args.name)
+            phases = Phases(self.shell, args.name, quiet=args.quiet)
+            with phases.stopping(
+                f"the text in use stays, this one is in fuselab.edits({args.name!r})"
+            ):
+                phases.begin("checking")
+                outcome = self.session.edit(
+                    args.name,
+                    cell,
+                    keep=not args.check_only,
+                    trust=args.trust,
+                    sanitize=args.sanitize,
+                )
+                phases.end()
+        except UnknownName as error:
+            raise UsageError(f"%%kernel: {error}") from None
+        if args.strict and not outcome.ok:
+            raise EditRefused(outcome)
+        if not (args.quiet and outcome.ok):
+            display(outcome)
+
+    @line_magic
+    @magic_arguments()
+    @argument("cell", nargs="?", help="Only this cell's kernels.")
+    def fuse_kernels(self, line: str) -> Table:
+        """List the kernels: name, cell, target, state, tunables."""
+        args = parsed(self.fuse_kernels, "%fuse_kernels", line)
+        cells = [self.cell(args.cell)] if args.cell else list(self.session.cells.values())
+        rows = []
+        for cell in cells:
+            for name, kernel in cell.kernels.items():
+                values = " ".join(f"{t.name}={t.value}" for t in kernel.tunables)
+                state = kernel.state
+                rows.append(
+                    (name, cell.name, kernel.target, state, values, kernel.generated.summary)
+                )
+        head = ("kernel", "cell", "target", "state", "tunables", "what it computes")
+        return Table(head, tuple(rows), "no kernels yet: run a %%fuse cell first")
+
+    @line_magic
+    @magic_arguments()
+    @argument("name", help="The kernel's name; CELL.NAME where several cells have one.")
+    def fuse_revert(self, line: str) -> None:
+        """Put a kernel's generated text back in use."""
+        args = parsed(self.fuse_revert, "%fuse_revert", line)
+        try:
+            self.session.revert(args.name)
+        except UnknownName as error:
+            raise UsageError(f"%fuse_revert: {error}") from None
+        display(Table(("kernel", "in use"), ((args.name, "the generated text"),)))
+
+    @line_magic
+    @magic_arguments()
+    @argument("name", help="The kernel's name; CELL.NAME where several cells have one.")
+    @argument("file", nargs="?", help="Where to; without one, a name that is not taken here.")
+    @argument(
+        "--form",
+        choices=form_names(),
+        default="file",
+        help="; ".join(f"{form.name}: {form.about}" for form in FORMS) + ".",
+    )
+    def fuse_export(self, line: str) -> None:
+        """Write a kernel's text in use as a file that runs without Fuselab."""
+        args = parsed(self.fuse_export, "%fuse_export", line)
+        try:
+            _, kernel = self.session.find(args.name)
+            with self.session.lock:
+                if args.file:
+                    path = kernel.export(Path(args.file).expanduser(), form=args.form)
+                else:
+                    path = export(kernel, args.name, args.form, Path.cwd())
+        except (UnknownName, FusecError) as error:
+            raise UsageError(f"%fuse_export: {error}") from None
+        what = find_form(args.form).what
+        display(Table(("kernel", "written to", "as"), ((args.name, str(path), what),)))
+
+
+__all__ = ["KernelMagics"]

@@ -1,0 +1,123 @@
+"""What the hardware counts while kernels run, and what is said where it does not."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+
+import fusec
+from fusec.systems import Counts, Processor, linux_counters, this_system
+from fusec.timing import counters, nsight
+from fusec.timing.counters import Counted, count_kernels
+from fuselab.display.pages.counters import counter_rows, notes
+
+
+@pytest.fixture(scope="module")
+def graph() -> fusec.CompiledGraph:
+    compiled = fusec.compile(lambda x: torch.tanh(x) * 2, keep_inputs=True)
+    compiled(torch.randn(64, 64))
+    return compiled.graphs[0]
+
+
+def test_an_execution_of_each_kernel(graph, monkeypatch):
+    ran = []
+
+    def count(run: Callable[[], object]) -> Counts:
+        ran.append(torch.get_num_threads())
+        run()
+        return Counts({"cycles": 4000, "instructions": 9000, "scalar": 100, "vector": 300})
+
+    monkeypatch.setattr(type(this_system()), "count", lambda self, run: count(run))
+    before = torch.get_num_threads()
+    (found,) = count_kernels(graph, seconds=1e-9)
+    assert ran == [1]
+    assert torch.get_num_threads() == before
+    assert found.calls == 1
+    assert found.vector_share == 0.75
+    rows = counter_rows([found])
+    assert rows[0] == (found.name, "cycles", "4000")
+    assert ("", "instructions", "9000, 2.25 a cycle") in rows
+    assert ("", "vector instructions of those on floats", "75%") in rows
+
+
+def test_inputs_stay_as_they_were():
+    x = torch.zeros(32)
+    compiled = fusec.compile(lambda x: x.add_(1), keep_inputs=True)
+    compiled(x)
+    before = compiled(x).clone()
+    count_kernels(compiled.graphs[0])
+    assert torch.equal(x, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux counts")
+def test_linux_counts_or_says_why_not(graph):
+    (found,) = count_kernels(graph)
+    assert found.calls >= 1
+    if "cycles" not in found.events:
+        assert "counters" in found.missing
+    assert notes([found])[0].startswith("counted in ")
+    pages = bytearray()
+
+    def touch() -> None:
+        pages.extend(b"1" * (64 << 20))
+
+    counts = linux_counters.count(touch, Processor())
+    if "page faults" in counts.events:  # a container may forbid all of it
+        assert counts.events["page faults"] > 100
+
+
+def test_what_is_refused_is_said(monkeypatch):
+    for code, word in [(errno.EACCES, "perf_event_paranoid"), (errno.ENOENT, "virtual machines")]:
+        monkeypatch.setattr(linux_counters, "_open", lambda *_, code=code: -code)
+        done: list[int] = []
+        counts = linux_counters.count(lambda done=done: done.append(1), Processor())
+        assert (counts.events, done) == ({}, [1])
+        assert word in counts.missing
+
+
+def test_vector_events_by_processor():
+    def names(*facts: str) -> set[str]:
+        return set(linux_counters.events_of(Processor(features=frozenset(facts))))
+
+    assert "vector" in names("vendor_id=GenuineIntel", "cpu family=6", "model=143")
+    assert "vector" in names("vendor_id=AuthenticAMD", "cpu family=25", "model=17")
+    assert "vector" not in names("vendor_id=AuthenticAMD", "cpu family=25", "model=1")  # Zen 3
+    assert "vector" not in names("CPU implementer=0x41", "CPU part=0xd0c")
+
+
+SAID = """\
+==PROF== Connected to process 1
+"ID","Kernel Name","dram__bytes_read.sum","lts__throughput.avg.pct_of_peak_sustained_elapsed"
+"","","byte","%"
+"0","part","64","12.5"
+"1","whole","1,036","50"
+"""
+
+
+def test_a_gpu_as_cupti_and_nsight_have_it(graph, monkeypatch, tmp_path):
+    """As an H100 has answered: torch's profiler with its records, ``ncu`` with a table."""
+    (kernel,) = graph.kernels
+    args = {"registers per thread": 40, "shared memory": 512, "est. achieved occupancy %": 100}
+    records = [{"cat": "kernel", "args": args}, {"cat": "cpu_op", "args": args}]
+    monkeypatch.setattr(counters, "_profiled", lambda call: records)
+    ncu = tmp_path / "ncu"
+    ncu.write_text(f"#!{sys.executable}\nprint({SAID!r})\n")
+    ncu.chmod(0o755)
+    monkeypatch.setattr(nsight, "find", lambda: str(ncu))
+    call = partial(lambda tensors, sizes: None, [torch.zeros(4, 4)], [])
+    found = counters._on_gpu(kernel, call)
+    assert found.events["starts"] == 1
+    assert found.events["registers a thread"] == 40
+    assert found.events["bytes read from memory"] == 1100
+    assert found.events["L2 busy, %"] == 50
+    assert not found.missing
+    ncu.write_text(f"#!{sys.executable}\nprint('==ERROR== ERR_NVGPUCTRPERM')\n")
+    assert "ERR_NVGPUCTRPERM" in counters._on_gpu(kernel, call).missing
+    monkeypatch.setattr(nsight, "find", lambda: None)
+    assert "not installed" in counters._on_gpu(kernel, call).missing
+    assert Counted("k", {}, 1).vector_share is None

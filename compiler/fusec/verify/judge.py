@@ -26,6 +26,8 @@ from fusec.verify.trials import ReferencedCase, References
 
 # Below this, one process runs all cases.
 _ONE_PROCESS = 128 << 20
+# Nor does judging keep another process waiting, which counts as its silence.
+_QUICKLY_JUDGED = 64 << 20
 # How often a kernel is called in the worker before the notebook does, and how many times what a
 # single run may take that takes at the very most.
 _CALLS = 6000
@@ -74,7 +76,8 @@ class Judge:
             nothing is left to judge.
         """
         on_cpu = all(t.device.type == CPU for trial, _ in ran for t in trial.case.tensors)
-        if not on_cpu or not all(result.ok for _, result in ran):
+        quick = sum(trial.case.nbytes for trial, _ in ran) <= _QUICKLY_JUDGED
+        if not (on_cpu and quick and all(result.ok for _, result in ran)):
             self.judge_all(ran)
             ran = ()
         if not ran:

@@ -83,6 +83,7 @@ pages: $(INSTALLED) ## Write what today's code prints into the pages that show i
 	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m support.pages --write README.md docs/tour.md $(ARGS)
 
 pictures: $(INSTALLED) ## Pictures of the workbench in both themes, in build/screenshots, to be looked at
+	@PYTHONPATH=tests:tests/browser $(BIN)/python tests/browser/gallery.py
 	@PYTHONPATH=tests:tests/browser $(BIN)/python tests/browser/pictures.py $(ARGS)
 	@$(BIN)/python -m pytest -q tests/browser/test_stranger.py
 

@@ -50,7 +50,7 @@ from fusec.capture.number_restarts import (
     looking_for_numbers,
     loses_updates,
 )
-from fusec.capture.result_modes import mixes_modes, result_modes
+from fusec.capture.result_modes import loses_hooks, mixes_modes, result_modes
 from fusec.capture.side_effects import side_effects
 from fusec.capture.tuned_calls import TunedCalls
 from fusec.compiled.graph import CompiledGraph
@@ -149,6 +149,7 @@ class Backend:
             self.graphs.append(graph)
             records = torch.is_grad_enabled()
             reason = needs_eager(module, example_inputs) or mixes_modes(module, records)
+            reason = reason or loses_hooks(module, records)
             if reason:
                 graph.run_in_eager(f"it runs in eager: {reason}")
                 return graph
@@ -328,7 +329,7 @@ class _GraphCompiler:
             self.forward.announce = early.begin
         entry: Callable[[list[Any]], Any] | None = None
 
-        def call(inputs: list[Any]) -> Any:
+        def ready() -> Callable[[list[Any]], Any]:
             nonlocal entry
             if entry is None:
                 refuse_if_frozen(f"the backward part of {self.graph.name}")
@@ -337,9 +338,13 @@ class _GraphCompiler:
                     if entry is None:
                         self.stages.append(_as_text("decompose backward", 0.0, module))
                         entry = self._take(made)
-            return entry(inputs)
+            return entry
+
+        def call(inputs: list[Any]) -> Any:
+            return (entry or ready())(inputs)
 
         call._boxed_call = True  # type: ignore[attr-defined]
+        self.graph.make_backward = ready
         return call
 
     def _compiler(self, kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:

@@ -181,13 +181,7 @@ class _Builder:
         )
 
     def is_whole(self, ref: TensorRef) -> bool:
-        buffer = self.program.buffers[ref.buffer]
-        return (
-            ref.shape == buffer.shape
-            and ref.strides == buffer.strides
-            and ref.offset == 0
-            and ref.dtype == buffer.dtype
-        )
+        return ref.is_all_of(self.program.buffers[ref.buffer])
 
     def reaches_beyond(self, ref: TensorRef) -> bool:
         """Whether a view has elements outside of the memory that its buffer's elements span."""

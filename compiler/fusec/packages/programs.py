@@ -405,7 +405,7 @@ class _Plain:
             raise CannotPackage(f"{self.captured.name} reads {buffer.dtype} as {ref.dtype}")
         number = self._buffer(ref.buffer)
         same = ref.shape == buffer.shape and ref.strides == buffer.strides
-        if same and ref.offset.constant == 0:
+        if same and ref.offset.constant == 0 and not ref.apart:
             return {"buffer": number}
         return {
             "buffer": number,

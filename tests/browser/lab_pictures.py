@@ -33,6 +33,7 @@ from support.lab_answers import EQUIVALENT, LABS, solutions, wrong_answers
 
 VIEWS = ("opened", "wrong", "right")
 FOLDER = SCREENSHOTS / "labs"
+WINDOWS = "@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
 PAGE = 1500  # pixels of a picture's height
 PAPER = 718  # of A4 without its margins
 # A student's own mistake rather than one of form, where the answer allows one.
@@ -46,11 +47,10 @@ CUT = """root => [...root.querySelectorAll('*')].filter(e => {
         && !e.closest('.cm-editor, .jp-Toolbar, .jp-InputPrompt, .jp-OutputPrompt');
 }).map(e => (e.className || e.tagName) + ': ' + e.textContent.trim().slice(0, 70))"""
 # On paper nothing scrolls: what is wider than the page is lost.
-LOST = """root => [...root.querySelectorAll('pre, table, div.jp-RenderedHTMLCommon')].filter(e => {
+LOST = """root => [...root.querySelectorAll('pre, table, .jp-RenderedHTMLCommon')].filter(e => {
     const box = e.getBoundingClientRect();
     return e.checkVisibility() && (box.right > window.innerWidth + 1
-        || (e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0
-            && getComputedStyle(e).overflowX !== 'visible'));
+        || (e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1));
 }).map(e => e.tagName + ': ' + e.textContent.trim().slice(0, 70))"""
 
 
@@ -74,7 +74,9 @@ def wrong(lab: Lab) -> dict[str, str]:
             for what, answer in wrong_answers(find_task(name), text)
             if (name, re.sub(r" \(\d+\)$", "", what)) not in EQUIVALENT
         }
-        likely = (what for begun in LIKELY for what in given if what.startswith(begun))
+        # In the notebook's own cells a wrong loop might have no end.
+        kinds = LIKELY[-2:] if "while" in text else LIKELY
+        likely = (what for begun in kinds for what in given if what.startswith(begun))
         found[name] = given[next(likely)]
     return found
 
@@ -83,7 +85,13 @@ def notebooks(lab: Lab) -> Iterator[tuple[str, Any]]:
     """Yield what is opened in JupyterLab, by view."""
     starts = {task.name: task.start for task in lab.tasks}
     yield "opened", answered(lab, starts)
-    yield "wrong", answered(lab, wrong(lab))
+    tried = answered(lab, wrong(lab))  # without what is between: it works with right answers
+    tried.cells = [
+        cell
+        for cell in tried.cells
+        if cell.cell_type == "markdown" or "%load_ext" in cell.source or task_of(cell)
+    ]
+    yield "wrong", tried
     yield "right", answered(lab, solutions(lab))
 
 
@@ -100,11 +108,16 @@ def show(notebook: Notebook, name: str) -> list[str]:
     """Take pictures of all of an open notebook; return what is cut off."""
     page = notebook.page
     panel = page.locator(".jp-Notebook").first
-    tall = "e => (e.querySelector('.jp-WindowedPanel-outer') || e).scrollHeight"
-    for _ in range(3):  # cells that come into view are measured anew
-        page.set_viewport_size({"width": 1200, "height": int(panel.evaluate(tall)) + 160})
-        page.wait_for_timeout(400)
-    height = page.viewport_size["height"] if page.viewport_size else PAGE
+    last = page.locator(".jp-Notebook .jp-Cell").last
+    top = "e => { (e.querySelector('.jp-WindowedPanel-outer') || e).scrollTop = 0; }"
+    height = 0
+    for _ in range(2):  # cells that come into view are measured anew
+        panel.evaluate(top)
+        box = last.bounding_box()
+        assert box is not None
+        height = int(box["y"] + box["height"]) + 20
+        page.set_viewport_size({"width": 1200, "height": max(height + 60, 600)})
+        page.wait_for_timeout(300)
     slices(page, name, height, 60)
     return [f"{name}: {line}" for line in panel.evaluate(CUT)]
 
@@ -143,6 +156,9 @@ def main() -> int:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_ARGS)
         expect.set_options(timeout=60 * SECOND)  # others may have the machine
         with start_lab(Path(folder, "lab")) as jupyter:
+            settings = jupyter.folder.parent / "settings" / WINDOWS
+            settings.parent.mkdir(parents=True, exist_ok=True)
+            settings.write_text('{"windowingMode": "none"}')  # every cell is on the page
             for lab in (lab for lab in labs() if lab.number in options.only):
                 for view, made in notebooks(lab):
                     if view not in options.views:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from fusec.cache import Store, default_store, scratch
+from fusec.cache import CacheStore, default_store, scratch
 from fusec.errors import (
     BuildTimeout,
     CannotBuild,
@@ -50,7 +50,7 @@ def build(
     extra_flags: Sequence[str] = (),
     kind: str = "library",
     time_limit: float = TIME_LIMIT,
-    store: Store | None = None,
+    store: CacheStore | None = None,
     children: Children | None = None,
 ) -> Path:
     """Build a kernel's text and return the path of its shared object.
@@ -95,7 +95,7 @@ def build(
 
 
 def _interruptible(
-    job: Callable[[], Path | FusecError], children: Children, store: Store
+    job: Callable[[], Path | FusecError], children: Children, store: CacheStore
 ) -> Path | FusecError:
     """Do a job in a thread.
 
@@ -117,7 +117,7 @@ def build_missing(
     text: str,
     key: Mapping[str, Any],
     *,
-    store: Store,
+    store: CacheStore,
     children: Children,
     extra_flags: Sequence[str] = (),
     kind: str = "library",

@@ -35,7 +35,7 @@ class Children:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                **this_system().apart(),
+                **this_system().detached(),
             )
             self.running.add(process)
         this_system().follow_priority(process.pid)

@@ -26,9 +26,9 @@ import torch
 
 from fusec.devices import GPU
 from fusec.systems import this_system
-from fusec.target_api.base import Candidate, Tell
+from fusec.target_api.base import Tell, WorkerKernel
 from fusec.verify import device_endurance
-from fusec.verify.child import Operand, describe_error, prepare
+from fusec.verify.child import TensorSpec, describe_error, prepare
 from fusec.verify.protocol import Message, poison_byte, receive, send
 
 _MARGIN = 64 << 10
@@ -54,7 +54,7 @@ class Padded:
 
     def __init__(
         self,
-        operand: Operand,
+        operand: TensorSpec,
         index: int,
         data: memoryview,
         device: str,
@@ -143,7 +143,7 @@ class Padded:
 def run(body: Message, data: memoryview, result_file: int, tell: Tell) -> list[Message]:
     """Run the candidate on all cases, tell of each run, and return the reports."""
     reports: list[Message] = []
-    candidate: Candidate | None = None
+    candidate: WorkerKernel | None = None
     try:
         candidate = prepare(body)
         if body["endure"] is not None:
@@ -177,12 +177,12 @@ def is_sticky(error: BaseException) -> bool:
 def _run_case(
     body: Message,
     case: Message,
-    candidate: Candidate,
+    candidate: WorkerKernel,
     data: memoryview,
     result_file: int,
     tell: Tell,
 ) -> Message:
-    operands = [Operand.read(a) for a in case["arguments"]]
+    operands = [TensorSpec.read(a) for a in case["arguments"]]
     first: list[Padded] = []
     seconds = 0.0
     same = []
@@ -212,7 +212,7 @@ def _run_case(
 
 
 def _padded(
-    operands: Sequence[Operand],
+    operands: Sequence[TensorSpec],
     index: int,
     data: memoryview,
     device: str,
@@ -226,11 +226,11 @@ def _padded(
     return made
 
 
-def _endured(body: Message, candidate: Candidate, data: memoryview, result_file: int) -> Message:
+def _endured(body: Message, candidate: WorkerKernel, data: memoryview, result_file: int) -> Message:
     """Call the candidate many times on the first case, then on the last."""
     case, last = body["cases"][0], body["cases"][-1]
     asked = body["endure"]
-    padded = _padded([Operand.read(a) for a in case["arguments"]], 0, data, body["device"])
+    padded = _padded([TensorSpec.read(a) for a in case["arguments"]], 0, data, body["device"])
     other = prepare({**body, **asked["generated"]}) if asked["generated"] else None
     found = device_endurance.endure(
         asked["timing"],

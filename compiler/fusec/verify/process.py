@@ -121,7 +121,7 @@ class Worker:
                 stderr=self._errors,
                 env=environment,
                 cwd=_folder(),
-                **system.apart(),
+                **system.detached(),
             )
         self._sock = mine
         self._ready = False

@@ -26,8 +26,8 @@ from fusec.systems import this_system
 from fusec.target_api.base import PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.verify import words as explain
-from fusec.verify.binary import Facts
-from fusec.verify.layout import Case, Layout
+from fusec.verify.binary import LibraryFacts
+from fusec.verify.layout import Case, CaseLayout
 from fusec.verify.process import NoAnswer, Worker, WorkerEnded, WorkerError
 from fusec.verify.protocol import Message
 from fusec.verify.words import Finding, Run
@@ -139,7 +139,7 @@ def run_cases(
         plan *= _DEVICE_REPEATS
     if chosen.threads and many > 1:
         plan.append((True, 1))
-    layout = Layout(signature.arguments, cases, runs=len(plan))
+    layout = CaseLayout(signature.arguments, cases, runs=len(plan))
     body: Message = {
         "worker": chosen.worker,
         "entry": entry,
@@ -233,6 +233,7 @@ def endure(
     seconds: float = 0.0,
     calls: int = 0,
     copied: int = 0,
+    gate: int | None = None,
 ) -> Endured:
     """Call a candidate many times in a worker, see what it leaves, and time it.
 
@@ -250,6 +251,8 @@ def endure(
         seconds: For the timing.
         calls: How many calls there should be where they are timed, time allowing.
         copied: Bytes of the copy that is timed beside them; 0 for none.
+        gate: A pipe that gives a byte when it may be timed, and ends where it need not be; not
+            for devices.
 
     Raises:
         WorkerError: The worker cannot be started.
@@ -257,7 +260,7 @@ def endure(
     chosen = find_target(target)
     device = _device(cases)
     many = 1 if device != CPU else threads or torch.get_num_threads()
-    layout = Layout(signature.arguments, cases, runs=1)
+    layout = CaseLayout(signature.arguments, cases, runs=1)
     timing = {"seconds": seconds, "calls": calls, "copied": copied} if generated else None
     body: Message = {
         "worker": chosen.worker,
@@ -281,7 +284,8 @@ def endure(
             "step": timeout,
             "body": place,
         }
-        reply = ask(device, request, (data_file, result_file), timeout, device_timer())
+        files = (data_file, result_file) if gate is None else (data_file, result_file, gate)
+        reply = ask(device, request, files, timeout, device_timer())
         if "failed" in reply:
             raise WorkerError(reply["failed"])
         found = next((r["endured"] for r in reply["reports"] if "endured" in r), None)
@@ -294,7 +298,7 @@ def endure(
     return Endured(result, found["calls"], times)
 
 
-def read_library(library: Path) -> Facts:
+def read_library(library: Path) -> LibraryFacts:
     """Return what a library's file says of it; nothing loads it.
 
     Raises:
@@ -304,7 +308,7 @@ def read_library(library: Path) -> Facts:
     reply = worker().ask(request, (), _READING_LIMIT)
     if "failed" in reply:
         raise WorkerError(reply["failed"])
-    return Facts.read(reply["facts"])
+    return LibraryFacts.read(reply["facts"])
 
 
 def _device(cases: Sequence[Case]) -> str:
@@ -317,7 +321,7 @@ def _device(cases: Sequence[Case]) -> str:
 def ask(
     device: str,
     request: Message,
-    files: tuple[int, int],
+    files: tuple[int, ...],
     limit: float,
     chosen: Worker | None = None,
 ) -> Message:

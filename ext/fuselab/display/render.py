@@ -33,7 +33,7 @@ from fuselab.display.listing import (
     lines_listing,
 )
 from fuselab.display.source_lines import source_text
-from fuselab.display.style import Style
+from fuselab.display.style import THEME, Style
 from fuselab.display.summary import HEAD_LINES, Summary, located
 
 MOST_OPENED = 8  # kernels that a line of the cell opens to
@@ -260,7 +260,7 @@ def _environment() -> Any:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals.update(style=Style, words=words, compile_line=compile_line)
+    environment.globals.update(style=Style, theme=THEME, words=words, compile_line=compile_line)
     return environment
 
 

@@ -480,7 +480,7 @@ def precompile(
     The function is called once for each. What another process needs (guards, TorchDynamo's code,
     the host program, the kernels) goes to the store on disk; ``fusec.compile`` of the same
     function, with the same options, finds it there and captures nothing. A call that cannot be
-    kept whole (one that records for autograd, breaks into several graphs, or has symbolic sizes)
+    kept whole (one that breaks into several graphs, draws random numbers, or has symbolic sizes)
     is captured again there, and finds its kernels built; the result says which and why.
 
     Args:

@@ -258,7 +258,9 @@ class CompiledPart:
             self._namespace[name] = lambda *args: runnable(args[:count], args[count:])
 
     def _failed(self, name: str, status: int) -> None:
-        raise_check(name, status, self.kernels[name].signature)
+        kernel = self.kernels[name]
+        lines = [line for found in kernel.generated.origins.values() for line in found]
+        raise_check(name, status, kernel.signature, lines)
 
     # -- running ----------------------------------------------------------------------------
 

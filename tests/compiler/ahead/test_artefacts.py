@@ -67,6 +67,16 @@ def test_a_call_is_taken_up_and_nothing_is_captured():
     assert [each.calls for each in compiled.taken_up.artefacts.values()] == [1, 2]
 
 
+def test_code_of_inner_functions_is_left_out():
+    def outer(x):
+        return sum(each * 2 for each in (x, x + 1)).cos()
+
+    compiled = kept(outer, (torch.ones(4),))
+    with fusec.frozen():
+        x = torch.randn(4)
+        torch.testing.assert_close(compiled(x), outer(x))
+
+
 MISSES = {
     "sizes": (lambda x: ((x[:3],), {}), r"float32 4 x 8; found: float32 3 x 8"),
     "dtype": (lambda x: ((x.double(),), {}), "found: float64 4 x 8"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import os
 import re
@@ -56,6 +57,7 @@ def sources(*folders: Path, suffixes: set[str]) -> Iterator[Path]:
                 yield path
 
 
+@functools.cache
 def imported(source: str) -> set[str]:
     """List the full names of the modules that a source imports, wherever it does so."""
     names = set()
@@ -338,3 +340,9 @@ def test_no_file_takes_the_name_of_a_public_function(module: Any) -> None:
     files = {path.stem for path in folder.iterdir()} - {"__init__", "__pycache__"}
     assert len(defined) > 4
     assert defined & files == set()
+
+
+def test_files_with_tests_that_run_alone_are_found() -> None:
+    found = run.marked()
+    assert {"tests/ext/panel/test_quiet.py", "tests/compiler/timing/test_measure.py"} <= set(found)
+    assert "tests/test_project.py" not in found

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fuselab.judge import judge
 from fuselab.judge.task import FunctionTask
-from fuselab.judge.trial import Program, import_modules, modules_for
+from fuselab.judge.trial import AnswerProgram, import_modules, modules_for
 from fuselab.labs.catalog import labs
 from fuselab.labs.lab import Lab
 from support.lab_answers import solutions, wrong_answers
@@ -33,7 +33,7 @@ def times(lab: Lab) -> dict[str, tuple[float, float]]:
     """Return of each task the seconds of the right answer, and of the slowest other one."""
     right = solutions(lab)
     for counted in (False, True):
-        program = Program("f", triton=any("triton" in text for text in right.values()))
+        program = AnswerProgram("f", triton=any("triton" in text for text in right.values()))
         if not counted or any(isinstance(task, FunctionTask) for task in lab.tasks):
             import_modules(modules_for(program, counted=counted))
     judge(lab.tasks[0], lab.tasks[0].start)  # the process that is forked from is there

@@ -329,7 +329,7 @@ class _GraphCompiler:
             self.forward.announce = early.begin
         entry: Callable[[list[Any]], Any] | None = None
 
-        def call(inputs: list[Any]) -> Any:
+        def ready() -> Callable[[list[Any]], Any]:
             nonlocal entry
             if entry is None:
                 refuse_if_frozen(f"the backward part of {self.graph.name}")
@@ -338,9 +338,13 @@ class _GraphCompiler:
                     if entry is None:
                         self.stages.append(_as_text("decompose backward", 0.0, module))
                         entry = self._take(made)
-            return entry(inputs)
+            return entry
+
+        def call(inputs: list[Any]) -> Any:
+            return (entry or ready())(inputs)
 
         call._boxed_call = True  # type: ignore[attr-defined]
+        self.graph.make_backward = ready
         return call
 
     def _compiler(self, kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:

@@ -11,7 +11,7 @@ import torch
 from fusec.devices import CPU, GPU, is_gpu
 from fusec.ir.body import Extern, Program, tensor_refs
 from fusec.ir.index import Symbol
-from fusec.report import Timing
+from fusec.report import Timing, counted
 from fusec.timing.measure import PRECISION, interleave
 
 # Large enough not to stay in a cache, small enough to have beside a user's own tensors.
@@ -92,7 +92,7 @@ def _machine(device: str, threads: int) -> MeasuredLimits:
         max(2 * _CACHE[device] / times["cache"].low, memory),
         2 * size**3 / times["operations"].low,
         f"copies of {_MEMORY[device] >> 20} MiB and {_CACHE[device] >> 10} KiB, a product of "
-        f"{size} x {size} float32 matrices ({precision}), {threads} threads",
+        f"{size} x {size} float32 matrices ({precision}), {counted(threads, 'thread')}",
     )
 
 

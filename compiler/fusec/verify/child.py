@@ -25,7 +25,7 @@ import torch
 
 from fusec.errors import CompileError
 from fusec.systems import this_system
-from fusec.target_api.base import WorkerKernel
+from fusec.target_api.worker import WorkerKernel
 from fusec.verify import endurance, faults
 from fusec.verify.guard import GUARD, Area
 from fusec.verify.protocol import OUTPUT_LIMIT, Message, poison_byte, receive
@@ -117,8 +117,18 @@ class InArea:
         return flat.as_strided(operand.shape, operand.strides)
 
 
-def run(place: tuple[int, int], data_file: int, result_file: int, report: int) -> None:
-    """Run the candidate on all cases, as often as the request's body asks, and report."""
+def run(
+    place: tuple[int, int], data_file: int, result_file: int, report: int, gate: int | None = None
+) -> None:
+    """Run the candidate on all cases, as often as the request's body asks, and report.
+
+    Args:
+        place: Where the request's body is in the data file.
+        data_file: Holds the tensors' bytes.
+        result_file: Takes what the runs write.
+        report: Takes what is found, a line each.
+        gate: Gives a byte once what was found before is judged, and its end where that was wrong.
+    """
     start, length = place
     with mmap.mmap(data_file, start + length, access=mmap.ACCESS_READ) as data:
         body = json.loads(data[start : start + length])
@@ -131,7 +141,7 @@ def run(place: tuple[int, int], data_file: int, result_file: int, report: int) -
                 return
             call = prepare(body)
             if body["endure"] is not None:
-                _say(report, _endured(body, source, call, result_file, report))
+                _say(report, _endured(body, source, call, result_file, report, gate))
                 return
             kept = _Kept()
             for index, case in enumerate(body["cases"]):
@@ -222,7 +232,12 @@ def _areas(operands: Sequence[TensorSpec], *, at_end: bool) -> list[Area]:
 
 
 def _endured(
-    body: Message, source: int, call: WorkerKernel, result_file: int, report: int
+    body: Message,
+    source: int,
+    call: WorkerKernel,
+    result_file: int,
+    report: int,
+    gate: int | None,
 ) -> Message:
     """Call the candidate many times on the first case, then on the last; see ``endurance``."""
     case, last = body["cases"][0], body["cases"][-1]
@@ -250,6 +265,7 @@ def _endured(
         endurance.bound(other, *given) if other is not None else None,
         restore if updated else None,
         log=1,
+        proceed=lambda: gate is None or bool(os.read(gate, 1)),
     )
     if "problem" in found:
         return {"result": found}
@@ -414,8 +430,8 @@ def main(sock: socket.socket, report: int, log: int, parent: int) -> None:
             os.dup2(log, 2)
             request, descriptors = receive(sock)
             if request is not None:
-                data_file, result_file = descriptors
-                run(request["body"], data_file, result_file, report)
+                data_file, result_file, *gate = descriptors
+                run(request["body"], data_file, result_file, report, *gate)
                 status = 0
     finally:
         sys.stdout.flush()

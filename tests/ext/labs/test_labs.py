@@ -14,8 +14,10 @@ import pytest
 import torch
 
 import fusec
+from fusec.inspect.glossary import GLOSSARY
 from fuselab.judge import judge
 from fuselab.judge.task import Task
+from fuselab.judge.verdict import AnswerFinding, AnswerVerdict
 from fuselab.labs.__main__ import main
 from fuselab.labs.catalog import find_task, labs
 from fuselab.labs.content import captures, lab13
@@ -23,8 +25,9 @@ from fuselab.labs.lab import Lab
 from fuselab.labs.notebooks import task_of
 from fuselab.labs.progress import LabProgress, points, progress
 from fuselab.labs.ranking import StudentEntry, as_text, ranked
-from support.lab_answers import EQUIVALENT, LABS, solutions, wrong_answers
+from support.lab_answers import EQUIVALENT, LABS, ROOT, solutions, wrong_answers
 
+LISTED = ROOT / "build" / "wrong_answers"  # what is said of each, to be read
 TASKS = [task for lab in labs() for task in lab.tasks]
 
 
@@ -49,7 +52,7 @@ def test_a_solution_passes_and_the_start_does_not(task: Task) -> None:
 @pytest.mark.parametrize("lab", labs(), ids=lambda lab: lab.stem)
 def test_wrong_answers_are_refused(lab: Lab) -> None:
     """At least 25 a lab, of many kinds; each verdict says more than that it is wrong."""
-    right, refused = solutions(lab), Counter()
+    right, refused, said = solutions(lab), Counter(), []
     for task in lab.tasks:
         for name, text in wrong_answers(task, right[task.name]):
             if (task.name, re.sub(r" \(\d+\)$", "", name)) in EQUIVALENT:
@@ -58,6 +61,9 @@ def test_wrong_answers_are_refused(lab: Lab) -> None:
             assert not verdict.ok, (task.name, name, text)
             assert len(verdict.reason) > 20, (task.name, name, verdict)
             refused[task.name] += 1
+            said.append(f"{task.name}, {name}: {verdict.reason}")
+    LISTED.mkdir(parents=True, exist_ok=True)
+    (LISTED / f"{lab.stem}.txt").write_text("\n".join(said) + "\n")
     assert refused.total() >= 25
     assert min(refused.values()) >= 5
 
@@ -146,6 +152,17 @@ def test_notebooks_run_in_a_kernel(place: str, lab: Lab, tmp_path: Path) -> None
     assert f"{reached} of {most}" in shown
 
 
+def test_the_guide_has_the_words_that_results_explain() -> None:
+    guide = (ROOT / "docs" / "labs.md").read_text()
+    rows = re.findall(r"^\| \*\*(.+?)\*\* \| (.+?) \|$", guide, re.MULTILINE)
+    assert rows == sorted(GLOSSARY.items())
+    broken = AnswerFinding("breaks", "1", "at most 0", False)
+    shown = AnswerVerdict("lab13.scores", False, "counts", "it breaks", findings=(broken,))
+    html = shown._repr_mimebundle_()["text/html"]
+    assert "<b>graph break</b>: a place where capture stops" in html
+    assert "roofline" not in html
+
+
 # -- progress and grading -------------------------------------------------------------------
 
 
@@ -180,6 +197,15 @@ def test_hints_progress_and_hand_in(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert rows["Grace.json"]["lab01.softmax"] == "0", "what a file says of itself counts nothing"
     assert "it is not JSON" in rows["broken.json"]["note"]
     assert "Grace.json: lab99.none: there is no task" in out.err
+
+
+def test_a_notebook_becomes_a_page_that_prints_whole(tmp_path: Path) -> None:
+    pytest.importorskip("nbconvert")
+    page = tmp_path / "page.html"
+    assert main(["print", str(LABS / "lab13_slower.ipynb"), "--out", str(page)]) == 0
+    text = page.read_text()
+    assert text.index("pre-wrap !important") < text.index("</head>")
+    assert "lab13.pays" in text
 
 
 @pytest.mark.parametrize(

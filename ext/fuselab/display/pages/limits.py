@@ -61,4 +61,6 @@ def limits_page(cell: Any) -> Page:
         f"products {found.operations / 1e9:.3g} Gop/s: {found.method}"
     )
     text = "\n".join([title, *indented([HEAD, *rows]), f"  {machine_line}"])
-    return Page(text, f"<b>{title}</b>{static_table(HEAD, rows)}<div>{machine_line}</div>")
+    return Page(
+        text, f"<b>{title}</b>{static_table(HEAD, rows, len(HEAD))}<div>{machine_line}</div>"
+    )

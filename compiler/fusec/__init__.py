@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from fusec.version import __version__
 
 if TYPE_CHECKING:
-    from fusec.ahead.signatures import Signature
+    from fusec.ahead.signatures import CallSignature
     from fusec.api import (
-        CompiledFunction,
         compile,
         device_summary,
         explain,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     )
     from fusec.cache_archive import export_cache, import_cache
     from fusec.compiled.graph import CompiledGraph
+    from fusec.compiled_function import CompiledFunction
     from fusec.errors import FusecError
     from fusec.freezing import FrozenMiss, frozen
     from fusec.kernel import Kernel
@@ -54,7 +54,7 @@ _HOMES = {
     "predict_calls": "fusec.api",
     "prestart": "fusec.warm",
     "record": "fusec.api",
-    "Signature": "fusec.ahead.signatures",
+    "CallSignature": "fusec.ahead.signatures",
 }
 
 
@@ -73,13 +73,13 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "CallSignature",
     "CompiledFunction",
     "CompiledGraph",
     "FrozenMiss",
     "FusecError",
     "Kernel",
     "Options",
-    "Signature",
     "__version__",
     "compile",
     "device_summary",

@@ -15,7 +15,7 @@ from fuselab.__main__ import main
 from support.paths import ROOT
 
 
-def by_part(findings: list[doctor.Finding]) -> dict[str, doctor.Finding]:
+def by_part(findings: list[doctor.DoctorFinding]) -> dict[str, doctor.DoctorFinding]:
     return {each.part: each for each in reversed(findings)}
 
 
@@ -64,6 +64,15 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert "without a compiler" in found["native part"].found
 
 
+def test_torch_that_does_not_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    found = by_part(doctor.examine())
+    assert "it does not import" in found["torch"].found
+    assert "force-reinstall 'torch" in found["torch"].mend
+    # Of what needs torch nothing is said but that.
+    assert [each.part for each in found.values() if each.state == "lack"] == ["torch"]
+
+
 def test_triton_that_does_not_import(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.setattr(doctor, "_version", lambda name: "9.9")
@@ -87,7 +96,7 @@ def test_what_fails_to_be_looked_at_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(doctor, "_PARTS", (("GPU", breaks),))
     (found,) = doctor.examine()
-    assert found == doctor.Finding("GPU", "lack", "RuntimeError: the driver is gone")
+    assert found == doctor.DoctorFinding("GPU", "lack", "RuntimeError: the driver is gone")
     assert "1 thing lacks" in doctor.report([found])
 
 

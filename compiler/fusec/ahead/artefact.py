@@ -25,6 +25,7 @@ from torch._C._dynamo import eval_frame as native_frames
 from torch._C._dynamo.guards import RootGuardManager
 from torch._dynamo import disable
 from torch._dynamo.guards import GuardManagerWrapper
+from torch.autograd import forward_ad
 
 from fusec.ahead.code_object import read_code, written_code
 from fusec.ahead.guard_check import GuardCheck
@@ -32,7 +33,7 @@ from fusec.ahead.guard_reader import read_guards
 from fusec.ahead.guard_table import GLOBALS, GuardTable
 from fusec.ahead.origins import changed, origins
 from fusec.build.python_headers import python_name
-from fusec.cache import Entry, default_store
+from fusec.cache import CacheStore, Entry, default_store
 from fusec.capture.fast_path.compiled_code import graph_of
 from fusec.capture.shortcut import find_frame
 from fusec.compiled.graph import CompiledGraph
@@ -114,14 +115,21 @@ def keep_call(
 def _put(key: dict[str, Any], data: JSON, tensors: Mapping[str, bytes]) -> None:
     text = json.dumps(data).encode()
     store = default_store()
+    with store.lock(KIND, key):  # other processes and threads keep other calls of it
+        _put_next(store, key, data, {TEXT: text, **tensors})
+
+
+def _put_next(
+    store: CacheStore, key: dict[str, Any], data: JSON, files: Mapping[str, bytes]
+) -> None:
     for number in range(MOST):
         entry = store.get(KIND, {**key, "number": number})
         if entry is None:
-            store.put(KIND, {**key, "number": number}, {TEXT: text, **tensors})
+            store.put(KIND, {**key, "number": number}, files)
             return
         if json.loads(entry.read_bytes(TEXT))["guards"] == data["guards"]:
             store.remove(entry)  # of the same call, compiled once more
-            store.put(KIND, {**key, "number": number}, {TEXT: text, **tensors})
+            store.put(KIND, {**key, "number": number}, files)
             return
 
 
@@ -245,6 +253,8 @@ class Artefact:
         """Whether it serves a call of the function that took it up; never raises."""
         if self.digest not in getattr(_caller, "artefacts", ()):
             return False
+        if forward_ad._current_level >= 0:
+            return False  # kernels would leave tangents behind: captured, the call keeps them
         if self._fast is None:
             if self._check.misfit(values) is not None:
                 return False

@@ -23,11 +23,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import fx
 
-from fusec.graph.simplify.attention_blocks import UNBLOCKED
 from fusec.ir import ops
 from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, const, dot, index_value, reduce
+from fusec.lower.block_masks import BlockMask
 from fusec.lower.higher_order import Subgraph
 from fusec.lower.matmul import PRODUCT_DTYPES, float32_precision
 from fusec.lower.registry import register
@@ -44,9 +44,6 @@ HIGHER = torch.ops.higher_order
 LOG2E = math.log2(math.e)
 F32 = torch.float32
 MASK_PARTS = 10  # of a block mask's tuple at least: lengths, lists, sizes of blocks, the function
-LEAST_BLOCK = 16  # rows that tensor cores multiply at least
-
-Index = tuple[Expr, ...]
 
 
 class Elements(Lowering):
@@ -78,71 +75,6 @@ class Elements(Lowering):
 
 
 @dataclass(frozen=True)
-class BlockMask:
-    """The parts of torch's ``BlockMask.as_tuple()`` that attention asks for.
-
-    Attributes:
-        partial: How many blocks of each block of queries are kept in part, and which.
-        full: Those that are kept whole; None where nobody says.
-        partial_queries: The same the other way round: for each block of keys, the queries'.
-        full_queries: Likewise.
-        rows: Queries of a block.
-        columns: Keys of a block.
-        mask: The user's function.
-        by_keys: Whether the lists are of queries, one for each block of keys.
-    """
-
-    partial: tuple[TensorValue, TensorValue] | None
-    full: tuple[TensorValue, TensorValue] | None
-    partial_queries: tuple[TensorValue, TensorValue] | None
-    full_queries: tuple[TensorValue, TensorValue] | None
-    rows: int
-    columns: int
-    mask: Subgraph
-    by_keys: bool = False
-
-    def turned(self) -> BlockMask:
-        """Return the same with lists of queries.
-
-        Raises:
-            NotLowered: There are none.
-        """
-        if self.partial is not None and self.partial_queries is None:
-            raise NotLowered("the mask does not list the queries of a block of keys")
-        return replace(self, partial=self.partial_queries, full=self.full_queries, by_keys=True)
-
-    @staticmethod
-    def of(given: Sequence[object]) -> BlockMask:
-        """Return what the operator was given, by name."""
-        rows, columns = (_number(each) for each in given[-3:-1])
-        mask = given[-1]
-        pairs = [_pair(given[n], given[n + 1]) for n in (2, 4, 6, 8)]
-        if not isinstance(mask, Subgraph):
-            raise NotLowered("the mask is no traced function")
-        if rows >= UNBLOCKED and columns >= UNBLOCKED:
-            pairs = [None, None, None, None]
-        elif pairs[0] is None:
-            raise NotLowered("the mask has no blocks")
-        elif rows % LEAST_BLOCK or columns % LEAST_BLOCK:
-            raise NotLowered(f"a block of {rows} x {columns} is no tile of tensor cores")
-        partial, full, partial_queries, full_queries = pairs
-        return BlockMask(partial, full, partial_queries, full_queries, rows, columns, mask)
-
-
-def _number(value: object) -> int:
-    known = value.constant if isinstance(value, Expr) else value
-    if not isinstance(known, int):
-        raise NotLowered("the blocks of the mask have no known size")
-    return known
-
-
-def _pair(first: object, second: object) -> tuple[TensorValue, TensorValue] | None:
-    if isinstance(first, TensorValue) and isinstance(second, TensorValue):
-        return first, second
-    return None
-
-
-@dataclass(frozen=True)
 class Scores:
     """The scores of attention, at one query and one key.
 
@@ -167,7 +99,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Loops:
+class AttentionLoops:
     """The loops of attention: batch, head, query, key, and the depths of keys and of values."""
 
     batch: Symbol
@@ -179,11 +111,15 @@ class Loops:
     block: Symbol
 
     @staticmethod
-    def of(query: TensorValue, key: TensorValue, value: TensorValue, blocks: Expr) -> Loops:
+    def of(
+        query: TensorValue, key: TensorValue, value: TensorValue, blocks: Expr
+    ) -> AttentionLoops:
         """Return fresh loops over tensors of these sizes."""
         sizes = (*query.shape[:3], key.shape[2], query.shape[3], value.shape[3], blocks)
         names = ("b", "h", "q", "kv", "d", "e", "block")
-        return Loops(*(Symbol(n, "axis", size) for n, size in zip(names, sizes, strict=True)))
+        return AttentionLoops(
+            *(Symbol(n, "axis", size) for n, size in zip(names, sizes, strict=True))
+        )
 
 
 def at(axis: Symbol) -> Expr:
@@ -210,7 +146,9 @@ def flex_attention(
     mask = BlockMask.of(block_mask)
     call_by_role(lowering, {"query": query, "key": key, "value": value})
     call_lists_by_role(lowering, mask)
-    loops = Loops.of(query, key, value, Expr.of(1) if mask.partial is None else _count(mask))
+    loops = AttentionLoops.of(
+        query, key, value, Expr.of(1) if mask.partial is None else _count(mask)
+    )
     scores = scores_of(
         lowering, loops, query, key, score_mod, mask, scale, score_buffers, mask_buffers
     )
@@ -328,12 +266,12 @@ def call_lists_by_role(lowering: Lowering, mask: BlockMask) -> None:
     call_by_role(lowering, dict(zip(_LISTS, lists, strict=True)))
 
 
-def batch_of(loops: Loops, tensor: TensorValue) -> Expr:
+def batch_of(loops: AttentionLoops, tensor: TensorValue) -> Expr:
     """Return where a batch is in a tensor that all batches may share."""
     return Expr.of(0) if tensor.shape[0].constant == 1 else at(loops.batch)
 
 
-def head_of(loops: Loops, query: TensorValue, key: TensorValue) -> Expr:
+def head_of(loops: AttentionLoops, query: TensorValue, key: TensorValue) -> Expr:
     """Return the head of keys that a head of queries reads; several may share one."""
     heads, shared = query.shape[1].constant, key.shape[1].constant
     assert heads is not None
@@ -343,7 +281,7 @@ def head_of(loops: Loops, query: TensorValue, key: TensorValue) -> Expr:
 
 def scores_of(
     lowering: Lowering,
-    loops: Loops,
+    loops: AttentionLoops,
     query: TensorValue,
     key: TensorValue,
     score_mod: Subgraph,
@@ -381,7 +319,7 @@ def _count(mask: BlockMask) -> Expr:
     return count
 
 
-def listed(loops: Loops, mask: BlockMask, lists: tuple[TensorValue, TensorValue]) -> Node:
+def listed(loops: AttentionLoops, mask: BlockMask, lists: tuple[TensorValue, TensorValue]) -> Node:
     """Return whether the key's block is among those listed for the query's, or the other way."""
     counts, places = lists
     outer = tuple(
@@ -405,7 +343,7 @@ def scalar(lowering: Lowering, node: Node, dtype: torch.dtype, device: torch.dev
     return TensorValue((), dtype, device, lambda index: rounded)
 
 
-def positions(lowering: Lowering, loops: Loops, device: torch.device) -> list[TensorValue]:
+def positions(lowering: Lowering, loops: AttentionLoops, device: torch.device) -> list[TensorValue]:
     """Return batch, head, query and key as the integers that a function is given."""
     found = []
     for axis in (loops.batch, loops.head, loops.query, loops.key):

@@ -19,8 +19,8 @@ from fusec.packages.runtime.arrays import bytes_of, is_dense
 from fusec.packages.runtime.cuda import ALIGNMENT, DEVICE, CudaArrays, read_codes
 from fusec.packages.runtime.driver import Driver
 from fusec.packages.runtime.errors import CannotRun
-from fusec.packages.runtime.guards import Facts
-from fusec.packages.runtime.layout import ITEM_BYTES, Named, Operator, Program
+from fusec.packages.runtime.guards import TensorFacts
+from fusec.packages.runtime.layout import ITEM_BYTES, Named, Operator, StoredProgram
 from fusec.packages.runtime.package import Package
 from fusec.packages.runtime.weights import Weight
 
@@ -65,10 +65,10 @@ class TorchTensors:
         """Whether a value is a plain tensor."""
         return type(value) in _PLAIN and value.layout is torch.strided  # type: ignore[attr-defined]
 
-    def facts(self, value: Any) -> Facts:
+    def facts(self, value: Any) -> TensorFacts:
         """Return what guards ask."""
         dtype = _NAMES.get(value.dtype) or str(value.dtype)
-        return Facts(dtype, tuple(value.shape), value.stride(), str(value.device))
+        return TensorFacts(dtype, tuple(value.shape), value.stride(), str(value.device))
 
     def key(self, args: Sequence[Any]) -> tuple[object, ...] | None:
         """Return types, sizes and strides; None for what is not on the CPU."""
@@ -162,7 +162,7 @@ class TorchTensors:
         """Return how many threads torch uses."""
         return torch.get_num_threads()
 
-    def call(self, step: Operator, program: Program, given: Any) -> Sequence[Any]:
+    def call(self, step: Operator, program: StoredProgram, given: Any) -> Sequence[Any]:
         """Call an operator of ATen, as it is, whatever torch's modes are."""
         args, kwargs = given
         function = self._called.get(step.name)
@@ -204,7 +204,7 @@ class _TensorsOnGpu(TorchTensors):
         """Return None: guards ask which GPU it is."""
         return None
 
-    def facts(self, value: Any) -> Facts:
+    def facts(self, value: Any) -> TensorFacts:
         """Return what guards ask; the GPU that the package runs on has no number."""
         found = super().facts(value)
         on_gpu = is_gpu(value.device)

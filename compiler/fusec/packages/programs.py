@@ -19,7 +19,7 @@ from fusec.ir.index import Expr
 from fusec.ir.printer import dtype_name
 from fusec.kernel import Kernel
 from fusec.packages import bundled
-from fusec.packages.capture import Captured, plain_value
+from fusec.packages.capture import CapturedCall, plain_value
 from fusec.packages.errors import CannotPackage
 from fusec.packages.operators import NAMESPACES
 from fusec.packages.runtime.expressions import Expression
@@ -142,7 +142,7 @@ class Weights:
 
 
 def plain_program(
-    captured: Captured, name: str, weights: Weights, device: str = ""
+    captured: CapturedCall, name: str, weights: Weights, device: str = ""
 ) -> PlainProgram:
     """Write down a captured call's program.
 
@@ -159,7 +159,7 @@ def plain_program(
 
 
 class _Plain:
-    def __init__(self, captured: Captured, name: str, weights: Weights, device: str) -> None:
+    def __init__(self, captured: CapturedCall, name: str, weights: Weights, device: str) -> None:
         self.captured = captured
         self.device = device
         self.program = PlainProgram(name)
@@ -405,7 +405,7 @@ class _Plain:
             raise CannotPackage(f"{self.captured.name} reads {buffer.dtype} as {ref.dtype}")
         number = self._buffer(ref.buffer)
         same = ref.shape == buffer.shape and ref.strides == buffer.strides
-        if same and ref.offset.constant == 0:
+        if same and ref.offset.constant == 0 and not ref.apart:
             return {"buffer": number}
         return {
             "buffer": number,
@@ -430,7 +430,7 @@ class _Plain:
         self.program.outputs = made
 
 
-def outputs_before(captured: Captured) -> int:
+def outputs_before(captured: CapturedCall) -> int:
     """Return how many of a program's outputs are updates, and not returned."""
     part = captured.part
     return len(part.epilogue.updates or part.state.updated)

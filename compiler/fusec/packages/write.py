@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from fusec.api import CompiledFunction, compile
+from fusec.api import compile
+from fusec.compiled_function import CompiledFunction
 from fusec.errors import BadOption
-from fusec.inspect.predict import Call
+from fusec.inspect.planner import Call
 from fusec.memory.strided import clone_strided
 from fusec.packages import host_text
 from fusec.packages.binaries import (
@@ -28,7 +29,7 @@ from fusec.packages.binaries import (
 from fusec.packages.c_entry import c_entry
 from fusec.packages.capture import (
     PLAIN,
-    Captured,
+    CapturedCall,
     capture,
     parameters_of,
     plain_value,
@@ -108,7 +109,7 @@ def package(
     binaries: Sequence[str] | None = None,
     gpus: Sequence[str] = (),
     name: str = "",
-    settle: Callable[[CompiledFunction], object] | None = None,
+    before_writing: Callable[[CompiledFunction], object] | None = None,
 ) -> Packaged:
     """Write a package: the function's programs for these calls, to be loaded without compiling.
 
@@ -116,7 +117,7 @@ def package(
         function: A function, a module, or what ``fusec.compile`` returned: then with the kernels
             that it has in use, edited and tuned ones too.
         signatures: The calls, each one specialization: a tuple of arguments, or
-            ``fusec.inspect.predict.Call`` for keywords. What ``fusec.record`` noted will do.
+            ``fusec.inspect.planner.Call`` for keywords. What ``fusec.record`` noted will do.
         path: Where to write: ``model.fuse``.
         weights: ``inside`` the file, or by ``reference``: in ``model.safetensors`` beside it.
         dynamic: Dimensions whose sizes stay dynamic, by the argument's name: ``{"ids": (0, 1)}``.
@@ -126,8 +127,8 @@ def package(
         gpus: For which of NVIDIA's architectures, in place of processors: ``sm_80``, ``sm_90``. The
             function is compiled for Triton, which needs no GPU; kernels are all that it may have.
         name: What the package calls itself; the function's name by default.
-        settle: Called when all calls are compiled and nothing is written: it may put other texts
-            of kernels in use.
+        before_writing: Called when all calls are compiled and nothing is written: it may put
+            other texts of kernels in use.
 
     Returns:
         What was written. Before, it was loaded and compared with the compiled function.
@@ -155,13 +156,13 @@ def package(
     if not calls:
         raise CannotPackage("a package needs at least one call", "give signatures=[(x, y)]")
     shared = Weights()
-    captured: list[Captured] = []
+    captured: list[CapturedCall] = []
     programs: list[PlainProgram] = []
     for call in calls:
         found = capture(compiled, call, dynamic or {})
         captured.append(found)
-    if settle is not None:
-        settle(compiled)
+    if before_writing is not None:
+        before_writing(compiled)
     for found in captured:
         label = f"{len(programs)}: {_described(found)}"
         programs.append(plain_program(found, label, shared, DEVICE if gpus else ""))
@@ -196,7 +197,7 @@ def _call(signature: Any) -> Call:
     )
 
 
-def _described(found: Captured) -> str:
+def _described(found: CapturedCall) -> str:
     parts = []
     for name, leaf in zip(found.names, found.leaves, strict=True):
         if isinstance(leaf, torch.Tensor):
@@ -210,7 +211,7 @@ class _Contents:
         self,
         name: str,
         signature: inspect.Signature,
-        captured: Sequence[Captured],
+        captured: Sequence[CapturedCall],
         programs: Sequence[PlainProgram],
         weights: Weights,
         gpus: Sequence[str] = (),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -27,7 +27,7 @@ from fusec.target_api.c_entry import Mismatch, blank_comments, check_c_entry
 if TYPE_CHECKING:
     import torch
 
-    from fusec.cache import Store
+    from fusec.cache import CacheStore
     from fusec.ir.body import Body, Buffer, Compute, Settings
     from fusec.kernel import Kernel, KernelSource, Runnable, Signature
     from fusec.report import GpuStart
@@ -127,10 +127,11 @@ class Target(ABC):
             they run on; not where its kernels stand for those of another one.
         artifacts: The lower forms that can be shown of a kernel, and what people call each.
         worker: The module that runs a candidate in a process of its own: its ``prepare`` takes the
-            request and returns a ``Candidate``. That of a ``PythonTarget`` also has ``rehearse``,
-            which takes the request, tensors without memory and sizes, runs the text's own Python
-            with them, starts nothing, and raises CompileError where it or a kernel is refused. It
-            may have ``announce``, which takes a ``Tell`` and says ``compile`` and ``run`` to it.
+            request and returns a ``WorkerKernel``. That of a ``PythonTarget`` also has
+            ``rehearse``, which takes the request, tensors without memory and sizes, runs the text's
+            own Python with them, starts nothing, and raises CompileError where it or a kernel is
+            refused. It may have ``announce``, which takes a ``Tell`` and says ``compile`` and
+            ``run`` to it.
         worker_imports: What that process should import before it is forked, to interpret.
         threads: Whether a kernel computes on several threads of the CPU.
         export: How a kernel becomes a Python file that runs alone.
@@ -248,7 +249,7 @@ class LibraryTarget(Target):
         *,
         flags: Sequence[str] = (),
         edited: bool = False,
-        store: Store | None = None,
+        store: CacheStore | None = None,
         children: Children | None = None,
     ) -> Path:
         """Compile a text, unless that has been done before; return the library's path.
@@ -339,7 +340,7 @@ class PythonTarget(Target):
         """
         return None
 
-    def compile_ahead(self, text: str, signature: Signature, entry: str) -> None:
+    def precompile(self, text: str, signature: Signature, entry: str) -> None:
         """Have a process compile a text that will be loaded, and wait for it."""
 
     def starts_for(
@@ -357,45 +358,12 @@ class PythonTarget(Target):
         return ""
 
 
-class Placed(Protocol):
-    """A tensor argument in the memory of a candidate's process."""
-
-    @property
-    def address(self) -> int:
-        """Where its first element is."""
-
-    def tensor(self) -> torch.Tensor:
-        """Return it as a tensor."""
-
-
-class Candidate(Protocol):
-    """What a target's worker returns: a kernel that is run where it can do no harm."""
-
-    def __call__(self, arguments: Sequence[Placed], sizes: Sequence[int], threads: int) -> int:
-        """Run once; return 0, or the number of the check that failed."""
-
-    def refused(self, error: Exception) -> Mapping[str, Any]:
-        """Return ``line`` and ``message`` of what its compiler refused; nothing if it did not.
-
-        Where it asks for more than the device has, ``problem`` is ``resources``, with ``what``,
-        ``wanted`` and ``there``.
-        """
-
-
-Prepare = Callable[[Mapping[str, Any]], Candidate]
-# Takes what a worker is at, and for how many seconds it may be silent meanwhile.
-Tell = Callable[[str, float], None]
-
 __all__ = [
-    "Candidate",
     "ExportWords",
     "Language",
     "LibraryTarget",
     "Mismatch",
     "PackedKernel",
-    "Placed",
-    "Prepare",
     "PythonTarget",
     "Target",
-    "Tell",
 ]

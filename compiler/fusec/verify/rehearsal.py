@@ -14,7 +14,7 @@ from fusec.errors import CompileError, Diagnostic
 from fusec.kernel import Signature
 from fusec.target_api.base import PythonTarget
 from fusec.verify import words
-from fusec.verify.layout import Case, Layout
+from fusec.verify.layout import Case, CaseLayout
 from fusec.verify.process import WorkerError
 from fusec.verify.protocol import Message
 from fusec.verify.sandbox import worker
@@ -52,10 +52,10 @@ def rehearse(
         "file": f"{entry}.py",
         "threads": _THREADS,
         "timeout": SECONDS,
-        "cases": Layout(signature.arguments, [case], runs=0).described,
+        "cases": CaseLayout(signature.arguments, [case], runs=0).described,
         "rehearse": True,
     }
-    with Layout((), [], runs=0).files(json.dumps(body).encode()) as (data, results, place):
+    with CaseLayout((), [], runs=0).files(json.dumps(body).encode()) as (data, results, place):
         request: Message = {
             "do": "run",
             "modules": list(target.worker_imports),

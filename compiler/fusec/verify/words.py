@@ -277,6 +277,17 @@ def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
     return torch.equal(_bits(first), _bits(second))
 
 
+def alike(first: torch.Tensor, second: torch.Tensor, *, bits: bool = True) -> bool:
+    """Whether two tensors lie alike in memory and, with ``bits``, hold the same."""
+    return (
+        first.dtype == second.dtype
+        and first.shape == second.shape
+        and first.stride() == second.stride()
+        and first.device == second.device
+        and (not bits or same_bits(first, second))
+    )
+
+
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)

@@ -15,7 +15,7 @@ SHARE = "share"  # what a finding about the speed of a copy is called
 
 
 @dataclass(frozen=True)
-class Finding:
+class AnswerFinding:
     """One thing that was asked of the answer.
 
     Attributes:
@@ -34,7 +34,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AnswerVerdict:
     """The outcome of judging an answer.
 
     Attributes:
@@ -55,7 +55,7 @@ class Verdict:
     reason: str
     score: float = 0.0
     line: int | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[AnswerFinding, ...] = ()
     seconds: float = field(default=0.0, compare=False)
 
     def data(self) -> dict[str, Any]:
@@ -98,4 +98,4 @@ class Verdict:
         return {"text/plain": str(self), "text/html": shown}
 
 
-__all__ = ["SHARE", "STAGES", "Finding", "Verdict"]
+__all__ = ["SHARE", "STAGES", "AnswerFinding", "AnswerVerdict"]

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 import fusec
+from fusec.ahead import artefact
 from fusec.ahead.artefact import KIND, TEXT
 from fusec.cache import default_store
 
@@ -65,6 +67,46 @@ def test_a_call_is_taken_up_and_nothing_is_captured():
         torch.testing.assert_close(compiled(y=y, x=x, times=3), function(x, y))
     assert compiled.graphs == ()
     assert [each.calls for each in compiled.taken_up.artefacts.values()] == [1, 2]
+
+
+def test_code_of_inner_functions_is_left_out():
+    def outer(x):
+        return sum(each * 2 for each in (x, x + 1)).cos()
+
+    compiled = kept(outer, (torch.ones(4),))
+    with fusec.frozen():
+        x = torch.randn(4)
+        torch.testing.assert_close(compiled(x), outer(x))
+
+
+def test_a_class_that_is_another_parts(store):
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = Block(), Block()
+
+        def forward(self, x):
+            same = self.a.__class__ is self.b.__class__ and type(self.a) is type(self.b)
+            return self.a(x) * (2 if same else 3)
+
+    pair = Pair()
+    compiled = kept(pair, (torch.ones(4, 8),))
+    with fusec.frozen():
+        x = torch.randn(4, 8)
+        torch.testing.assert_close(compiled(x), pair(x))
+
+
+def test_calls_kept_at_once_are_all_kept(store):
+    key = {"function": "f"}
+
+    def put(number: int) -> None:
+        artefact._put(key, {"guards": number}, {})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, range(24)))
+    found = [store.get(KIND, {**key, "number": number}) for number in range(24)]
+    kept = {json.loads(each.read_bytes(TEXT))["guards"] for each in found if each is not None}
+    assert kept == set(range(24))
 
 
 MISSES = {
@@ -216,7 +258,7 @@ def test_shapes_and_types(shape, dtype):
 
 
 WITHOUT = {
-    "training": (lambda x: (x * 2).exp().sum(), "autograd"),
+    "a view in training": (lambda x: (x * 2).exp().view(-1)[::2], "wrappers"),
     "random": (lambda x: x + torch.rand(4, 8), "random"),
     "a break": (lambda x: x.sin() * float(x.sum()), "several graphs|whole graph"),
     "a view": (lambda x: (x.view(-1), x + 1), "views"),
@@ -226,7 +268,7 @@ WITHOUT = {
 @pytest.mark.parametrize("name", WITHOUT)
 def test_what_is_not_kept_says_why(name):
     given, reason = WITHOUT[name]
-    x = torch.ones(4, 8, requires_grad=name == "training")
+    x = torch.ones(4, 8, requires_grad="training" in name)
     outcome = fusec.precompile(given, [(x,)])
     assert not outcome.complete
     assert re.search(reason, outcome.calls[0].problem), outcome
@@ -335,3 +377,84 @@ def test_a_second_process_captures_nothing(tmp_path):
             [sys.executable, "-c", text, what], capture_output=True, text=True, check=False
         )
         assert done.stdout.strip().endswith("True"), done.stderr[-2000:]
+
+
+# -- calls that record for autograd -----------------------------------------------------------
+
+
+def norms(x, y):
+    x.add_(1)
+    z = torch.nn.functional.layer_norm(x * y, (8,))
+    return z.relu(), z.detach() + 1, y
+
+
+def test_a_training_step_is_taken_up():
+    block, other = Block(), Block()
+    other.load_state_dict(block.state_dict())
+    compiled = kept(block, (torch.ones(4, 8),), (torch.ones(4, 8, requires_grad=True),))
+    with fusec.frozen():
+        for step in range(3):
+            x = torch.randn(4, 8, requires_grad=step > 0)
+            mine = x.detach().clone().requires_grad_(x.requires_grad)
+            other(x).square().sum().backward()
+            compiled(mine).square().sum().backward()
+            if step:
+                torch.testing.assert_close(mine.grad, x.grad)
+            for a, b in zip(block.parameters(), other.parameters(), strict=True):
+                torch.testing.assert_close(a.grad, b.grad)
+    assert compiled.graphs == ()
+
+
+def test_updates_and_results_without_gradients_are_taken_up():
+    y = torch.randn(8, requires_grad=True)
+    compiled = kept(norms, (torch.ones(4, 8), y))
+    with fusec.frozen():
+        x = torch.randn(4, 8)
+        mine, leaf = x.clone(), y.detach().clone().requires_grad_()
+        expected, found = norms(x, y), compiled(mine, leaf)
+        torch.testing.assert_close(mine, x)
+        assert mine._version == x._version
+        assert found[2] is leaf
+        assert not found[1].requires_grad
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b)
+        given = torch.randn(8, 4).T  # laid out otherwise than what was compiled for
+        torch.testing.assert_close(
+            torch.autograd.grad(found[0], leaf, given, retain_graph=True),
+            torch.autograd.grad(expected[0], y, given, retain_graph=True),
+        )
+        torch.testing.assert_close(
+            torch.autograd.grad(found[0].sum(), leaf), torch.autograd.grad(expected[0].sum(), y)
+        )
+        with pytest.raises(RuntimeError, match="second time"):
+            torch.autograd.grad(found[0].sum(), leaf)
+        again = compiled(mine, leaf)[0]
+        with pytest.raises(RuntimeError, match="double backward"):
+            torch.autograd.grad(again.sum(), leaf, create_graph=True)
+    assert compiled.graphs == ()
+
+
+def test_a_gradient_within_autocast():
+    block, other = Block(), Block()
+    other.load_state_dict(block.state_dict())
+    compiled = kept(block, (torch.ones(4, 8),))
+    x = torch.randn(4, 8)
+    with fusec.frozen():
+        result, expected = compiled(x), other(x)
+        with torch.autocast("cpu"):
+            result.sum().backward()
+        expected.sum().backward()
+    for a, b in zip(block.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_tangents_are_not_left_behind():
+    def function(x):
+        return x.sin() * 2
+
+    compiled = kept(function, (torch.ones(3),))
+    x, t = torch.randn(3), torch.randn(3)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, t)
+        found = torch.autograd.forward_ad.unpack_dual(compiled(dual))
+    torch.testing.assert_close(found.tangent, x.cos() * 2 * t)

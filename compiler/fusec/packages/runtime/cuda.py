@@ -15,9 +15,9 @@ from .archive import Archive
 from .arrays import _BITS, NumpyArrays, bytes_of, is_dense
 from .driver import Driver
 from .errors import CannotRun, DamagedPackage
-from .guards import Facts
+from .guards import TensorFacts
 from .json_text import Reader
-from .layout import ITEM_BYTES, Operator, Program
+from .layout import ITEM_BYTES, Operator, StoredProgram
 from .weights import Weight
 
 ALIGNMENT = 16  # of every pointer, in bytes: what the code was compiled for
@@ -191,9 +191,9 @@ class CudaArrays:
         """Whether a value is on the GPU."""
         return isinstance(value, DeviceArray)
 
-    def facts(self, value: Any) -> Facts:
+    def facts(self, value: Any) -> TensorFacts:
         """Return what guards ask."""
-        return Facts(value.dtype, value.shape, value.strides, DEVICE)
+        return TensorFacts(value.dtype, value.shape, value.strides, DEVICE)
 
     def key(self, args: Sequence[Any]) -> tuple[object, ...] | None:
         """Return None: arguments have to be brought to the GPU first."""
@@ -262,7 +262,7 @@ class CudaArrays:
         """Return one: they are the GPU's."""
         return 1
 
-    def call(self, step: Operator, program: Program, given: Any) -> Sequence[Any]:
+    def call(self, step: Operator, program: StoredProgram, given: Any) -> Sequence[Any]:
         """Refuse: there is no torch."""
         raise CannotRun(f"{step.name} is torch's")
 

@@ -11,7 +11,7 @@ import numpy as np
 from .arrays import Arrays
 from .errors import CannotRun, KernelStopped
 from .expressions import evaluate
-from .layout import Native, Operator, Program, Started, View
+from .layout import Native, Operator, Started, StoredProgram, View
 from .library import Library
 from .structure import Builder
 
@@ -35,7 +35,7 @@ class Launch:
 
     def __init__(
         self,
-        program: Program,
+        program: StoredProgram,
         sizes: Mapping[str, int],
         arrays: Arrays,
         weights: Sequence[Any],
@@ -294,7 +294,7 @@ def _lies_alike(shape: Sequence[int], left: Sequence[int], right: Sequence[int])
     return all(n == 1 or a == b for n, a, b in zip(shape, left, right, strict=True))
 
 
-def _last_uses(program: Program, steps: Sequence[Any]) -> list[list[int]]:
+def _last_uses(program: StoredProgram, steps: Sequence[Any]) -> list[list[int]]:
     """Return, for each step, what was made and nobody needs after it."""
     kept = {value.buffer for value in program.outputs if isinstance(value, View)}
     last: dict[int, int] = {}

@@ -39,7 +39,7 @@ _MOST_DIMENSIONS = 64
 
 
 @dataclass(frozen=True)
-class Buffer:
+class StoredTensor:
     """A tensor of a program.
 
     Attributes:
@@ -136,7 +136,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Start:
+class StoredStart:
     """One start of a kernel on a GPU.
 
     Attributes:
@@ -166,14 +166,14 @@ class Started:
     buffers: tuple[int, ...]
     made: tuple[int, ...]
     memory: tuple[int, ...]
-    starts: tuple[Start, ...]
+    starts: tuple[StoredStart, ...]
 
 
 Step = Native | Operator | Started
 
 
 @dataclass(frozen=True)
-class Program:
+class StoredProgram:
     """One specialization's program.
 
     Attributes:
@@ -189,7 +189,7 @@ class Program:
     """
 
     name: str
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[StoredTensor, ...]
     sizes: tuple[Size, ...]
     conditions: tuple[tuple[Expression, str], ...]
     alone: tuple[Step, ...] | None
@@ -199,7 +199,7 @@ class Program:
     needs_torch: tuple[str, ...]
 
 
-def read_program(reader: Reader, leaves: int, weights: int) -> Program:
+def read_program(reader: Reader, leaves: int, weights: int) -> StoredProgram:
     """Return a program that was read.
 
     Args:
@@ -233,7 +233,7 @@ def read_program(reader: Reader, leaves: int, weights: int) -> Program:
     alone = inner.steps(reader.readers("alone")) if reader.has("alone") else None
     if alone is not None and any(isinstance(step, Operator) for step in alone):
         raise DamagedPackage(f"{reader.place}: an operator of torch's without torch")
-    return Program(
+    return StoredProgram(
         reader.text("name"),
         buffers,
         sizes,
@@ -260,7 +260,7 @@ def _size(reader: Reader, leaves: int) -> Size:
     )
 
 
-def _buffer(reader: Reader, names: frozenset[str], sources: Mapping[str, int]) -> Buffer:
+def _buffer(reader: Reader, names: frozenset[str], sources: Mapping[str, int]) -> StoredTensor:
     role, dtype = reader.text("role"), reader.text("dtype")
     if role not in sources or dtype not in ITEM_BYTES:
         raise DamagedPackage(f"{reader.place}: {role} of {dtype} is not known")
@@ -271,7 +271,9 @@ def _buffer(reader: Reader, names: frozenset[str], sources: Mapping[str, int]) -
     source = reader.number("source", 0, max(sources[role] - 1, 0))
     if source >= sources[role]:
         raise DamagedPackage(f"{reader.place}: there is no such {role}")
-    return Buffer(reader.text("name"), role, source, dtype, shape, strides, reader.text("device"))
+    return StoredTensor(
+        reader.text("name"), role, source, dtype, shape, strides, reader.text("device")
+    )
 
 
 def _sizes(reader: Reader, name: str, names: frozenset[str]) -> tuple[Expression, ...]:
@@ -303,7 +305,7 @@ def _argument(
 
 
 class _Inner:
-    def __init__(self, buffers: Sequence[Buffer], names: frozenset[str]) -> None:
+    def __init__(self, buffers: Sequence[StoredTensor], names: frozenset[str]) -> None:
         self.buffers = buffers
         self.names = names
 
@@ -355,7 +357,7 @@ class _Inner:
             if len(grid) != 3 or max(grid[1:]) > _MOST_BLOCKS:
                 raise DamagedPackage(f"{each.place}: no such grid")
             arguments = tuple(_argument(a, buffers, memory) for a in each.readers("arguments"))
-            starts.append(Start(each.text("code"), grid, arguments))
+            starts.append(StoredStart(each.text("code"), grid, arguments))
         return Started(reader.text("kernel"), buffers, made, memory, tuple(starts))
 
     def _native(self, reader: Reader) -> Native:
@@ -413,16 +415,16 @@ class Named:
 
 __all__ = [
     "ITEM_BYTES",
-    "Buffer",
     "Named",
     "Native",
     "Operator",
-    "Program",
     "Size",
     "SizeValue",
-    "Start",
     "Started",
     "Step",
+    "StoredProgram",
+    "StoredStart",
+    "StoredTensor",
     "View",
     "read_program",
 ]

@@ -12,13 +12,13 @@ from .archive import Archive, read_archive
 from .arrays import Arrays, NumpyArrays
 from .cuda import on_gpu
 from .errors import CannotRun, DamagedPackage, NoSpecialization, PackageError
-from .guards import Facts, Specialization, read_guards
+from .guards import Specialization, TensorFacts, read_guards
 from .json_text import Reader
 from .launch import Launch
-from .layout import Program, read_program
+from .layout import StoredProgram, read_program
 from .library import Library
 from .processor import choose
-from .structure import Builder, builder, take_apart
+from .structure import Builder, builder, flatten
 from .weights import read_weights
 
 # Calls whose guards have held, by all that guards ask of them.
@@ -85,7 +85,7 @@ class Package:
             each.text("program"): len(each.items("leaves"))
             for each in table.readers("specializations")
         }
-        self.programs: dict[str, Program] = {
+        self.programs: dict[str, StoredProgram] = {
             name: read_program(Reader(self._archive.json(name), name), leaves, len(described))
             for name, leaves in raw.items()
         }
@@ -146,7 +146,7 @@ class Package:
 
     def _take(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[list[Any], Any, list[Facts | None]]:
+    ) -> tuple[list[Any], Any, list[TensorFacts | None]]:
         """Return a call's leaves, its form, and what guards ask of each leaf."""
         try:
             bound = self._signature.bind(*args, **kwargs)
@@ -154,7 +154,7 @@ class Package:
             raise NoSpecialization(self.name, {"every one": str(error)}) from None
         bound.apply_defaults()
         leaves: list[Any] = []
-        form = take_apart(dict(bound.arguments), leaves)
+        form = flatten(dict(bound.arguments), leaves)
         arrays = self._arrays
         leaves = [arrays.take(each) for each in leaves]
         facts = [arrays.facts(each) if arrays.is_tensor(each) else None for each in leaves]
@@ -183,7 +183,7 @@ class Package:
         return launch, leaves
 
     def _match(
-        self, leaves: Sequence[Any], form: Any, facts: Sequence[Facts | None]
+        self, leaves: Sequence[Any], form: Any, facts: Sequence[TensorFacts | None]
     ) -> tuple[Specialization, dict[str, int]]:
         reasons = {}
         for each in self.specializations:

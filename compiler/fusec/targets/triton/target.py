@@ -113,9 +113,9 @@ class Triton(PythonTarget):
         self, body: Body, buffers: Mapping[str, Buffer]
     ) -> Sequence[tuple[str, Settings]]:
         """Return tiles and schedules worth a measurement, the rules' own choice first."""
-        from fusec.targets.triton.plan.choices_matmul import candidates, take_apart
+        from fusec.targets.triton.plan.choices_matmul import candidates, match_product
 
-        return candidates(take_apart(body, buffers))
+        return candidates(match_product(body, buffers))
 
     def build_for(
         self, sources: Sequence[KernelSource], tensors: Sequence[torch.Tensor]
@@ -131,7 +131,7 @@ class Triton(PythonTarget):
 
         return packed_kernel.pack(compiled, count)
 
-    def compile_ahead(self, text: str, signature: Signature, entry: str) -> None:
+    def precompile(self, text: str, signature: Signature, entry: str) -> None:
         """Have a process compile a text, and wait for it."""
         from fusec.targets.triton.toolchain import pool
 

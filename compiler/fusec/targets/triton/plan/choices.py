@@ -14,12 +14,9 @@ from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Symbol, product
 from fusec.ir.node import IndexValue, Load, Node, free_axes, indirect_nodes, walk
 from fusec.targets.triton.plan.choice import Choice, Knob, known, power_of_two, sms, unroll, warps
-from fusec.targets.triton.plan.choices_reductions import (
-    choose_crossed,
-    choose_reduction,
-    overwrites_row_values,
-)
+from fusec.targets.triton.plan.choices_reductions import choose_crossed, choose_reduction
 from fusec.targets.triton.plan.pairs import Pair, pairs_along, store_pairs_along
+from fusec.targets.triton.plan.reduction_facts import overwrites_row_values
 from fusec.targets.triton.plan.tiling import by_stride, move, strides_of
 
 TILE_SIDE = 32
@@ -114,20 +111,20 @@ def row_loop(body: Body, axes: list[Symbol], programs: int) -> tuple[Knob, ...]:
     if size < SHORT_ROW:
         return ()
     computed = any(indirect_nodes(load.index) for load in body.loads())
-    block, each, together = (
+    block, each, unrolled = (
         min(power_of_two(size), 256),
         8,
         2 if computed else 4,
     )
     while each > 1 and rows // each * -(-size // block) < programs:
-        each, together = each // 2, max(together // 2, 1)
+        each, unrolled = each // 2, max(unrolled // 2, 1)
     if each == 1:
         return ()
     return (
         Knob("YBLOCK", each, (2, 4, 8, 16, 32), "rows that a program goes through"),
         Knob("XBLOCK", block, (64, 128, 256, 512), "columns of a row that it computes"),
         warps(max(block // (256 if computed else 128), 1)),
-        unroll(together),
+        unroll(unrolled),
     )
 
 

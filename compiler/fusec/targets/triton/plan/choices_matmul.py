@@ -90,7 +90,7 @@ class Product(ProductAxes):
         return self.batch is None and there and not self.whole_rows
 
 
-def take_apart(body: Body, buffers: Mapping[str, Buffer]) -> Product:
+def match_product(body: Body, buffers: Mapping[str, Buffer]) -> Product:
     """Return the parts of a body with one matrix product."""
     axes = product_axes(body)
     node, row, column, inner = axes.node, axes.row, axes.column, axes.inner

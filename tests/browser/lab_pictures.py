@@ -1,8 +1,8 @@
 """Pictures of the labs as a student sees them: ``python tests/browser/lab_pictures.py``.
 
 Of each lab, under ``build/screenshots/labs``, to be looked at: as opened, after a wrong answer
-to every task, after a right one, and printed.  ``--only 3 7`` takes some labs, ``--views`` some of
-these.  What is cut off on a page is printed as well, and makes the exit status 1.
+to every task, after a right one, and printed, blank too.  ``--only 3 7`` takes some labs,
+``--views`` some of these.  What is cut off on a page is said as well, and makes the exit status 1.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from typing import Any
 # Before this folder, which has a conftest of its own.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import nbconvert
 import nbformat
 from lab import CHROMIUM_ARGS, KERNEL, SCREENSHOTS, SECOND, Notebook, start_lab
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from fuselab.labs.catalog import find_task, labs
 from fuselab.labs.lab import Lab
-from fuselab.labs.notebooks import task_of
+from fuselab.labs.notebooks import printable, task_of
 from support.chromium import find_chromium
 from support.lab_answers import EQUIVALENT, LABS, solutions, wrong_answers
 
-VIEWS = ("opened", "wrong", "right")
+VIEWS = ("blank", "opened", "wrong", "right")
 FOLDER = SCREENSHOTS / "labs"
 WINDOWS = "@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
 PAGE = 1500  # pixels of a picture's height
@@ -130,13 +129,12 @@ def run_all(notebook: Notebook) -> None:
     expect(waiting).to_have_count(0, timeout=400 * SECOND)
 
 
-def printed(browser: Browser, name: str, notebook: Any) -> list[str]:
-    """Take pictures of what a student prints: a notebook with its outputs, as it was saved."""
-    text, _ = nbconvert.HTMLExporter(embed_images=True).from_notebook_node(notebook)
+def printed(browser: Browser, name: str, path: Path) -> list[str]:
+    """Take pictures of what a student prints: a notebook as it is, or with its outputs."""
     context = browser.new_context(viewport={"width": PAPER, "height": 1000}, offline=True)
     page = context.new_page()
     page.emulate_media(media="print")
-    page.set_content(text, wait_until="domcontentloaded")
+    page.set_content(printable(path), wait_until="domcontentloaded")
     page.wait_for_timeout(500)
     height = int(page.evaluate("document.documentElement.scrollHeight"))
     slices(page, name, height)
@@ -160,6 +158,9 @@ def main() -> int:
             settings.parent.mkdir(parents=True, exist_ok=True)
             settings.write_text('{"windowingMode": "none"}')  # every cell is on the page
             for lab in (lab for lab in labs() if lab.number in options.only):
+                if "blank" in options.views:
+                    paper = f"lab{lab.number:02}-blank"
+                    cut += printed(browser, paper, LABS / f"{lab.stem}.ipynb")
                 for view, made in notebooks(lab):
                     if view not in options.views:
                         continue
@@ -171,8 +172,9 @@ def main() -> int:
                         run_all(notebook)
                     cut += show(notebook, name)
                     if view == "right":
+                        notebook.save()
                         paper = f"lab{lab.number:02}-printed"
-                        cut += printed(browser, paper, notebook.save())
+                        cut += printed(browser, paper, jupyter.folder / f"{name}.ipynb")
                     print(name, round(time.monotonic() - began), "s", flush=True)
                     notebook.command("notebook:shutdown-kernel")
                     notebook.close()

@@ -93,7 +93,12 @@ MEMORY = (
 )
 HANGS = (
     _fault(
-        "an endless loop", "hangs", "on = program * 0 + 1\nwhile on > 0:\n    on = on | 1", "finish"
+        # One that does nothing at all is left out by the compiler.
+        "an endless loop",
+        "hangs",
+        "on = program * 0 + 1\nwhile on > 0:\n"
+        f"    on = (tl.atomic_add(x_ptr.to({_INT}), 0) & 1) | 1",
+        "finish",
     ),
     _fault(
         "programs that wait for one that does not come",

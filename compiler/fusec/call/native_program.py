@@ -18,7 +18,8 @@ from fusec.call.epilogue import Epilogue
 from fusec.call.huge_pages import POOLED_BYTES, empty_cpu, empty_large
 from fusec.call.launch import CppRunnable
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
-from fusec.codegen.host_program import GROUPED_BYTES, Group, buffer_bytes
+from fusec.codegen.host_program import GROUPED_BYTES, Group
+from fusec.codegen.host_values import buffer_bytes
 from fusec.ir.body import Buffer, Compute, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
 from fusec.memory import readable

@@ -353,6 +353,21 @@ def _reindexed(store: Store, load: Load) -> Node | None:
     return rewrite((store.value,), moves, leaf=Reduce)[0]
 
 
+def _on_axes_of(consumer: Body, producer: Body, store: Store) -> Body:
+    """Return a pointwise consumer over the producer's own loops, where it reads point by point.
+
+    A chain that grows link by link then stays as it is, and is not written anew for each of them.
+    """
+    loads = [load for load in consumer.loads() if load.buffer == store.buffer]
+    same = consumer.sizes() == producer.sizes() and not consumer.reduce_axes
+    if not same or len({load.index for load in loads}) != 1:
+        return consumer
+    mapping = dict(zip(consumer.axes, map(Expr.of, producer.axes), strict=True))
+    if tuple(expr.substitute(mapping) for expr in loads[0].index) != store.index:
+        return consumer
+    return consumer.moved(producer.axes, (), mapping)
+
+
 def _check_overwrites(producer: Body, consumer: Body) -> Refusal | None:
     for store in consumer.stores:
         for load in producer.loads():
@@ -378,9 +393,21 @@ def _check_levels(body: Body) -> Refusal | None:
     return None
 
 
-def inline_producer(consumer: Body, producer: Body) -> Body | Refusal:
-    """Return ``consumer`` with the loads of a pointwise producer's result computed in place."""
+# A body of more values than this is moved only where that cannot be spared.
+_LONG = 64
+
+
+def inline_producer(consumer: Body, producer: Body, *, alone: bool = False) -> Body | Refusal:
+    """Return ``consumer`` with the loads of a pointwise producer's result computed in place.
+
+    Args:
+        consumer: Reads the result.
+        producer: Has one store.
+        alone: Whether nobody else reads it, so that its loops may become the consumer's.
+    """
     (store,) = producer.stores
+    if alone and len(producer.nodes()) > _LONG:
+        consumer = _on_axes_of(consumer, producer, store)
     failure: list[Refusal] = []
 
     def swap(node: Node) -> Node | None:

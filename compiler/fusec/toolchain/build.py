@@ -28,7 +28,7 @@ from fusec.errors import (
 from fusec.freezing import refuse_if_frozen
 from fusec.helper_block import with_helpers
 from fusec.systems import this_system
-from fusec.toolchain.children import Children
+from fusec.toolchain.children import Children, given_children
 from fusec.toolchain.compiler import PLAIN_HEADERS, Compiler, find_compiler, machine
 from fusec.toolchain.listen import listen
 
@@ -74,7 +74,7 @@ def build(
     entry = store.get(kind, key)
     if entry is not None:
         return entry.path(LIBRARY)
-    running = children or Children()
+    running = children or given_children() or Children()
 
     def job() -> Path | FusecError:
         return build_missing(
@@ -88,7 +88,12 @@ def build(
             time_limit=time_limit,
         )
 
-    built = job() if children else _interruptible(job, running, store)
+    if running is not children and running is not given_children():
+        built = _interruptible(job, running, store)
+    else:
+        built = job()
+        if children is None:
+            store.give_notice()
     if isinstance(built, FusecError):
         raise built
     return built

@@ -24,6 +24,7 @@ from fusec.kernel import Kernel, Runnable
 from fusec.report import Verdict
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
+from fusec.toolchain.children import Children, with_children
 from fusec.verify import binary, device_sanitize, probation, python_text, sandbox
 from fusec.verify.candidate import Build, Candidate, Refused
 from fusec.verify.compare import praise
@@ -158,19 +159,24 @@ def _check(
         _rehearse(target, kernel, text, cases[0])
         make = _nothing  # its Python runs in this process only once it has passed
     # The compiler is a process of its own; meanwhile this one works out the references.
+    children = Children()
     with ThreadPoolExecutor(1, "fusec-check") as pool:
-        building = pool.submit(make, text)
+        building = pool.submit(with_children(children, make), text)
         trials = []
         known = kept.find(kernel, cases, kinds)
-        for trial in (
-            known[0] if known else make_trials(candidate, cases, kinds, started, judge.notes)
-        ):
-            if building.done() and building.exception() is not None:
-                break
-            trials.append(trial)
-        if meanwhile is not None and not building.done():
-            meanwhile()
-        library = _built(building)
+        try:
+            for trial in (
+                known[0] if known else make_trials(candidate, cases, kinds, started, judge.notes)
+            ):
+                if building.done() and building.exception() is not None:
+                    break
+                trials.append(trial)
+            if meanwhile is not None and not building.done():
+                meanwhile()
+            library = _built(building)
+        except BaseException:
+            children.stop()  # an interrupt waits for no compiler
+            raise
     if (
         library is not None
         and isinstance(target, LibraryTarget)

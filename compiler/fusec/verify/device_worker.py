@@ -26,7 +26,7 @@ import torch
 
 from fusec.devices import GPU
 from fusec.systems import this_system
-from fusec.target_api.base import Tell, WorkerKernel
+from fusec.target_api.worker import Tell, WorkerKernel
 from fusec.verify import device_endurance
 from fusec.verify.child import TensorSpec, describe_error, prepare
 from fusec.verify.protocol import Message, poison_byte, receive, send
@@ -140,8 +140,8 @@ class Padded:
         return int(mask.to(torch.uint8).argmax()) if bool(mask.any()) else -1
 
 
-def run(body: Message, data: memoryview, result_file: int) -> list[Message]:
-    """Run the candidate on all cases and return the reports."""
+def run(body: Message, data: memoryview, result_file: int, tell: Tell) -> list[Message]:
+    """Run the candidate on all cases, tell of each run, and return the reports."""
     reports: list[Message] = []
     candidate: WorkerKernel | None = None
     try:
@@ -149,7 +149,7 @@ def run(body: Message, data: memoryview, result_file: int) -> list[Message]:
         if body["endure"] is not None:
             return [_endured(body, candidate, data, result_file)]
         for case in body["cases"]:
-            outcome = _run_case(body, case, candidate, data, result_file)
+            outcome = _run_case(body, case, candidate, data, result_file, tell)
             if "problem" in outcome:
                 return [*reports, {"result": outcome}]
             reports.append({"done": outcome})
@@ -175,7 +175,12 @@ def is_sticky(error: BaseException) -> bool:
 
 
 def _run_case(
-    body: Message, case: Message, candidate: WorkerKernel, data: memoryview, result_file: int
+    body: Message,
+    case: Message,
+    candidate: WorkerKernel,
+    data: memoryview,
+    result_file: int,
+    tell: Tell,
 ) -> Message:
     operands = [TensorSpec.read(a) for a in case["arguments"]]
     first: list[Padded] = []
@@ -188,6 +193,7 @@ def _run_case(
         candidate(padded, case["sizes"], 1)
         torch.cuda.synchronize()
         seconds = seconds or time.perf_counter() - started
+        tell("run", 0.0)
         for each in padded:
             problem = each.problem()
             if problem is not None:
@@ -292,7 +298,7 @@ def _answer(request: Message, descriptors: tuple[int, ...], tell: Tell) -> Messa
             announce = getattr(importlib.import_module(body["worker"]), "announce", None)
             if announce is not None:
                 announce(tell)
-            reports = run(body, memoryview(data), result_file)
+            reports = run(body, memoryview(data), result_file, tell)
     finally:
         for descriptor in descriptors:
             with contextlib.suppress(OSError):

@@ -17,6 +17,7 @@ from fusec.verify.protocol import Message, receive, send
 _START_LIMIT = 60.0
 _END_LIMIT = 1.0
 _STOP_LIMIT = 0.1
+_LATE_END_LIMIT = 15.0  # of a process under another one, which has a summary to write
 _PRINTED = 1 << 20
 
 
@@ -74,6 +75,7 @@ class Worker:
         self._sock: socket.socket | None = None
         self._ready = False
         self._errors: int | None = None
+        self._said = ""
 
     def start(self) -> None:
         """Start the process if it does not run; returns at once, before it is ready."""
@@ -199,11 +201,13 @@ class Worker:
         text = os.pread(self._errors, 2000, max(0, size - 2000)).decode(errors="replace")
         return text.strip().rpartition("\n")[2]
 
-    def printed(self) -> str:
-        """Return what it and what it runs under have printed."""
-        if self._errors is None:
-            return ""
-        return os.pread(self._errors, _PRINTED, 0).decode(errors="replace")
+    def end(self) -> str:
+        """End the process; return what it and what it runs under have printed, of all its starts.
+
+        What it runs under may say nothing before it is over.
+        """
+        self.close()
+        return self._said
 
     @property
     def pid(self) -> int | None:
@@ -232,7 +236,9 @@ class Worker:
         self._process = self._sock = self._errors = None
         self._ready = False
 
-    def _close(self, patience: float = _END_LIMIT) -> None:
+    def _close(self, patience: float | None = None) -> None:
+        if patience is None:
+            patience = _LATE_END_LIMIT if self.under else _END_LIMIT
         if self._sock is not None:
             # It sees this at once, ends its children and itself.
             self._sock.close()
@@ -244,6 +250,8 @@ class Worker:
                 this_system().end_tree(self._process)
                 self._process.wait()
         if self._errors is not None:
+            if self.under:
+                self._said += os.pread(self._errors, _PRINTED, 0).decode(errors="replace")
             os.close(self._errors)
         self._process = self._sock = self._errors = None
         self._ready = False

@@ -166,7 +166,9 @@ def run_cases(
             "step": step or timeout,
             "body": place,
         }
-        reply = ask(device, request, (data_file, result_file), limit, chosen_worker)
+        # A device's worker says when each run is over.
+        silent = limit if device == CPU else step or timeout
+        reply = ask(device, request, (data_file, result_file), silent, chosen_worker)
         if "failed" in reply:
             raise WorkerError(reply["failed"])
         done = [report["done"] for report in reply["reports"] if "done" in report]
@@ -342,8 +344,9 @@ def ask(
         log = str(error)
         return {"reports": [], "timeout": False, "status": status, "log": log, "seconds": 0.0}
     finally:
-        # Where it ended, the next one starts now rather than at the next check.
-        asked.start()
+        if not asked.under:
+            # Where it ended, the next one starts now rather than at the next check.
+            asked.start()
 
 
 def _judged(

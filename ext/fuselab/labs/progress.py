@@ -18,11 +18,12 @@ from fuselab.labs.lab import Lab
 
 FORMAT = 1
 _LEFT = ' style="text-align: left"'
-# Every lab begins and ends with this table, so it brings what printing a notebook takes: long lines
-# of code go on in the next line; they would be cut off.
-_PRINT = (
+# What printing a notebook takes: long lines of code go on in the next line; they would be cut off.
+# Every lab begins and ends with the table of progress, which brings it.
+PRINT_STYLE = (
     "<style>@media print { .jp-InputArea pre, .jp-InputArea .highlight, .jp-InputArea .cm-line "
-    "{ white-space: pre-wrap !important; overflow-wrap: anywhere; overflow: visible } }</style>"
+    "{ white-space: pre-wrap !important; overflow-wrap: anywhere; overflow: visible; "
+    "font-size: 10px } }</style>"
 )
 _MOST = 1 << 22  # bytes of a hand-in
 
@@ -100,7 +101,7 @@ class ProgressTable:
             "<tr>" + "".join(f"<td{_LEFT}>{html.escape(cell)}</td>" for cell in line) + "</tr>"
             for line in self.lines()
         )
-        return {"text/plain": str(self), "text/html": f"{_PRINT}<table>{rows}</table>"}
+        return {"text/plain": str(self), "text/html": f"{PRINT_STYLE}<table>{rows}</table>"}
 
 
 @dataclass
@@ -225,4 +226,12 @@ def read_hand_in(path: Path) -> tuple[str, dict[str, str]]:
     return student, answers
 
 
-__all__ = ["HandInError", "LabProgress", "ProgressTable", "points", "progress", "read_hand_in"]
+__all__ = [
+    "PRINT_STYLE",
+    "HandInError",
+    "LabProgress",
+    "ProgressTable",
+    "points",
+    "progress",
+    "read_hand_in",
+]

@@ -100,6 +100,8 @@ RESOURCES = {"problem": "resources", "wanted": 262144, "there": 1024, "traceback
 class Faked:
     """A worker that answers as it is told."""
 
+    under = ()
+
     def __init__(self, answer):
         self.answer, self.started = answer, 0
 

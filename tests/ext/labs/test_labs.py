@@ -199,6 +199,15 @@ def test_hints_progress_and_hand_in(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "Grace.json: lab99.none: there is no task" in out.err
 
 
+def test_a_notebook_becomes_a_page_that_prints_whole(tmp_path: Path) -> None:
+    pytest.importorskip("nbconvert")
+    page = tmp_path / "page.html"
+    assert main(["print", str(LABS / "lab13_slower.ipynb"), "--out", str(page)]) == 0
+    text = page.read_text()
+    assert text.index("pre-wrap !important") < text.index("</head>")
+    assert "lab13.pays" in text
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [

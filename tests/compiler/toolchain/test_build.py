@@ -303,7 +303,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import sys
 from pathlib import Path
 from fusec.cache import CacheStore
-from fusec.build.queue import BuildQueue, Wanted
+from fusec.build.queue import BuildQueue, BuildRequest
 from fusec.target_api.registry import find_target
 from fusec.toolchain.build import build
 texts = ["// SLOW %d" % n for n in range(int(sys.argv[2]))]
@@ -313,7 +313,7 @@ try:
     if len(texts) == 1:
         build(texts[0], store=store)
     else:
-        queue.finish([Wanted(text, find_target("cpp")) for text in texts])
+        queue.finish([BuildRequest(text, find_target("cpp")) for text in texts])
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 finally:

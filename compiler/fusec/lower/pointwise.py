@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as PROMOTION
 
+from fusec.devices import CPU
 from fusec.ir import ops
 from fusec.ir.index import Expr
 from fusec.ir.node import Node
@@ -220,9 +221,12 @@ def modulo(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
 def power(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
     """Return x ** y; small constant exponents become what ATen makes of them."""
     exponent = y if isinstance(y, (int, float)) and not isinstance(y, bool) else None
+    # There ATen asks the C library, by which the root of -0.0 is 0.0, and of -inf it is inf.
+    asks = isinstance(x, TensorValue) and x.dtype == torch.float16 and x.device.type == CPU
+    known = None if asks and exponent in (0.5, -0.5) else exponent
 
     def value(a: Node, b: Node) -> Node:
-        special = _constant_power(a, exponent)
+        special = _constant_power(a, known)
         return special if special is not None else ops.binary("pow", a, b)
 
     dtype, _ = promoted((x, y))

@@ -77,8 +77,16 @@ def _randn(source: Source, result: torch.Tensor, *_: Any) -> Any:
     return source.draw(result, "normal", result.dtype)
 
 
+_LIMITS = ((aten.ge.Scalar, 0), (aten.le.Scalar, 1))
+_NO_PROBABILITY = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
+
+
 @_rule(aten.bernoulli.default)
 def _bernoulli(source: Source, result: torch.Tensor, probability: Any) -> Any:
+    if result.device.type == CPU:  # on a GPU eager's own assertion ends every later call
+        above, below = (source.call(f, probability, n) for f, n in _LIMITS)
+        known = source.call(aten.all.default, source.call(aten.logical_and.default, above, below))
+        source.call(aten._assert_async.msg, known, _NO_PROBABILITY)
     numbers = source.draw(result, "uniform", _real(result.dtype))
     return _cast(source, source.call(aten.lt.Tensor, numbers, probability), result.dtype)
 

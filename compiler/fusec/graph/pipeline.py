@@ -200,7 +200,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "losses_in_parts",
         _compute_in_parts,
-        frozenset({Form.CAPTURED}),
+        frozenset({GraphForm.CAPTURED}),
         "logits that are more than a budget of memory allows are never whole",
         applies=lambda options: options.memory_budget is not None,
     ),

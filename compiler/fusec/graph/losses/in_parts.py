@@ -172,6 +172,9 @@ def _layer(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node | None, bool] | Non
     """Return what a linear layer is given, its weight and bias, and whether that is turned."""
     if node.op not in ("call_function", "call_method"):
         return None
+    x: Any
+    weight: Any
+    bias: Any
     if node.target in _LINEAR:
         bound = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | dict(node.kwargs)
         x, weight, bias, turned = bound["input"], bound["weight"], bound.get("bias"), False

@@ -170,7 +170,8 @@ def _scaled(kept: Tensor, scale: Tensor) -> Tensor:
     """Return a gradient times a number; in its own place where nobody asks for it again."""
     if torch._C._autograd._get_current_graph_task_keep_graph():
         return kept * scale.to(kept.dtype)
-    return kept.detach().mul_(scale.to(kept.dtype))
+    found: Tensor = kept.detach().mul_(scale.to(kept.dtype))
+    return found
 
 
 _LIBRARY = torch.library.Library("fusec", "FRAGMENT")
@@ -197,7 +198,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         )
         ctx.wanted = wanted
         ctx.save_for_backward(*gradients)
-        return loss
+        found: Tensor = loss
+        return found
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -240,7 +242,7 @@ def linear_cross_entropy(
         bias = None if bias is None else bias.to(narrow)
     given = (target, ignored, smoothing, mean, budget)
     with torch.autocast(device, enabled=False):
-        loss = _LinearCrossEntropy.apply(x, weight, bias, *given)
+        loss = _LinearCrossEntropy.apply(x, weight, bias, *given)  # type: ignore[no-untyped-call]
     found: Tensor = loss if wide else loss.to(narrow)
     return found
 

@@ -94,7 +94,11 @@ def _floats(original: torch.Tensor, generator: torch.Generator, kind: Kind) -> t
         if high > 0:
             values[0] = values[0].abs()
     elif kind != "similar":
-        values = _sprinkle(values, _special(original.dtype, kind, low, mean, spread), generator)
+        special = _special(original.dtype, kind, low, mean, spread)
+        values = _sprinkle(values, special, generator)
+        if kind == "adversarial" and values.numel() > 1:
+            # What asks a value before it does its work asks the first one, or the last.
+            values[0], values[-1] = max(special), min(special)
     values = values.to(original.dtype if original.dtype.itemsize > 1 else torch.float32)
     return values.repeat(-(-count // drawn))[:count].reshape(original.shape)
 

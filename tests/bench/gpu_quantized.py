@@ -7,6 +7,9 @@ Run on the GPU machine from the repository root; torch and Triton suffice::
 Each workload is compared with float64 first (eager's own error beside it) and then timed call by
 call in random order, the L2 overwritten before each: fusec, eager, TorchInductor, a copy that moves
 the bytes that must be moved, and for products the product of the unpacked weight in half precision.
+What is overwritten in the L2 has to be written to memory while something else is read, which costs
+a product up to its own time; ``--graphs`` times products as decoding has them, too: launches of one
+CUDA graph, each with a weight of its own, more of them than the L2 holds.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +32,7 @@ import fusec
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 FP8 = torch.float8_e4m3fn
 GROUP = 128
+ENOUGH = 300 << 20  # bytes of weights, several times what an L2 holds
 Tensor = torch.Tensor
 
 
@@ -138,11 +143,14 @@ WORKLOADS = (
         moved=lambda given, results: 2 * total_bytes(flat(given)) + total_bytes(results),
     ),
     _product("4 bits in turns", in_turns, 1, 11008, 4096, "pairs"),
+    _product("4 bits in turns", in_turns, 8, 11008, 4096, "pairs"),
     _product("4 bits in turns", in_turns, 16, 11008, 4096, "pairs"),
     _product("4 bits in turns", in_turns, 64, 11008, 4096, "pairs"),
+    _product("4 bits in turns", in_turns, 1, 4096, 11008, "pairs"),
     _product("4 bits in turns", in_turns, 16, 4096, 11008, "pairs"),
     _product("4 bits in turns, bf16", in_turns, 16, 11008, 4096, "pairs", BF16),
     _product("4 bits in halves", halves, 16, 11008, 4096, "pairs"),
+    _product("4 bits in words", words, 1, 11008, 4096, "words"),
     _product("4 bits in words", words, 16, 11008, 4096, "words"),
     _product("8 bits", eight_bits, 1, 11008, 4096, "bytes"),
     _product("8 bits", eight_bits, 16, 11008, 4096, "bytes"),
@@ -153,7 +161,41 @@ WORKLOADS = (
 )
 
 
-def measure(workload: Workload, seconds: float, peer: bool) -> str:
+def in_a_graph(calls: Sequence[Callable[[], object]], seconds: float) -> float:
+    """Return the microseconds of a launch among those of one CUDA graph."""
+    for call in calls:
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    times = []
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline or len(times) < 7:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        graph.replay()  # the first waits for the host
+        begin.record()
+        for _ in range(3):
+            graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3 / 3 / len(calls))
+    return statistics.median(times)
+
+
+def graph_times(function: Any, inputs: Sequence[Tensor], w: Tensor, seconds: float) -> str:
+    """Return what a product and the half-precision one take among others, and their ratio."""
+    x, *rest = inputs
+    copies = max(ENOUGH // sum(each.nbytes for each in rest), 2)
+    weights = [tuple(each.clone() for each in rest) for _ in range(copies)]
+    halves = [w.clone() for _ in range(max(ENOUGH // w.nbytes, 2))]
+    own = in_a_graph([_bound(function, (x, *each)) for each in weights], seconds)
+    their = in_a_graph([_bound(torch.mm, (x, each.t())) for each in halves], seconds)
+    return f"  in a graph {own:.1f}, half {their:.1f}: {their / own:.2f} x"
+
+
+def measure(workload: Workload, seconds: float, peer: bool, graphs: bool) -> str:
     """Return a line: microseconds, the share of the copy, what is wrong."""
     torch._dynamo.reset()
     inputs = gpu.make_inputs(workload, "cuda", full_size)
@@ -177,12 +219,17 @@ def measure(workload: Workload, seconds: float, peer: bool) -> str:
             w = w.to(x)
             calls["half"] = lambda: x @ w.t()
         times = gpu.interleave(calls, seconds)
+        more = ""
+        if graphs and workload.bound == "product":
+            more = graph_times(fused, inputs, w, seconds / 4)
     found = {name: statistics.median(each) for name, each in times.items()}
     columns = ("copy", "fusec", "inductor", "eager", "half")
     cells = "".join(f"{found[c]:>10.1f}" if c in found else f"{'':>10}" for c in columns)
     note = wrong or ("fell back" if fused.fallbacks else "")
     error = f"{errors['fusec']:.1e} ({errors['eager']:.1e})"
-    return f"{workload.name:<40}{cells}{found['copy'] / found['fusec']:>9.2f}  {error}  {note}"
+    return (
+        f"{workload.name:<40}{cells}{found['copy'] / found['fusec']:>9.2f}  {error}{more}  {note}"
+    )
 
 
 def _bound(function: Callable[..., object], inputs: tuple[Any, ...]) -> Callable[[], object]:
@@ -196,6 +243,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=0.4, help="of timing a row")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-peer", action="store_true", help="without TorchInductor")
+    parser.add_argument("--graphs", action="store_true", help="products in CUDA graphs, too")
     options = parser.parse_args(arguments)
     torch.manual_seed(options.seed)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, seed {options.seed}")
@@ -204,7 +252,7 @@ def main(arguments: Sequence[str]) -> int:
     for workload in WORKLOADS:
         if options.only and not any(word in workload.name for word in options.only):
             continue
-        line = measure(workload, options.seconds, not options.no_peer)
+        line = measure(workload, options.seconds, not options.no_peer, options.graphs)
         failed |= not line.endswith("  ")
         print(line, flush=True)
         torch.cuda.empty_cache()

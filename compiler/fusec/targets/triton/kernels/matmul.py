@@ -36,7 +36,7 @@ TEMPLATE_NAMES = frozenset(
 )
 
 
-class _Zeros(Padding):
+class Zeros(Padding):
     """Zeros beyond the edges of operands: they add nothing to any sum."""
 
     def __init__(self, loads: Sequence[Load]) -> None:
@@ -258,7 +258,7 @@ class ProductWriter:
             self.view_words(own, words)
         loads = [each for each in nodes if isinstance(each, Load)]
         masked = [each for each in loads if any(dim.mask for dim in self.reach(own, each))]
-        own.padding = _Zeros(masked)
+        own.padding = Zeros(masked)
         block = Block(own)
         one_row = self.one_row(block, node, tile.shape(frozenset(dims))) if side == "left" else {}
         for each, load in one_row.items():
@@ -443,4 +443,4 @@ def insert(writer: Writer, piece: Writer) -> None:
     writer.include(piece, writer.depth)
 
 
-__all__ = ["TEMPLATE_NAMES", "ProductWriter", "insert", "write"]
+__all__ = ["TEMPLATE_NAMES", "ProductWriter", "Zeros", "insert", "write"]

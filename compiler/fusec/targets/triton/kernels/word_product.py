@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fusec.ir.node import Load, Node, free_axes, walk
-from fusec.targets.triton.kernels.matmul import ProductWriter
+from fusec.targets.triton.kernels.matmul import ProductWriter, Zeros
 from fusec.targets.triton.plan.choices_matmul import Product
 from fusec.targets.triton.plan.tiling import Dim, Tile
 from fusec.targets.triton.plan.word_products import InWords
@@ -86,6 +86,7 @@ class _WordProduct(ProductWriter):
             count=words.count,
             width=self.laid.width,
             turned=self.laid.turned,
+            grouped=words.start is not None,
             wide=self.wide,
             clamped=bool(self.col_mask),
             row_mask=self.row_mask,
@@ -138,7 +139,7 @@ class _WordProduct(ProductWriter):
             Dim(words.word, size, "word", "", "", 5),
         ]
         if words.start is not None:
-            dims.append(Dim(words.start, k, "start", "", "", 2))
+            dims.append(Dim(words.start, k, "start", "", "inside", 2))
         body = replace(body, stores=(replace(body.stores[0], value=node),))
         tile = Tile(body, tuple(dims), None, _RANK)
         own = replace(kernel, tile=tile, writer=Writer(), names={}, free=free_axes((node,)))
@@ -147,6 +148,11 @@ class _WordProduct(ProductWriter):
         own.buffers = {**kernel.buffers, **{n: view for n, (view, _) in words.views.items()}}
         own.views = frozenset(words.views)
         block, nodes = Block(own), walk((node,))
+        loads_of = [each for each in nodes if isinstance(each, Load)]
+        # read once: what is read by every program stays in the caches
+        own.evict = {(-1, n.buffer): "evict_first" for n in loads_of if words.word in own.free[n]}
+        # steps beyond the sum: of scales of zero comes nothing, whatever words are loaded instead
+        own.padding = Zeros([each for each in loads_of if words.start in own.free[each]])
         for each in nodes:
             if isinstance(each, Load) and not each.args and each.mask is None:
                 block.assign(each, block.text(each), (each.source,))

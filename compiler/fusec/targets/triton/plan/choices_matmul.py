@@ -241,7 +241,7 @@ def candidates(product: Product) -> list[tuple[str, Settings]]:
         found = _packed(rows, columns, inner, known(product.count))
         if product.in_words:
             better = product.in_words == 8 and rows <= 8
-            found = [*_words(columns), *found] if better else [*found, *_words(columns)]
+            found = [*_words(rows, columns), *found] if better else [*found, *_words(rows, columns)]
     elif min(rows, columns) <= FEW_ROWS:
         found = _few_rows(rows, columns, inner, known(product.count))
     else:
@@ -309,21 +309,25 @@ def _packed(rows: int, columns: int, inner: int, count: int) -> list[tuple[str, 
     return found
 
 
-def _words(columns: int) -> list[tuple[str, Settings]]:
+def _words(rows: int, columns: int) -> list[tuple[str, Settings]]:
     """Words straight into registers: 4 bits and at most 8 rows, a copy of which each L1 has.
 
     Microseconds a launch among launches of a CUDA graph, each with another weight, on an H100: 1 x
-    11008 over 4096 12.2 with 32 columns a program and 4 warps, which load two steps at once; 15.0
-    with sums shared by programs (``split``), 9.4 for reading the words and nothing else, 35.6 for
-    the product of halves.  1 x 4096 over 11008 13.2 with 16 columns and 8 warps, ``split`` 15.8.
-    More warps add up more: 16 of them 24 to 27.  16 rows are loaded by every program: 17.3, where
-    ``split`` takes 15.3.  With 8 bits neither is quicker.
+    11008 over 4096 12.3 to 12.6 with 16 columns a program and 4 warps; 15.0 with sums shared by
+    programs (``split``), 9.4 for reading the words and nothing else, 35.6 for the product of
+    halves.  8 rows 13.8 with 32 columns and two steps at once, ``split`` 14.9.  1 x 4096 over 11008
+    13.2 to 14.4 with 16 columns and 8 warps, ``split`` 15.8.  More warps add up more: 16 of them 24
+    to 27; fewer have too little on its way: one or two 13.2 at best.  16 rows are loaded by every
+    program: 17.3, where ``split`` takes 15.2.  With 8 bits neither is quicker.
     """
-    wide = ((32, 2, 4), (32, 4, 4), (16, 1, 4))
-    narrow = ((16, 2, 8), (16, 4, 8), (32, 2, 4))
+    found = [(32, 2, 4), (16, 1, 4), (16, 2, 4), (16, 2, 8)]
+    if columns < 64 * sms():
+        found.reverse()
+    elif rows == 1:
+        found[:2] = reversed(found[:2])
     return [
         ("words", (("BLOCK_N", width), ("STEPS", steps), ("NUM_WARPS", warps)))
-        for width, steps, warps in (wide if columns >= 64 * sms() else narrow)
+        for width, steps, warps in found
     ]
 
 

@@ -395,10 +395,11 @@ def float_of_signed_byte(x, less: tl.constexpr):
 ''',
     "words_at": '''
 @triton.jit
-def words_at(x_ptr, place, inside, aligned: tl.constexpr):
+def words_at(x_ptr, place, inside, aligned: tl.constexpr, policy: tl.constexpr = ""):
     """Return words of four bytes, the lowest first."""
     if aligned:
-        return tl.load(x_ptr.to(tl.pointer_type(tl.int32), bitcast=True) + place, inside)
+        words_ptr = x_ptr.to(tl.pointer_type(tl.int32), bitcast=True)
+        return tl.load(words_ptr + place, inside, eviction_policy=policy)
     word = tl.load(x_ptr + place * 4, inside).to(tl.uint8, bitcast=True).to(tl.int32)
     for i in tl.static_range(1, 4):
         byte = tl.load(x_ptr + place * 4 + i, inside).to(tl.uint8, bitcast=True)

@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean labs faults soak pictures
+.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean labs faults soak pictures lab-pictures
 
 PYTHON ?= python3
 ARGS ?=
@@ -83,8 +83,12 @@ pages: $(INSTALLED) ## Write what today's code prints into the pages that show i
 	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m support.pages --write README.md docs/tour.md $(ARGS)
 
 pictures: $(INSTALLED) ## Pictures of the workbench in both themes, in build/screenshots, to be looked at
+	@PYTHONPATH=tests:tests/browser $(BIN)/python tests/browser/gallery.py
 	@PYTHONPATH=tests:tests/browser $(BIN)/python tests/browser/pictures.py $(ARGS)
 	@$(BIN)/python -m pytest -q tests/browser/test_stranger.py
+
+lab-pictures: $(INSTALLED) ## Pictures of every lab, opened, wrong, right and printed (ARGS="--only 3"), to be looked at
+	@PYTHONPATH=tests:tests/browser $(BIN)/python tests/browser/lab_pictures.py $(ARGS)
 
 docs: $(INSTALLED) ## Build the site into build/site
 	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[docs]'

@@ -10,6 +10,7 @@ Other arguments go to pytest: `python tests/run.py -k softmax`.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
                     shared,
                     arguments,
                 ),
-                run(["-m", f"(serial or timing){quick}"], alone, arguments),
+                run(["-m", f"(serial or timing){quick}"], alone, arguments or marked()),
             ]
         except KeyboardInterrupt:
             return int(pytest.ExitCode.INTERRUPTED)
@@ -59,6 +60,13 @@ def run(selection: list[str], report: Path, arguments: list[str]) -> int:
         # The terminal sent it to pytest as well, which stops its workers and reports.
         process.wait()
         raise
+
+
+def marked() -> list[str]:
+    """Return the files with tests that run alone: pytest need not import the others for them."""
+    mark = re.compile(r"\bmark\.(serial|timing)\b")
+    files = sorted(Path(ROOT, "tests").rglob("test_*.py"))
+    return [str(path.relative_to(ROOT)) for path in files if mark.search(path.read_text())]
 
 
 def count(report: Path) -> dict[str, int]:

@@ -12,7 +12,7 @@ from faults.house import TROUBLES
 from faults.makeready import Place
 from faults.run_edits import run_edits
 from faults.run_house import fits, run_flips, run_house
-from fusec.cache import Store
+from fusec.cache import CacheStore
 
 QUICK = (
     "crashes after 50 calls",
@@ -42,7 +42,7 @@ def test_a_sample_of_the_table():
 
 
 def test_bits_of_a_cache(tmp_path):
-    store = Store(tmp_path / "store")
+    store = CacheStore(tmp_path / "store")
     for number in range(6):
         files = {"kernel.so": bytes(range(256)) * (number + 1), "kernel.cpp": b"int x;\n"}
         store.put("cpp", {"n": number, "flags": ["-O3"]}, files)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fusec.version import __version__
 
 if TYPE_CHECKING:
-    from fusec.ahead.signatures import Signature
+    from fusec.ahead.signatures import CallSignature
     from fusec.api import (
         CompiledFunction,
         compile,
@@ -54,7 +54,7 @@ _HOMES = {
     "predict_calls": "fusec.api",
     "prestart": "fusec.warm",
     "record": "fusec.api",
-    "Signature": "fusec.ahead.signatures",
+    "CallSignature": "fusec.ahead.signatures",
 }
 
 
@@ -73,13 +73,13 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "CallSignature",
     "CompiledFunction",
     "CompiledGraph",
     "FrozenMiss",
     "FusecError",
     "Kernel",
     "Options",
-    "Signature",
     "__version__",
     "compile",
     "device_summary",

@@ -20,13 +20,13 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.compiler import is_dynamo_compiling
 
 from fusec.ahead.artefact import Kept, TakenUp, keep_call
-from fusec.ahead.precompile import Outcome, Precompiled, precompile_here
+from fusec.ahead.precompile import Precompilation, Precompiled, precompile_here
 from fusec.ahead.record import Recording, is_recording, note_call, recording
-from fusec.ahead.signatures import Signature
+from fusec.ahead.signatures import CallSignature
 from fusec.call.native import call_by_route
 from fusec.capture import quiet_dynamo as quiet
 from fusec.capture.backend import Backend
-from fusec.capture.frozen_calls import CompiledMeanwhile, Watch
+from fusec.capture.frozen_calls import CompiledMeanwhile, FrozenWatch
 from fusec.capture.graph_breaks import break_marker, breaks_since, error_line
 from fusec.capture.guards.described import (
     NotedGuard,
@@ -85,9 +85,9 @@ class CompiledFunction:
             guard_fail_fn=self._guard_failed,
         )
         quiet.install()
-        self._watch: Watch | None = None
+        self._watch: FrozenWatch | None = None
         if callable(getattr(optimize, "callback", None)):  # not where TorchDynamo is switched off
-            self._watch = optimize.callback = Watch(optimize.callback)
+            self._watch = optimize.callback = FrozenWatch(optimize.callback)
         self._optimized = optimize(function)
         self._taken: TakenUp | None = None  # what other processes have compiled; looked for once
         # What a call goes to: the ordinary path until there is a shorter one.
@@ -469,24 +469,24 @@ def freeze(compiled: CompiledFunction) -> CompiledFunction:
 
 def precompile(
     function: Callable[..., Any],
-    signatures: Iterable[Signature | tuple[Any, ...]],
+    signatures: Iterable[CallSignature | tuple[Any, ...]],
     *,
     progress: Callable[[int, int, Precompiled], object] | None = None,
     stop: threading.Event | None = None,
     **options: Any,
-) -> Outcome:
+) -> Precompilation:
     """Compile a function for calls that are known, and keep that for other processes.
 
     The function is called once for each. What another process needs (guards, TorchDynamo's code,
     the host program, the kernels) goes to the store on disk; ``fusec.compile`` of the same
     function, with the same options, finds it there and captures nothing. A call that cannot be
-    kept whole (one that records for autograd, breaks into several graphs, or has symbolic sizes)
+    kept whole (one that breaks into several graphs, draws random numbers, or has symbolic sizes)
     is captured again there, and finds its kernels built; the result says which and why.
 
     Args:
         function: A function, a module, or what ``fusec.compile`` returned: then with its options.
-        signatures: What the calls are like (``fusec.record`` collects them, ``fusec.Signature.of``
-            makes one), or the arguments of one as a tuple.
+        signatures: What the calls are like (``fusec.record`` collects them,
+            ``fusec.CallSignature.of`` makes one), or the arguments of one as a tuple.
         progress: Told after each: how many are done, of how many, and what became of it.
         stop: Set it, and no further one is begun.
         **options: Fields of ``fusec.Options``.

@@ -22,8 +22,8 @@ from typing import Any
 from fusec.cache import (
     MANIFEST,
     SCHEMA,
+    CacheStore,
     DamagedEntryError,
-    Store,
     check_name,
     default_store,
     digest_of,
@@ -76,7 +76,9 @@ def machine_facts() -> dict[str, Any]:
 
 
 def export_cache(
-    path: str | os.PathLike[str], kinds: Iterable[str] | None = None, store: Store | None = None
+    path: str | os.PathLike[str],
+    kinds: Iterable[str] | None = None,
+    store: CacheStore | None = None,
 ) -> Moved:
     """Write the store's entries to a file; damaged ones are left out.
 
@@ -123,7 +125,7 @@ def export_cache(
     return Moved(counts, sum(len(data) for _, data in files))
 
 
-def import_cache(path: str | os.PathLike[str], store: Store | None = None) -> Moved:
+def import_cache(path: str | os.PathLike[str], store: CacheStore | None = None) -> Moved:
     """Take in what another machine of the same kind exported.
 
     Args:

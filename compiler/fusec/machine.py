@@ -131,6 +131,11 @@ class MachineFacts:
         return replace(self, isa=isa, native=self.native and isa == self.isa)
 
 
+def gpu_named(name: str) -> GpuFacts:
+    """Return what is known of an architecture; of one that is not known, what an H100 is."""
+    return _GPUS.get(name.partition(":")[0], GpuFacts())
+
+
 def this_machine(gpu: str = "") -> MachineFacts:
     """Return what this process runs on.
 
@@ -165,7 +170,7 @@ def _this_cpu() -> MachineFacts:
 def _this_gpu(name: str) -> GpuFacts:
     # not before somebody uses it: asking starts the driver
     if not torch.cuda.is_initialized():
-        return _GPUS.get(name.partition(":")[0], GpuFacts())
+        return gpu_named(name)
     return _gpu_at(torch.cuda.current_device())
 
 

@@ -64,7 +64,7 @@ class NotebookError(Exception):
 
 
 @dataclass
-class Run:
+class NotebookRun:
     """How far an execution came: the notebook with its outputs, and why it stopped, if it did."""
 
     notebook: NotebookNode
@@ -140,9 +140,9 @@ class ThisInterpreter(KernelSpecManager):
         )
 
 
-async def execute(notebook: NotebookNode, folder: Path, timeout: int) -> Run:
+async def execute(notebook: NotebookNode, folder: Path, timeout: int) -> NotebookRun:
     """Execute the cells in order, printing as they go; never raises for what a cell does."""
-    run = Run(notebook)
+    run = NotebookRun(notebook)
     started = time.monotonic()
     # Private folders, so that a demo neither finds edits and tunings of an earlier one nor
     # leaves its own, and so that the user's start-up files play no part.
@@ -188,7 +188,7 @@ def _transport(private: str) -> dict[str, str]:
     return {"transport": "ipc", "ip": str(Path(private, "k"))} if len(private) < 80 else {}
 
 
-async def _execute_cells(client: NotebookClient, run: Run) -> None:
+async def _execute_cells(client: NotebookClient, run: NotebookRun) -> None:
     cells = [
         (index, cell)
         for index, cell in enumerate(run.notebook.cells)
@@ -224,7 +224,7 @@ async def _execute_cells(client: NotebookClient, run: Run) -> None:
     return None
 
 
-def _stop(run: Run, code: Exit, problem: str) -> None:
+def _stop(run: NotebookRun, code: Exit, problem: str) -> None:
     print("interrupted" if code is Exit.INTERRUPTED else "failed")
     run.code, run.problem = code, problem
 

@@ -34,7 +34,7 @@ extern "C" int doctor(int64_t* out, int64_t n, int64_t threads)
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """One thing that was looked at.
 
     Attributes:
@@ -51,20 +51,20 @@ class Finding:
     mend: str = ""
 
 
-def examine() -> list[Finding]:
+def examine() -> list[DoctorFinding]:
     """Look at everything, in the order in which one would mend it."""
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
     for part, look in _PARTS:
         try:
             findings += look()
         except Exception as error:
             said = getattr(error, "message", "") or f"{type(error).__name__}: {error}"
             first = said.strip().partition("\n")[0]
-            findings.append(Finding(part, "lack", first, getattr(error, "hint", "")))
+            findings.append(DoctorFinding(part, "lack", first, getattr(error, "hint", "")))
     return findings
 
 
-def report(findings: list[Finding], *, as_json: bool = False) -> str:
+def report(findings: list[DoctorFinding], *, as_json: bool = False) -> str:
     """Return the findings as text, or as JSON."""
     if as_json:
         return json.dumps([asdict(each) for each in findings], indent=1)
@@ -86,15 +86,15 @@ def report(findings: list[Finding], *, as_json: bool = False) -> str:
 # -- the parts ----------------------------------------------------------------------------------
 
 
-def _python() -> Iterator[Finding]:
+def _python() -> Iterator[DoctorFinding]:
     said = f"{platform.python_version()}, {platform.python_implementation()}"
-    yield Finding("Python", "ok", f"{said} on {platform.platform()}")
+    yield DoctorFinding("Python", "ok", f"{said} on {platform.platform()}")
 
 
-def _torch() -> Iterator[Finding]:
+def _torch() -> Iterator[DoctorFinding]:
     supported = _supported("torch")
     if not _version("torch"):
-        yield Finding("torch", "lack", "not installed", f"pip install 'torch{supported}'")
+        yield DoctorFinding("torch", "lack", "not installed", f"pip install 'torch{supported}'")
         return
     import torch
 
@@ -102,47 +102,49 @@ def _torch() -> Iterator[Finding]:
     version = str(torch.__version__)
     if not _is_within(version, supported):
         mend = f"pip install 'torch{supported}'"
-        yield Finding("torch", "lack", f"{version}, which is not supported", mend)
+        yield DoctorFinding("torch", "lack", f"{version}, which is not supported", mend)
     else:
-        yield Finding("torch", "ok", f"{version}, {threads}")
+        yield DoctorFinding("torch", "ok", f"{version}, {threads}")
 
 
-def _triton() -> Iterator[Finding]:
+def _triton() -> Iterator[DoctorFinding]:
     version = _version("triton")
     if version:
         try:
             importlib.import_module("triton")
         except Exception as error:  # what is half installed fails in every way
             mend = f"pip install --force-reinstall --no-deps triton=={version}"
-            yield Finding("Triton", "lack", f"{version}, which does not import: {error}", mend)
+            yield DoctorFinding(
+                "Triton", "lack", f"{version}, which does not import: {error}", mend
+            )
         else:
-            yield Finding("Triton", "ok", version)
+            yield DoctorFinding("Triton", "ok", version)
     elif platform.system() == "Linux":
         mend = "pip install triton, if kernels are to be made for a GPU"
-        yield Finding("Triton", "without", "not installed", mend)
+        yield DoctorFinding("Triton", "without", "not installed", mend)
     else:
         said = f"there is none for {platform.system()}: kernels are made for the CPU"
-        yield Finding("Triton", "without", said)
+        yield DoctorFinding("Triton", "without", said)
 
 
-def _compiler() -> Iterator[Finding]:
+def _compiler() -> Iterator[DoctorFinding]:
     if not _version("torch"):
-        yield Finding("compiler", "without", "not looked at: torch comes first")
+        yield DoctorFinding("compiler", "without", "not looked at: torch comes first")
         return
     from fusec.toolchain.compiler import executables, find_compiler, first_line
 
     chosen, path = os.environ.get("CXX", ""), os.environ.get("PATH", os.defpath)
     found = find_compiler()
-    yield Finding("compiler", "ok", f"{found.version} ({found.path})")
+    yield DoctorFinding("compiler", "ok", f"{found.version} ({found.path})")
     seen = {Path(found.path).resolve()}
     for other in executables(chosen, path):
         if Path(other).resolve() in seen:
             continue
         seen.add(Path(other).resolve())
-        yield Finding("compiler", "without", f"also there: {first_line(other)} ({other})")
+        yield DoctorFinding("compiler", "without", f"also there: {first_line(other)} ({other})")
 
 
-def _openmp() -> Iterator[Finding]:
+def _openmp() -> Iterator[DoctorFinding]:
     if not _version("torch"):
         return
     import ctypes
@@ -160,13 +162,13 @@ def _openmp() -> Iterator[Finding]:
     out = (ctypes.c_int64 * 1000)()
     if run(out, 1000, 2) or list(out) != [i * i for i in range(1000)]:
         mend = "set CXX to another compiler"
-        yield Finding("OpenMP", "lack", "a small kernel computes something else", mend)
+        yield DoctorFinding("OpenMP", "lack", "a small kernel computes something else", mend)
         return
     whose = f"torch's own: {found.runtime}" if found.runtime else "the compiler's own"
-    yield Finding("OpenMP", "ok", whose + (", called by clang" if found.entry else ""))
+    yield DoctorFinding("OpenMP", "ok", whose + (", called by clang" if found.entry else ""))
 
 
-def _native() -> Iterator[Finding]:
+def _native() -> Iterator[DoctorFinding]:
     if not _version("torch"):
         return
     from fusec.build.python_headers import python_flags
@@ -177,64 +179,64 @@ def _native() -> Iterator[Finding]:
         find_compiler()
     except FusecError:
         said = "not built without a compiler: calls cost more than they need"
-        yield Finding("native part", "without", said)
+        yield DoctorFinding("native part", "without", said)
         return
     try:
         python_flags()
     except (FileNotFoundError, NotImplementedError) as error:
         said = f"calls cost more than they need: {error}"
-        yield Finding("native part", "without", said)
+        yield DoctorFinding("native part", "without", said)
     else:
-        yield Finding("native part", "ok", "can be built: Python.h is there")
+        yield DoctorFinding("native part", "ok", "can be built: Python.h is there")
 
 
-def _processor() -> Iterator[Finding]:
+def _processor() -> Iterator[DoctorFinding]:
     if not _version("torch"):
-        yield Finding("processor", "ok", platform.processor() or platform.machine())
+        yield DoctorFinding("processor", "ok", platform.processor() or platform.machine())
         return
     from fusec.machine import this_machine
 
     found = this_machine()
     cache = f"{found.last_cache >> 20} MiB of cache"
-    yield Finding(
+    yield DoctorFinding(
         "processor", "ok", f"{found.processor}, {found.isa}, {found.cores} cores, {cache}"
     )
 
 
-def _gpu() -> Iterator[Finding]:
+def _gpu() -> Iterator[DoctorFinding]:
     if not _version("torch"):
         return
     import torch
 
     if not torch.cuda.is_available():
-        yield Finding("GPU", "without", "none that torch sees: kernels are made for the CPU")
+        yield DoctorFinding("GPU", "without", "none that torch sees: kernels are made for the CPU")
         return
     for index in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(index)
         memory = f"{facts.total_memory >> 30} GiB"
         kind = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
-        yield Finding("GPU", "ok", f"{facts.name}, {memory}, {kind}")
+        yield DoctorFinding("GPU", "ok", f"{facts.name}, {memory}, {kind}")
 
 
-def _jupyter() -> Iterator[Finding]:
+def _jupyter() -> Iterator[DoctorFinding]:
     needed = {name: _version(name) for name in ("ipython", "ipywidgets", "anywidget")}
     missing = [name for name, version in needed.items() if not version]
     if missing:
-        yield Finding(
+        yield DoctorFinding(
             "notebook", "lack", f"not installed: {', '.join(missing)}", "pip install fuselab"
         )
     else:
-        yield Finding("notebook", "ok", ", ".join(f"{n} {v}" for n, v in needed.items()))
+        yield DoctorFinding("notebook", "ok", ", ".join(f"{n} {v}" for n, v in needed.items()))
     shown = {name: _version(name) for name in ("jupyterlab", "notebook", "ipykernel")}
     here = [f"{name} {version}" for name, version in shown.items() if version]
     if shown["ipykernel"]:
-        yield Finding("Jupyter", "ok", ", ".join(here))
+        yield DoctorFinding("Jupyter", "ok", ", ".join(here))
     else:
         mend = "pip install 'fuselab[lab]', if this Python is to open notebooks"
-        yield Finding("Jupyter", "without", "no ipykernel here", mend)
+        yield DoctorFinding("Jupyter", "without", "no ipykernel here", mend)
 
 
-def _cache() -> Iterator[Finding]:
+def _cache() -> Iterator[DoctorFinding]:
     if not _version("torch"):
         return
     from fusec.cache import default_folder, default_store, prepare_folder
@@ -242,7 +244,7 @@ def _cache() -> Iterator[Finding]:
     problem = prepare_folder(default_folder())
     if problem:
         mend = "set FUSEC_CACHE_DIR to a folder of your own; until then nothing is kept"
-        yield Finding("cache", "lack", problem, mend)
+        yield DoctorFinding("cache", "lack", problem, mend)
         return
     info = default_store().info()
     entries = sum(info.entries.values())
@@ -250,28 +252,28 @@ def _cache() -> Iterator[Finding]:
     free = shutil.disk_usage(info.folder).free
     if free < _LEAST_DISK:
         mend = "make room, or set FUSEC_CACHE_DIR to a folder on another disk"
-        yield Finding("cache", "lack", f"{said}; {free >> 20} MiB are free on its disk", mend)
+        yield DoctorFinding("cache", "lack", f"{said}; {free >> 20} MiB are free on its disk", mend)
     else:
-        yield Finding("cache", "ok", said)
+        yield DoctorFinding("cache", "ok", said)
 
 
-def _permissions() -> Iterator[Finding]:
+def _permissions() -> Iterator[DoctorFinding]:
     try:
         with tempfile.TemporaryDirectory(prefix="fuselab-") as folder:
             Path(folder, "written").write_bytes(b"written")
     except OSError as error:
         mend = "set TMPDIR to a folder that can be written"
-        yield Finding("permissions", "lack", f"no temporary folder: {error}", mend)
+        yield DoctorFinding("permissions", "lack", f"no temporary folder: {error}", mend)
         return
     if not _version("torch"):
-        yield Finding("permissions", "ok", f"{tempfile.gettempdir()} can be written")
+        yield DoctorFinding("permissions", "ok", f"{tempfile.gettempdir()} can be written")
         return
     from fusec.systems import this_system
 
     system = this_system()
     if not system.isolates:
         said = "an edit of a kernel is refused: it has no process of its own here yet"
-        yield Finding("permissions", "without", said)
+        yield DoctorFinding("permissions", "without", said)
         return
     address = system.reserve(2 * system.page)
     system.open_pages(address, system.page)
@@ -279,10 +281,10 @@ def _permissions() -> Iterator[Finding]:
     for end in system.message_pair():
         end.close()
     said = f"{tempfile.gettempdir()} can be written; edits run in a process of their own first"
-    yield Finding("permissions", "ok", said)
+    yield DoctorFinding("permissions", "ok", said)
 
 
-_PARTS: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
+_PARTS: tuple[tuple[str, Callable[[], Iterator[DoctorFinding]]], ...] = (
     ("Python", _python),
     ("torch", _torch),
     ("Triton", _triton),
@@ -333,4 +335,4 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(each) for each in re.findall(r"\d+", version.partition("+")[0])[:2])
 
 
-__all__ = ["Finding", "examine", "report"]
+__all__ = ["DoctorFinding", "examine", "report"]

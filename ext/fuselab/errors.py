@@ -28,9 +28,9 @@ class UnknownName(FuselabError, KeyError):
             super().__init__(f"there is no {what} {name!r}", f"{cell} {', '.join(names)}")
             return
         hint = f"known: {', '.join(names)}" if names else nothing
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-        if near:
-            hint = f"did you mean {near[0]}? {hint}"
+        similar = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+        if similar:
+            hint = f"did you mean {similar[0]}? {hint}"
         super().__init__(f"there is no {what} {name!r}", hint)
 
     # KeyError would quote the message.

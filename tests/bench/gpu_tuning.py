@@ -86,7 +86,7 @@ def tune(workload: Workload, options: argparse.Namespace, until: float) -> Any:
 
 def row_of(workload: Workload, graph: Any, kernel: Any, options: argparse.Namespace) -> Row | None:
     """Tune one kernel in both ways and time what was found; None where it takes next to nothing."""
-    from fusec.cache import Store
+    from fusec.cache import CacheStore
     from fusec.timing.measure import interleave
     from fusec.tunables import set_tunables
     from fusec.tune.run import tune_in_graph
@@ -115,7 +115,7 @@ def row_of(workload: Workload, graph: Any, kernel: Any, options: argparse.Namesp
                 tensors,
                 sizes,
                 budget=budget,
-                store=Store(Path(folder)),
+                store=CacheStore(Path(folder)),
                 thorough=name == "best",
             )
             runs[name] = {

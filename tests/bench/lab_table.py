@@ -94,7 +94,7 @@ def in_a_kernel(lab: Lab, env: dict[str, str], folder: Path) -> dict[str, Any]:
                 text = each.get("text") or each.get("data", {}).get("text/plain", "")
                 if each.output_type == "error":
                     errors.append(f"{cell.source[:60]!r}: {each.ename}: {each.evalue}"[:300])
-                elif cell.source.startswith("%%task"):
+                elif each.output_type == "execute_result" and cell.source.startswith("%%task"):
                     name = cell.source.split()[1]
                     if not text.startswith(f"{name}: passed"):
                         failed[name] = text.splitlines()[0][:300]
@@ -178,10 +178,13 @@ def main() -> None:
     parser.add_argument("place", nargs="?", choices=PLACES, default="here")
     parser.add_argument("--only", nargs="+", type=int, default=[lab.number for lab in labs()])
     parser.add_argument("--judge", action="store_true", help="judge the solutions, without Jupyter")
+    parser.add_argument("--missing", action="store_true", help="only labs that have not been run")
     parser.add_argument("--out", type=Path, default=FOLDER)
     options = parser.parse_args()
     if options.what == "run":
-        chosen = [lab for lab in labs() if lab.number in options.only]
+        path = options.out / f"{options.place}.json"
+        done = json.loads(path.read_text()) if options.missing and path.is_file() else {}
+        chosen = [n for n in labs() if n.number in options.only and str(n.number) not in done]
         return run(options.place, chosen, kernel=not options.judge, out=options.out)
     text = DOCS.read_text()
     head, _, rest = text.partition(BEGIN)

@@ -17,7 +17,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,11 +75,12 @@ class Lab:
 
 
 @contextmanager
-def start_lab(base: Path) -> Iterator[Lab]:
+def start_lab(base: Path, without: Sequence[str] = ()) -> Iterator[Lab]:
     """Run JupyterLab on this machine's loopback with settings of its own.
 
     Args:
         base: An empty folder for everything that Jupyter writes.
+        without: Extensions of its pages that are switched off.
     """
     folders = {
         name: base / name for name in ("notebooks", "config", "data", "runtime", "home", "settings")
@@ -102,6 +103,10 @@ def start_lab(base: Path) -> Iterator[Lab]:
         path = folders["settings"] / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(values))
+    pages = folders["config"] / "labconfig"
+    pages.mkdir()
+    off = {"disabledExtensions": dict.fromkeys(without, True)}
+    pages.joinpath("page_config.json").write_text(json.dumps(off))
     port, token = _free_port(), secrets.token_hex(16)
     environment = {
         **os.environ,

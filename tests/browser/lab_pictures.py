@@ -1,8 +1,8 @@
 """Pictures of the labs as a student sees them: ``python tests/browser/lab_pictures.py``.
 
 Of each lab, under ``build/screenshots/labs``, to be looked at: as opened, after a wrong answer
-to every task, after a right one, and printed.  ``--only 3 7`` takes some labs, ``--views`` some of
-these.  What is cut off on a page is printed as well, and makes the exit status 1.
+to every task, after a right one, and printed, blank too.  ``--only 3 7`` takes some labs,
+``--views`` some of these.  What is cut off on a page is said as well, and makes the exit status 1.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 # Before this folder, which has a conftest of its own.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import nbconvert
 import nbformat
 from lab import CHROMIUM_ARGS, KERNEL, SCREENSHOTS, SECOND, Notebook, start_lab
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from fuselab.labs.catalog import find_task, labs
 from fuselab.labs.lab import Lab
-from fuselab.labs.notebooks import task_of
+from fuselab.labs.notebooks import printable, task_of
 from support.chromium import find_chromium
 from support.lab_answers import EQUIVALENT, LABS, solutions, wrong_answers
 
-VIEWS = ("opened", "wrong", "right")
+VIEWS = ("blank", "opened", "wrong", "right")
 FOLDER = SCREENSHOTS / "labs"
+WINDOWS = "@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
 PAGE = 1500  # pixels of a picture's height
 PAPER = 718  # of A4 without its margins
 # A student's own mistake rather than one of form, where the answer allows one.
@@ -46,11 +46,10 @@ CUT = """root => [...root.querySelectorAll('*')].filter(e => {
         && !e.closest('.cm-editor, .jp-Toolbar, .jp-InputPrompt, .jp-OutputPrompt');
 }).map(e => (e.className || e.tagName) + ': ' + e.textContent.trim().slice(0, 70))"""
 # On paper nothing scrolls: what is wider than the page is lost.
-LOST = """root => [...root.querySelectorAll('pre, table, div.jp-RenderedHTMLCommon')].filter(e => {
+LOST = """root => [...root.querySelectorAll('pre, table, .jp-RenderedHTMLCommon')].filter(e => {
     const box = e.getBoundingClientRect();
     return e.checkVisibility() && (box.right > window.innerWidth + 1
-        || (e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0
-            && getComputedStyle(e).overflowX !== 'visible'));
+        || (e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1));
 }).map(e => e.tagName + ': ' + e.textContent.trim().slice(0, 70))"""
 
 
@@ -74,7 +73,9 @@ def wrong(lab: Lab) -> dict[str, str]:
             for what, answer in wrong_answers(find_task(name), text)
             if (name, re.sub(r" \(\d+\)$", "", what)) not in EQUIVALENT
         }
-        likely = (what for begun in LIKELY for what in given if what.startswith(begun))
+        # In the notebook's own cells a wrong loop might have no end.
+        kinds = LIKELY[-2:] if "while" in text else LIKELY
+        likely = (what for begun in kinds for what in given if what.startswith(begun))
         found[name] = given[next(likely)]
     return found
 
@@ -83,7 +84,13 @@ def notebooks(lab: Lab) -> Iterator[tuple[str, Any]]:
     """Yield what is opened in JupyterLab, by view."""
     starts = {task.name: task.start for task in lab.tasks}
     yield "opened", answered(lab, starts)
-    yield "wrong", answered(lab, wrong(lab))
+    tried = answered(lab, wrong(lab))  # without what is between: it works with right answers
+    tried.cells = [
+        cell
+        for cell in tried.cells
+        if cell.cell_type == "markdown" or "%load_ext" in cell.source or task_of(cell)
+    ]
+    yield "wrong", tried
     yield "right", answered(lab, solutions(lab))
 
 
@@ -100,11 +107,16 @@ def show(notebook: Notebook, name: str) -> list[str]:
     """Take pictures of all of an open notebook; return what is cut off."""
     page = notebook.page
     panel = page.locator(".jp-Notebook").first
-    tall = "e => (e.querySelector('.jp-WindowedPanel-outer') || e).scrollHeight"
-    for _ in range(3):  # cells that come into view are measured anew
-        page.set_viewport_size({"width": 1200, "height": int(panel.evaluate(tall)) + 160})
-        page.wait_for_timeout(400)
-    height = page.viewport_size["height"] if page.viewport_size else PAGE
+    last = page.locator(".jp-Notebook .jp-Cell").last
+    top = "e => { (e.querySelector('.jp-WindowedPanel-outer') || e).scrollTop = 0; }"
+    height = 0
+    for _ in range(2):  # cells that come into view are measured anew
+        panel.evaluate(top)
+        box = last.bounding_box()
+        assert box is not None
+        height = int(box["y"] + box["height"]) + 20
+        page.set_viewport_size({"width": 1200, "height": max(height + 60, 600)})
+        page.wait_for_timeout(300)
     slices(page, name, height, 60)
     return [f"{name}: {line}" for line in panel.evaluate(CUT)]
 
@@ -117,13 +129,12 @@ def run_all(notebook: Notebook) -> None:
     expect(waiting).to_have_count(0, timeout=400 * SECOND)
 
 
-def printed(browser: Browser, name: str, notebook: Any) -> list[str]:
-    """Take pictures of what a student prints: a notebook with its outputs, as it was saved."""
-    text, _ = nbconvert.HTMLExporter(embed_images=True).from_notebook_node(notebook)
+def printed(browser: Browser, name: str, path: Path) -> list[str]:
+    """Take pictures of what a student prints: a notebook as it is, or with its outputs."""
     context = browser.new_context(viewport={"width": PAPER, "height": 1000}, offline=True)
     page = context.new_page()
     page.emulate_media(media="print")
-    page.set_content(text, wait_until="domcontentloaded")
+    page.set_content(printable(path), wait_until="domcontentloaded")
     page.wait_for_timeout(500)
     height = int(page.evaluate("document.documentElement.scrollHeight"))
     slices(page, name, height)
@@ -143,7 +154,13 @@ def main() -> int:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_ARGS)
         expect.set_options(timeout=60 * SECOND)  # others may have the machine
         with start_lab(Path(folder, "lab")) as jupyter:
+            settings = jupyter.folder.parent / "settings" / WINDOWS
+            settings.parent.mkdir(parents=True, exist_ok=True)
+            settings.write_text('{"windowingMode": "none"}')  # every cell is on the page
             for lab in (lab for lab in labs() if lab.number in options.only):
+                if "blank" in options.views:
+                    paper = f"lab{lab.number:02}-blank"
+                    cut += printed(browser, paper, LABS / f"{lab.stem}.ipynb")
                 for view, made in notebooks(lab):
                     if view not in options.views:
                         continue
@@ -155,8 +172,9 @@ def main() -> int:
                         run_all(notebook)
                     cut += show(notebook, name)
                     if view == "right":
+                        notebook.save()
                         paper = f"lab{lab.number:02}-printed"
-                        cut += printed(browser, paper, notebook.save())
+                        cut += printed(browser, paper, jupyter.folder / f"{name}.ipynb")
                     print(name, round(time.monotonic() - began), "s", flush=True)
                     notebook.command("notebook:shutdown-kernel")
                     notebook.close()

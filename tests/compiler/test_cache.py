@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from fusec import cache
-from fusec.cache import MANIFEST, QUARANTINE, Store
+from fusec.cache import MANIFEST, QUARANTINE, CacheStore
 from support.processes import run_python
 
 KEY = {"text": "abc", "flags": ["-O3"], "n": 1}
@@ -31,11 +31,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(folder: Path) -> Store:
-    return Store(folder)
+def store(folder: Path) -> CacheStore:
+    return CacheStore(folder)
 
 
-def test_round_trip(store: Store, folder: Path) -> None:
+def test_round_trip(store: CacheStore, folder: Path) -> None:
     assert store.get("cpp", KEY) is None
     put = store.put("cpp", KEY, FILES)
     got = store.get("cpp", dict(reversed(KEY.items())))
@@ -49,12 +49,12 @@ def test_round_trip(store: Store, folder: Path) -> None:
         got.path("other")
 
 
-def test_another_process_reads_it(store: Store, folder: Path) -> None:
+def test_another_process_reads_it(store: CacheStore, folder: Path) -> None:
     store.put("cpp", KEY, FILES)
-    assert Store(folder).get("cpp", KEY) is not None
+    assert CacheStore(folder).get("cpp", KEY) is not None
 
 
-def test_kinds_are_apart(store: Store) -> None:
+def test_kinds_are_apart(store: CacheStore) -> None:
     store.put("cpp", KEY, {"a": b"generated"})
     assert store.get("edits", KEY) is None
     store.put("edits", KEY, {"a": b"edited"})
@@ -63,20 +63,20 @@ def test_kinds_are_apart(store: Store) -> None:
     assert generated.read_bytes("a") == b"generated"
 
 
-def test_files_are_taken_from_paths(store: Store, tmp_path: Path) -> None:
+def test_files_are_taken_from_paths(store: CacheStore, tmp_path: Path) -> None:
     source = tmp_path / "made"
     source.write_bytes(b"12345")
     assert store.put("cpp", KEY, {"kernel.so": source}).read_bytes("kernel.so") == b"12345"
     assert source.exists()
 
 
-def test_the_first_to_write_wins(store: Store) -> None:
+def test_the_first_to_write_wins(store: CacheStore) -> None:
     store.put("cpp", KEY, {"a": b"first"})
     assert store.put("cpp", KEY, {"a": b"second"}).read_bytes("a") == b"first"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", ".hidden", MANIFEST, "a\0b"])
-def test_names_are_plain(store: Store, name: str) -> None:
+def test_names_are_plain(store: CacheStore, name: str) -> None:
     with pytest.raises(ValueError, match="plain"):
         store.put("cpp", KEY, {name: b""})
     with pytest.raises(ValueError, match="plain"):
@@ -152,7 +152,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_a_miss(store: Store, folder: Path, damage: Callable[[Path], None]) -> None:
+def test_damage_is_a_miss(store: CacheStore, folder: Path, damage: Callable[[Path], None]) -> None:
     entry = store.put("cpp", KEY, FILES)
     damage(entry.folder)
     assert store.get("cpp", KEY) is None
@@ -163,7 +163,7 @@ def test_damage_is_a_miss(store: Store, folder: Path, damage: Callable[[Path], N
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_verify_finds_damage(store: Store, damage: Callable[[Path], None]) -> None:
+def test_verify_finds_damage(store: CacheStore, damage: Callable[[Path], None]) -> None:
     sound = store.put("cpp", {"other": 1}, FILES)
     damage(store.put("cpp", KEY, FILES).folder)
     problems = store.verify()
@@ -173,12 +173,12 @@ def test_verify_finds_damage(store: Store, damage: Callable[[Path], None]) -> No
     assert store.get("cpp", {"other": 1}) == sound
 
 
-def test_damaged_entry_is_replaced_by_put(store: Store) -> None:
+def test_damaged_entry_is_replaced_by_put(store: CacheStore) -> None:
     truncate(store.put("cpp", KEY, FILES).folder)
     assert store.put("cpp", KEY, FILES).read_bytes("kernel.so") == FILES["kernel.so"]
 
 
-def test_info_and_clear(store: Store, folder: Path) -> None:
+def test_info_and_clear(store: CacheStore, folder: Path) -> None:
     store.put("cpp", KEY, FILES)
     store.put("cpp", {"other": 1}, FILES)
     store.put("tuning", KEY, {"record.json": b"{}"})
@@ -195,7 +195,7 @@ def test_info_and_clear(store: Store, folder: Path) -> None:
 
 def test_least_recently_used_goes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache.store, "EVICT_EVERY", 1)
-    store = Store(folder, limit=60_000)
+    store = CacheStore(folder, limit=60_000)
     for n in range(5):
         entry = store.put("cpp", {"n": n}, {"data": bytes(10_000)})
         os.utime(entry.folder, (1000 + n, 1000 + n))
@@ -209,7 +209,7 @@ def test_least_recently_used_goes_first(folder: Path, monkeypatch: pytest.Monkey
 
 def test_leftovers_of_the_dead_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache.store, "EVICT_EVERY", 1)
-    store = Store(folder)
+    store = CacheStore(folder)
     (folder / "cpp").mkdir()
     old, new = folder / "cpp" / ".old.tmp", folder / "cpp" / ".new.tmp"
     for leftover in (old, new):
@@ -227,7 +227,7 @@ def test_leftovers_of_the_dead_go(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert store.info().entries == {"cpp": 1}
 
 
-def test_a_clock_that_is_wrong_harms_nothing(store: Store) -> None:
+def test_a_clock_that_is_wrong_harms_nothing(store: CacheStore) -> None:
     entry = store.put("cpp", KEY, FILES)
     os.utime(entry.folder, (time.time() + 1e9, time.time() + 1e9))
     assert store.get("cpp", KEY) == entry
@@ -236,9 +236,9 @@ def test_a_clock_that_is_wrong_harms_nothing(store: Store) -> None:
 # --- folders that are not to be used ---------------------------------------------------------
 
 
-def assert_private(folder: Path, words: str) -> Store:
+def assert_private(folder: Path, words: str) -> CacheStore:
     with pytest.warns(RuntimeWarning, match=words) as warned:
-        store = Store(folder)
+        store = CacheStore(folder)
     assert len(warned) == 1
     assert store.private
     assert store.folder != folder
@@ -270,7 +270,7 @@ def test_folder_of_another_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     with pytest.warns(RuntimeWarning, match="another user"):
-        store = Store(folder)
+        store = CacheStore(folder)
     assert store.private
 
 
@@ -285,7 +285,7 @@ def test_read_only_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert_private(folder, "cannot be written")
 
 
-def test_full_disk(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk(store: CacheStore, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.put("cpp", {"before": 1}, FILES)
     write = cache.store.write_file
 
@@ -306,7 +306,7 @@ def test_full_disk(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) 
         store.put("cpp", {"after": 1}, FILES)
 
 
-def test_a_folder_that_was_deleted_is_made_again(store: Store, folder: Path) -> None:
+def test_a_folder_that_was_deleted_is_made_again(store: CacheStore, folder: Path) -> None:
     store.put("cpp", KEY, FILES)
     shutil.rmtree(folder)
     assert store.get("cpp", KEY) is None
@@ -328,7 +328,7 @@ def test_a_deleted_folder_for_temporary_files_is_made_again(
     assert (tmp_path / "temporary").stat().st_mode & 0o777 == 0o700
 
 
-def test_only_the_main_thread_warns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_main_thread_warns(store: CacheStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, data: bytes) -> None:
         if not store.private:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -347,8 +347,8 @@ def test_only_the_main_thread_warns(store: Store, monkeypatch: pytest.MonkeyPatc
 def test_private_folder_goes_with_the_process(tmp_path: Path) -> None:
     script = (
         "import warnings; warnings.simplefilter('ignore')\n"
-        "from pathlib import Path; from fusec.cache import Store\n"
-        f"print(Store(Path({str(tmp_path)!r}, 'file', 'x')).folder)"
+        "from pathlib import Path; from fusec.cache import CacheStore\n"
+        f"print(CacheStore(Path({str(tmp_path)!r}, 'file', 'x')).folder)"
     )
     (tmp_path / "file").write_text("")
     assert not Path(run_python(script).strip()).exists()
@@ -374,8 +374,8 @@ def test_default_store_follows_the_environment(
 WRITER = """
 import sys
 from pathlib import Path
-from fusec.cache import Store
-store = Store(Path(sys.argv[1]))
+from fusec.cache import CacheStore
+store = CacheStore(Path(sys.argv[1]))
 for n in range(100):
     data = bytes([n]) * 5000
     entry = store.put("cpp", {"n": n}, {"kernel.so": data})
@@ -389,7 +389,7 @@ def test_two_processes_write_the_same_keys(folder: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", WRITER, str(folder)]
     writers = [subprocess.Popen(command) for _ in range(2)]
     assert [writer.wait(60) for writer in writers] == [0, 0]
-    store = Store(folder)
+    store = CacheStore(folder)
     assert store.info().entries == {"cpp": 100}
     assert store.verify() == ()
     assert not [p for p in (folder / "cpp").iterdir() if p.name.startswith(".")]
@@ -400,26 +400,26 @@ def test_killed_while_writing(folder: Path) -> None:
     writer = subprocess.Popen([sys.executable, "-c", endless, str(folder)])
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        if folder.exists() and Store(folder).info().entries.get("cpp", 0) > 5:
+        if folder.exists() and CacheStore(folder).info().entries.get("cpp", 0) > 5:
             break
     writer.kill()
     writer.wait()
-    store = Store(folder)
+    store = CacheStore(folder)
     assert store.info().entries["cpp"] > 5
     assert store.verify() == ()
     n = 10**6
     assert store.put("cpp", {"n": n}, FILES).read_bytes("kernel.so") == FILES["kernel.so"]
 
 
-def test_lock_is_never_in_the_way(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    with store.lock("cpp", KEY), Store(store.folder).lock("cpp", KEY, timeout=0.05):
+def test_lock_is_never_in_the_way(store: CacheStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.lock("cpp", KEY), CacheStore(store.folder).lock("cpp", KEY, timeout=0.05):
         pass  # held by the other: goes on without it
 
     # An interrupt does not wait for what another process builds.
     began = time.monotonic()
     with (
         store.lock("cpp", KEY),
-        Store(store.folder).lock(
+        CacheStore(store.folder).lock(
             "cpp", KEY, timeout=60.0, stopped=lambda: time.monotonic() > began + 0.1
         ),
     ):

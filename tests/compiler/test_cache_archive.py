@@ -13,22 +13,22 @@ import pytest
 
 import fusec
 from fusec import cache_archive
-from fusec.cache import Store
+from fusec.cache import CacheStore
 from fusec.cache_archive import HEADER, BadArchive, OtherMachine
 
 FILES = {"kernel.cpp": b"int x;\n", "kernel.so": bytes(range(256)) * 3}
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    made = Store(tmp_path / "store")
+def store(tmp_path: Path) -> CacheStore:
+    made = CacheStore(tmp_path / "store")
     made.put("cpp", {"n": 1}, FILES)
     made.put("tuning", {"n": 2}, {"record": b"{}"})
     return made
 
 
 @pytest.fixture
-def archive(store: Store, tmp_path: Path) -> Path:
+def archive(store: CacheStore, tmp_path: Path) -> Path:
     path = tmp_path / "cache.zip"
     moved = fusec.export_cache(path, store=store)
     assert moved.entries == {"cpp": 1, "tuning": 1}
@@ -36,8 +36,8 @@ def archive(store: Store, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Store:
-    return Store(tmp_path / "other")
+def other(tmp_path: Path) -> CacheStore:
+    return CacheStore(tmp_path / "other")
 
 
 def test_it_goes_over_whole(archive, other):
@@ -162,10 +162,10 @@ def test_compressed_and_doubled_members_are_refused(archive, other):
 def test_any_changed_byte_is_refused_or_changes_nothing(archive, tmp_path):
     data = archive.read_bytes()
     chosen = random.Random(7)
-    whole = Store(tmp_path / "whole")
+    whole = CacheStore(tmp_path / "whole")
     fusec.import_cache(archive, store=whole)
     expected = {each.digest for each in whole.stored()}
-    store = Store(tmp_path / "target")
+    store = CacheStore(tmp_path / "target")
     for _ in range(300):
         changed = bytearray(data)
         if chosen.random() < 0.2:
@@ -180,7 +180,7 @@ def test_any_changed_byte_is_refused_or_changes_nothing(archive, tmp_path):
 
 
 def test_what_was_not_used_for_longest_goes_first(tmp_path):
-    store = Store(tmp_path / "store")
+    store = CacheStore(tmp_path / "store")
     for number in range(5):
         entry = store.put("cpp", {"n": number}, {"file": bytes(1000)})
         os.utime(entry.folder, (number + 1, number + 1))

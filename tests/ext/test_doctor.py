@@ -15,7 +15,7 @@ from fuselab.__main__ import main
 from support.paths import ROOT
 
 
-def by_part(findings: list[doctor.Finding]) -> dict[str, doctor.Finding]:
+def by_part(findings: list[doctor.DoctorFinding]) -> dict[str, doctor.DoctorFinding]:
     return {each.part: each for each in reversed(findings)}
 
 
@@ -87,7 +87,7 @@ def test_what_fails_to_be_looked_at_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(doctor, "_PARTS", (("GPU", breaks),))
     (found,) = doctor.examine()
-    assert found == doctor.Finding("GPU", "lack", "RuntimeError: the driver is gone")
+    assert found == doctor.DoctorFinding("GPU", "lack", "RuntimeError: the driver is gone")
     assert "1 thing lacks" in doctor.report([found])
 
 

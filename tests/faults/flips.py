@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.makeready import flip
-from fusec.cache import MANIFEST, QUARANTINE, Store, read_entry
+from fusec.cache import MANIFEST, QUARANTINE, CacheStore, read_entry
 
 
 @dataclass
@@ -39,7 +39,7 @@ def flip_store(folder: Path, count: int, seed: int) -> Flipped:
         count: How many bits.
         seed: Of what is drawn.
     """
-    store, draw, found = Store(folder), random.Random(seed), Flipped()
+    store, draw, found = CacheStore(folder), random.Random(seed), Flipped()
     entries = {
         manifest.parent: read_entry(
             manifest.parent, manifest.parent.parent.name, manifest.parent.name

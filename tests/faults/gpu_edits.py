@@ -93,7 +93,12 @@ MEMORY = (
 )
 HANGS = (
     _fault(
-        "an endless loop", "hangs", "on = program * 0 + 1\nwhile on > 0:\n    on = on | 1", "finish"
+        # One that does nothing at all is left out by the compiler.
+        "an endless loop",
+        "hangs",
+        "on = program * 0 + 1\nwhile on > 0:\n"
+        f"    on = (tl.atomic_add(x_ptr.to({_INT}), 0) & 1) | 1",
+        "finish",
     ),
     _fault(
         "programs that wait for one that does not come",
@@ -103,6 +108,12 @@ HANGS = (
         "finish",
     ),
     _fault("an endless loop on the host", "hangs", launch="while True:\n    pass"),
+    _fault(
+        "a loop without end of a file's own",
+        "hangs",
+        launch="for k in range(1 << 62):\n    pass",
+        says="its own Python did not finish",
+    ),
     _fault("sleeps", "hangs", top="import time\n", launch="time.sleep(100)", says="finish"),
 )
 ENDS = (
@@ -119,14 +130,23 @@ ENDS = (
         "more shared memory than there is",
         "ends",
         (
-            "big = tl.full([256, 256], 1.0, tl.float16)\nbig = tl.dot(big, big)\n"
-            "for k in range(3):\n"
-            "    big = tl.dot(big.to(tl.float16), tl.trans(big.to(tl.float16)))\n"
-            "added += tl.sum(big) * 0"
+            "big = tl.full([128, 1024], 1.0, tl.float16)\n"
+            "added += tl.sum(tl.dot(big, tl.trans(big))) * 0"
         ),
+        "shared memory",
+        change=(("num_warps=NUM_WARPS", "num_warps=8"),),
     ),
     _fault(
-        "more threads than there are", "ends", change=(("num_warps=NUM_WARPS", "num_warps=64"),)
+        "more threads than there are",
+        "ends",
+        says="threads",
+        change=(("num_warps=NUM_WARPS", "num_warps=64"),),
+    ),
+    _fault(
+        "more registers than there are",
+        "ends",
+        says="threads",
+        change=(("num_warps=NUM_WARPS", "num_warps=32, maxnreg=255"),),
     ),
     _fault(
         "more programs than there may be",

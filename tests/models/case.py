@@ -77,7 +77,7 @@ class Case:
     def __init__(self, name: str, mode: str, precision: str, size: str, device: str) -> None:
         self.mode, self.precision, self.device = mode, precision, device
         model = zoo.build(name, size)
-        self.module = _without_dropout(model.module.train(mode == "train")).to(device)
+        self.module = without_dropout(model.module.train(mode == "train")).to(device)
         self.inputs = _to(model.inputs, device)
         self.kwargs = _to(model.kwargs, device)
         # Float64 is the truth that both eager and the compilers are measured against.
@@ -319,7 +319,7 @@ def _distance(value: torch.Tensor, truth: torch.Tensor) -> float:
     return torch.where(same, 0.0, (value - truth).abs()).max().item()
 
 
-def _without_dropout(module: nn.Module) -> nn.Module:
+def without_dropout(module: nn.Module) -> nn.Module:
     """Turn dropout off: with it, no two runs of a training step are comparable."""
     for part in module.modules():
         if isinstance(part, nn.Dropout):

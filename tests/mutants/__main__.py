@@ -8,12 +8,16 @@ run that was stopped goes on where it was.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +28,8 @@ from mutants.mutate import Mutant
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "mutants"
 QUICK = "not slow and not serial and not timing and not gpu and not browser"
-# Tests of what is around the compiler, which take long and look at none of its decisions.
-UNASKED = "panel cell magics demo plots session bench project line_tools mutants".split()
+# Whose tests are asked: what is around the compiler looks at none of its decisions.
+ASKED = ("compiler", "nets")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -37,8 +41,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], help="keys of mutants, drawn or not")
     parser.add_argument("--again", nargs="*", help="verdicts to run again: survived ...")
     parser.add_argument("--seconds", type=float, default=240, help="of tests a mutant, at most")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants, or files recorded, at once")
+    parser.add_argument("--until", type=float, default=0, help="begin none after so many seconds")
     parser.add_argument("--leave-out", nargs="+", default=[], help="words in names of tests")
     parser.add_argument("--record", action="store_true", help="which test runs which line, anew")
+    parser.add_argument("--file-seconds", type=float, help="a file of tests is recorded, at most")
     parser.add_argument("--list", action="store_true", help="print the mutants, and run none")
     parser.add_argument("--results", type=Path, default=FOLDER / "results.jsonl")
     return parser.parse_args(arguments)
@@ -46,6 +53,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the mutants; returns 1 if one survives that has no reason."""
+    started = time.monotonic()
     options = parse(sys.argv[1:] if arguments is None else arguments)
     FOLDER.mkdir(parents=True, exist_ok=True)
     chosen = draw(ROOT, options.count, options.seed)
@@ -66,41 +74,106 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("MUTANTS_CACHE", str(kernels))
     lines = FOLDER / "lines.jsonl"
     if options.record or not lines.exists():
-        record(lines)
-    run(chosen, Covering(lines, options.leave_out), options)
+        record(lines, options.jobs, options.file_seconds)
+        print(f"recorded in {time.monotonic() - started:.0f} s", flush=True)
+    until = started + options.until if options.until else float("inf")
+    run(chosen, Covering(lines, options.leave_out), options, until)
     rows = report.read(options.results)
     text = report.totals([rows[m.key] for _, m in chosen if m.key in rows], report.reasons())
     print(f"\n{text}")
     return int("survived" in text)
 
 
-def record(path: Path) -> None:
-    """Write which lines each quick test runs; a file of tests is a process."""
-    path.unlink(missing_ok=True)
+def record(path: Path, jobs: int = 1, seconds: float | None = None) -> None:
+    """Write which lines each quick test runs; a file of tests is a process, some at once.
+
+    Args:
+        path: Where to.
+        jobs: How many at once.
+        seconds: For a file at most: what it has not come to by then is not asked.
+    """
     tests = ROOT / "tests"
-    files = [p for p in sorted(tests.glob("test_*.py")) if not any(w in p.name for w in UNASKED)]
-    for number, file in enumerate(files, 1):
-        print(f"recording {number} of {len(files)}: {file.name}", flush=True)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", QUICK]
-        command += ["-p", "mutants.coverage", "-p", "mutants.shared_cache", str(file)]
-        command += ["--lines-to", str(path), "--lines-of", *PLACES]
-        subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
+    found = [p for folder in ASKED for p in sorted((tests / folder).rglob("test_*.py"))]
+    files = sorted(
+        (p for p in found if "mutants" not in p.name), key=lambda p: p.stat().st_size, reverse=True
+    )
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+
+        def recorded(number: int) -> Path:
+            lines = Path(folder, f"{number}.jsonl")
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", QUICK]
+            command += ["-p", "mutants.coverage", "-p", "mutants.shared_cache", str(files[number])]
+            command += ["--lines-to", str(lines), "--lines-of", *PLACES]
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(
+                    command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False, timeout=seconds
+                )
+            print(f"recorded {files[number].name}", flush=True)
+            return lines
+
+        parts = [p for p in pool.map(recorded, range(len(files))) if p.exists()]
+        path.write_text("".join(part.read_text() for part in parts))
 
 
 def run(
-    chosen: Iterable[tuple[str, Mutant]], covering: Covering, options: argparse.Namespace
+    chosen: Sequence[tuple[str, Mutant]],
+    covering: Covering,
+    options: argparse.Namespace,
+    until: float = float("inf"),
 ) -> None:
-    """Run what has no result yet."""
+    """Run what has no result yet, in as many processes as are asked for."""
     sources = sources_of(ROOT)
     known = report.read(options.results)
     again = set(options.again or ())
+    todo = [
+        (stratum, mutant)
+        for stratum, mutant in chosen
+        if mutant.key not in known or known[mutant.key]["verdict"] in again
+    ]
     server.warm()
     os.chdir(ROOT)
+    if options.jobs == 1:
+        judge_all(todo, covering, sources, options, until)
+        return
+    turns = multiprocessing.get_context("fork").Value("i", 0)
+
+    def taken() -> Iterable[tuple[str, Mutant]]:
+        while True:
+            with turns.get_lock():
+                number = turns.value
+                turns.value += 1
+            if number >= len(todo):
+                return
+            yield todo[number]
+
+    children = []
+    for _ in range(min(options.jobs, len(todo))):
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                judge_all(taken(), covering, sources, options, until)
+                status = 0
+            finally:
+                sys.stdout.flush()
+                os._exit(status)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def judge_all(
+    chosen: Iterable[tuple[str, Mutant]],
+    covering: Covering,
+    sources: Mapping[str, str],
+    options: argparse.Namespace,
+    until: float,
+) -> None:
+    """Judge mutants one after the other; a line of JSON each."""
     for stratum, mutant in chosen:
-        before = known.get(mutant.key)
-        if before and before["verdict"] not in again:
-            continue
         started = time.monotonic()
+        if started > until:
+            return
         tests = within(covering.tests_of(mutant, sources), options.seconds)
         outcome = judge(mutant, tests, sources[mutant.file])
         row: dict[str, Any] = {
@@ -120,7 +193,7 @@ def run(
             "seconds": round(time.monotonic() - started, 1),
         }
         with options.results.open("a") as file:
-            print(json.dumps(row), file=file)
+            file.write(json.dumps(row) + "\n")  # in one piece: others write as well
         print(
             f"{mutant.key} {outcome.verdict} {row['seconds']} s {mutant.file}:{row['line']} "
             f"{outcome.test}",

@@ -14,7 +14,7 @@ from mutants.mutate import Mutant, mutants
 
 # What is mutated, and how large a part of the mutants each gets.
 STRATA: dict[str, tuple[float, tuple[str, ...]]] = {
-    "schedule": (0.25, ("compiler/fusec/schedule/*.py",)),
+    "schedule": (0.25, ("compiler/fusec/schedule/**/*.py",)),
     "bounds": (0.15, ("compiler/fusec/ir/bounds.py", "compiler/fusec/ir/index.py")),
     "codegen": (
         0.35,

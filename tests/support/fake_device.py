@@ -14,12 +14,12 @@ import torch
 
 from fusec.call import native
 from fusec.call.huge_pages import empty_cpu
-from fusec.device.driver import Machine
+from fusec.device.driver import PlanDriver
 from fusec.device.plan import DeviceProgram
 from fusec.device.residents import holders
 from fusec.device.start_rows import in_rows
 from fusec.device.step_memory import share_memory, with_frees
-from fusec.device.steps import Call, Memory, Output, Place, Start, Step, Steps
+from fusec.device.steps import Memory, MemoryPlace, Output, PythonCall, SizedProgram, Start, Step
 from fusec.targets.triton.toolchain import launch_records
 from fusec.toolchain import build as cpp_build
 
@@ -78,11 +78,11 @@ class Device:
     alone: list[bool] = field(default_factory=list)
     chaining: int = 0
 
-    def machine(self) -> Machine:
+    def machine(self) -> PlanDriver:
         """Return it as plans see it."""
         found = native.device_types(build=True)
         assert found is not None
-        return Machine(
+        return PlanDriver(
             found.Driver(library()[1], self.chaining),
             self.allocate,
             lambda: self.device,
@@ -150,7 +150,7 @@ class JITFunction:
             lib = library()[0]
             lib.cuLaunchKernel(function, *(*grid, 1, 1)[:3], 128, 1, 1, 0, None, pointers, None)
             launch_records.note(
-                launch_records.Launch(self.compiled, tuple(self.signature), grid, args)
+                launch_records.RecordedLaunch(self.compiled, tuple(self.signature), grid, args)
             )
 
         return launch
@@ -171,11 +171,18 @@ def like(name: str, *shape: int) -> Memory:
 
 def scale(x: str, out: str, n: int, factor: int) -> Start:
     """Return a start of ``out = x * factor``."""
-    places = (Place(x), Place(out), Place(None, n), Place(None, factor), Place(None), Place(None))
+    places = (
+        MemoryPlace(x),
+        MemoryPlace(out),
+        MemoryPlace(None, n),
+        MemoryPlace(None, factor),
+        MemoryPlace(None),
+        MemoryPlace(None),
+    )
     return Start(kernel("scale"), (1, 1, 1), 128, 0, places)
 
 
-def operator(x: str, out: str, n: int, factor: int, device: Device, **more: Any) -> Call:
+def operator(x: str, out: str, n: int, factor: int, device: Device, **more: Any) -> PythonCall:
     """Return a call of an operator that scales, by a kernel, into memory that it allocates."""
 
     def run(given: torch.Tensor) -> torch.Tensor:
@@ -189,15 +196,17 @@ def operator(x: str, out: str, n: int, factor: int, device: Device, **more: Any)
         library()[0].cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, pointers, None)
         return made
 
-    return Call(run, (Place(x),), (), (out,), (None,), False, (x,), **more)
+    return PythonCall(run, (MemoryPlace(x),), (), (out,), (None,), False, (x,), **more)
 
 
-def steps_of(inputs: tuple[Memory, ...], steps: list[Step], outputs: tuple[Memory, ...]) -> Steps:
+def steps_of(
+    inputs: tuple[Memory, ...], steps: list[Step], outputs: tuple[Memory, ...]
+) -> SizedProgram:
     """Return a program of hand-made steps."""
     names = {m.name for m in outputs}
     tensors = {m.name: m for m in inputs}
     made = tuple(m for m in outputs if m.name not in tensors)
-    return Steps(
+    return SizedProgram(
         tuple(tensors),
         tuple(in_rows(with_frees(share_memory(steps, names), names), tensors)),
         tuple(Output(m.name) for m in outputs),
@@ -212,7 +221,7 @@ class ByHand(DeviceProgram):
 
     def __init__(
         self,
-        steps: Steps,
+        steps: SizedProgram,
         device: Device,
         run: Callable[..., list[torch.Tensor]],
         *,
@@ -243,7 +252,7 @@ class ByHand(DeviceProgram):
         on = device.machine()
         super().__init__(program, 0, on, host, host, lambda name: None, graphs=graphs, saved=saved)
 
-    def _record(self, key: tuple[int, ...], inputs: list[Any]) -> tuple[list[Any], Steps]:
+    def _record(self, key: tuple[int, ...], inputs: list[Any]) -> tuple[list[Any], SizedProgram]:
         return self.host(list(inputs)), self.given
 
 

@@ -146,4 +146,4 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, object]]:
         yield "half done", lambda n: setattr(n, "value", ast.Constant(None))
 
 
-__all__ = ["EQUIVALENT", "LABS", "mutants", "solutions", "wrong_answers"]
+__all__ = ["EQUIVALENT", "LABS", "ROOT", "mutants", "solutions", "wrong_answers"]

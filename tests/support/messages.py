@@ -7,6 +7,7 @@ and ``tests/docs/test_messages.py`` holds what can be held by rules: the rest is
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,24 +40,23 @@ class Message:
     text: str
 
 
-def collect() -> list[Message]:
+@functools.cache
+def collect() -> tuple[Message, ...]:
     """Return all of them, in the order of files and lines."""
-    found = []
+    found: list[Message] = []
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             name = path.relative_to(ROOT).as_posix()
             if not any(part in name for part in APART):
                 found += sorted(_of(path, name), key=lambda m: m.line)
-    return found
+    return tuple(found)
 
 
 def _of(path: Path, name: str) -> Iterator[Message]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             call = node.exc
-        elif (isinstance(node, ast.Call) and _name(node.func) in SHOWN) or (
-            isinstance(node, ast.Call) and ast.unparse(node.func).endswith("notes.append")
-        ):
+        elif isinstance(node, ast.Call) and (_name(node.func) in SHOWN or _notes(node.func)):
             call = node
         else:
             continue
@@ -69,7 +69,16 @@ def _of(path: Path, name: str) -> Iterator[Message]:
 
 
 def _name(function: ast.expr) -> str:
-    return ast.unparse(function).rpartition(".")[2]
+    if isinstance(function, ast.Name):
+        return function.id
+    return function.attr if isinstance(function, ast.Attribute) else ""
+
+
+def _notes(function: ast.expr) -> bool:
+    """Whether something is called that ends in ``notes.append``."""
+    if not isinstance(function, ast.Attribute) or function.attr != "append":
+        return False
+    return _name(function.value).endswith("notes")
 
 
 def _texts(node: ast.expr) -> Iterator[str]:

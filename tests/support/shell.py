@@ -6,7 +6,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.testing.globalipapp import start_ipython
 
 import fuselab
-from fusec.cache import Store
+from fusec.cache import CacheStore
 from fuselab.magics import base, fuse, kernels, reports
 from fuselab.session.session import Session
 from support.cell_fake import FakeCompiler
@@ -22,7 +22,7 @@ def shell(tmp_path, monkeypatch):
     fuselab.unload_ipython_extension(ip)
     fuselab.load_ipython_extension(ip)
     ip.compiler = FakeCompiler()
-    ip.session = Session(ip.user_ns, compiler=ip.compiler, store=Store(tmp_path / "store"))
+    ip.session = Session(ip.user_ns, compiler=ip.compiler, store=CacheStore(tmp_path / "store"))
     ip.magics_manager.registry["FuseMagics"].session = ip.session
     monkeypatch.setattr(fuselab, "_session", ip.session)
     ip.shown = []

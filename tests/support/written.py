@@ -14,7 +14,7 @@ from torch import fx
 
 import fusec
 from fusec.capture import backend
-from fusec.graph.pipeline import Form
+from fusec.graph.pipeline import GraphForm
 from fusec.ir.body import Program
 from fusec.ir.printer import format_program
 from fusec.lower import lower_graph
@@ -71,8 +71,8 @@ def collecting() -> Iterator[list[Written]]:
 
     def compile_part(self: Any, kind: str, module: fx.GraphModule, stages: Any) -> Any:
         if kind == "inference":
-            self._run_passes(Form.INFERENCE, module)
-        self._run_passes(Form.PART, module)
+            self._run_passes(GraphForm.INFERENCE, module)
+        self._run_passes(GraphForm.PART, module)
         saved = self._saved(kind, module)
         updated = backend.updated_inputs(module)
         found.append(staged(module, self.backend.options, updated=updated, saved=saved))

@@ -25,6 +25,7 @@ from torch._C._dynamo import eval_frame as native_frames
 from torch._C._dynamo.guards import RootGuardManager
 from torch._dynamo import disable
 from torch._dynamo.guards import GuardManagerWrapper
+from torch.autograd import forward_ad
 
 from fusec.ahead.code_object import read_code, written_code
 from fusec.ahead.guard_check import GuardCheck
@@ -245,6 +246,8 @@ class Artefact:
         """Whether it serves a call of the function that took it up; never raises."""
         if self.digest not in getattr(_caller, "artefacts", ()):
             return False
+        if forward_ad._current_level >= 0:
+            return False  # kernels would leave tangents behind: captured, the call keeps them
         if self._fast is None:
             if self._check.misfit(values) is not None:
                 return False

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from fusec.ahead.guard_table import GLOBALS, LOCALS, GuardTable, Row, tensor_text
+from fusec.ahead.guard_table import GLOBALS, LOCALS, GuardRow, GuardTable, tensor_text
 from fusec.ahead.places import (
     GLOBAL_HOOKS,
     HOOKS,
@@ -82,7 +82,7 @@ class GuardCheck:
             seen[id(tensor)] = text
         return None
 
-    def _found(self, row: Row, places: Places) -> JSON:
+    def _found(self, row: GuardRow, places: Places) -> JSON:
         if row.kind in _EARLY:
             return _state_found(row)
         try:
@@ -102,7 +102,7 @@ class GuardCheck:
         return _Writer(self, values).function()
 
 
-def _observed(row: Row, value: Any) -> JSON:
+def _observed(row: GuardRow, value: Any) -> JSON:
     """Return what a row asks for, as it is of a value."""
     expected = row.expected
     match row.kind:
@@ -130,7 +130,7 @@ def _observed(row: Row, value: Any) -> JSON:
     raise NotKept(f"a guard of kind {row.kind!r}")
 
 
-def _state_found(row: Row) -> JSON:
+def _state_found(row: GuardRow) -> JSON:
     if row.kind == "modes":
         return torch._C._len_torch_function_stack()
     if row.kind == "default device":
@@ -156,7 +156,7 @@ def state_guard(expected: JSON) -> Any:
     return guard
 
 
-def _words(row: Row, data: JSON) -> str:
+def _words(row: GuardRow, data: JSON) -> str:
     if row.kind == "tensor" and isinstance(data, dict) and "shape" in data:
         strides = (
             "" if data["strides"] == row.expected["strides"] else f" strides {data['strides']}"
@@ -220,7 +220,7 @@ class _Writer:
         found: Callable[[Mapping[str, Any]], bool] = self.names["check"]
         return found
 
-    def row(self, row: Row) -> None:
+    def row(self, row: GuardRow) -> None:
         kind, expected = row.kind, row.expected
         if kind == "state":
             self.refuse(f"not {self.given(state_guard(expected).check)}()")
@@ -243,7 +243,7 @@ class _Writer:
         else:
             self.value_row(row)
 
-    def value_row(self, row: Row) -> None:
+    def value_row(self, row: GuardRow) -> None:
         where, value = self.at(row.place), self.value(row.place)
         match row.kind:
             case "type":

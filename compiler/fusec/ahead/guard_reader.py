@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fusec.ahead.guard_table import GLOBALS, LOCALS, GuardTable, Place, Row
+from fusec.ahead.guard_table import GLOBALS, LOCALS, GuardPlace, GuardRow, GuardTable
 from fusec.ahead.places import Places, class_name, hooks_of, tensor_facts
 from fusec.compiled.references import JSON, NotKept, constant, reference
 
@@ -60,9 +60,9 @@ def read_guards(root: Any, values: Mapping[str, Any], space: Mapping[str, Any]) 
 
 class _Reader:
     def __init__(self, values: Mapping[str, Any], space: Mapping[str, Any]) -> None:
-        self.places = [Place(-1, "locals", None, "L"), Place(-1, "globals", None, "G")]
+        self.places = [GuardPlace(-1, "locals", None, "L"), GuardPlace(-1, "globals", None, "G")]
         self.known: dict[tuple[int, str, str], int] = {}
-        self.rows: list[Row] = []
+        self.rows: list[GuardRow] = []
         self.unaliased: list[int] = []
         self.space = space
         self.values = Places(values, space)
@@ -71,14 +71,14 @@ class _Reader:
         name = (parent, step, json.dumps(key))
         if name not in self.known:
             self.known[name] = len(self.places)
-            self.places.append(Place(parent, step, key, text))
+            self.places.append(GuardPlace(parent, step, key, text))
         return self.known[name]
 
     def value(self, number: int) -> Any:
         return self.values.value(self.places, number)
 
     def ask(self, number: int, kind: str, expected: JSON, text: str) -> None:
-        row = Row(number, kind, expected, text)
+        row = GuardRow(number, kind, expected, text)
         if row not in self.rows[-4:]:
             self.rows.append(row)
 

@@ -15,7 +15,7 @@ LOCALS, GLOBALS = 0, 1
 
 
 @dataclass(frozen=True)
-class Place:
+class GuardPlace:
     """Where a guard looks.
 
     Attributes:
@@ -32,7 +32,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Row:
+class GuardRow:
     """What is asked of a place.
 
     Attributes:
@@ -59,8 +59,8 @@ class GuardTable:
         unaliased: The places of tensors that have to be different objects.
     """
 
-    places: tuple[Place, ...]
-    rows: tuple[Row, ...]
+    places: tuple[GuardPlace, ...]
+    rows: tuple[GuardRow, ...]
     unaliased: tuple[int, ...] = ()
 
     def data(self) -> JSON:
@@ -78,11 +78,11 @@ class GuardTable:
         Raises:
             ValueError: It is not in order.
         """
-        places = tuple(Place(*each) for each in data["places"])
+        places = tuple(GuardPlace(*each) for each in data["places"])
         for number, place in enumerate(places):
             if not -1 <= place.parent < number or (place.parent < 0 and number > GLOBALS):
                 raise ValueError(f"place {number} comes before what it is reached from")
-        rows = tuple(Row(*each) for each in data["rows"])
+        rows = tuple(GuardRow(*each) for each in data["rows"])
         unaliased = tuple(data["unaliased"])
         for number in (*(row.place for row in rows), *unaliased):
             if not 0 <= number < len(places):
@@ -131,4 +131,12 @@ def tensor_text(expected: JSON) -> str:
     return f"{expected['dtype']} {sizes or 'one number'}{gradient}"
 
 
-__all__ = ["GLOBALS", "LOCALS", "GuardTable", "Place", "Row", "format_rows", "tensor_text"]
+__all__ = [
+    "GLOBALS",
+    "LOCALS",
+    "GuardPlace",
+    "GuardRow",
+    "GuardTable",
+    "format_rows",
+    "tensor_text",
+]

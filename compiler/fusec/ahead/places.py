@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fusec.ahead.guard_table import GLOBALS, LOCALS, Place
+from fusec.ahead.guard_table import GLOBALS, LOCALS, GuardPlace
 from fusec.compiled.references import JSON, NotKept
 
 _MISSING = object()
@@ -84,7 +84,7 @@ class Places:
         self._locals, self._globals = values, space
         self._found: dict[int, Any] = {LOCALS: values, GLOBALS: space}
 
-    def value(self, places: Sequence[Place], number: int) -> Any:
+    def value(self, places: Sequence[GuardPlace], number: int) -> Any:
         """Return what is there.
 
         Raises:

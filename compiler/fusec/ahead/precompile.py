@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from fusec.ahead.artefact import Kept
-from fusec.ahead.signatures import Signature
+from fusec.ahead.signatures import CallSignature
 from fusec.report import counted
 
 
@@ -42,7 +42,7 @@ class Precompiled:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Precompilation:
     """What became of all signatures.
 
     Attributes:
@@ -68,7 +68,7 @@ class Outcome:
     __repr__ = __str__
 
 
-class Compiled(Protocol):
+class Precompilable(Protocol):
     """What is precompiled, as far as it is known here."""
 
     @property
@@ -83,13 +83,13 @@ class Compiled(Protocol):
 
 
 def precompile_here(
-    compiled: Compiled,
+    compiled: Precompilable,
     name: str,
-    signatures: Sequence[Signature | tuple[Any, ...]],
+    signatures: Sequence[CallSignature | tuple[Any, ...]],
     *,
     progress: Callable[[int, int, Precompiled], object] | None = None,
     stop: threading.Event | None = None,
-) -> Outcome:
+) -> Precompilation:
     """Call a function once for each signature, and write down what was compiled.
 
     Args:
@@ -102,17 +102,17 @@ def precompile_here(
     done: list[Precompiled] = []
     for signature in signatures:
         if stop is not None and stop.is_set():
-            return Outcome(name, tuple(done), stopped=True)
+            return Precompilation(name, tuple(done), stopped=True)
         done.append(_precompile(compiled, signature))
         if progress is not None:
             progress(len(done), len(signatures), done[-1])
-    return Outcome(name, tuple(done))
+    return Precompilation(name, tuple(done))
 
 
-def _precompile(compiled: Compiled, signature: Signature | tuple[Any, ...]) -> Precompiled:
+def _precompile(compiled: Precompilable, signature: CallSignature | tuple[Any, ...]) -> Precompiled:
     started, before = time.perf_counter(), len(compiled.kernels)
     with _state(signature):
-        if isinstance(signature, Signature):
+        if isinstance(signature, CallSignature):
             (args, kwargs), text = signature.call(), str(signature)
         else:
             args, kwargs = tuple(signature), {}
@@ -129,7 +129,7 @@ def _precompile(compiled: Compiled, signature: Signature | tuple[Any, ...]) -> P
 
 def _text(args: tuple[Any, ...]) -> str:
     try:
-        return str(Signature.of(*args))
+        return str(CallSignature.of(*args))
     except TypeError:
         return f"({', '.join(type(each).__name__ for each in args)})"
 
@@ -137,11 +137,11 @@ def _text(args: tuple[Any, ...]) -> str:
 @contextlib.contextmanager
 def _state(signature: object) -> Iterator[None]:
     """Put torch in the state that a call was made in."""
-    if not isinstance(signature, Signature):
+    if not isinstance(signature, CallSignature):
         yield
         return
     with torch.inference_mode(signature.inference), torch.set_grad_enabled(signature.grad):
         yield
 
 
-__all__ = ["Compiled", "Outcome", "Precompiled", "precompile_here"]
+__all__ = ["Precompilable", "Precompilation", "Precompiled", "precompile_here"]

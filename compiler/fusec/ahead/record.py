@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from fusec.ahead.signatures import NotWritable, Signature, save_signatures
+from fusec.ahead.signatures import CallSignature, NotWritable, save_signatures
 
 
 class Recording:
@@ -18,14 +18,14 @@ class Recording:
     """
 
     def __init__(self) -> None:
-        self._found: dict[Signature, int] = {}
+        self._found: dict[CallSignature, int] = {}
         self._lock = threading.Lock()
         self.skipped: list[str] = []
 
     def note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note a call."""
         try:
-            signature = Signature.of(*args, **kwargs)
+            signature = CallSignature.of(*args, **kwargs)
         except NotWritable as error:
             with self._lock:
                 if error.message not in self.skipped:
@@ -34,16 +34,16 @@ class Recording:
         with self._lock:
             self._found[signature] = self._found.get(signature, 0) + 1
 
-    def __iter__(self) -> Iterator[Signature]:
+    def __iter__(self) -> Iterator[CallSignature]:
         return iter(list(self._found))
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def __getitem__(self, position: int) -> Signature:
+    def __getitem__(self, position: int) -> CallSignature:
         return list(self._found)[position]
 
-    def counts(self) -> dict[Signature, int]:
+    def counts(self) -> dict[CallSignature, int]:
         """Return how often each was called."""
         with self._lock:
             return dict(self._found)

@@ -21,7 +21,7 @@ class NotWritable(FusecError, TypeError):
 
 
 @dataclass(frozen=True)
-class Signature:
+class CallSignature:
     """A call's arguments: tensors by type and layout, everything else by value.
 
     Attributes:
@@ -35,7 +35,7 @@ class Signature:
     inference: bool = False
 
     @classmethod
-    def of(cls, *args: Any, **kwargs: Any) -> Signature:
+    def of(cls, *args: Any, **kwargs: Any) -> CallSignature:
         """Return what a call with these arguments, in torch's state now, is like.
 
         Raises:
@@ -59,7 +59,7 @@ class Signature:
         return {"arguments": self.arguments, "grad": self.grad, "inference": self.inference}
 
     @classmethod
-    def from_data(cls, data: JSON) -> Signature:
+    def from_data(cls, data: JSON) -> CallSignature:
         """Return what ``data`` returned.
 
         Raises:
@@ -162,12 +162,12 @@ def _words(value: JSON) -> str:
     return str(inner) if kind != "value" else repr(_made(value))
 
 
-def save_signatures(signatures: Iterable[Signature]) -> str:
+def save_signatures(signatures: Iterable[CallSignature]) -> str:
     """Return signatures as text, to be kept in a file."""
     return json.dumps({"signatures": [each.data() for each in signatures]}, indent=1)
 
 
-def load_signatures(text: str) -> tuple[Signature, ...]:
+def load_signatures(text: str) -> tuple[CallSignature, ...]:
     """Return what ``save_signatures`` wrote.
 
     Raises:
@@ -177,7 +177,7 @@ def load_signatures(text: str) -> tuple[Signature, ...]:
         found = list(json.loads(text)["signatures"])
     except (ValueError, KeyError, TypeError):
         raise NotWritable("these are not signatures that fusec wrote") from None
-    return tuple(Signature.from_data(each) for each in found)
+    return tuple(CallSignature.from_data(each) for each in found)
 
 
-__all__ = ["NotWritable", "Signature", "load_signatures", "save_signatures"]
+__all__ = ["CallSignature", "NotWritable", "load_signatures", "save_signatures"]

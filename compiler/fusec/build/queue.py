@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusec.cache import Store, default_store
+from fusec.cache import CacheStore, default_store
 from fusec.kernel import KernelSource
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
@@ -21,7 +21,7 @@ from fusec.toolchain.children import Children
 
 
 @dataclass(frozen=True)
-class Wanted:
+class BuildRequest:
     """A library to build.
 
     Attributes:
@@ -42,21 +42,21 @@ class BuildQueue:
         store: Where to look and to keep; the process's default store if None.
     """
 
-    def __init__(self, store: Store | None = None) -> None:
+    def __init__(self, store: CacheStore | None = None) -> None:
         self._store = store or default_store()
         self._children = Children()
         self._pool: ThreadPoolExecutor | None = None
-        self._builds: dict[Wanted, Future[Path]] = {}
+        self._builds: dict[BuildRequest, Future[Path]] = {}
 
     def begin(self, kernel: KernelSource) -> None:
         """Begin to build a kernel; returns at once."""
         target = find_target(kernel.target)
         if isinstance(target, LibraryTarget):
-            self.add(Wanted(kernel.text, target, kernel.flags))
+            self.add(BuildRequest(kernel.text, target, kernel.flags))
         elif isinstance(target, PythonTarget):
             target.begin(kernel)
 
-    def add(self, wanted: Wanted) -> None:
+    def add(self, wanted: BuildRequest) -> None:
         """Begin to build a library, unless it has been added before; returns at once."""
         if wanted in self._builds:
             return
@@ -70,7 +70,7 @@ class BuildQueue:
             children=self._children,
         )
 
-    def finish(self, libraries: Iterable[Wanted]) -> list[Path]:
+    def finish(self, libraries: Iterable[BuildRequest]) -> list[Path]:
         """Wait for libraries, in order; what was not added is built now.
 
         All are built before the first failure is raised, so that the good ones are in the store.
@@ -97,4 +97,4 @@ class BuildQueue:
             self._pool.shutdown(cancel_futures=True)
 
 
-__all__ = ["BuildQueue", "Wanted"]
+__all__ = ["BuildQueue", "BuildRequest"]

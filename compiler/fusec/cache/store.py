@@ -98,7 +98,7 @@ def watch_uses(tell: Callable[[Entry], object]) -> None:
     _watchers.append(tell)
 
 
-class Store:
+class CacheStore:
     """A store in one folder. Safe to share between threads and between processes.
 
     Args:
@@ -386,14 +386,14 @@ class Store:
             self.prune(self.limit * 4 // 5, keep=keep)
 
 
-_stores: dict[Path, Store] = {}
+_stores: dict[Path, CacheStore] = {}
 _stores_lock = threading.Lock()
 
 
-def default_store() -> Store:
+def default_store() -> CacheStore:
     """Return this process's store for the folder that the environment names now."""
     folder = default_folder()
     with _stores_lock:
         if folder not in _stores:
-            _stores[folder] = Store(folder)
+            _stores[folder] = CacheStore(folder)
         return _stores[folder]

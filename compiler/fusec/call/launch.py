@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from fusec.errors import FusecError
 from fusec.kernel import Signature
 from fusec.memory.readable import address
+from fusec.report import SourceLine
 from fusec.toolchain.loading import load
 
 _empty_on_current: Callable[..., torch.Tensor] = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
@@ -45,16 +46,30 @@ class KernelCheckFailed(FusecError, IndexError, RuntimeError):
     """A check inside a kernel failed: an index out of range.
 
     Eager raises IndexError where a tensor is indexed, RuntimeError in ``gather`` and ``scatter``.
+    Its notes are the user's lines that the kernel computes.
     """
 
 
-def raise_check(name: str, status: int, signature: Signature) -> None:
-    """Raise what a kernel's non-zero status stands for."""
+def raise_check(
+    name: str, status: int, signature: Signature, lines: Iterable[SourceLine] = ()
+) -> None:
+    """Raise what a kernel's non-zero status stands for.
+
+    Args:
+        name: The kernel's.
+        status: What it returned.
+        signature: Has its checks.
+        lines: The user's, that it computes.
+    """
     if not 1 <= status <= len(signature.checks):
         raise FusecError(f"kernel {name} failed with status {status}")
     if status in signature.divisions:
         raise RuntimeError("ZeroDivisionError")  # as ATen words it
-    raise KernelCheckFailed(signature.checks[status - 1], f"in kernel {name}")
+    error = KernelCheckFailed(signature.checks[status - 1], f"in kernel {name}")
+    for line in sorted(set(lines), key=lambda line: (line.file, line.line)):
+        cell = line.file.startswith("<")
+        error.add_note(f"  {line}" if cell else f"  {line.file}, {line}")
+    raise error
 
 
 class CppRunnable:

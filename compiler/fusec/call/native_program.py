@@ -324,8 +324,8 @@ def place_temporaries(
         size = -(-size // ALIGNMENT) * ALIGNMENT
         offset = 0
         for start, length, other in sorted(placed):
-            apart = last[other] < first[name] or last[name] < first[other]
-            if not apart and start < offset + size and offset < start + length:
+            disjoint = last[other] < first[name] or last[name] < first[other]
+            if not disjoint and start < offset + size and offset < start + length:
                 offset = start + length
         placed.append((offset, size, name))
         total = max(total, offset + size)
@@ -351,9 +351,7 @@ def _constants(values: Sequence[Expr]) -> tuple[int, ...]:
 def _is_plain(program: Program, value: object) -> bool:
     """Whether an output is a whole buffer, or the same in every call."""
     if isinstance(value, TensorRef):
-        buffer = program.buffers[value.buffer]
-        whole = value.shape == buffer.shape and value.strides == buffer.strides
-        return whole and value.offset == 0 and value.dtype == buffer.dtype
+        return value.is_all_of(program.buffers[value.buffer])
     return value is None or isinstance(value, (bool, int, float))
 
 

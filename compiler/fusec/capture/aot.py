@@ -55,7 +55,8 @@ class SavedGraph(SerializableCallable):
         """Return it as bytes.
 
         Raises:
-            CannotSave: It trains, has symbolic sizes or runs on a GPU; the message says which.
+            CannotSave: It has symbolic sizes, draws random numbers or runs on a GPU; the message
+                says which.
         """
         if fn.graph is None:
             raise CannotSave("this function was read from a file", "copy the file")

@@ -20,7 +20,7 @@ from torch._guards import TracingContext
 from fusec.build.queue import BuildQueue
 from fusec.call import native
 from fusec.capture import aot, cache_artifacts, whole_calls
-from fusec.capture.background import Early
+from fusec.capture.background import EarlyValue
 from fusec.capture.fast_path.direct import (
     analyze_no_operators,
     epilogue_instead_of_wrappers,
@@ -50,7 +50,7 @@ from fusec.capture.number_restarts import (
     looking_for_numbers,
     loses_updates,
 )
-from fusec.capture.result_modes import mixes_modes, result_modes
+from fusec.capture.result_modes import loses_hooks, mixes_modes, result_modes
 from fusec.capture.side_effects import side_effects
 from fusec.capture.tuned_calls import TunedCalls
 from fusec.capture.untraceable import in_short, is_untraceable
@@ -61,7 +61,7 @@ from fusec.errors import BadOption, DeviceNotThere, FusecError
 from fusec.freezing import FrozenMiss, refuse_if_frozen
 from fusec.gc_pause import Rest
 from fusec.graph.decompositions import decomposition_table
-from fusec.graph.pipeline import Form, Subject, check_without, format_passes, run_passes
+from fusec.graph.pipeline import GraphForm, Subject, check_without, format_passes, run_passes
 from fusec.graph.refusals.calls import refused_call
 from fusec.graph.regions import inline_regions
 from fusec.graph.training.saved import recomputed_operators, saved_tensors
@@ -150,6 +150,7 @@ class Backend:
             self.graphs.append(graph)
             records = torch.is_grad_enabled()
             reason = needs_eager(module, example_inputs) or mixes_modes(module, records)
+            reason = reason or loses_hooks(module, records)
             if reason:
                 graph.run_in_eager(f"it runs in eager: {reason}")
                 return graph
@@ -231,7 +232,7 @@ class _GraphCompiler:
         self.stages = stages
         self.names = names
         self.saved_names: dict[str, str] = {}  # of forward's results, by its graph's own names
-        self.apart = False  # whether AOTAutograd takes tensor subclasses apart
+        self.unwraps_subclasses = False  # whether AOTAutograd takes tensor subclasses apart
         self.views_of_updated: tuple[int, ...] = ()
         self.entered = 0.0
         # As where the graph is called, by TorchDynamo's guards; AOTAutograd changes both meanwhile.
@@ -244,9 +245,9 @@ class _GraphCompiler:
         self.forward: CompiledPart | None = None  # the part of a joint graph that calls run
 
     def compile(self, inputs: Sequence[Any]) -> Callable[..., Any]:
-        module = self._run_passes(Form.CAPTURED, self.graph.eager)
+        module = self._run_passes(GraphForm.CAPTURED, self.graph.eager)
         self.entered = time.perf_counter()
-        self.apart = has_subclasses(module, inputs)
+        self.unwraps_subclasses = has_subclasses(module, inputs)
         # As in eager, where one leaves autocast before asking for gradients: each operator's
         # gradient has the types of its forward pass, and nothing else is converted.
         changes: dict[str, Any] = {"backward_pass_autocast": "off"}
@@ -270,10 +271,10 @@ class _GraphCompiler:
         started = time.perf_counter()
         results = given["num_fwd_outputs"]
         inline_regions(joint)
-        self._run_passes(Form.JOINT, joint, results=results)
+        self._run_passes(GraphForm.JOINT, joint, results=results)
         with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
             forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
-        self._run_passes(Form.SPLIT, forward, results=results, backward=backward)
+        self._run_passes(GraphForm.SPLIT, forward, results=results, backward=backward)
         seconds = time.perf_counter() - started
         self.entered += seconds  # what is left is the decomposition's
         passes = self._passes()
@@ -283,10 +284,14 @@ class _GraphCompiler:
         self.graph.recomputed = recomputed_operators(forward, backward)
         return forward, backward
 
-    def _run_passes(self, form: Form, module: fx.GraphModule, **more: Any) -> fx.GraphModule:
+    def _run_passes(self, form: GraphForm, module: fx.GraphModule, **more: Any) -> fx.GraphModule:
         """Run the passes for a form of the graph; return the graph, which may be another one."""
         subject = Subject(
-            module, self.backend.options, updated=updated_inputs(module), apart=self.apart, **more
+            module,
+            self.backend.options,
+            updated=updated_inputs(module),
+            unwraps_subclasses=self.unwraps_subclasses,
+            **more,
         )
         self.graph.passes += run_passes(form, subject)
         return subject.module
@@ -295,7 +300,7 @@ class _GraphCompiler:
         """Return the passes over the graph as a stage; it shows those of later parts as well."""
         graph, without = self.graph, self.backend.options.without
         # those before belong to what was captured, whose time is the decomposition's
-        seconds = sum(run.seconds for run in graph.passes if run.form != Form.CAPTURED.value)
+        seconds = sum(run.seconds for run in graph.passes if run.form != GraphForm.CAPTURED.value)
         return Stage("passes", seconds, lambda: format_passes(graph.passes, without))
 
     def _backward_compiler(self) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
@@ -324,12 +329,12 @@ class _GraphCompiler:
         Where forward runs on the CPU that would take the cores from it; there it is compiled when
         it is called, as where kernels are chosen by timing them.
         """
-        early = Early(lambda: self._make("backward", module))
+        early = EarlyValue(lambda: self._make("backward", module))
         if self.forward is not None and _leaves_cores_free(self.forward):
             self.forward.announce = early.begin
         entry: Callable[[list[Any]], Any] | None = None
 
-        def call(inputs: list[Any]) -> Any:
+        def ready() -> Callable[[list[Any]], Any]:
             nonlocal entry
             if entry is None:
                 refuse_if_frozen(f"the backward part of {self.graph.name}")
@@ -338,9 +343,13 @@ class _GraphCompiler:
                     if entry is None:
                         self.stages.append(_as_text("decompose backward", 0.0, module))
                         entry = self._take(made)
-            return entry(inputs)
+            return entry
+
+        def call(inputs: list[Any]) -> Any:
+            return (entry or ready())(inputs)
 
         call._boxed_call = True  # type: ignore[attr-defined]
+        self.graph.make_backward = ready
         return call
 
     def _compiler(self, kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
@@ -401,9 +410,9 @@ class _GraphCompiler:
             self.saved_names = saved_names(module)
         inline_regions(module)
         if kind == "inference":  # the parts of a joint graph have been through this as one
-            self._run_passes(Form.INFERENCE, module)
+            self._run_passes(GraphForm.INFERENCE, module)
             stages.append(self._passes())
-        self._run_passes(Form.PART, module)
+        self._run_passes(GraphForm.PART, module)
         queue = BuildQueue()
         state = Compilation(
             module,
@@ -429,7 +438,11 @@ class _GraphCompiler:
             queue.close()
 
     def _saved(self, kind: str, module: fx.GraphModule) -> tuple[int, ...]:
-        return saved_outputs(module, self.returned) if kind == "forward" and not self.apart else ()
+        return (
+            saved_outputs(module, self.returned)
+            if kind == "forward" and not self.unwraps_subclasses
+            else ()
+        )
 
     def _take(self, made: _Made) -> Any:
         """Make a part that has been compiled one of the graph's; return what runs it."""
@@ -447,7 +460,7 @@ class _GraphCompiler:
     def _choose_epilogue(self, part: CompiledPart) -> None:
         """See whether the part can be called past AOTAutograd's wrappers."""
         program = part.state.scheduled
-        if self.apart or len(program.inputs) != len(self.names):
+        if self.unwraps_subclasses or len(program.inputs) != len(self.names):
             return
         found = epilogue_instead_of_wrappers(
             len(self.names), calls_operators=part.calls_operators, records=self.records

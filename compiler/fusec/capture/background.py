@@ -16,7 +16,7 @@ import torch
 Result = TypeVar("Result")
 
 
-class Early(Generic[Result]):
+class EarlyValue(Generic[Result]):
     """Something to be made once, by a thread that is told to begin or else by who needs it first.
 
     Args:
@@ -69,4 +69,4 @@ class Early(Generic[Result]):
             self._make = None
 
 
-__all__ = ["Early"]
+__all__ = ["EarlyValue"]

@@ -1,8 +1,8 @@
 """What TorchDynamo would compile, refused while compilation is frozen.
 
-TorchDynamo asks its callback about a frame when no compiled code fits.  ``Watch`` stands before
-that callback: where nothing may be compiled it raises, with what the frame's compiled code asks
-for and what it found.  It costs nothing where compiled code fits.
+TorchDynamo asks its callback about a frame when no compiled code fits.  ``FrozenWatch`` stands
+before that callback: where nothing may be compiled it raises, with what the frame's compiled code
+asks for and what it found.  It costs nothing where compiled code fits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CompiledMeanwhile(Exception):
     """What a thread wanted to compile is there now: never seen by a user."""
 
 
-class Watch:
+class FrozenWatch:
     """TorchDynamo's callback, with a look at whether anything may be compiled.
 
     Attributes:
@@ -208,4 +208,4 @@ def _traced_frame() -> tuple[CodeType | None, Any]:
     return None, {}
 
 
-__all__ = ["CompiledMeanwhile", "Watch", "misfits", "refuse_capture"]
+__all__ = ["CompiledMeanwhile", "FrozenWatch", "misfits", "refuse_capture"]

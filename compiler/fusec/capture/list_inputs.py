@@ -46,10 +46,10 @@ class Flat:
                 continue
             if original.meta.get("steal_arg"):
                 self.emptied.append(at)
-            self._take_apart(at, place, taken, source)
+            self._unpack(at, place, taken, source)
         self.module.recompile()
 
-    def _take_apart(self, at: int, place: fx.Node, taken: Sequence[fx.Node], source: Any) -> None:
+    def _unpack(self, at: int, place: fx.Node, taken: Sequence[fx.Node], source: Any) -> None:
         elements: dict[int, fx.Node] = {}
         for user in sorted(taken, key=lambda node: int(node.args[1])):  # type: ignore[arg-type]
             number = int(user.args[1])  # type: ignore[arg-type]

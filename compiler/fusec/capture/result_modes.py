@@ -85,7 +85,7 @@ def result_modes(module: fx.GraphModule, records: bool) -> ResultModes:
     results = _results(module)
     inference = _made_in_inference_mode(module, records)
     made = [i for i, value in results.items() if _storage(value) in inference]
-    recorded = not records and any(value.grad_fn is not None for value in results.values())
+    recorded = not records and any(map(_has_history, results.values()))
     if not records and not recorded:
         leaves = any(
             name_of(node) == ENTER and node.args[:1] == (False,) for node in module.graph.nodes
@@ -93,7 +93,12 @@ def result_modes(module: fx.GraphModule, records: bool) -> ResultModes:
         # nothing has a history anyway
         return ResultModes(inference=tuple(made), leaves=leaves)
     bases, lost = _views_without_history(module)
-    unrecorded = [i for i, value in results.items() if _is_lost(value, bases) and i not in made]
+    hooked = _views_with_hooks(module, records)
+    unrecorded = [
+        i
+        for i, value in results.items()
+        if i not in made and id(value) not in hooked and _is_lost(value, bases)
+    ]
     unknown = [i for i, value in results.items() if lost and not value.requires_grad]
     return ResultModes(
         tuple(unrecorded),
@@ -120,9 +125,36 @@ def mixes_modes(module: fx.GraphModule, records: bool) -> str:
         if node.op == "output" or not any(_storage(v) in made for v in given):
             continue
         # Eager raises where autograd would save it, and where it is updated.
-        if any(v.grad_fn is not None for v in _tensors(node)) or _may_write(node):
+        if any(map(_has_history, _tensors(node))) or _may_write(node):
             return "what was made in inference mode is used where autograd may not save it"
     return ""
+
+
+def loses_hooks(module: fx.GraphModule, records: bool) -> str:
+    """Return why a captured graph has to run in eager for the hooks that it puts on values.
+
+    Before ``register_hook`` was an operator, TorchDynamo made a function of autograd's of a hook;
+    beside a view without a history of the same value, AOTAutograd drops that function.
+    """
+    hooks = any("autograd_function_apply" in str(n.target) for n in module.graph.nodes)
+    if hooks and records and result_modes(module, records).unrecorded:
+        return "AOTAutograd would lose a hook beside a view without a history"
+    return ""
+
+
+def _views_with_hooks(module: fx.GraphModule, records: bool) -> set[int]:
+    """Return the views that TorchDynamo makes of a value for a hook that is put on it later.
+
+    Their fake tensors have no history where the hook is put on under ``no_grad``; the graph says
+    that it is on where they are made.
+    """
+    return {
+        id(value)
+        for node, _, on in walk(module.graph, records)
+        if on and node.op == "call_method" and node.target == "view_as"
+        for value in _tensors(node)
+        if value.requires_grad
+    }
 
 
 def _results(module: fx.GraphModule) -> dict[int, torch.Tensor]:
@@ -172,9 +204,21 @@ def _is_lost(value: torch.Tensor, bases: set[int]) -> bool:
     """Whether a result is a view that was made where nothing was recorded."""
     return (
         value._is_view()
-        and value.grad_fn is None
+        and not _has_history(value)
         and (value.requires_grad or id(value._base) in bases)
     )
+
+
+def _has_history(value: torch.Tensor) -> bool:
+    """Whether autograd knows how a fake tensor came to be.
+
+    A view of what needs gradients makes its history anew when it is asked for and another view has
+    updated its memory; torch 2.11 fails an assertion of its own there for some fake tensors.
+    """
+    try:
+        return value.grad_fn is not None
+    except RuntimeError:
+        return True
 
 
 def _storage(value: torch.Tensor) -> int:
@@ -209,4 +253,4 @@ def _as_inference(value: torch.Tensor) -> torch.Tensor:
     return made
 
 
-__all__ = ["ResultModes", "mixes_modes", "result_modes"]
+__all__ = ["ResultModes", "loses_hooks", "mixes_modes", "result_modes"]

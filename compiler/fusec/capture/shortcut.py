@@ -300,14 +300,14 @@ def _make_entry(
     values = whole.bind(*args, **kwargs)
     try:
         bound = dict(zip(parameters, values, strict=True))
-        checks = guard_tree.apart(wrapper.root, bound, function.__globals__)
+        checks = guard_tree.cheap_checks(wrapper.root, bound, function.__globals__)
     except guard_tree.NotUnderstood:
         return whole
     plan = Plan()
     if len(checks.positions) == len(parameters):  # all of them are tensors, and different ones
         plan = plan_of(fast, values, graph.output_count)
-    apart = entry(checks, plan)
-    return apart if apart.fits(*args, **kwargs) else whole
+    cheaper = entry(checks, plan)
+    return cheaper if cheaper.fits(*args, **kwargs) else whole
 
 
 __all__ = ["Shortcut", "find_frame"]

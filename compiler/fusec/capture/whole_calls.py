@@ -33,20 +33,20 @@ def install() -> None:
             setattr(TensorVariable, f"method_{name}", _unless_integers(method, 2))
 
 
-def _unless_integers(take_apart: Callable[..., Any], factors: int) -> Callable[..., Any]:
+def _unless_integers(decompose: Callable[..., Any], factors: int) -> Callable[..., Any]:
     """Return a handler that leaves a call whole, which None says, where it is of integers.
 
     Args:
-        take_apart: TorchDynamo's.
+        decompose: TorchDynamo's.
         factors: Which of its arguments is the first of the two that are multiplied or divided.
     """
 
-    @functools.wraps(take_apart)
+    @functools.wraps(decompose)
     def handle(*args: Any, **kwargs: Any) -> Any:
         pair = args[factors : factors + 2]
         if len(pair) == 2 and all(map(_is_of_integers, pair)):
             return None
-        return take_apart(*args, **kwargs)
+        return decompose(*args, **kwargs)
 
     return handle
 

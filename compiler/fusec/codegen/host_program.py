@@ -126,8 +126,7 @@ class _Writer:
     def ref(self, ref: TensorRef) -> str:
         name = self.names[ref.buffer]
         buffer = self.program.buffers[ref.buffer]
-        whole = ref.shape == buffer.shape and ref.offset == 0
-        if whole and ref.strides == buffer.strides and ref.dtype == buffer.dtype:
+        if ref.is_all_of(buffer):
             return name
         offset = self.expr(ref.offset)
         if ref.buffer in self.program.inputs:  # an input may itself start inside its storage

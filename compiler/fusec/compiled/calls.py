@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 
 from fusec.call.autocast import without_autocast
 from fusec.call.eager_graph import run_eagerly
+from fusec.call.recorded_plan import RecordedPlan
 from fusec.compiled.part import CompiledPart
 from fusec.errors import FusecError
 from fusec.kernel import Kernel
@@ -74,6 +75,8 @@ class GraphCalls:
         self.traced: tuple[CodeType, ...] = ()  # what TorchDynamo went through
         self.effects: tuple[SideEffect, ...] = ()  # what is changed beside the result
         self._recorded: Callable[..., Any] | None = None
+        # Compiles the backward part where that waits for the first gradient.
+        self.make_backward: Callable[[], object] | None = None
         self._last_inputs: tuple[Any, ...] | None = None
         # Whether calls record for autograd, which is guarded; replays do alike.
         self._gradients = torch.is_grad_enabled()
@@ -171,6 +174,12 @@ class GraphCalls:
         """
         if call is not None:
             self.compiled = self._recorded = call
+
+    @property
+    def recorded_plan(self) -> RecordedPlan | None:
+        """What calls that record for autograd do beside running the parts; None if not known."""
+        found: RecordedPlan | None = getattr(self._recorded, "plan", None)
+        return found
 
     def entry(self) -> Callable[..., Any]:
         """Return the shortest way to call the graph: past this object where there is one."""

@@ -26,6 +26,7 @@ from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.verify.check import KINDS, Case, check_graph, check_kernel
 from fusec.verify.compare import praise
+from fusec.verify.graph_outputs import GraphReferences, KeptReferences
 from fusec.verify.inputs import fresh_inputs
 from fusec.verify.probation import journal
 from fusec.verify.sampled import sampled
@@ -47,40 +48,66 @@ def verify(graph: GraphCalls, *, timed: bool) -> Verdict:
         return replace(verdict, seconds=verdict.seconds + second.seconds)
 
 
-def _check_on(
-    graph: GraphCalls, inputs: list[Any], timed: bool, calls: int | None = None
-) -> Verdict:
+def _references(
+    graph: GraphCalls, inputs: list[Any]
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any] | None]:
+    """Return what runs eager, eager with the kernels' random numbers, and float64, on tensors."""
     float64 = _in_float64(graph)
 
     def placed(run: Callable[[Sequence[Any]], list[torch.Tensor]]) -> Callable[..., Any]:
         return lambda given: run(_with_tensors(inputs, given))
 
-    def fused(given: Sequence[Any]) -> list[torch.Tensor]:
-        assert graph.compiled is not None
-        with graph.keeping_nothing():
-            return _tensors(graph.compiled(*given))
-
     def eager(given: Sequence[Any]) -> list[torch.Tensor]:
         return _tensors(graph.eager(*given))
 
     def reference(given: Sequence[Any]) -> list[torch.Tensor]:
-        """Run eager with the random numbers that the kernels compute."""
         if not any(part.draws_seed for part in graph.parts):
             return eager(given)
         with SameNumbers():
             return eager(given)
 
+    return placed(eager), placed(reference), placed(float64) if float64 is not None else None
+
+
+def _prepare(graph: GraphCalls, kept: KeptReferences) -> None:
+    """Work out what the whole graph will be compared with, where that may be used again."""
+    takes_seed = any(part.draws_seed for part in graph.parts)
+    # What a graph holds besides its inputs may be another the next time.
+    holds = any(node.op in ("get_attr", "call_module") for node in graph.eager.graph.nodes)
+    if takes_seed or holds:
+        return
+    inputs = graph.copies()
+    with torch.set_grad_enabled(graph.records_gradients):
+        eager, _, float64 = _references(graph, inputs)
+        kept.prepare(eager, float64, inputs)
+
+
+def _check_on(
+    graph: GraphCalls,
+    inputs: list[Any],
+    timed: bool,
+    calls: int | None = None,
+    known: GraphReferences | None = None,
+) -> Verdict:
+    eager, reference, float64 = _references(graph, inputs)
+
+    def fused(given: Sequence[Any]) -> list[torch.Tensor]:
+        assert graph.compiled is not None
+        with graph.keeping_nothing():
+            return _tensors(graph.compiled(*_with_tensors(inputs, given)))
+
     simulated = any(simulation(kernel.runnable()) for kernel in graph.kernels)
     with torch.set_grad_enabled(graph.records_gradients):
         return check_graph(
-            placed(fused),
-            placed(eager),
-            placed(float64) if float64 is not None else None,
+            fused,
+            eager,
+            float64,
             _tensors(inputs),
             names=_output_names(graph),
             timed=timed and not simulated,  # what stands in for a device has times of its own
-            reference=placed(reference),
+            reference=reference,
             calls=calls,
+            known=known,
         )
 
 
@@ -121,6 +148,7 @@ def check_edit(
     kernel: Kernel,
     text: str,
     kept: KeptTrials,
+    kept_references: KeptReferences,
     *,
     timed: bool,
     trust: bool,
@@ -147,13 +175,16 @@ def check_edit(
             kept=kept,
             trust=trust,
             sanitize=sanitize,
+            meanwhile=None if part.kind == "backward" else lambda: _prepare(graph, kept_references),
         )
         if not verdict.ok or part.kind == "backward":
             return verdict
         before = kernel.runnable()
         part.link(kernel.name, watched(kernel, text))
         try:
-            whole = _check_on(graph, graph.copies(), timed, verdict.calls)
+            inputs = graph.copies()
+            known = kept_references.find(inputs)
+            whole = _check_on(graph, inputs, timed, verdict.calls, known)
         finally:
             part.link(kernel.name, before)
         seconds = verdict.seconds + whole.seconds

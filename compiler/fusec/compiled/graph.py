@@ -15,6 +15,7 @@ from fusec.report import Timing, TuningRun, Verdict
 
 if TYPE_CHECKING:
     from fusec.timing.limits import Limit
+    from fusec.verify.graph_outputs import KeptReferences
     from fusec.verify.trials import KeptTrials
 
 
@@ -23,7 +24,9 @@ class CompiledGraph(GraphCalls):
 
     def __init__(self, name: str, eager: fx.GraphModule, keep: bool) -> None:
         super().__init__(name, eager, keep)
-        self._trials: KeptTrials | None = None  # from the first check of an edit on
+        # From the first check of an edit on.
+        self._trials: KeptTrials | None = None
+        self._references: KeptReferences | None = None
 
     # -- measuring and checking -------------------------------------------------------------
 
@@ -126,12 +129,21 @@ class CompiledGraph(GraphCalls):
     ) -> Verdict:
         """Check ``text`` for a kernel: guarded worker first, then within the whole graph."""
         from fusec.compiled.checking import check_edit
+        from fusec.verify.graph_outputs import KeptReferences
         from fusec.verify.trials import KeptTrials
 
         with self.lock:
             self._trials = self._trials or KeptTrials()
+            self._references = self._references or KeptReferences()
             return check_edit(
-                self, kernel, text, self._trials, timed=timed, trust=trust, sanitize=sanitize
+                self,
+                kernel,
+                text,
+                self._trials,
+                self._references,
+                timed=timed,
+                trust=trust,
+                sanitize=sanitize,
             )
 
     def tune(

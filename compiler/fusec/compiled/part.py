@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fusec.build.queue import BuildQueue, Wanted
+from fusec.build.queue import BuildQueue, BuildRequest
 from fusec.call import native
 from fusec.call.epilogue import Epilogue
 from fusec.call.huge_pages import POOLED_BYTES, empty_cpu, empty_large, pooled
@@ -106,7 +106,7 @@ class CompiledPart:
         leaders = {name: self.kernels[first] for name, first in self.state.leaders.items()}
         found = [(kernel.generated, find_target(kernel.target)) for kernel in leaders.values()]
         queue.finish(
-            Wanted(source.text, target, source.flags)
+            BuildRequest(source.text, target, source.flags)
             for source, target in found
             if isinstance(target, LibraryTarget)
         )
@@ -264,7 +264,9 @@ class CompiledPart:
             self._namespace[name] = lambda *args: runnable(args[:count], args[count:])
 
     def _failed(self, name: str, status: int) -> None:
-        raise_check(name, status, self.kernels[name].signature)
+        kernel = self.kernels[name]
+        lines = [line for found in kernel.generated.origins.values() for line in found]
+        raise_check(name, status, kernel.signature, lines)
 
     # -- running ----------------------------------------------------------------------------
 

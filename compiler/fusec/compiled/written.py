@@ -1,8 +1,8 @@
 """A compiled graph as text: its host program, its kernels, and what to do with the outputs.
 
-Only what runs by itself is kept: a graph of inference, past AOTAutograd's wrappers, of known sizes,
-on the CPU.  Of others the reason is said; a second process captures them again, and finds their
-kernels in the store.
+Only what runs by itself is kept: a graph past AOTAutograd's wrappers, or one that records for
+autograd with its backward part, of known sizes, on the CPU.  Of others the reason is said; a second
+process captures them again, and finds their kernels in the store.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fusec.call.results import expect
 from fusec.codegen.host_program import DTYPES, emit_host
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
+from fusec.compiled.recorded import read_plan, recorded, written_plan
 from fusec.compiled.references import JSON, NotKept, constant, constant_value, reference, resolve
 from fusec.ir.index import Expr
 from fusec.kernel import Argument, Kernel, Signature
@@ -54,34 +55,52 @@ def written_graph(graph: CompiledGraph) -> KeptGraph:
     Raises:
         NotKept: It is none that runs by itself in another process; the text says why.
     """
-    part = graph.direct_part
     if graph.fallback:
         raise NotKept(graph.fallback)
     if any(each.state.scheduled.sizes for each in graph.parts):
         raise NotKept("its sizes are symbolic")
-    if part is None:
-        raise NotKept("it records for autograd, or its results need torch's own wrappers")
+    tensors: dict[str, bytes] = {}
+    data: JSON = {"name": graph.name, "converts": graph.converts}
+    part, plan = graph.direct_part, graph.recorded_plan
+    if part is not None:
+        if part.epilogue.marks or any(make is not None for _, _, make in part.epilogue.views):
+            raise NotKept("it returns views of its inputs")
+        data |= {
+            "part": _part(part, tensors),
+            "updates": list(part.epilogue.updates),
+            "returns": [[at, source] for at, source, _ in part.epilogue.views],
+        }
+        return KeptGraph(data, tensors)
+    if plan is None:
+        raise NotKept("its results need torch's own wrappers")
+    if graph.make_backward is not None:
+        graph.make_backward()
+    parts = {each.kind: each for each in graph.parts}
+    if graph.fallback or set(parts) != {"forward", "backward"}:
+        raise NotKept(graph.fallback or "its gradient is computed in a way of its own")
+    data |= {
+        "part": _part(parts["forward"], tensors),
+        "backward": _part(parts["backward"], tensors),
+        "plan": written_plan(plan),
+    }
+    return KeptGraph(data, tensors)
+
+
+def _part(part: CompiledPart, tensors: dict[str, bytes]) -> JSON:
     program = part.state.scheduled
     if any(buffer.device.type != "cpu" for buffer in program.buffers.values()):
         raise NotKept("it runs on a GPU")
     if part.draws_seed:
         raise NotKept("it draws random numbers")
-    if part.epilogue.marks or any(make is not None for _, _, make in part.epilogue.views):
-        raise NotKept("it returns views of its inputs")
-    tensors: dict[str, bytes] = {}
     host = emit_host(program, part.state.by_pointers, traced=True)
-    data = {
-        "name": graph.name,
+    return {
         "host": host.text,
         "constants": {n: _written(v, tensors) for n, v in host.constants.items()},
         "kernels": {name: _kernel(part, name) for name in part.kernels},
         "inputs": [_input(part, name) for name in program.inputs],
-        "updates": list(part.epilogue.updates),
-        "returns": [[at, source] for at, source, _ in part.epilogue.views],
         "pooled": part.has_large_tensors(),
-        "converts": graph.converts,
+        "operators": part.calls_operators,
     }
-    return KeptGraph(data, tensors)
 
 
 def _written(value: object, tensors: dict[str, bytes]) -> JSON:
@@ -145,7 +164,8 @@ def _number(expr: Expr) -> int:
 class LoadedGraph:
     """A graph that was written down, to be called as TorchDynamo calls a graph.
 
-    Its kernels are taken from the store, or built, at the first call.
+    Its kernels are taken from the store, or built, at the first call; those of the backward part
+    as well.
 
     Attributes:
         name: The graph's.
@@ -156,11 +176,14 @@ class LoadedGraph:
     def __init__(self, data: JSON, files: Callable[[str], bytes]) -> None:
         self.name = str(data["name"])
         self.data = data
-        self._files = files
+        self._parts = [
+            LoadedPart(f"{self.name}, {name}", data[name], files)
+            for name in ("part", "backward")
+            if name in data
+        ]
         self._run: Callable[..., Any] | None = None
         self._lock = threading.Lock()
-        kernels = data["kernels"]
-        self.sources = {name: kernels[k["same as"]]["text"] for name, k in kernels.items()}
+        self.sources = {n: text for part in self._parts for n, text in part.sources().items()}
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """Run it; returns the outputs."""
@@ -183,6 +206,38 @@ class LoadedGraph:
 
     def _linked(self) -> Callable[..., Any]:
         data = self.data
+        runs = [part.linked() for part in self._parts]
+        if "plan" in data:
+            return recorded(read_plan(data["plan"]), *runs)
+        views = tuple((at, source, None) for at, source in data["returns"])
+        epilogue, run = Epilogue(tuple(data["updates"]), views), runs[0]
+
+        def call(*inputs: Any) -> Any:
+            return epilogue.finish(inputs, run(list(inputs)))
+
+        return without_autocast(call) if data["converts"] else call
+
+
+class LoadedPart:
+    """A part of a graph that was written down.
+
+    Args:
+        name: For messages.
+        data: What was written.
+        files: Returns constant tensors' bytes.
+    """
+
+    def __init__(self, name: str, data: JSON, files: Callable[[str], bytes]) -> None:
+        self.name, self.data, self._files = name, data, files
+
+    def sources(self) -> dict[str, str]:
+        """Return the kernels' texts."""
+        kernels = self.data["kernels"]
+        return {name: kernels[k["same as"]]["text"] for name, k in kernels.items()}
+
+    def linked(self) -> Callable[[list[Any]], list[Any]]:
+        """Return what runs it on its inputs in a list, which is emptied."""
+        data = self.data
         runnables = self._runnables()
         namespace: dict[str, Any] = {
             **DTYPES,
@@ -196,16 +251,8 @@ class LoadedGraph:
             "launch": lambda name, tensors, sizes: runnables[name](tensors, sizes),
         }
         exec(compile(data["host"], f"<host program of {self.name}>", "exec"), namespace)
-        run = namespace["run"]
-        if data["pooled"]:
-            run = pooled(run)
-        views = tuple((at, source, None) for at, source in data["returns"])
-        epilogue = Epilogue(tuple(data["updates"]), views)
-
-        def call(*inputs: Any) -> Any:
-            return epilogue.finish(inputs, run(list(inputs)))
-
-        return without_autocast(call) if data["converts"] else call
+        run: Callable[[list[Any]], list[Any]] = namespace["run"]
+        return pooled(run) if data["pooled"] else run
 
     def _runnables(self) -> dict[str, CppRunnable]:
         from concurrent.futures import ThreadPoolExecutor

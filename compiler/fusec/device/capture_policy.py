@@ -56,7 +56,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class Decision:
+class GraphDecision:
     """What to do with a call that no graph fits.
 
     Attributes:
@@ -111,7 +111,7 @@ class Policy:
         places: Mapping[int, int],
         baked: Collection[int],
         home: Collection[int] = (),
-    ) -> Decision:
+    ) -> GraphDecision:
         """Decide about a call that no graph fits.
 
         Args:
@@ -124,11 +124,11 @@ class Policy:
         history.calls += 1
         before, history.places = history.places, {i: places[i] for i in baked}
         if history.refused:
-            return Decision()
+            return GraphDecision()
         moved = {i for i in baked if before and before.get(i) != places[i]} - history.moved
         moved -= set(home)
         if history.calls <= WARM_UPS:
-            return Decision()
+            return GraphDecision()
         forget = False
         if not history.captured:
             # Seen to move just now: from the start, a copy.
@@ -140,7 +140,7 @@ class Policy:
                     f"{' and '.join(stuck)} moved from call to call and cannot be copied, because "
                     "an operator writes to it or takes a view that reaches beyond it"
                 )
-                return Decision(forget=True)
+                return GraphDecision(forget=True)
             history.moved |= moved
             history.captured = 0
             forget = True
@@ -149,10 +149,10 @@ class Policy:
                 f"it was captured {MOST_CAPTURES} times, and dropped for other sizes or places "
                 "each time"
             )
-            return Decision(forget=True)
+            return GraphDecision(forget=True)
         history.captured += 1
         history.captures += 1
-        return Decision(True, frozenset(history.moved), forget)
+        return GraphDecision(True, frozenset(history.moved), forget)
 
     def refuse(self, key: tuple[int, ...], reason: str) -> None:
         """Capture no more graphs for a key."""
@@ -174,7 +174,7 @@ __all__ = [
     "MOST_PLACES",
     "MOST_RESIDING",
     "WARM_UPS",
-    "Decision",
+    "GraphDecision",
     "History",
     "Policy",
 ]

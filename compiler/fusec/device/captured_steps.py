@@ -17,7 +17,17 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from fusec.device.step_memory import with_frees
-from fusec.device.steps import Call, Copy, Free, Memory, Place, Start, Step, Steps, touched
+from fusec.device.steps import (
+    Copy,
+    Free,
+    Memory,
+    MemoryPlace,
+    PythonCall,
+    SizedProgram,
+    Start,
+    Step,
+    touched,
+)
 
 COPIED = "/copy"  # of an input, inside of the graph
 FRESH = "/fresh"  # of an output, outside of it
@@ -37,7 +47,7 @@ class GraphSteps:
         residents: Outputs that stay in it.
     """
 
-    steps: Steps
+    steps: SizedProgram
     before: tuple[Memory, ...]
     loose: tuple[str, ...]
     fixed: tuple[str, ...]
@@ -46,24 +56,24 @@ class GraphSteps:
     residents: tuple[str, ...] = ()
 
 
-def called(steps: Steps) -> frozenset[str]:
+def called(steps: SizedProgram) -> frozenset[str]:
     """Return the tensors that something other than our own starts touches."""
-    found = (touched(step) for step in steps.steps if isinstance(step, Call))
+    found = (touched(step) for step in steps.steps if isinstance(step, PythonCall))
     return frozenset(name for names in found for name in names)
 
 
-def baked_inputs(steps: Steps) -> tuple[str, ...]:
+def baked_inputs(steps: SizedProgram) -> tuple[str, ...]:
     """Return the inputs that a graph knows by heart, unless they are copied."""
     by_call = called(steps)
     return tuple(name for name in steps.inputs if name in steps.tensors and name in by_call)
 
 
-def unmovable_inputs(steps: Steps) -> frozenset[str]:
+def unmovable_inputs(steps: SizedProgram) -> frozenset[str]:
     """Return the inputs that no copy can stand for."""
     found: set[str] = set()
     bases: dict[str, set[str]] = {}  # what a tensor may be a view of
     for step in steps.steps:
-        if not isinstance(step, Call):
+        if not isinstance(step, PythonCall):
             continue
         for name in step.fixed:
             found |= {name} | bases.get(name, set())
@@ -73,17 +83,19 @@ def unmovable_inputs(steps: Steps) -> frozenset[str]:
     return frozenset(found & set(steps.tensors))
 
 
-def is_random(steps: Steps) -> bool:
+def is_random(steps: SizedProgram) -> bool:
     """Whether operators draw from torch's generators."""
-    return any(isinstance(step, Call) and step.random for step in steps.steps)
+    return any(isinstance(step, PythonCall) and step.random for step in steps.steps)
 
 
-def work_count(steps: Steps) -> int:
+def work_count(steps: SizedProgram) -> int:
     """Return how many starts and calls there are."""
-    return sum(isinstance(step, (Start, Call)) for step in steps.steps)
+    return sum(isinstance(step, (Start, PythonCall)) for step in steps.steps)
 
 
-def for_graph(steps: Steps, copied: Collection[str], residents: Collection[str] = ()) -> GraphSteps:
+def for_graph(
+    steps: SizedProgram, copied: Collection[str], residents: Collection[str] = ()
+) -> GraphSteps:
     """Rearrange steps for capture.
 
     Args:
@@ -138,14 +150,16 @@ def for_graph(steps: Steps, copied: Collection[str], residents: Collection[str] 
 
 
 def _rename(step: Step, names: dict[str, str]) -> Step:
-    def new(place: Place) -> Place:
+    def new(place: MemoryPlace) -> MemoryPlace:
         renamed = names.get(place.name) if place.name is not None else None
         return place if renamed is None else replace(place, name=renamed)
 
     if isinstance(step, Start):
         return replace(step, places=tuple(new(place) for place in step.places))
-    if isinstance(step, Call):
-        arguments = (new(each) if isinstance(each, Place) else each for each in step.arguments)
+    if isinstance(step, PythonCall):
+        arguments = (
+            new(each) if isinstance(each, MemoryPlace) else each for each in step.arguments
+        )
         reads = (names.get(name, name) for name in step.reads)
         return replace(step, arguments=tuple(arguments), reads=tuple(reads))
     return step

@@ -26,7 +26,7 @@ _CHAINING = {"never": 0, "measured": 1, "always": 2}  # as in driver.cpp
 
 
 @dataclass(frozen=True)
-class Machine:
+class PlanDriver:
     """What plans need of torch and the driver; tests put others in their place.
 
     Attributes:
@@ -74,7 +74,7 @@ def _packer() -> Callable[[Any, int], PackedKernel | None]:
 
 
 @functools.cache
-def machine() -> Machine | None:
+def machine() -> PlanDriver | None:
     """Return this machine's; None where there is no driver of CUDA's."""
     found = native.device_types()
     if found is None or torch.version.hip is not None:
@@ -89,7 +89,7 @@ def machine() -> Machine | None:
     calls = tuple(hook.calls for hook in hooks if hook is not None and hasattr(hook, "calls"))
     if len(calls) != len(hooks):
         return None  # this Triton tells its watchers in another way
-    return Machine(
+    return PlanDriver(
         driver,
         torch._C._dynamo.guards._empty_strided_cuda,  # type: ignore[attr-defined]
         torch._C._cuda_getDevice,
@@ -102,4 +102,4 @@ def machine() -> Machine | None:
     )
 
 
-__all__ = ["Machine", "chaining", "machine"]
+__all__ = ["PlanDriver", "chaining", "machine"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusec.device.same_memory import SameMemory
-from fusec.device.steps import Call, Copy, Memory, Place, Start, Step, touched
+from fusec.device.steps import Copy, Memory, MemoryPlace, PythonCall, Start, Step, touched
 from fusec.target_api.base import PackedKernel
 
 # A kernel's parameters are 4096 bytes at most; two are Triton's own.
@@ -132,13 +132,13 @@ def _written(step: Step) -> tuple[str, ...]:
         return step.writes
     if isinstance(step, Copy):
         return (step.to,)
-    return touched(step) if isinstance(step, Call) else ()
+    return touched(step) if isinstance(step, PythonCall) else ()
 
 
 def _joined(starts: Sequence[Start], packed: PackedKernel) -> Start:
     """Return one start for all of them."""
     pointers = [place for start in starts for place in start.places if place.name is not None]
-    numbers: list[Place] = [place for place in starts[0].places if place.name is None]
+    numbers: list[MemoryPlace] = [place for place in starts[0].places if place.name is None]
     return Start(
         packed.function,
         (starts[0].grid[0], len(starts), 1),

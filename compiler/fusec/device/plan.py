@@ -26,13 +26,13 @@ from fusec.device.captured_steps import (
     unmovable_inputs,
     work_count,
 )
-from fusec.device.driver import Machine, machine
+from fusec.device.driver import PlanDriver, machine
 from fusec.device.plan_check import agree, may_repeat
 from fusec.device.plan_policy import MOST_PLANS, Returning
 from fusec.device.plan_steps import device_steps
 from fusec.device.residents import Homes, at_home, may_stay
 from fusec.device.step_numbers import Numbered, numbered
-from fusec.device.steps import Steps
+from fusec.device.steps import SizedProgram
 from fusec.devices import is_gpu
 from fusec.ir.body import Buffer, Compute, Extern, Program
 from fusec.ir.index import Symbol
@@ -64,7 +64,7 @@ class DeviceProgram:
         self,
         program: Program,
         device: int,
-        on: Machine,
+        on: PlanDriver,
         run: Callable[[list[Any]], list[Any]],
         trace: Callable[..., list[Any]],
         runnables: Callable[[str], Any],
@@ -96,7 +96,7 @@ class DeviceProgram:
         self._runnables = runnables
         self._lock = threading.RLock()
         self._entered = threading.local()
-        self._steps: OrderedDict[tuple[int, ...], Steps] = OrderedDict()
+        self._steps: OrderedDict[tuple[int, ...], SizedProgram] = OrderedDict()
         self._returning = Returning(int(bool(program.sizes)))
         self._policy = Policy({})
         self._captured: dict[str, int] = {}  # what was captured, in words, and how often
@@ -209,7 +209,7 @@ class DeviceProgram:
         return result
 
     def _checked(
-        self, key: tuple[int, ...], steps: Steps, inputs: list[Any], expected: list[Any]
+        self, key: tuple[int, ...], steps: SizedProgram, inputs: list[Any], expected: list[Any]
     ) -> list[Any]:
         """Run a new plan once beside the host program; forget it if they differ.
 
@@ -232,7 +232,7 @@ class DeviceProgram:
         key: tuple[int, ...],
         places: Mapping[int, int],
         stream: int,
-        steps: Steps,
+        steps: SizedProgram,
         inputs: Sequence[Any],
     ) -> bool:
         """Add a plan for a call, if it is to have one now."""
@@ -279,7 +279,7 @@ class DeviceProgram:
     def _captured_plan(
         self,
         stream: int,
-        steps: Steps,
+        steps: SizedProgram,
         copied: set[str],
         residents: Sequence[str],
         inputs: tuple[Any, ...],
@@ -328,7 +328,7 @@ class DeviceProgram:
         self._captured[text] = self._captured.get(text, 0) + 1
         return plan
 
-    def _plan(self, given: Numbered, steps: Steps, homes: Homes | None = None) -> Any:
+    def _plan(self, given: Numbered, steps: SizedProgram, homes: Homes | None = None) -> Any:
         found = native.device_types()
         assert found is not None
         how, residents = self.machine.holders, None
@@ -358,7 +358,7 @@ class DeviceProgram:
         shown = ", ".join(hints) + (", ..." if len(names) > most else "")
         return f"{len(names)} ({shown}) {'is' if len(names) == 1 else 'are'}"
 
-    def _record(self, key: tuple[int, ...], inputs: list[Any]) -> tuple[list[Any], Steps]:
+    def _record(self, key: tuple[int, ...], inputs: list[Any]) -> tuple[list[Any], SizedProgram]:
         """Run the host program, and return its outputs and what it did."""
         sizes: dict[Symbol, int] = dict(zip(self.program.sizes, key, strict=False))
         records: dict[str, LaunchRecord | None] = {}

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from fusec.device.steps import Call, Steps
+from fusec.device.steps import PythonCall, SizedProgram
 
 # How far two runs may be apart, as a share of the largest value: sums whose order varies from run
 # to run are that far apart at most, while what was read or written elsewhere is further.
 _SHARE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
-def may_repeat(steps: Steps, changed: Collection[str]) -> bool:
+def may_repeat(steps: SizedProgram, changed: Collection[str]) -> bool:
     """Whether a program may run twice on the same inputs: it changes none, and draws no numbers.
 
     Args:
@@ -23,7 +23,7 @@ def may_repeat(steps: Steps, changed: Collection[str]) -> bool:
     """
     if changed:
         return False
-    calls = [step for step in steps.steps if isinstance(step, Call)]
+    calls = [step for step in steps.steps if isinstance(step, PythonCall)]
     return not any(step.random or step.mutates for step in calls)
 
 

@@ -16,7 +16,16 @@ from fusec.codegen.host_program import (
 )
 from fusec.device.start_rows import in_rows
 from fusec.device.step_memory import share_memory, with_frees
-from fusec.device.steps import Call, Join, Memory, Output, Place, Start, Step, Steps
+from fusec.device.steps import (
+    Join,
+    Memory,
+    MemoryPlace,
+    Output,
+    PythonCall,
+    SizedProgram,
+    Start,
+    Step,
+)
 from fusec.ir.aliases import may_view
 from fusec.ir.body import Compute, Extern, ExternKind, Program, TensorRef, tensor_refs
 from fusec.ir.index import Expr, Symbol
@@ -29,7 +38,7 @@ def device_steps(
     records: Mapping[str, LaunchRecord | None],
     functions: Mapping[str, Callable[..., Any]],
     join: Join | None = None,
-) -> Steps:
+) -> SizedProgram:
     """Return a program as steps.
 
     Args:
@@ -73,7 +82,7 @@ class _Builder:
         shape, strides = self.numbers(buffer.shape), self.numbers(buffer.strides)
         return Memory(name, shape, strides, buffer.dtype)
 
-    def build(self, join: Join | None) -> Steps:
+    def build(self, join: Join | None) -> SizedProgram:
         for step in self.program.steps:
             if isinstance(step, Compute):
                 self.compute(step)
@@ -88,7 +97,9 @@ class _Builder:
             self.kept.extend(kept)
         steps = with_frees(share_memory(self.steps, returned), returned)
         steps = in_rows(steps, tensors)
-        return Steps(self.program.inputs, tuple(steps), outputs, tensors, made, tuple(self.kept))
+        return SizedProgram(
+            self.program.inputs, tuple(steps), outputs, tensors, made, tuple(self.kept)
+        )
 
     # -- steps ------------------------------------------------------------------------------
 
@@ -102,9 +113,9 @@ class _Builder:
         if record is None:
             symbols = body_sizes(step.body, self.program.buffers)
             extra = [self.sizes[symbol] for symbol in symbols]
-            arguments = (*(Place(name) for name in names), *extra)
+            arguments = (*(MemoryPlace(name) for name in names), *extra)
             function = self.functions[step.name]
-            self.steps.append(Call(function, arguments, (), (), (), False, tuple(names)))
+            self.steps.append(PythonCall(function, arguments, (), (), (), False, tuple(names)))
             return
         self.kept.append(record.kernels)
         given = list(names)
@@ -114,7 +125,7 @@ class _Builder:
         written = (*step.writes(), *given[len(names) :])
         for start, kernel in zip(record.starts, record.kernels, strict=True):
             places = tuple(
-                Place(None, number) if i is None else Place(given[i])
+                MemoryPlace(None, number) if i is None else MemoryPlace(given[i])
                 for i, number in start.parameters
             )
             self.steps.append(
@@ -147,14 +158,14 @@ class _Builder:
         if plain and not viewed:
             function = direct_target(step.target)
             arguments = tuple(
-                Place(v.buffer) if isinstance(v, TensorRef) else self.plain(v) for v in values
+                MemoryPlace(v.buffer) if isinstance(v, TensorRef) else self.plain(v) for v in values
             )
             names = tuple(step.kwargs)
         else:
             function, buffers = function_of_buffers(self.program, step, self.sizes)
-            arguments, names = tuple(Place(name) for name in buffers), ()
+            arguments, names = tuple(MemoryPlace(name) for name in buffers), ()
         self.steps.append(
-            Call(
+            PythonCall(
                 function,
                 arguments,
                 names,
@@ -170,13 +181,7 @@ class _Builder:
         )
 
     def is_whole(self, ref: TensorRef) -> bool:
-        buffer = self.program.buffers[ref.buffer]
-        return (
-            ref.shape == buffer.shape
-            and ref.strides == buffer.strides
-            and ref.offset == 0
-            and ref.dtype == buffer.dtype
-        )
+        return ref.is_all_of(self.program.buffers[ref.buffer])
 
     def reaches_beyond(self, ref: TensorRef) -> bool:
         """Whether a view has elements outside of the memory that its buffer's elements span."""

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from fusec.device.steps import Call, Steps
+from fusec.device.steps import PythonCall, SizedProgram
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _counts_every_holder(found: Holders) -> bool:
     )
 
 
-def may_stay(steps: Steps, saved: Collection[int]) -> tuple[str, ...]:
+def may_stay(steps: SizedProgram, saved: Collection[int]) -> tuple[str, ...]:
     """Return the tensors that may stay in a graph's memory.
 
     Left out is what the caller gets as well, inputs that pass through, and what may be a view of
@@ -99,7 +99,7 @@ def may_stay(steps: Steps, saved: Collection[int]) -> tuple[str, ...]:
     views = {
         name
         for step in steps.steps
-        if isinstance(step, Call) and step.views
+        if isinstance(step, PythonCall) and step.views
         for name in step.outputs
         if name is not None
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fusec.device.steps import Call, Step, touched
+from fusec.device.steps import PythonCall, Step, touched
 
 
 class SameMemory:
@@ -14,7 +14,7 @@ class SameMemory:
         """Look at the calls whose results may be views."""
         self.root: dict[str, str] = {}
         for step in steps:
-            if isinstance(step, Call) and step.views:
+            if isinstance(step, PythonCall) and step.views:
                 found = [self._find(name) for name in touched(step)]
                 self.root.update({name: found[0] for name in found if name != found[0]})
 

@@ -94,8 +94,8 @@ def waiting(starts: Sequence[Start], memory: SameMemory) -> list[Start]:
         for i in range(j - 1, -1, -1):
             if i in reached:
                 continue
-            apart = writes[i].isdisjoint(touches[j]) and touches[i].isdisjoint(writes[j])
-            if not (large[i] and large[j] and apart):
+            independent = writes[i].isdisjoint(touches[j]) and touches[i].isdisjoint(writes[j])
+            if not (large[i] and large[j] and independent):
                 after.append(j - i)
                 reached |= {i} | before[i]
         before.append(reached)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from fusec.codegen.host_program import GROUPED_BYTES
-from fusec.device.steps import Call, Free, Memory, Place, Start, Step, touched
+from fusec.device.steps import Free, Memory, MemoryPlace, PythonCall, Start, Step, touched
 
 # The driver's own allocations start at multiples of 512 bytes; vectors and bulk copies of kernels
 # want 128.
@@ -25,7 +25,7 @@ def share_memory(steps: Sequence[Step], returned: set[str]) -> list[Step]:
     """
     sizes = {s.name: s.bytes for s in steps if isinstance(s, Memory) and s.name not in returned}
     for step in steps:
-        if isinstance(step, Call):
+        if isinstance(step, PythonCall):
             for name in touched(step):
                 sizes.pop(name, None)
     if len(sizes) < 2 or sum(sizes.values()) > GROUPED_BYTES:
@@ -46,7 +46,7 @@ def share_memory(steps: Sequence[Step], returned: set[str]) -> list[Step]:
                 result.append(shared)
         elif isinstance(step, Start):
             moved = (
-                Place(SHARED, places[p.name] + p.offset) if p.name in places else p
+                MemoryPlace(SHARED, places[p.name] + p.offset) if p.name in places else p
                 for p in step.places
             )
             result.append(replace(step, places=tuple(moved)))
@@ -64,10 +64,10 @@ def _first_fit(
         size = -(-sizes[name] // ALIGNMENT) * ALIGNMENT
         offset = 0
         for start, length, other in sorted(placed):
-            apart = last.get(other, -1) < first.get(name, 0) or last.get(name, -1) < first.get(
+            disjoint = last.get(other, -1) < first.get(name, 0) or last.get(name, -1) < first.get(
                 other, 0
             )
-            if not apart and start < offset + size and offset < start + length:
+            if not disjoint and start < offset + size and offset < start + length:
                 offset = start + length
         placed.append((offset, size, name))
         total = max(total, offset + size)

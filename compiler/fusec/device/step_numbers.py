@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusec.call.dlpack import dlpack_type
-from fusec.device.steps import Copy, Free, Memory, Place, Start, Step, Steps
+from fusec.device.steps import Copy, Free, Memory, MemoryPlace, SizedProgram, Start, Step
 
 _ALLOCATE, _LAUNCH, _COPY, _CALL, _FREE = range(5)  # as in plan.cpp
 
@@ -26,7 +26,7 @@ class Numbered:
 
 
 def numbered(
-    given: Steps,
+    given: SizedProgram,
     *,
     before: Sequence[Memory] = (),
     loose: Sequence[str] = (),
@@ -47,7 +47,7 @@ def numbered(
     def slot(name: str) -> int:
         return slots.setdefault(name, len(slots))
 
-    def place(value: Place) -> tuple[int, int]:
+    def place(value: MemoryPlace) -> tuple[int, int]:
         return (-1, value.offset) if value.name is None else (slot(value.name), value.offset)
 
     def step(value: Step) -> tuple[object, ...]:
@@ -62,7 +62,7 @@ def numbered(
         if isinstance(value, Free):
             return _FREE, tuple(slot(name) for name in value.names)
         arguments = tuple(
-            (slot(a.name), None) if isinstance(a, Place) and a.name is not None else (-1, a)
+            (slot(a.name), None) if isinstance(a, MemoryPlace) and a.name is not None else (-1, a)
             for a in value.arguments
         )
         outputs = tuple(-1 if name is None else slot(name) for name in value.outputs)

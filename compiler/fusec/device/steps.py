@@ -40,7 +40,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Place:
+class MemoryPlace:
     """A position in a tensor's memory, in bytes; without a name, a number."""
 
     name: str | None
@@ -66,7 +66,7 @@ class Start:
     grid: tuple[int, int, int]
     threads: int
     shared: int
-    places: tuple[Place, ...]
+    places: tuple[MemoryPlace, ...]
     writes: tuple[str, ...] = ()
     kernel: Any = field(default=None, compare=False)
     after: tuple[int, ...] = (1,)
@@ -82,12 +82,12 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Call:
+class PythonCall:
     """A Python function called.
 
     Attributes:
         function: It.
-        arguments: ``Place`` for a tensor; anything else as it is.
+        arguments: ``MemoryPlace`` for a tensor; anything else as it is.
         names: Of the last arguments.
         outputs: What the results are called; None for one that nobody reads.
         laid: What each output must be; None for one that nobody reads.
@@ -120,7 +120,7 @@ class Free:
     names: tuple[str, ...]
 
 
-Step = Memory | Start | Copy | Call | Free
+Step = Memory | Start | Copy | PythonCall | Free
 Join = Callable[[Sequence[Step]], tuple[list[Step], tuple[object, ...]]]
 
 
@@ -140,7 +140,7 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Steps:
+class SizedProgram:
     """A program with all sizes known.
 
     Attributes:
@@ -168,23 +168,25 @@ def touched(step: Step) -> tuple[str, ...]:
         return tuple(dict.fromkeys(p.name for p in step.places if p.name is not None))
     if isinstance(step, Copy):
         return (step.to, step.source)
-    if isinstance(step, Call):
-        named = [a.name for a in step.arguments if isinstance(a, Place) and a.name is not None]
+    if isinstance(step, PythonCall):
+        named = [
+            a.name for a in step.arguments if isinstance(a, MemoryPlace) and a.name is not None
+        ]
         made = [name for name in step.outputs if name]
         return tuple(dict.fromkeys((*named, *step.reads, *made)))
     return step.names
 
 
 __all__ = [
-    "Call",
     "Copy",
     "Free",
     "Join",
     "Memory",
+    "MemoryPlace",
     "Output",
-    "Place",
+    "PythonCall",
+    "SizedProgram",
     "Start",
     "Step",
-    "Steps",
     "touched",
 ]

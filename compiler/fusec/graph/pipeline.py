@@ -1,8 +1,9 @@
 """The passes over graphs, in order, in one table.
 
-A compilation runs through the table once for each form that its graph takes on the way (``Form``)
-and applies the passes that are for that form.  What each of them changed and how long it took is
-kept; any that is not needed for right results can be left out by name (``Options.without``).
+A compilation runs through the table once for each form that its graph takes on the way
+(``GraphForm``) and applies the passes that are for that form.  What each of them
+changed and how long it took is kept; any that is not needed for right results can be left out by
+name (``Options.without``).
 
 Adding a pass is one function in a file of this folder and one entry here.
 """
@@ -54,7 +55,7 @@ class RequiredPass(FusecError, ValueError):
     """A pass was to be left out that results would be wrong without."""
 
 
-class Form(Enum):
+class GraphForm(Enum):
     """What a graph is when passes look at it."""
 
     CAPTURED = "captured"  # as TorchDynamo hands it over: torch's functions, views, updates
@@ -64,7 +65,7 @@ class Form(Enum):
     PART = "part"  # any that is lowered next: forward, backward or inference
 
 
-_FUNCTIONAL = frozenset({Form.JOINT, Form.INFERENCE})
+_FUNCTIONAL = frozenset({GraphForm.JOINT, GraphForm.INFERENCE})
 
 
 @dataclass
@@ -77,7 +78,7 @@ class Subject:
         results: In a joint graph, how many of its outputs are forward's own.
         updated: Names of the inputs that the first outputs are copied into afterwards.
         backward: With the form ``SPLIT``, the backward graph.
-        apart: Whether AOTAutograd takes tensor subclasses apart before it calls the graph.
+        unwraps_subclasses: Whether AOTAutograd takes tensor subclasses apart before the graph.
     """
 
     module: fx.GraphModule
@@ -85,7 +86,7 @@ class Subject:
     results: int = 0
     updated: Collection[str] = ()
     backward: fx.GraphModule | None = None
-    apart: bool = False
+    unwraps_subclasses: bool = False
 
     @property
     def interpreted(self) -> bool:
@@ -109,7 +110,7 @@ class Pass:
 
     name: str
     run: Callable[[Subject], int]
-    forms: frozenset[Form]
+    forms: frozenset[GraphForm]
     why: str
     applies: Callable[[Options], bool] = lambda options: True
     after: tuple[str, ...] = ()
@@ -161,27 +162,27 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "byte_interpolation",
         _replacing(keep_interpolations_of_bytes),
-        frozenset({Form.CAPTURED}),
+        frozenset({GraphForm.CAPTURED}),
         "interpolation of uint8 images stays ATen's, which rounds by integers",
         required="the decomposition rounds otherwise than eager",
     ),
     Pass(
         "inference_regions",
         _replacing(record_nothing_instead),
-        frozenset({Form.CAPTURED}),
+        frozenset({GraphForm.CAPTURED}),
         "blocks of inference mode only switch autograd off",
         required="AOTAutograd fails on views in inference mode, and leaves torch broken",
     ),
     Pass(
         "attention_masks",
         _replacing(simplify_attention_masks),
-        frozenset({Form.CAPTURED}),
+        frozenset({GraphForm.CAPTURED}),
         "a mask that says nothing, or only 'causal', costs attention its fast kernels",
     ),
     Pass(
         "written_attention",
         _attend_at_once,
-        frozenset({Form.CAPTURED}),
+        frozenset({GraphForm.CAPTURED}),
         "attention as formulas have it keeps all scores in memory; ATen's does not",
         # the mode is guarded
         applies=lambda options: (
@@ -198,7 +199,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "norm_inputs",
         lambda s: round_norm_inputs(s.module),
-        frozenset({Form.JOINT}),
+        frozenset({GraphForm.JOINT}),
         "a norm's input is the same number for its statistics and for backward",
         required="of equal elements in half precision, gradients would be their rounding",
     ),
@@ -234,7 +235,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "dead_code",
         _dead_code,
-        frozenset({Form.JOINT}),
+        frozenset({GraphForm.JOINT}),
         "what nobody reads is not saved for backward",
     ),
     Pass(
@@ -282,14 +283,14 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "returned_inputs",
         # of tensor subclasses, AOTAutograd's record is of what is inside of them
-        lambda s: 0 if s.apart else drop_returned_inputs(s.module),
-        frozenset({Form.INFERENCE}),
+        lambda s: 0 if s.unwraps_subclasses else drop_returned_inputs(s.module),
+        frozenset({GraphForm.INFERENCE}),
         "an updated input that is also returned is one result of a kernel, not two",
     ),
     Pass(
         "log_softmax",
         lambda s: open_log_softmax(s.module),
-        frozenset({Form.JOINT}),
+        frozenset({GraphForm.JOINT}),
         "backward of a log-softmax needs two numbers a row, not the whole result",
     ),
     Pass(
@@ -310,21 +311,21 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "rematerialize_upcasts",
         lambda s: widen_again(s.module, s.results),
-        frozenset({Form.JOINT}),
+        frozenset({GraphForm.JOINT}),
         "backward converts to wider types again, so that the narrow tensor is saved",
         after=("cse",),
     ),
     Pass(
         "rematerialize_activations",
         lambda s: activate_again(s.module, s.results, s.updated),
-        frozenset({Form.JOINT}),
+        frozenset({GraphForm.JOINT}),
         "backward computes activations again from what is saved anyway",
         after=("cse", "rematerialize_upcasts"),
     ),
     Pass(
         "kept_for_norm_inputs",
         lambda s: round_what_they_follow_from(s.module),
-        frozenset({Form.SPLIT}),
+        frozenset({GraphForm.SPLIT}),
         "a norm's input that backward computes again follows from the same numbers",
         after=("norm_inputs",),
         required="of equal elements in half precision, gradients would be their rounding",
@@ -332,20 +333,20 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "rematerialize_constants",
         _rematerialize_constants,
-        frozenset({Form.SPLIT}),
+        frozenset({GraphForm.SPLIT}),
         "what follows from no input is computed in backward, not saved",
     ),
     Pass(
         "onednn_products",
         lambda s: multiply_by_onednn(s.module),
-        frozenset({Form.PART}),
+        frozenset({GraphForm.PART}),
         "oneDNN multiplies some shapes faster than BLAS",
         applies=_for_libraries,
     ),
     Pass(
         "wide_products",
         lambda s: ask_for_wide_results(s.module),
-        frozenset({Form.PART}),
+        frozenset({GraphForm.PART}),
         "BLAS writes float32 where nothing else is made of a half-precision product",
         applies=_may_ask_for_wide_results,
         after=("onednn_products",),
@@ -353,7 +354,7 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
-def run_passes(form: Form, subject: Subject) -> tuple[PassRun, ...]:
+def run_passes(form: GraphForm, subject: Subject) -> tuple[PassRun, ...]:
     """Run the passes for a form of a graph on it, in order.
 
     Args:
@@ -367,7 +368,7 @@ def run_passes(form: Form, subject: Subject) -> tuple[PassRun, ...]:
         return tuple(_run(form, subject))
 
 
-def _run(form: Form, subject: Subject) -> Iterator[PassRun]:
+def _run(form: GraphForm, subject: Subject) -> Iterator[PassRun]:
     for each in PASSES:
         if form not in each.forms or not each.applies(subject.options):
             continue
@@ -375,7 +376,7 @@ def _run(form: Form, subject: Subject) -> Iterator[PassRun]:
             continue
         started = time.perf_counter()
         changes = each.run(subject)
-        if changes and form is not Form.CAPTURED and verifies():
+        if changes and form is not GraphForm.CAPTURED and verifies():
             from fusec.graph.verifier import graph_problems
 
             for module in (subject.module, subject.backward):
@@ -431,7 +432,7 @@ def check_without(names: Iterable[str]) -> None:
 
 __all__ = [
     "PASSES",
-    "Form",
+    "GraphForm",
     "Pass",
     "RequiredPass",
     "Subject",

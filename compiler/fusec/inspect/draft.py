@@ -11,14 +11,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from fusec.capture.graph_inputs import input_names
 from fusec.compiled.graph import CompiledGraph
+from fusec.inspect.predict import Captured
 from fusec.inspect.sections import Sectioned
-from fusec.report import GraphBreak, Guard, Recompile, SourceLine, counted
+from fusec.report import GraphBreak, Guard, SourceLine, counted
 
 
 class Kind(Enum):
@@ -37,7 +38,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Obstacle:
     """One thing that is in the way, or has to stay as it is.
 
     Attributes:
@@ -74,9 +75,9 @@ class Draft(Sectioned):
     name: str
     graphs: int
     kernels: int
-    findings: tuple[Finding, ...]
+    findings: tuple[Obstacle, ...]
 
-    def of(self, kind: Kind) -> tuple[Finding, ...]:
+    def of(self, kind: Kind) -> tuple[Obstacle, ...]:
         """Return the findings of a kind."""
         return tuple(each for each in self.findings if each.kind is kind)
 
@@ -121,26 +122,6 @@ class Draft(Sectioned):
         return {"name": self.name, "graphs": self.graphs, "kernels": self.kernels, "found": found}
 
 
-class Captured(Protocol):
-    """What was captured, as far as it is read here."""
-
-    @property
-    def graphs(self) -> tuple[CompiledGraph, ...]:
-        """Its graphs."""
-
-    @property
-    def breaks(self) -> tuple[GraphBreak, ...]:
-        """Where capture stopped."""
-
-    @property
-    def guards(self) -> tuple[Guard, ...]:
-        """What must stay true."""
-
-    @property
-    def recompiles(self) -> tuple[Recompile, ...]:
-        """Why it was compiled again."""
-
-
 _PART = re.compile(r"_(?:parameters|buffers)_")  # of a module, whose sizes never change
 
 
@@ -160,8 +141,8 @@ def draft(
     """
     captured = list(captured)
     graphs = [graph for each in captured for graph in each.graphs]
-    found: list[Finding] = [
-        Finding(
+    found: list[Obstacle] = [
+        Obstacle(
             Kind.ERROR,
             f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}",
             "call it without fusec.compile: eager says the same, or it is a defect of ours",
@@ -173,7 +154,7 @@ def draft(
         found += map(_break, each.breaks)
         for graph in each.graphs:
             found += _of_graph(graph)
-        found += [Finding(Kind.RECOMPILE, again.text, again.hint) for again in each.recompiles]
+        found += [Obstacle(Kind.RECOMPILE, again.text, again.hint) for again in each.recompiles]
         found += _guards(each.guards)
     if symbolic is not None:
         found += _fixed(symbolic)
@@ -181,25 +162,25 @@ def draft(
     return Draft(name, len(graphs), kernels, _each_once(found))
 
 
-def _break(found: GraphBreak) -> Finding:
+def _break(found: GraphBreak) -> Obstacle:
     if found.expected:
         kind = Kind.EXPECTED
     else:
         kind = Kind.DATA if found.of_values else Kind.BREAK
-    return Finding(kind, found.reason, found.hint, found.where)
+    return Obstacle(kind, found.reason, found.hint, found.where)
 
 
-def _of_graph(graph: CompiledGraph) -> Iterator[Finding]:
+def _of_graph(graph: CompiledGraph) -> Iterator[Obstacle]:
     if graph.fallback:
-        yield Finding(
+        yield Obstacle(
             Kind.EAGER,
             f"{graph.name}: {graph.fallback}",
             "what the reason names has to change; the rest of the function is compiled",
         )
     for call in graph.externs:
-        yield Finding(Kind.OPERATOR, f"{call.name}: {call.reason}", "", call.where)
+        yield Obstacle(Kind.OPERATOR, f"{call.name}: {call.reason}", "", call.where)
     for effect in graph.effects:
-        yield Finding(
+        yield Obstacle(
             Kind.EFFECT,
             f"{effect.name}: {effect.change}",
             "return the value instead; what must be kept between calls belongs in a buffer",
@@ -211,15 +192,15 @@ def _of_graph(graph: CompiledGraph) -> Iterator[Finding]:
             buffer = part.state.scheduled.buffers.get(name)
             shown = buffer.hint if buffer is not None and buffer.hint else name
             shown = shown.removeprefix("__dict___")
-            yield Finding(Kind.EFFECT, f"{shown}: the tensor is updated in place")
+            yield Obstacle(Kind.EFFECT, f"{shown}: the tensor is updated in place")
 
 
-def _guards(guards: Iterable[Guard]) -> Iterator[Finding]:
+def _guards(guards: Iterable[Guard]) -> Iterator[Obstacle]:
     for guard in guards:
-        yield Finding(Kind.GUARD, guard.text, "", guard.where)
+        yield Obstacle(Kind.GUARD, guard.text, "", guard.where)
 
 
-def _fixed(symbolic: Captured) -> Iterator[Finding]:
+def _fixed(symbolic: Captured) -> Iterator[Obstacle]:
     """Yield the sizes of arguments that are numbers though all were to be symbolic."""
     where = {guard.source: guard.where for guard in symbolic.guards}
     for graph in symbolic.graphs:
@@ -235,7 +216,7 @@ def _fixed(symbolic: Captured) -> Iterator[Finding]:
                 # A symbol that a guard has since made a number of is no int yet.
                 size = given if isinstance(given, int) else given.node.maybe_as_int()
                 if size is not None and size > 1:
-                    yield Finding(
+                    yield Obstacle(
                         Kind.FIXED,
                         f"{name} has {size} in dimension {dim}, whatever is asked for",
                         "something compares it or is made for it: write that for any size, or"
@@ -244,15 +225,15 @@ def _fixed(symbolic: Captured) -> Iterator[Finding]:
                     )
 
 
-def _each_once(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    counts: dict[Finding, int] = {}
+def _each_once(found: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
+    counts: dict[Obstacle, int] = {}
     for each in found:
         counts[each] = counts.get(each, 0) + 1
     order = list(Kind)
     return tuple(
-        Finding(each.kind, each.what, each.mend, each.where, count)
+        Obstacle(each.kind, each.what, each.mend, each.where, count)
         for each, count in sorted(counts.items(), key=lambda item: order.index(item[0].kind))
     )
 
 
-__all__ = ["Draft", "Finding", "Kind", "draft"]
+__all__ = ["Draft", "Kind", "Obstacle", "draft"]

@@ -34,7 +34,7 @@ class NotTraced(FusecError):
 
 
 @dataclass(frozen=True)
-class Place:
+class ElementPlace:
     """One element of a tensor.
 
     Attributes:
@@ -68,7 +68,7 @@ class TensorError:
     dtype: str
     compiled: float
     eager: float
-    worst: Place
+    worst: ElementPlace
     is_kernel: bool
 
 
@@ -395,17 +395,17 @@ def _index(flat: int, shape: torch.Size) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def _difference(value: torch.Tensor, exact: torch.Tensor) -> tuple[float, Place]:
+def _difference(value: torch.Tensor, exact: torch.Tensor) -> tuple[float, ElementPlace]:
     """Return the relative error of a tensor, and the element that is furthest off."""
     if not value.numel():
-        return 0.0, Place((), math.nan, math.nan)
+        return 0.0, ElementPlace((), math.nan, math.nan)
     value, exact = torch.broadcast_tensors(value, exact)
     mine = value.double()
     both = mine.isfinite() & exact.isfinite()
     equal = (mine == exact) | (mine.isnan() & exact.isnan())
     gap = torch.where(both, (mine - exact).abs(), math.inf).masked_fill_(equal, 0.0)
     place = _index(int(gap.reshape(-1).argmax()), gap.shape)
-    worst = Place(place, float(mine[place]), float(exact[place]))
+    worst = ElementPlace(place, float(mine[place]), float(exact[place]))
     if not math.isfinite(float(gap[place])):
         return math.nan, worst
     scale = math.sqrt(float(torch.where(both, exact, 0.0).square().mean()))

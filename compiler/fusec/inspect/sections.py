@@ -6,6 +6,8 @@ import html
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
+from fusec.inspect.glossary import explained
+
 
 class Sectioned(ABC):
     """What prints and shows itself by its sections; the first heading is the title.
@@ -34,6 +36,7 @@ class Sectioned(ABC):
             if items:
                 rows = "".join(f"<li>{html.escape(item.strip())}</li>" for item in items)
                 parts.append(f"<div>{html.escape(heading)}</div><ul>{rows}</ul>")
+        parts.append(explained([title, *(heading for heading, items in rest if items)]))
         return {"text/plain": str(self), "text/html": f"<div>{''.join(parts)}</div>"}
 
 

@@ -24,7 +24,7 @@ class FixedSize(FusecError):
 
 
 @dataclass(frozen=True)
-class Size:
+class SweptSize:
     """A size of a graph's inputs that can be varied.
 
     Attributes:
@@ -58,7 +58,7 @@ class SweepPoint:
     fused: Timing
 
 
-def sizes_of(graph: CompiledGraph) -> list[Size]:
+def sizes_of(graph: CompiledGraph) -> list[SweptSize]:
     """Return the sizes that can be varied, the leading dimension of the largest input first.
 
     A module's parameters come last: a batch of as many rows as a parameter has says nothing of it.
@@ -90,13 +90,13 @@ def sizes_of(graph: CompiledGraph) -> list[Size]:
         name = names[number] if number < len(names) else f"input {number}"
         # The first place is the one that it is called by.
         where = [first, *(place for place in where if place != first)]
-        found.append(Size(value, tuple(where), f"{name}.size({dim})"))
+        found.append(SweptSize(value, tuple(where), f"{name}.size({dim})"))
     tensors = [
         (n not in fixed, t.numel(), -n) for n, t in enumerate(inputs) if isinstance(t, torch.Tensor)
     ]
     largest = -max(tensors)[2] if tensors else 0
 
-    def order(size: Size) -> tuple[bool, int, int]:
+    def order(size: SweptSize) -> tuple[bool, int, int]:
         dims = [dim for number, dim in size.places if number == largest]
         return size.places[0][0] in fixed, min(dims, default=99), -size.value
 
@@ -115,7 +115,7 @@ def _readable(name: str) -> str:
 
 def sweep(
     graph: CompiledGraph,
-    size: Size,
+    size: SweptSize,
     values: list[int],
     *,
     compile: Callable[..., Callable[..., Any]],
@@ -172,7 +172,7 @@ def sweep(
         yield SweepPoint(value, times["eager"], times["fused"])
 
 
-def _resized(value: Any, number: int, size: Size, wanted: int) -> Any:
+def _resized(value: Any, number: int, size: SweptSize, wanted: int) -> Any:
     """Return an input with another size: its own elements, repeated or cut."""
     if isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
         return wanted if int(value) == size.value else value
@@ -186,4 +186,4 @@ def _resized(value: Any, number: int, size: Size, wanted: int) -> Any:
     return tensor.clone()
 
 
-__all__ = ["FixedSize", "Size", "SweepPoint", "sizes_of", "sweep"]
+__all__ = ["FixedSize", "SweepPoint", "SweptSize", "sizes_of", "sweep"]

@@ -320,6 +320,8 @@ class TensorRef:
         shape: Sizes of the view.
         strides: Strides of the view, in elements.
         offset: First element, from the start of the buffer.
+        apart: Whether it is to be a tensor of its own, though it may lie as the whole buffer does:
+            a result, beside another one of the same memory.
     """
 
     buffer: str
@@ -327,6 +329,12 @@ class TensorRef:
     strides: tuple[Expr, ...]
     offset: Expr
     dtype: torch.dtype
+    apart: bool = False
+
+    def is_all_of(self, buffer: Buffer) -> bool:
+        """Whether the buffer's own tensor may stand for it."""
+        whole = self.shape == buffer.shape and self.strides == buffer.strides and self.offset == 0
+        return whole and self.dtype == buffer.dtype and not self.apart
 
 
 # Values of a kernel's tunables, and what is wanted of its loops.

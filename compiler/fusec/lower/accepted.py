@@ -115,8 +115,8 @@ def require_supported(
     visit(tuple(args))
     visit(tuple(kwargs.values()))
     devices = {meta.device for meta in results if meta is not None}
-    apart = len(devices | {t.device for t in tensors}) > 1
-    if apart and len(devices | {t.device for t in tensors if not t.is_number}) > 1:
+    several = len(devices | {t.device for t in tensors}) > 1
+    if several and len(devices | {t.device for t in tensors if not t.is_number}) > 1:
         raise NotLowered("its tensors are on different devices")
     for meta in results:
         if meta is not None and meta.dtype not in supported:

@@ -167,7 +167,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Loops:
+class AttentionLoops:
     """The loops of attention: batch, head, query, key, and the depths of keys and of values."""
 
     batch: Symbol
@@ -179,11 +179,15 @@ class Loops:
     block: Symbol
 
     @staticmethod
-    def of(query: TensorValue, key: TensorValue, value: TensorValue, blocks: Expr) -> Loops:
+    def of(
+        query: TensorValue, key: TensorValue, value: TensorValue, blocks: Expr
+    ) -> AttentionLoops:
         """Return fresh loops over tensors of these sizes."""
         sizes = (*query.shape[:3], key.shape[2], query.shape[3], value.shape[3], blocks)
         names = ("b", "h", "q", "kv", "d", "e", "block")
-        return Loops(*(Symbol(n, "axis", size) for n, size in zip(names, sizes, strict=True)))
+        return AttentionLoops(
+            *(Symbol(n, "axis", size) for n, size in zip(names, sizes, strict=True))
+        )
 
 
 def at(axis: Symbol) -> Expr:
@@ -210,7 +214,9 @@ def flex_attention(
     mask = BlockMask.of(block_mask)
     call_by_role(lowering, {"query": query, "key": key, "value": value})
     call_lists_by_role(lowering, mask)
-    loops = Loops.of(query, key, value, Expr.of(1) if mask.partial is None else _count(mask))
+    loops = AttentionLoops.of(
+        query, key, value, Expr.of(1) if mask.partial is None else _count(mask)
+    )
     scores = scores_of(
         lowering, loops, query, key, score_mod, mask, scale, score_buffers, mask_buffers
     )
@@ -328,12 +334,12 @@ def call_lists_by_role(lowering: Lowering, mask: BlockMask) -> None:
     call_by_role(lowering, dict(zip(_LISTS, lists, strict=True)))
 
 
-def batch_of(loops: Loops, tensor: TensorValue) -> Expr:
+def batch_of(loops: AttentionLoops, tensor: TensorValue) -> Expr:
     """Return where a batch is in a tensor that all batches may share."""
     return Expr.of(0) if tensor.shape[0].constant == 1 else at(loops.batch)
 
 
-def head_of(loops: Loops, query: TensorValue, key: TensorValue) -> Expr:
+def head_of(loops: AttentionLoops, query: TensorValue, key: TensorValue) -> Expr:
     """Return the head of keys that a head of queries reads; several may share one."""
     heads, shared = query.shape[1].constant, key.shape[1].constant
     assert heads is not None
@@ -343,7 +349,7 @@ def head_of(loops: Loops, query: TensorValue, key: TensorValue) -> Expr:
 
 def scores_of(
     lowering: Lowering,
-    loops: Loops,
+    loops: AttentionLoops,
     query: TensorValue,
     key: TensorValue,
     score_mod: Subgraph,
@@ -381,7 +387,7 @@ def _count(mask: BlockMask) -> Expr:
     return count
 
 
-def listed(loops: Loops, mask: BlockMask, lists: tuple[TensorValue, TensorValue]) -> Node:
+def listed(loops: AttentionLoops, mask: BlockMask, lists: tuple[TensorValue, TensorValue]) -> Node:
     """Return whether the key's block is among those listed for the query's, or the other way."""
     counts, places = lists
     outer = tuple(
@@ -405,7 +411,7 @@ def scalar(lowering: Lowering, node: Node, dtype: torch.dtype, device: torch.dev
     return TensorValue((), dtype, device, lambda index: rounded)
 
 
-def positions(lowering: Lowering, loops: Loops, device: torch.device) -> list[TensorValue]:
+def positions(lowering: Lowering, loops: AttentionLoops, device: torch.device) -> list[TensorValue]:
     """Return batch, head, query and key as the integers that a function is given."""
     found = []
     for axis in (loops.batch, loops.head, loops.query, loops.key):

@@ -28,8 +28,8 @@ from fusec.lower.attention import (
     F32,
     HIGHER,
     LOG2E,
+    AttentionLoops,
     BlockMask,
-    Loops,
     Scores,
     at,
     call_all,
@@ -136,7 +136,7 @@ def _new_buffer(lowering: Lowering, meta: ResultMeta, name: str) -> Buffer:
     return buffer
 
 
-def _common(given: _Given, loops: Loops) -> Node:
+def _common(given: _Given, loops: AttentionLoops) -> Node:
     """Return the sum of a row's result times its gradient."""
     row = (at(loops.batch), at(loops.head), at(loops.query))
     place = (*row, at(loops.width))
@@ -158,7 +158,7 @@ class _Weights:
 
 
 def _weights(
-    lowering: Lowering, given: _Given, loops: Loops, scores: Scores, common: Node
+    lowering: Lowering, given: _Given, loops: AttentionLoops, scores: Scores, common: Node
 ) -> _Weights:
     """Return the weight of a score, and the score's gradient.
 
@@ -204,7 +204,7 @@ def _weights(
     return _Weights(weight, found)
 
 
-def _shared_head(loops: Loops, given: _Given) -> Expr:
+def _shared_head(loops: AttentionLoops, given: _Given) -> Expr:
     heads, shared = given.query.shape[1].constant, given.key.shape[1].constant
     assert heads is not None
     assert shared is not None
@@ -216,7 +216,7 @@ def _of_queries(
 ) -> tuple[TensorValue, TensorValue]:
     """Emit the gradient of the queries; return it, and what a row's weights have in common."""
     count = Expr.of(1) if mask.partial is None else mask.partial[1].shape[-1]
-    loops = Loops.of(given.query, given.key, given.value, count)
+    loops = AttentionLoops.of(given.query, given.key, given.value, count)
     scores = scores_of(
         lowering,
         loops,
@@ -254,7 +254,7 @@ def _of_keys(
     """Emit the gradients of keys and values."""
     turned = mask.turned()
     count = Expr.of(1) if turned.partial is None else turned.partial[1].shape[-1]
-    loops = Loops.of(given.query, given.key, given.value, count)
+    loops = AttentionLoops.of(given.query, given.key, given.value, count)
     scores = scores_of(
         lowering,
         loops,

@@ -58,7 +58,7 @@ class Adding:
     applies: tuple[torch.Tensor, ...]
     target: Callable[[Expr], Node]
 
-    def places(self, t: Expr) -> list[Place]:
+    def places(self, t: Expr) -> list[Contribution]:
         """Return the places that may add to element ``t``."""
         start = t * self.count // self.size + self.first
         everywhere = torch.arange(self.size) * self.count // self.size + self.first
@@ -69,7 +69,7 @@ class Adding:
                 inside = holds((places >= 0) & (places < self.count), t)
                 assert inside is None or isinstance(inside, Node)  # one stretch of elements
                 adds = holds(applies, t)
-                found.append(Place(start + step, inside, self._is_it(start + step, t, adds)))
+                found.append(Contribution(start + step, inside, self._is_it(start + step, t, adds)))
         return found
 
     def _is_it(self, place: Expr, t: Expr, adds: Node | bool | None) -> Node | None:
@@ -81,7 +81,7 @@ class Adding:
 
 
 @dataclass(frozen=True)
-class Place:
+class Contribution:
     """One place that may add to an element.
 
     Attributes:
@@ -187,7 +187,7 @@ def _adding(
     own = [d for d, extent in enumerate(sizes) if extent != 1]
     if size.constant is None or size.constant < 1 or None in sizes or 0 in sizes or len(own) > 1:
         return None
-    ahead = len(chosen) - index.ndim
+    skipped = len(chosen) - index.ndim
 
     def target(position: Expr) -> Node:
         place = tuple(position if d in own else Expr.of(0) for d in range(index.ndim))
@@ -206,7 +206,7 @@ def _adding(
         return None
     if bool(((table < 0) | (table >= size.constant)).any()):
         return None
-    axis = own[0] + ahead if own else None
+    axis = own[0] + skipped if own else None
     first, applies = _windows(table, size.constant)
     if len(applies) > MOST_PLACES:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -254,6 +255,14 @@ class _Driver:
                     if meta is not None and not lies_as(placed, meta):
                         placed = self.laid_out(placed, meta)
             results.append(placed)
+        # A view that changes nothing is a tensor of its own all the same, and a view of the first.
+        firsts: dict[TensorRef, fx.Node] = {}
+        for value, ref in zip(values, results, strict=True):
+            if isinstance(ref, TensorRef) and isinstance(value, fx.Node):
+                firsts[ref] = min(firsts.get(ref, value), value)
+        for place, (value, ref) in enumerate(zip(values, results, strict=True)):
+            if isinstance(ref, TensorRef) and value is not firsts.get(ref, value):
+                results[place] = replace(ref, apart=True)
         self.outputs = tuple(results)
 
     def laid_out(self, ref: TensorRef, meta: ResultMeta) -> TensorRef | None:

@@ -27,7 +27,7 @@ from fusec.compiled.part import CompiledPart
 from fusec.inspect.predict import Call
 from fusec.memory.strided import clone_strided
 from fusec.packages.errors import CannotPackage
-from fusec.packages.runtime.structure import names_of, take_apart
+from fusec.packages.runtime.structure import flatten, names_of
 
 PLAIN = (bool, int, float, str, type(None))
 # What Python code does when it changes more than its own variables.
@@ -48,7 +48,7 @@ class _Number(int):
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedCall:
     """A call and the program that it became.
 
     Attributes:
@@ -86,7 +86,7 @@ def parameters_of(compiled: CompiledFunction) -> inspect.Signature:
 
 def capture(
     compiled: CompiledFunction, call: Call, dynamic: Mapping[str, Sequence[int]]
-) -> Captured:
+) -> CapturedCall:
     """Compile and watch one call.
 
     Args:
@@ -105,7 +105,7 @@ def capture(
         raise CannotPackage(f"{name}: {error}", "give the arguments of a call") from None
     bound.apply_defaults()
     leaves: list[Any] = []
-    form = take_apart(dict(bound.arguments), leaves)
+    form = flatten(dict(bound.arguments), leaves)
     names = [n.removeprefix("['").replace("']", "", 1) for n in names_of(form, "")]
     _require_plain(names, leaves)
     asked = _asked_of(names, leaves, dynamic)
@@ -122,7 +122,7 @@ def capture(
             raise watch.refusal()
         again = watch.run(seen.records)
     assert again is not None
-    return Captured(
+    return CapturedCall(
         name,
         signature,
         form,
@@ -475,4 +475,4 @@ def plain_value(value: Any) -> dict[str, Any]:
     return {"plain": value}
 
 
-__all__ = ["PLAIN", "Captured", "capture", "parameters_of", "plain_value", "rebuilt"]
+__all__ = ["PLAIN", "CapturedCall", "capture", "parameters_of", "plain_value", "rebuilt"]

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fusec.call.huge_pages import empty_cpu
+from fusec.devices import is_gpu
 from fusec.ir.printer import dtype_name
 from fusec.memory.readable import NoMemory, Unreadable, require
 from fusec.packages.operators import find_operator
+from fusec.packages.runtime.archive import Archive
 from fusec.packages.runtime.arrays import bytes_of, is_dense
+from fusec.packages.runtime.cuda import ALIGNMENT, DEVICE, CudaArrays, read_codes
+from fusec.packages.runtime.driver import Driver
 from fusec.packages.runtime.errors import CannotRun
-from fusec.packages.runtime.guards import Facts
-from fusec.packages.runtime.layout import ITEM_BYTES, Named, Operator, Program
+from fusec.packages.runtime.guards import TensorFacts
+from fusec.packages.runtime.layout import ITEM_BYTES, Named, Operator, StoredProgram
 from fusec.packages.runtime.package import Package
 from fusec.packages.runtime.weights import Weight
 
@@ -41,7 +46,7 @@ def load(path: str | Path, *, alone: bool = False, threads: int | None = None) -
         fusec.packages.runtime.DamagedPackage: It is not as it was written.
         fusec.packages.runtime.PackageError: It cannot be read.
     """
-    return Package(Path(path), TorchTensors(), alone=alone, threads=threads)
+    return Package(Path(path), TorchTensors(), _TensorsOnGpu, alone=alone, threads=threads)
 
 
 class TorchTensors:
@@ -60,10 +65,10 @@ class TorchTensors:
         """Whether a value is a plain tensor."""
         return type(value) in _PLAIN and value.layout is torch.strided  # type: ignore[attr-defined]
 
-    def facts(self, value: Any) -> Facts:
+    def facts(self, value: Any) -> TensorFacts:
         """Return what guards ask."""
         dtype = _NAMES.get(value.dtype) or str(value.dtype)
-        return Facts(dtype, tuple(value.shape), value.stride(), str(value.device))
+        return TensorFacts(dtype, tuple(value.shape), value.stride(), str(value.device))
 
     def key(self, args: Sequence[Any]) -> tuple[object, ...] | None:
         """Return types, sizes and strides; None for what is not on the CPU."""
@@ -157,7 +162,7 @@ class TorchTensors:
         """Return how many threads torch uses."""
         return torch.get_num_threads()
 
-    def call(self, step: Operator, program: Program, given: Any) -> Sequence[Any]:
+    def call(self, step: Operator, program: StoredProgram, given: Any) -> Sequence[Any]:
         """Call an operator of ATen, as it is, whatever torch's modes are."""
         args, kwargs = given
         function = self._called.get(step.name)
@@ -169,6 +174,81 @@ class TorchTensors:
                 **{name: _torch_value(each) for name, each in kwargs.items()},
             )
         return found if isinstance(found, (tuple, list)) else (found,)
+
+    def results(self, made: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
+        """Return what was made."""
+        return made
+
+    def start(self, code: str, grid: Sequence[int], arguments: Sequence[tuple[str, Any]]) -> None:
+        """Refuse: these are tensors on the CPU."""
+        raise CannotRun(f"{code} runs on a GPU")
+
+
+class _TensorsOnGpu(TorchTensors):
+    """torch's tensors on the GPU that is current at the first call; kernels by the driver."""
+
+    operators = False
+
+    def __init__(self, archive: Archive) -> None:
+        super().__init__()
+        self._weights: dict[int, torch.Tensor] = {}
+        self._starts = CudaArrays(read_codes(archive), archive, self._driver)
+
+    def _driver(self) -> Driver:
+        if not torch.cuda.is_available():
+            raise CannotRun("torch finds no GPU", "load the package with fuselab_runtime")
+        torch.cuda.init()
+        return Driver(torch.cuda.current_device())
+
+    def key(self, args: Sequence[Any]) -> tuple[object, ...] | None:
+        """Return None: guards ask which GPU it is."""
+        return None
+
+    def facts(self, value: Any) -> TensorFacts:
+        """Return what guards ask; the GPU that the package runs on has no number."""
+        found = super().facts(value)
+        on_gpu = is_gpu(value.device)
+        if on_gpu and value.device.index == self._starts.driver().device:
+            return replace(found, device=DEVICE)
+        return found
+
+    def empty(self, dtype: str, shape: Sequence[int], strides: Sequence[int], device: str) -> Any:
+        """Return memory that nothing has written."""
+        where = torch.device(DEVICE, self._starts.driver().device)
+        return torch.empty_strided(shape, strides, dtype=_DTYPES[dtype], device=where)
+
+    def pointer(self, value: Any) -> int:
+        """Return the address of the first element; of a weight, on the GPU."""
+        address = self._there(value).data_ptr()
+        if address % ALIGNMENT:
+            raise CannotRun(
+                f"a tensor does not begin at a multiple of {ALIGNMENT} bytes", "give a copy of it"
+            )
+        return address
+
+    def _there(self, value: torch.Tensor) -> torch.Tensor:
+        if is_gpu(value.device):
+            return value
+        found = self._weights.get(id(value))
+        if found is None:  # the package holds what it is a copy of
+            found = torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device=DEVICE
+            )
+            self._weights[id(value)] = found.copy_(value)
+        return found
+
+    def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+        """Return a view."""
+        return super().view(self._there(value), shape, strides, offset)
+
+    def copy(self, value: Any) -> Any:
+        """Return a copy that lies in memory alike."""
+        return super().copy(self._there(value))
+
+    def start(self, code: str, grid: Sequence[int], arguments: Sequence[tuple[str, Any]]) -> None:
+        """Start a kernel on torch's current stream."""
+        stream = torch.cuda.current_stream(self._starts.driver().device).cuda_stream
+        self._starts.start(code, grid, arguments, stream)
 
 
 def _torch_value(value: Any) -> Any:

@@ -19,7 +19,7 @@ from fusec.ir.index import Expr
 from fusec.ir.printer import dtype_name
 from fusec.kernel import Kernel
 from fusec.packages import bundled
-from fusec.packages.capture import Captured, plain_value
+from fusec.packages.capture import CapturedCall, plain_value
 from fusec.packages.errors import CannotPackage
 from fusec.packages.operators import NAMESPACES
 from fusec.packages.runtime.expressions import Expression
@@ -141,23 +141,27 @@ class Weights:
         return self._known[key]
 
 
-def plain_program(captured: Captured, name: str, weights: Weights) -> PlainProgram:
+def plain_program(
+    captured: CapturedCall, name: str, weights: Weights, device: str = ""
+) -> PlainProgram:
     """Write down a captured call's program.
 
     Args:
         captured: The call.
         name: Of the specialization.
         weights: Takes what the call does not give.
+        device: Where its tensors are to be, if its kernels are for another one than it ran on.
 
     Raises:
         CannotPackage: It does what no package can hold.
     """
-    return _Plain(captured, name, weights).program
+    return _Plain(captured, name, weights, device).program
 
 
 class _Plain:
-    def __init__(self, captured: Captured, name: str, weights: Weights) -> None:
+    def __init__(self, captured: CapturedCall, name: str, weights: Weights, device: str) -> None:
         self.captured = captured
+        self.device = device
         self.program = PlainProgram(name)
         self.source = captured.part.state.scheduled
         self.numbers: dict[str, int] = {}
@@ -221,7 +225,7 @@ class _Plain:
                     "dtype": dtype_name(value.dtype),
                     "shape": shape,
                     "strides": strides,
-                    "device": str(value.device),
+                    "device": self.device or str(value.device),
                 }
             )
 
@@ -283,7 +287,7 @@ class _Plain:
                     "dtype": dtype_name(buffer.dtype),
                     "shape": [expression(size) for size in buffer.shape],
                     "strides": [expression(stride) for stride in buffer.strides],
-                    "device": str(buffer.device),
+                    "device": self.device or str(buffer.device),
                 }
             )
         return self.numbers[name]
@@ -321,10 +325,10 @@ class _Plain:
             kernel = leader  # equal to it but for names
         source = kernel.generated
         digest = hashlib.sha256(f"{source.entry}\n{kernel.source}".encode()).hexdigest()
-        if not isinstance(find_target(kernel.target), LibraryTarget):
+        if not self.device and not isinstance(find_target(kernel.target), LibraryTarget):
             raise CannotPackage(
                 f"{name} is a kernel for {find_target(kernel.target).title}",
-                "packages hold kernels for the CPU so far: move the example's tensors there",
+                'name the GPUs that it is for: gpus=("sm_80", "sm_90")',
             )
         return PackagedKernel(
             kernel.name,
@@ -401,7 +405,7 @@ class _Plain:
             raise CannotPackage(f"{self.captured.name} reads {buffer.dtype} as {ref.dtype}")
         number = self._buffer(ref.buffer)
         same = ref.shape == buffer.shape and ref.strides == buffer.strides
-        if same and ref.offset.constant == 0:
+        if same and ref.offset.constant == 0 and not ref.apart:
             return {"buffer": number}
         return {
             "buffer": number,
@@ -426,7 +430,7 @@ class _Plain:
         self.program.outputs = made
 
 
-def outputs_before(captured: Captured) -> int:
+def outputs_before(captured: CapturedCall) -> int:
     """Return how many of a program's outputs are updates, and not returned."""
     part = captured.part
     return len(part.epilogue.updates or part.state.updated)

@@ -28,13 +28,14 @@ from fusec.packages.binaries import (
 from fusec.packages.c_entry import c_entry
 from fusec.packages.capture import (
     PLAIN,
-    Captured,
+    CapturedCall,
     capture,
     parameters_of,
     plain_value,
     rebuilt,
 )
 from fusec.packages.errors import CannotPackage
+from fusec.packages.gpu import DEVICE, GpuCodes, check_gpus
 from fusec.packages.load import load
 from fusec.packages.programs import (
     KernelStep,
@@ -105,8 +106,9 @@ def package(
     weights: str = "inside",
     dynamic: Mapping[str, Sequence[int]] | None = None,
     binaries: Sequence[str] | None = None,
+    gpus: Sequence[str] = (),
     name: str = "",
-    settle: Callable[[CompiledFunction], object] | None = None,
+    before_writing: Callable[[CompiledFunction], object] | None = None,
 ) -> Packaged:
     """Write a package: the function's programs for these calls, to be loaded without compiling.
 
@@ -121,9 +123,11 @@ def package(
             What does not stay so is said in ``fixed``, with the line that fixes it.
         binaries: For which processors: ``x86-64-v4`` (AVX-512), ``x86-64-v3`` (AVX2),
             ``x86-64``, ``aarch64``. This one and plainer ones of its family by default.
+        gpus: For which of NVIDIA's architectures, in place of processors: ``sm_80``, ``sm_90``. The
+            function is compiled for Triton, which needs no GPU; kernels are all that it may have.
         name: What the package calls itself; the function's name by default.
-        settle: Called when all calls are compiled and nothing is written: it may put other texts
-            of kernels in use.
+        before_writing: Called when all calls are compiled and nothing is written: it may put
+            other texts of kernels in use.
 
     Returns:
         What was written. Before, it was loaded and compared with the compiled function.
@@ -137,28 +141,32 @@ def package(
         raise BadOption("path", str(path), ("a name that ends in .fuse",))
     if weights not in WEIGHTS:
         raise BadOption("weights", weights, WEIGHTS)
+    gpus = check_gpus(gpus)
+    if gpus and binaries:
+        raise BadOption("binaries", tuple(binaries), ("nothing beside gpus=",))
     chosen = check_names(binaries) if binaries is not None else default_names()
+    options = {"target": "triton", "matmul": "template", "gpu": gpus[-1]} if gpus else {}
     compiled = (
         function
         if isinstance(function, CompiledFunction)
-        else compile(function, dynamic=False, keep_inputs=False)
+        else compile(function, dynamic=False, keep_inputs=False, **options)
     )
     calls = [_call(each) for each in signatures]
     if not calls:
         raise CannotPackage("a package needs at least one call", "give signatures=[(x, y)]")
     shared = Weights()
-    captured: list[Captured] = []
+    captured: list[CapturedCall] = []
     programs: list[PlainProgram] = []
     for call in calls:
         found = capture(compiled, call, dynamic or {})
         captured.append(found)
-    if settle is not None:
-        settle(compiled)
+    if before_writing is not None:
+        before_writing(compiled)
     for found in captured:
         label = f"{len(programs)}: {_described(found)}"
-        programs.append(plain_program(found, label, shared))
+        programs.append(plain_program(found, label, shared, DEVICE if gpus else ""))
     contents = _Contents(
-        name or compiled._name(), parameters_of(compiled), captured, programs, shared
+        name or compiled._name(), parameters_of(compiled), captured, programs, shared, gpus
     )
     shipped = {id(kernel) for each in captured for kernel in each.part.kernels.values()}
     left = [
@@ -188,7 +196,7 @@ def _call(signature: Any) -> Call:
     )
 
 
-def _described(found: Captured) -> str:
+def _described(found: CapturedCall) -> str:
     parts = []
     for name, leaf in zip(found.names, found.leaves, strict=True):
         if isinstance(leaf, torch.Tensor):
@@ -202,11 +210,13 @@ class _Contents:
         self,
         name: str,
         signature: inspect.Signature,
-        captured: Sequence[Captured],
+        captured: Sequence[CapturedCall],
         programs: Sequence[PlainProgram],
         weights: Weights,
+        gpus: Sequence[str] = (),
     ) -> None:
         self.name = name
+        self.codes = GpuCodes(gpus) if gpus else None
         self.signature = signature
         self.captured = captured
         self.programs = programs
@@ -228,8 +238,10 @@ class _Contents:
             alone.append(found["alone"])
             members[f"programs/{number}.json"] = canonical(found)
         data = self._weights_file()
-        host.functions.append(c_entry(self.programs, alone, self._places(data)))
-        binaries = build_binaries(list(self.kernels.values()), host.text(), names)
+        binaries: list[Binary] = []
+        if self.codes is None:
+            host.functions.append(c_entry(self.programs, alone, self._places(data)))
+            binaries = build_binaries(list(self.kernels.values()), host.text(), names)
         facts: dict[str, Any] = {
             "name": self.name,
             "versions": {
@@ -245,12 +257,13 @@ class _Contents:
             "kernels.json": canonical(self._kernels()),
             "weights.json": canonical(self._weights()),
             **members,
-            "programs.cpp": host.text().encode(),
-            "fuse.h": header().encode(),
+            **self._code(host),
             **{kernel.member: kernel.text.encode() for kernel in self.kernels.values()},
             **{binary.member: binary.data for binary in binaries},
         }
         beside: Path | None = None
+        if self.codes is not None:
+            facts["gpus"] = list(self.codes.names)
         if data is not None and weights == "reference":
             beside = path.with_suffix(".safetensors")
             facts["weights"] = {
@@ -285,15 +298,30 @@ class _Contents:
             {program.name: tuple(program.needs_torch) for program in self.programs},
             tuple(k.name for k in self.kernels.values() if k.state == "edited"),
             left_out,
-            tuple(binary.name for binary in binaries),
+            tuple(binary.name for binary in binaries) + self._gpus(),
             path.stat().st_size,
         )
 
+    def _gpus(self) -> tuple[str, ...]:
+        return tuple(self.codes.names) if self.codes is not None else ()
+
+    def _code(self, host: host_text.HostText) -> dict[str, bytes]:
+        """Return what runs the programs, as text and as machine code for GPUs."""
+        if self.codes is None:
+            return {"programs.cpp": host.text().encode(), "fuse.h": header().encode()}
+        codes = {"codes": list(self.codes.entries.values())}
+        return {"gpu.json": canonical(codes), **self.codes.members}
+
     def _compare(self, path: Path) -> None:
-        """Load what was written and hold it against what it was made of."""
+        """Load what was written and hold it against what it was made of, where it can run."""
         loaded = load(path)
+        gpu = self.codes is not None
+        if gpu and not torch.cuda.is_available():
+            return
         for found in self.captured:
             leaves = [clone_strided(v) if isinstance(v, torch.Tensor) else v for v in found.leaves]
+            if gpu:
+                leaves = [v.to(DEVICE) if isinstance(v, torch.Tensor) else v for v in leaves]
             values = rebuilt(found.form, iter(leaves))
             bound = inspect.BoundArguments(self.signature, values)
             with torch.no_grad():
@@ -305,10 +333,13 @@ class _Contents:
     def _program(
         self, program: PlainProgram, host: host_text.HostText, number: int
     ) -> dict[str, Any]:
-        alone = None
-        if not program.needs_torch:
+        alone: Any = None
+        if self.codes is not None:
+            alone = steps = self.codes.steps_json(program)
+        elif not program.needs_torch:
             alone = host_text.steps_json(program, host, f"fuse_{number}_alone", alone=True)
-        steps = host_text.steps_json(program, host, f"fuse_{number}", alone=False)
+        if self.codes is None:
+            steps = host_text.steps_json(program, host, f"fuse_{number}", alone=False)
         return {
             "name": program.name,
             "sizes": program.sizes,
@@ -401,7 +432,7 @@ class _Contents:
 def _require_alike(name: str, result: Any, expected: Any) -> None:
     if isinstance(expected, torch.Tensor):
         torch.testing.assert_close(
-            result,
+            result.to(expected.device),
             expected,
             equal_nan=True,
             check_stride=True,

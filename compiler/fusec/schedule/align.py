@@ -51,8 +51,8 @@ def merge(first: Body, second: Body, *, onto_first: bool = False) -> Body | Refu
             continue
         moved = moving.moved(axes, reduce_axes, mapping)
         placed = Body(axes, reduce_axes, target.stores)
-        early, late = (moved, placed) if moving is first else (placed, moved)
-        joined = _join(early, late, axes, reduce_axes)
+        producer, consumer = (moved, placed) if moving is first else (placed, moved)
+        joined = _join(producer, consumer, axes, reduce_axes)
         if not isinstance(joined, Refusal):
             return joined
         refusal = joined
@@ -278,13 +278,13 @@ def _is_bijection(
 
 
 def _join(
-    early: Body, late: Body, axes: tuple[Symbol, ...], reduce_axes: tuple[Symbol, ...]
+    producer: Body, consumer: Body, axes: tuple[Symbol, ...], reduce_axes: tuple[Symbol, ...]
 ) -> Body | Refusal:
-    """Put ``late`` after ``early`` in one space, its loads of early's results replaced."""
-    written = {store.buffer: store for store in early.stores}
-    if set(late.writes()) & (set(early.reads()) | set(written)):
+    """Put ``consumer`` after ``producer`` in one space, its loads of the results replaced."""
+    written = {store.buffer: store for store in producer.stores}
+    if set(consumer.writes()) & (set(producer.reads()) | set(written)):
         # the later one overwrites what the earlier one reads: safe only at the same element
-        refusal = _check_overwrites(early, late)
+        refusal = _check_overwrites(producer, consumer)
         if refusal is not None:
             return refusal
     failure: list[Refusal] = []
@@ -299,10 +299,10 @@ def _join(
             return None
         return value
 
-    replaced = late.moved(axes, reduce_axes, {}, swap)
+    replaced = consumer.moved(axes, reduce_axes, {}, swap)
     if failure:
         return failure[0]
-    joined = Body(axes, reduce_axes, early.stores + replaced.stores)
+    joined = Body(axes, reduce_axes, producer.stores + replaced.stores)
     return _check_levels(joined) or joined
 
 
@@ -353,12 +353,27 @@ def _reindexed(store: Store, load: Load) -> Node | None:
     return rewrite((store.value,), moves, leaf=Reduce)[0]
 
 
-def _check_overwrites(early: Body, late: Body) -> Refusal | None:
-    for store in late.stores:
-        for load in early.loads():
+def _on_axes_of(consumer: Body, producer: Body, store: Store) -> Body:
+    """Return a pointwise consumer over the producer's own loops, where it reads point by point.
+
+    A chain that grows link by link then stays as it is, and is not written anew for each of them.
+    """
+    loads = [load for load in consumer.loads() if load.buffer == store.buffer]
+    same = consumer.sizes() == producer.sizes() and not consumer.reduce_axes
+    if not same or len({load.index for load in loads}) != 1:
+        return consumer
+    mapping = dict(zip(consumer.axes, map(Expr.of, producer.axes), strict=True))
+    if tuple(expr.substitute(mapping) for expr in loads[0].index) != store.index:
+        return consumer
+    return consumer.moved(producer.axes, (), mapping)
+
+
+def _check_overwrites(producer: Body, consumer: Body) -> Refusal | None:
+    for store in consumer.stores:
+        for load in producer.loads():
             if load.buffer == store.buffer and load.index != store.index:
                 return Refusal(f"{store.buffer} is overwritten while other elements are needed")
-        if any(s.buffer == store.buffer for s in early.stores):
+        if any(s.buffer == store.buffer for s in producer.stores):
             return Refusal(f"both write {store.buffer}")
     return None
 
@@ -378,9 +393,21 @@ def _check_levels(body: Body) -> Refusal | None:
     return None
 
 
-def inline_producer(consumer: Body, producer: Body) -> Body | Refusal:
-    """Return ``consumer`` with the loads of a pointwise producer's result computed in place."""
+# A body of more values than this is moved only where that cannot be spared.
+_LONG = 64
+
+
+def inline_producer(consumer: Body, producer: Body, *, alone: bool = False) -> Body | Refusal:
+    """Return ``consumer`` with the loads of a pointwise producer's result computed in place.
+
+    Args:
+        consumer: Reads the result.
+        producer: Has one store.
+        alone: Whether nobody else reads it, so that its loops may become the consumer's.
+    """
     (store,) = producer.stores
+    if alone and len(producer.nodes()) > _LONG:
+        consumer = _on_axes_of(consumer, producer, store)
     failure: list[Refusal] = []
 
     def swap(node: Node) -> Node | None:

@@ -108,8 +108,8 @@ def cheaper_again(
     own = buffer_bytes(made)
     inputs = {name for name in producer.reads() if buffer_bytes(buffers[name]) * SMALL_INPUT > own}
     writer = any(kernel.first and kernel.sizes == producer.sizes() for kernel in kernels)
-    apart = 1 + len(kernels) - (writer and len(kernels) > 1)
-    saved = apart * own + sum(buffer_bytes(buffers[name]) for name in inputs)
+    passes = 1 + len(kernels) - (writer and len(kernels) > 1)
+    saved = passes * own + sum(buffer_bytes(buffers[name]) for name in inputs)
     for kernel in kernels:
         saved -= sum(buffer_bytes(buffers[name]) for name in inputs - kernel.reads)
     again = (len(kernels) - 1) * node_cost(producer.nodes()) * estimate(made.elements)

@@ -115,13 +115,16 @@ class _Inliner:
     def _does_not_pay(self, body: Body, computes: list[Compute]) -> str | None:
         """Return why a body had better be computed once, or None."""
         buffers = self.program.buffers
-        chains = [_chain(c, self.steps, self._readers, self._kept) for c in computes]
+        cheap = False
+        if len(computes) > 1:
+            chains = [_chain(c, self.steps, self._readers, self._kept) for c in computes]
+            cheap = choices.cheaper_again(body, expected_kernels(chains, self._order), buffers)
         reason = choices.may_recompute(
             body,
             len(computes),
             _expansion(body, computes, self.program),
             choices.large_inputs(body, buffers),
-            choices.cheaper_again(body, expected_kernels(chains, self._order), buffers),
+            cheap,
             any(choices.is_convolution(c.body) for c in computes),
         )
         if reason is not None:
@@ -177,10 +180,17 @@ def _chain(
     readers: Mapping[str, list[str]],
     kept: Collection[str],
 ) -> tuple[Compute, ...]:
-    """Return a consumer and, while it is pointwise and has one reader, that and its likes."""
+    """Return a consumer and, while it is pointwise and has one reader, that and its likes.
+
+    No more of them than one kernel may hold.
+    """
     chain = [consumer]
+    values = 0
     while True:
         body = chain[-1].body
+        values += len(body.nodes())
+        if values > choices.MAX_NODES:
+            return tuple(chain)
         if len(body.stores) != 1 or body.has_reduction or body.stores[0].buffer in kept:
             return tuple(chain)
         following = [steps[name] for name in readers.get(body.stores[0].buffer, [])]
@@ -215,7 +225,7 @@ def _belongs_to_its_producer(
 def _inlined(producer: Body, consumers: list[Compute]) -> list[Body] | Refusal:
     results = []
     for consumer in consumers:
-        fused = inline_producer(consumer.body, producer)
+        fused = inline_producer(consumer.body, producer, alone=len(consumers) == 1)
         if isinstance(fused, Refusal):
             return fused
         too_large = choices.too_large(fused)

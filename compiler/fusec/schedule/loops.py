@@ -127,9 +127,9 @@ def _score(axis: Symbol, weighted: Sequence[tuple[Expr, int]], beyond: float) ->
         stride = _stride_of(offset, axis)
         if stride == 0:
             continue
-        apart = 40.0 if stride is None else math.log2(abs(stride))
-        near = min(apart, choices.LINE)
-        total += size * (near + beyond * (apart - near))
+        distance = 40.0 if stride is None else math.log2(abs(stride))
+        within_line = min(distance, choices.LINE)
+        total += size * (within_line + beyond * (distance - within_line))
         weight += size
     return total / weight if weight else 50.0
 

@@ -28,7 +28,7 @@ class Order:
         """Whether a step is computed from another one."""
         return bool(self.before[step] & self.bits[other])
 
-    def apart(self, step: str, other: str) -> bool:
+    def separated(self, step: str, other: str) -> bool:
         """Whether an operator stands between two steps."""
         ways = (self.beyond[step] & self.bits[other], self.beyond[other] & self.bits[step])
         return any(ways)
@@ -86,7 +86,7 @@ def expected_kernels(
 def _may_share(step: Compute, group: Sequence[Sequence[Compute]], order: Order) -> bool:
     ends = [chain[-1] for chain in group]
     alike = ends[0].body.sizes() == step.body.sizes()
-    return alike and not any(order.apart(step.name, end.name) for end in ends)
+    return alike and not any(order.separated(step.name, end.name) for end in ends)
 
 
 __all__ = ["Order", "expected_kernels", "order_of"]

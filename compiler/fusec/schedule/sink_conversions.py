@@ -42,20 +42,20 @@ def sink_conversions(
         and step.body.stores[0].buffer not in changed
     }
     queue = sorted((reader[name], name) for name in waiting if name in reader)
-    late = {name for _, name in queue}
-    ahead: dict[str, int] = {}
+    queued = {name for _, name in queue}
+    early: dict[str, int] = {}
     result: list[Step] = []
     for step in steps:
-        if any(name in late for name in step.writes()):
+        if any(name in queued for name in step.writes()):
             continue
         needed = set(step.reads())
         asked = bool(queue) and queue[0][1] in needed
-        while asked and queue and (queue[0][1] in needed or _room(ahead, queue[0][1], buffers)):
+        while asked and queue and (queue[0][1] in needed or _room(early, queue[0][1], buffers)):
             _, name = queue.pop(0)
             result.append(waiting[name])
-            ahead[name] = buffer_bytes(buffers[name])
+            early[name] = buffer_bytes(buffers[name])
         for name in needed:
-            ahead.pop(name, None)
+            early.pop(name, None)
         result.append(step)
     return tuple(result + [waiting[name] for _, name in queue])
 
@@ -73,8 +73,8 @@ def _converts(step: Compute, inputs: set[str], buffers: Mapping[str, Buffer]) ->
     )
 
 
-def _room(ahead: Mapping[str, int], name: str, buffers: Mapping[str, Buffer]) -> bool:
-    return sum(ahead.values()) + buffer_bytes(buffers[name]) <= EARLY_BYTES
+def _room(early: Mapping[str, int], name: str, buffers: Mapping[str, Buffer]) -> bool:
+    return sum(early.values()) + buffer_bytes(buffers[name]) <= EARLY_BYTES
 
 
 __all__ = ["sink_conversions"]

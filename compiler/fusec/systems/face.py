@@ -174,19 +174,19 @@ class System:
 
     # -- processes ----------------------------------------------------------------------------
 
-    def apart(self) -> dict[str, Any]:
+    def detached(self) -> dict[str, Any]:
         """Return arguments for ``Popen`` that keep the terminal's signals from a child."""
         return {}
 
     def end_tree(self, process: subprocess.Popen[Any]) -> None:
-        """Kill a process that was started ``apart``, and those that it started."""
+        """Kill a process that was started ``detached``, and those that it started."""
         process.kill()
 
     def give_way(self) -> None:
         """Let this thread, and what it starts, run behind all others."""
 
     def follow_priority(self, process: int) -> None:
-        """Let a process that this thread started ``apart`` give way as this thread does."""
+        """Let a process that this thread started ``detached`` give way as this thread does."""
 
     def processors(self) -> int:
         """Return on how many processors this process may run."""

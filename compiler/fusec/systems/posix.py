@@ -69,12 +69,12 @@ class Posix(System):
 
     # -- processes ----------------------------------------------------------------------------
 
-    def apart(self) -> dict[str, Any]:
+    def detached(self) -> dict[str, Any]:
         """Return arguments for ``Popen`` that start a session of its own."""
         return {"start_new_session": True}
 
     def end_tree(self, process: subprocess.Popen[Any]) -> None:
-        """Kill a process that was started ``apart``, and those that it started."""
+        """Kill a process that was started ``detached``, and those that it started."""
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
 

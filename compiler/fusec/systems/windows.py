@@ -68,7 +68,7 @@ class Windows(System):
 
     # -- processes ----------------------------------------------------------------------------
 
-    def apart(self) -> dict[str, Any]:
+    def detached(self) -> dict[str, Any]:
         """Return arguments for ``Popen`` that keep the console's signals and windows away."""
         return {"creationflags": _NEW_GROUP | _NO_WINDOW}
 

@@ -27,7 +27,7 @@ from fusec.target_api.c_entry import Mismatch, blank_comments, check_c_entry
 if TYPE_CHECKING:
     import torch
 
-    from fusec.cache import Store
+    from fusec.cache import CacheStore
     from fusec.ir.body import Body, Buffer, Compute, Settings
     from fusec.kernel import Kernel, KernelSource, Runnable, Signature
     from fusec.report import GpuStart
@@ -71,6 +71,44 @@ class PackedKernel:
     shared: int
 
 
+@dataclass(frozen=True)
+class GpuCode:
+    """A start of a kernel, compiled for one architecture.
+
+    Attributes:
+        binary: The machine code, as the driver loads it.
+        function: Its name there.
+        shared: Bytes of shared memory that a block asks for.
+        threads: Of a block.
+        more: What it needs beside that and its arguments, in words; empty where nothing.
+    """
+
+    binary: bytes
+    function: str
+    shared: int
+    threads: int
+    more: str = ""
+
+
+class GpuStartNoted(Protocol):
+    """What a kernel file starts, noted and not started."""
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """How many blocks."""
+
+    @property
+    def arguments(self) -> Sequence[Any]:
+        """Tensors, and numbers as pairs of a type (``i32``, ``i64``, ``fp32``) and a value."""
+
+    def compile(self, gpu: str) -> GpuCode:
+        """Compile it for an architecture.
+
+        Raises:
+            CompileError: It does not compile.
+        """
+
+
 class Target(ABC):
     """A language of kernels.
 
@@ -89,7 +127,11 @@ class Target(ABC):
             they run on; not where its kernels stand for those of another one.
         artifacts: The lower forms that can be shown of a kernel, and what people call each.
         worker: The module that runs a candidate in a process of its own: its ``prepare`` takes the
-            request and returns a ``Candidate``.
+            request and returns a ``WorkerKernel``. That of a ``PythonTarget`` also has
+            ``rehearse``, which takes the request, tensors without memory and sizes, runs the text's
+            own Python with them, starts nothing, and raises CompileError where it or a kernel is
+            refused. It may have ``announce``, which takes a ``Tell`` and says ``compile`` and
+            ``run`` to it.
         worker_imports: What that process should import before it is forked, to interpret.
         threads: Whether a kernel computes on several threads of the CPU.
         export: How a kernel becomes a Python file that runs alone.
@@ -207,7 +249,7 @@ class LibraryTarget(Target):
         *,
         flags: Sequence[str] = (),
         edited: bool = False,
-        store: Store | None = None,
+        store: CacheStore | None = None,
         children: Children | None = None,
     ) -> Path:
         """Compile a text, unless that has been done before; return the library's path.
@@ -298,8 +340,14 @@ class PythonTarget(Target):
         """
         return None
 
-    def compile_ahead(self, text: str, signature: Signature, entry: str) -> None:
+    def precompile(self, text: str, signature: Signature, entry: str) -> None:
         """Have a process compile a text that will be loaded, and wait for it."""
+
+    def starts_for(
+        self, text: str, entry: str, tensors: Sequence[torch.Tensor]
+    ) -> Sequence[GpuStartNoted]:
+        """Return what a text starts on a GPU for tensors without memory."""
+        return ()
 
     def syntax_problem(self, text: str) -> str:
         """Return whether it is Python."""
@@ -321,20 +369,25 @@ class Placed(Protocol):
         """Return it as a tensor."""
 
 
-class Candidate(Protocol):
+class WorkerKernel(Protocol):
     """What a target's worker returns: a kernel that is run where it can do no harm."""
 
     def __call__(self, arguments: Sequence[Placed], sizes: Sequence[int], threads: int) -> int:
         """Run once; return 0, or the number of the check that failed."""
 
     def refused(self, error: Exception) -> Mapping[str, Any]:
-        """Return ``line`` and ``message`` of what its compiler refused; nothing if it did not."""
+        """Return ``line`` and ``message`` of what its compiler refused; nothing if it did not.
+
+        Where it asks for more than the device has, ``problem`` is ``resources``, with ``what``,
+        ``wanted`` and ``there``.
+        """
 
 
-Prepare = Callable[[Mapping[str, Any]], Candidate]
+Prepare = Callable[[Mapping[str, Any]], WorkerKernel]
+# Takes what a worker is at, and for how many seconds it may be silent meanwhile.
+Tell = Callable[[str, float], None]
 
 __all__ = [
-    "Candidate",
     "ExportWords",
     "Language",
     "LibraryTarget",
@@ -344,4 +397,6 @@ __all__ = [
     "Prepare",
     "PythonTarget",
     "Target",
+    "Tell",
+    "WorkerKernel",
 ]

@@ -7,11 +7,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fusec.errors import LoadError
 from fusec.target_api.base import Placed
-
-
-class LoadError(Exception):
-    """The built library has no such entry point or does not load."""
 
 
 class LibraryCandidate:
@@ -48,4 +45,4 @@ def prepare(request: Mapping[str, Any]) -> LibraryCandidate:
     return LibraryCandidate(request["library"], request["entry"])
 
 
-__all__ = ["LibraryCandidate", "LoadError", "prepare"]
+__all__ = ["LibraryCandidate", "prepare"]

@@ -1,7 +1,7 @@
 """What the hardware counts while a kernel runs: beside its time, why it takes that long.
 
 On a CPU it is what the system lets everybody count, on one thread.  On a GPU it is what CUPTI
-records of each start, and, where the driver allows it, what it counts: torch's profiler asks it.
+records of each start, which torch's profiler asks, and what Nsight Compute counts, if it is there.
 """
 
 from __future__ import annotations
@@ -10,25 +10,20 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fusec.devices import is_gpu
+from fusec.kernel import Kernel
 from fusec.systems import this_system
+from fusec.timing import nsight
 from fusec.timing.step_times import TimedGraph, step_calls
 
-# What is asked of a GPU's counters, by what people call it.
-GPU_METRICS = {
-    "dram__bytes_read.sum": "bytes read from memory",
-    "dram__bytes_write.sum": "bytes written to memory",
-    "lts__t_sector_hit_rate.pct": "L2 hits, %",
-    "sm__warps_active.avg.pct_of_peak_sustained_active": "occupancy, %",
-    "smsp__inst_executed.sum": "instructions of warps",
-}
 # What CUPTI records of a start, in the profiler's words.
 _RECORDED = {
     "registers per thread": "registers a thread",
@@ -36,10 +31,6 @@ _RECORDED = {
     "warps per SM": "warps a multiprocessor",
     "est. achieved occupancy %": "occupancy by what it takes, %",
 }
-_NOT_COUNTED = (
-    "the GPU's counters are not open to users here; NVIDIA's page on ERR_NVGPUCTRPERM tells "
-    "how to open them"
-)
 
 
 @dataclass(frozen=True)
@@ -82,7 +73,9 @@ def count_kernels(graph: TimedGraph, seconds: float = 0.05) -> tuple[Counted, ..
             for step, call, tensors in step_calls(part):
                 assert isinstance(step, str)
                 on_gpu = any(is_gpu(tensor.device.type) for tensor in tensors)
-                found.append(_on_gpu(step, call) if on_gpu else _on_cpu(step, call, seconds))
+                found.append(
+                    _on_gpu(part.kernels[step], call) if on_gpu else _on_cpu(step, call, seconds)
+                )
     return tuple(found)
 
 
@@ -112,9 +105,9 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _on_gpu(name: str, call: Callable[[], object]) -> Counted:
+def _on_gpu(kernel: Kernel, call: partial[Any]) -> Counted:
     call()
-    records = _profiled(call, ())
+    records = _profiled(call)
     events: dict[str, float] = {}
     for event in records:
         if event.get("cat") == "kernel":
@@ -123,30 +116,19 @@ def _on_gpu(name: str, call: Callable[[], object]) -> Counted:
                 value = event.get("args", {}).get(key)
                 if isinstance(value, (int, float)):
                     events[label] = max(events.get(label, 0.0), value)
-    counted: dict[str, float] = {}
-    for event in _profiled(call, tuple(GPU_METRICS)):
-        for metric, label in GPU_METRICS.items():
-            value = event.get("args", {}).get(metric)
-            if isinstance(value, (int, float)):
-                adds = metric.endswith(".sum")
-                before = counted.get(label, 0.0)
-                counted[label] = before + value if adds else max(before, value)
-    return Counted(name, {**events, **counted}, 1, "" if counted else _NOT_COUNTED)
+    tensors, sizes = call.args
+    counted, missing = nsight.count(kernel.source, kernel.generated.entry, tensors, sizes)
+    return Counted(kernel.name, {**events, **counted}, 1, missing)
 
 
-def _profiled(call: Callable[[], object], metrics: Sequence[str]) -> list[dict[str, Any]]:
+def _profiled(call: Callable[[], object]) -> list[dict[str, Any]]:
     """Run something under torch's profiler; return its records, none where it refuses."""
     from torch.profiler import ProfilerActivity, profile
 
-    asked: dict[str, Any] = {}
-    if metrics:
-        asked["experimental_config"] = torch._C._profiler._ExperimentalConfig(
-            profiler_metrics=list(metrics), profiler_measure_per_kernel=True
-        )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         try:
-            with profile(activities=[ProfilerActivity.CUDA], **asked) as found:
+            with profile(activities=[ProfilerActivity.CUDA]) as found:
                 call()
                 torch.cuda.synchronize()
             found.export_chrome_trace(str(path))
@@ -156,4 +138,4 @@ def _profiled(call: Callable[[], object], metrics: Sequence[str]) -> list[dict[s
     return [record for record in records if isinstance(record, dict)]
 
 
-__all__ = ["GPU_METRICS", "Counted", "count_kernels"]
+__all__ = ["Counted", "count_kernels"]

@@ -11,7 +11,7 @@ import torch
 from fusec.devices import CPU, GPU, is_gpu
 from fusec.ir.body import Extern, Program, tensor_refs
 from fusec.ir.index import Symbol
-from fusec.report import Timing
+from fusec.report import Timing, counted
 from fusec.timing.measure import PRECISION, interleave
 
 # Large enough not to stay in a cache, small enough to have beside a user's own tensors.
@@ -22,7 +22,7 @@ _SECONDS = 0.08
 
 
 @dataclass(frozen=True)
-class Machine:
+class MeasuredLimits:
     """What a device reached in three simple tasks.
 
     Attributes:
@@ -62,7 +62,7 @@ class Limit:
 
 
 @functools.lru_cache(maxsize=8)
-def _machine(device: str, threads: int) -> Machine:
+def _machine(device: str, threads: int) -> MeasuredLimits:
     def tensors(count: int) -> tuple[torch.Tensor, torch.Tensor]:
         source = torch.zeros(count // 4, device=device)
         return source, torch.empty_like(source)
@@ -85,18 +85,18 @@ def _machine(device: str, threads: int) -> Machine:
     times |= interleave(copy, seconds=_SECONDS, device=device)
     # The fastest quartile: a limit is what the machine can do, not what it does on average.
     memory = 2 * _MEMORY[device] / times["memory"].low
-    return Machine(
+    return MeasuredLimits(
         device,
         memory,
         # On a busy machine starting the threads costs more than a small copy.
         max(2 * _CACHE[device] / times["cache"].low, memory),
         2 * size**3 / times["operations"].low,
         f"copies of {_MEMORY[device] >> 20} MiB and {_CACHE[device] >> 10} KiB, a product of "
-        f"{size} x {size} float32 matrices ({precision}), {threads} threads",
+        f"{size} x {size} float32 matrices ({precision}), {counted(threads, 'thread')}",
     )
 
 
-def machine(device: str = "cpu") -> Machine:
+def machine(device: str = "cpu") -> MeasuredLimits:
     """Return what a device can do, measured at the first time (a quarter of a second)."""
     return _machine(device, torch.get_num_threads())
 
@@ -173,4 +173,4 @@ def limit(count: int, products: int, device: str = "cpu") -> Limit:
     return Limit(count, copy, products, seconds)
 
 
-__all__ = ["Limit", "Machine", "copy_time", "least_bytes", "limit", "machine", "moved_bytes"]
+__all__ = ["Limit", "MeasuredLimits", "copy_time", "least_bytes", "limit", "machine", "moved_bytes"]

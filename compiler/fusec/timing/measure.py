@@ -21,7 +21,7 @@ from typing import Literal
 import torch
 
 from fusec.devices import GPU, is_gpu
-from fusec.report import Timing
+from fusec.report import Timing, counted
 
 Call = Callable[[], object]
 Judgment = Literal["FASTER", "SLOWER", "SAME", "UNCLEAR"]
@@ -312,7 +312,7 @@ class _WallClock(_Clock):
         return (
             f"median of blocks of {calls} {plural}{restored}, {_interleaving(candidates)}, "
             f"after warm-up, by the monotonic clock, data left in the cache, "
-            f"{torch.get_num_threads()} threads"
+            f"{counted(torch.get_num_threads(), 'thread')}"
         )
 
 

@@ -46,11 +46,11 @@ def pace(time: Timing | float, reference: Timing | float) -> Pace:
     own, other = median(time), median(reference)
     if own <= 0 or other <= 0:
         return Pace.UNKNOWN
-    apart = max(own, other) / min(own, other) - 1
+    difference = max(own, other) / min(own, other) - 1
     (low, high), (least, most) = bounds(time), bounds(reference)
     if low <= most and least <= high:
-        return Pace.SAME if apart < CLOSE else Pace.UNSURE
-    if apart < INDIFFERENT:
+        return Pace.SAME if difference < CLOSE else Pace.UNSURE
+    if difference < INDIFFERENT:
         return Pace.SAME
     return Pace.FASTER if own < other else Pace.SLOWER
 

@@ -114,9 +114,9 @@ def step_times(
 
 def step_calls(
     part: TimedPart, *, externs: bool = False
-) -> list[tuple[str | Extern, Callable[[], object], Sequence[torch.Tensor]]]:
+) -> list[tuple[str | Extern, partial[Any], Sequence[torch.Tensor]]]:
     """Run a part once; return each step as a call with what it was given, in order."""
-    found: list[tuple[str | Extern, Callable[[], object], Sequence[torch.Tensor]]] = []
+    found: list[tuple[str | Extern, partial[Any], Sequence[torch.Tensor]]] = []
     steps = (step for step in part.state.scheduled.steps if isinstance(step, Extern))
 
     def launch(name: str, tensors: list[torch.Tensor], sizes: list[int]) -> None:

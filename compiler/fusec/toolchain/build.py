@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from fusec.cache import Store, default_store, scratch
+from fusec.cache import CacheStore, default_store, scratch
 from fusec.errors import (
     BuildTimeout,
     CannotBuild,
@@ -28,7 +28,7 @@ from fusec.errors import (
 from fusec.freezing import refuse_if_frozen
 from fusec.helper_block import with_helpers
 from fusec.systems import this_system
-from fusec.toolchain.children import Children
+from fusec.toolchain.children import Children, given_children
 from fusec.toolchain.compiler import PLAIN_HEADERS, Compiler, find_compiler, machine
 from fusec.toolchain.listen import listen
 
@@ -50,7 +50,7 @@ def build(
     extra_flags: Sequence[str] = (),
     kind: str = "library",
     time_limit: float = TIME_LIMIT,
-    store: Store | None = None,
+    store: CacheStore | None = None,
     children: Children | None = None,
 ) -> Path:
     """Build a kernel's text and return the path of its shared object.
@@ -74,7 +74,7 @@ def build(
     entry = store.get(kind, key)
     if entry is not None:
         return entry.path(LIBRARY)
-    running = children or Children()
+    running = children or given_children() or Children()
 
     def job() -> Path | FusecError:
         return build_missing(
@@ -88,14 +88,19 @@ def build(
             time_limit=time_limit,
         )
 
-    built = job() if children else _interruptible(job, running, store)
+    if running is not children and running is not given_children():
+        built = _interruptible(job, running, store)
+    else:
+        built = job()
+        if children is None:
+            store.give_notice()
     if isinstance(built, FusecError):
         raise built
     return built
 
 
 def _interruptible(
-    job: Callable[[], Path | FusecError], children: Children, store: Store
+    job: Callable[[], Path | FusecError], children: Children, store: CacheStore
 ) -> Path | FusecError:
     """Do a job in a thread.
 
@@ -117,7 +122,7 @@ def build_missing(
     text: str,
     key: Mapping[str, Any],
     *,
-    store: Store,
+    store: CacheStore,
     children: Children,
     extra_flags: Sequence[str] = (),
     kind: str = "library",

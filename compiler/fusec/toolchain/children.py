@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextvars
 import os
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
 
 from fusec.systems import this_system
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass
@@ -35,7 +41,7 @@ class Children:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                **this_system().apart(),
+                **this_system().detached(),
             )
             self.running.add(process)
         this_system().follow_priority(process.pid)
@@ -57,4 +63,26 @@ class Children:
                 this_system().end_tree(process)
 
 
-__all__ = ["Children"]
+_given: ContextVar[Children | None] = ContextVar("fusec-children", default=None)
+
+
+def given_children() -> Children | None:
+    """Return who has the compilers that this thread starts; None where nobody asked for them."""
+    return _given.get()
+
+
+def with_children(children: Children, job: Callable[P, T]) -> Callable[P, T]:
+    """Return a job for another thread, whose compilers ``children`` has, so that they can be ended.
+
+    Interrupts reach the main thread alone, which waits for the other one's.
+    """
+    context = contextvars.copy_context()
+    context.run(_given.set, children)
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return context.run(job, *args, **kwargs)
+
+    return run
+
+
+__all__ = ["Children", "given_children", "with_children"]

@@ -69,7 +69,7 @@ def run(
         stderr=subprocess.DEVNULL,
         text=True,
         errors="replace",
-        **this_system().apart(),
+        **this_system().detached(),
     )
     try:
         output = listen(process, seconds)

@@ -132,19 +132,19 @@ def run_watched(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            **this_system().apart(),
+            **this_system().detached(),
         )
-        late = False
+        timed_out = False
         output = ""
         try:
             output = listen(process, seconds)
         except subprocess.TimeoutExpired:
-            late = True
+            timed_out = True
         finally:
             if process.poll() is None:
                 this_system().end_tree(process)
                 process.wait()
-    return Heard(process.returncode, output, by, late, lines)
+    return Heard(process.returncode, output, by, timed_out, lines)
 
 
 def _build(compiler: Compiler, sources: Sequence[str], folder: str, by: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ _LOOK = 0.05  # seconds between looks at whether the search has to end
 
 
 @dataclass(eq=False)
-class Candidate:
+class CandidateBuild:
     """What is tried, its text, and what comes of building it."""
 
     point: Point
@@ -53,7 +53,7 @@ class Builds:
         self.depth = depth or _AHEAD
         self.overlap = overlap
         self._pool = ThreadPoolExecutor(self.depth, "fusec-tune")
-        self._waiting: deque[Candidate] = deque()
+        self._waiting: deque[CandidateBuild] = deque()
         self._begun = False
 
     def __enter__(self) -> Builds:
@@ -70,7 +70,7 @@ class Builds:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._waiting.clear()
 
-    def ready(self, over: Callable[[], str]) -> list[Candidate] | str:
+    def ready(self, over: Callable[[], str]) -> list[CandidateBuild] | str:
         """Return candidates that are built, in the order proposed; the search's first comes alone.
 
         Args:
@@ -84,7 +84,7 @@ class Builds:
             if point is None:
                 break
             text = self.text_of(point)
-            self._waiting.append(Candidate(point, text, self._pool.submit(self.build, text)))
+            self._waiting.append(CandidateBuild(point, text, self._pool.submit(self.build, text)))
         if not self._waiting:
             return "finished"
         wanted = list(self._waiting)
@@ -104,4 +104,4 @@ class Builds:
         return done
 
 
-__all__ = ["Builds", "Candidate"]
+__all__ = ["Builds", "CandidateBuild"]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import torch
 
-from fusec.cache import Store, default_store
+from fusec.cache import CacheStore, default_store
 from fusec.kernel import Kernel
 from fusec.report import Trial, TuningRun
 from fusec.tunables import read_tunables
@@ -21,7 +21,7 @@ from fusec.tune.records import KIND, stored, text_digest, tuning_key
 _SWITCH = "FUSEC_TUNED"
 
 
-def pin(kernels: Iterable[Kernel], *, store: Store | None = None) -> tuple[str, ...]:
+def pin(kernels: Iterable[Kernel], *, store: CacheStore | None = None) -> tuple[str, ...]:
     """Give kernels that are not built yet the settings that tuning found for them.
 
     ``FUSEC_TUNED=0`` in the environment leaves all as they are generated.
@@ -53,7 +53,7 @@ def pin(kernels: Iterable[Kernel], *, store: Store | None = None) -> tuple[str, 
     return tuple(pinned)
 
 
-def is_recorded(kernel: Kernel, *, store: Store | None = None) -> bool:
+def is_recorded(kernel: Kernel, *, store: CacheStore | None = None) -> bool:
     """Whether a kernel of known sizes was tuned before, whatever came of it.
 
     Args:

@@ -137,7 +137,7 @@ def tile_of_thread(text: str) -> int:
     return prod(sides) // (_WARP * values["NUM_WARPS"])
 
 
-class Foresight:
+class DeviceForesight:
     """Looks at a kernel's candidates on a GPU.
 
     Args:
@@ -179,7 +179,7 @@ class Foresight:
 
 
 __all__ = [
-    "Foresight",
+    "DeviceForesight",
     "Gpu",
     "Prospect",
     "bandwidth",

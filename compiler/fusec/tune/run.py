@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fusec.cache import Store, default_store
+from fusec.cache import CacheStore, default_store
 from fusec.call.runnable import build_runnable
 from fusec.devices import CPU, is_gpu
 from fusec.kernel import Kernel, KernelHost, Runnable
@@ -16,7 +16,7 @@ from fusec.report import TuningRun, Verdict
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.timing.measure import Call, Series, interleave_series
-from fusec.tune.prospects import Foresight, Gpu, Prospect
+from fusec.tune.prospects import DeviceForesight, Gpu, Prospect
 from fusec.tune.records import machine, tuning_key
 from fusec.tune.tuner import tune_kernel
 from fusec.verify.sandbox import run_candidate
@@ -33,7 +33,7 @@ def tune_in_graph(
     progress: Callable[[TuningRun], None] | None = None,
     stop: threading.Event | None = None,
     build: Callable[[Kernel, str], Runnable] | None = None,
-    store: Store | None = None,
+    store: CacheStore | None = None,
     eager: Call | None = None,
     eager_is_whole: bool = False,
     thorough: bool = False,
@@ -66,7 +66,7 @@ def tune_in_graph(
 
     def build_text(text: str) -> Call:
         if helpers is not None and workers:
-            helpers.compile_ahead(text, kernel.signature, kernel.generated.entry)
+            helpers.precompile(text, kernel.signature, kernel.generated.entry)
         runnable = build_one(kernel, text)
         if on_gpu and not workers:
             # Triton compiles at the first launch: here, beside others, rather than timed.
@@ -100,7 +100,7 @@ def tune_in_graph(
 
     foresight = None
     if on_gpu and target.gpu_model:
-        foresight = _OfCalls(Foresight(kernel, given, sizes, Gpu.of(device)))
+        foresight = _OfCalls(DeviceForesight(kernel, given, sizes, Gpu.of(device)))
     # The generated kernel is right for all the choices that it declares; whether an edited one
     # is, nobody knows, and it is about to run in this process.
     edited = kernel.state == "edited"
@@ -139,9 +139,9 @@ class _Bound:
 
 
 class _OfCalls:
-    """``Foresight`` for what ``build_text`` returns."""
+    """``DeviceForesight`` for what ``build_text`` returns."""
 
-    def __init__(self, foresight: Foresight) -> None:
+    def __init__(self, foresight: DeviceForesight) -> None:
         self.before: Callable[[str], Prospect] = foresight.before
         self._after = foresight.after
 

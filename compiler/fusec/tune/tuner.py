@@ -28,7 +28,7 @@ from fusec.report import Timing, Trial, TriedPlan, TuningRun, Verdict
 from fusec.timing.measure import Call, Series, judge
 from fusec.tunables import read_tunables, set_tunables
 from fusec.tune import records
-from fusec.tune.candidate_builds import Builds, Candidate
+from fusec.tune.candidate_builds import Builds, CandidateBuild
 from fusec.tune.knobs import Knobs
 from fusec.tune.plan_search import PlanSearch, Point
 from fusec.tune.prospects import Prospect
@@ -276,7 +276,7 @@ class _Run:
             return "budget"
         return ""
 
-    def attempt(self, candidate: Candidate) -> None:
+    def attempt(self, candidate: CandidateBuild) -> None:
         """Time a candidate, or take note of why not."""
         number = len(self.trials)
         timing: Timing | None = None
@@ -319,7 +319,7 @@ class _Run:
         self.scores[number] = self.scores[equal]
         return f"the same machine code as configuration {equal + 1}"
 
-    def refusal(self, candidate: Candidate) -> str:
+    def refusal(self, candidate: CandidateBuild) -> str:
         """Return why a text is not run in this process; empty where it may be."""
         first = candidate.text == self.texts[candidate.point.plan] != self.base
         check = self.check_each or (self.check_plan if first else None)

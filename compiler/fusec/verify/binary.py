@@ -49,7 +49,7 @@ _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\
 
 
 @dataclass(frozen=True)
-class Facts:
+class LibraryFacts:
     """What a library's file says of it.
 
     Attributes:
@@ -73,7 +73,7 @@ class Facts:
     code_and_data: bool = False
 
     @classmethod
-    def read(cls, given: Message) -> Facts:
+    def read(cls, given: Message) -> LibraryFacts:
         """Make one from its JSON form."""
         refused = tuple((name, why) for name, why in given["refused"])
         others: dict[str, Any] = {
@@ -83,7 +83,7 @@ class Facts:
         return cls(**{**others, "refused": refused, "odd": odd})
 
 
-def library_facts(path: str) -> Facts:
+def library_facts(path: str) -> LibraryFacts:
     """Read a library's file.
 
     Raises:
@@ -103,10 +103,10 @@ def library_facts(path: str) -> Facts:
     starts = [str(f.name) or hex(f.address) for f in binary.ctor_functions]
     # Tables may stand between their functions, which would be taken for instructions.
     odd = _odd(binary, strict=False)
-    return Facts(_refused(imports), starts=_own_names(starts), odd=odd)
+    return LibraryFacts(_refused(imports), starts=_own_names(starts), odd=odd)
 
 
-def _elf(binary: Any) -> Facts:
+def _elf(binary: Any) -> LibraryFacts:
     import lief
 
     kinds, flags = lief.ELF.Symbol.TYPE, lief.ELF.Section.FLAGS
@@ -135,7 +135,7 @@ def _elf(binary: Any) -> Facts:
     unnamed = writable - sum(variables.values())
     expected = 2 * _WORD + 64 * len(variables)
     tls = sum(s.size for s in sections if s.has(flags.TLS))
-    return Facts(
+    return LibraryFacts(
         _refused([str(s.name) for s in binary.dynamic_symbols if s.name and s.shndx == 0]),
         _own_names(name for name in variables if not _LOCKS.fullmatch(name)),
         unnamed if unnamed > expected else 0,
@@ -207,7 +207,7 @@ def _starts(binary: Any, sections: Sequence[Any], named: Mapping[int, str]) -> I
 
 
 def problem(
-    facts: Facts, text: str, line_of: Callable[[str, str], int | None] | None = None
+    facts: LibraryFacts, text: str, line_of: Callable[[str, str], int | None] | None = None
 ) -> Finding | None:
     """Return why a library may not be loaded, with the line at fault where it is known.
 
@@ -258,7 +258,7 @@ def source_problem(text: str, generated: str = "") -> Finding | None:
     return None
 
 
-def _problems(facts: Facts) -> Iterator[tuple[str, str]]:
+def _problems(facts: LibraryFacts) -> Iterator[tuple[str, str]]:
     """Yield a name that the text may have, and what is wrong with it."""
     for name in facts.thread_variables:
         shown = f"`{name}`" if name else "a variable"
@@ -349,4 +349,4 @@ def _own_name(symbol: str) -> str:
     return re.sub(r"\.\d+$", "", shown.rpartition("::")[2])
 
 
-__all__ = ["Facts", "library_facts", "problem", "source_problem", "without_comments"]
+__all__ = ["LibraryFacts", "library_facts", "problem", "source_problem", "without_comments"]

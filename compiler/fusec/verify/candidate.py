@@ -12,7 +12,7 @@ from fusec.target_api.registry import find_target
 from fusec.verify import sandbox
 from fusec.verify.layout import Case
 from fusec.verify.sandbox import RunResult
-from fusec.verify.trials import Interpret, Trial
+from fusec.verify.trials import Interpret, ReferencedCase
 
 Build = Callable[[str], Path | None]
 
@@ -54,7 +54,7 @@ class Candidate:
         interprets = find_target(self.kernel.target).interprets
         return bool(interprets) and all(t.device.type in interprets for t in case.tensors)
 
-    def limit(self, trial: Trial) -> float:
+    def limit(self, trial: ReferencedCase) -> float:
         """Return the seconds that a run on a case may take."""
         case = trial.case
         if self.timeout is not None:
@@ -63,7 +63,9 @@ class Candidate:
             return _TIMEOUT + _INTERPRETER_SECONDS * sum(t.numel() for t in case.tensors)
         return _TIMEOUT + _SLOWER * trial.references.seconds + case.nbytes / _SLOWEST
 
-    def run(self, text: str, library: Path | None, trials: Sequence[Trial]) -> Sequence[RunResult]:
+    def run(
+        self, text: str, library: Path | None, trials: Sequence[ReferencedCase]
+    ) -> Sequence[RunResult]:
         """Run a text in a worker: as many of the cases as one process survives, at least one."""
         return sandbox.run_cases(
             target=self.kernel.target,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from fusec.kernel import Kernel, Runnable
 from fusec.report import Verdict
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
+from fusec.toolchain.children import Children, with_children
 from fusec.verify import binary, device_sanitize, probation, python_text, sandbox
 from fusec.verify.candidate import Build, Candidate, Refused
 from fusec.verify.compare import praise
@@ -33,10 +34,11 @@ from fusec.verify.judge import Judge
 from fusec.verify.layout import Case
 from fusec.verify.made_trials import make_trials
 from fusec.verify.process import WorkerError
+from fusec.verify.rehearsal import rehearse
 from fusec.verify.sandbox import KernelText
 from fusec.verify.sanitize import sanitized
 from fusec.verify.timing import TooGoodToBeTrue
-from fusec.verify.trials import Interpret, KeptTrials, Trial
+from fusec.verify.trials import Interpret, KeptTrials, ReferencedCase
 from fusec.verify.words import Finding
 
 __all__ = ["KINDS", "Case", "check_graph", "check_kernel"]
@@ -65,6 +67,7 @@ def check_kernel(
     kept: KeptTrials | None = None,
     trust: bool = False,
     sanitize: bool = False,
+    meanwhile: Callable[[], object] | None = None,
 ) -> Verdict:
     """Check ``text`` in place of ``kernel``'s source.
 
@@ -86,6 +89,7 @@ def check_kernel(
         kept: Trials of an earlier check, used again where they are the same; changed.
         trust: Whether it may ask of the process what a kernel may not: see ``binary``.
         sanitize: Whether the sanitizers that there are shall look at it, too: see ``sanitize``.
+        meanwhile: What else the caller has to do while the compiler runs.
     """
     started = time.perf_counter()
     try:
@@ -100,6 +104,7 @@ def check_kernel(
             seconds=seconds if timed else 0.0,
             trust=trust,
             sanitize=sanitize,
+            meanwhile=meanwhile,
         )
     except Refused as failure:
         verdict = failure.verdict
@@ -142,24 +147,36 @@ def _check(
     seconds: float,
     trust: bool,
     sanitize: bool,
+    meanwhile: Callable[[], object] | None,
 ) -> Verdict:
     """Build it and run it; ``seconds`` is what timing may take, 0.0 for none."""
     kernel, text, source = candidate.kernel, candidate.text, candidate.kernel.generated
     judge = Judge(candidate)
     sandbox.prestart(cases[0].tensors[0].device.type if cases and cases[0].tensors else "cpu")
+    target = find_target(kernel.target)
+    make = candidate.build
+    if cases and text != source.text and isinstance(target, PythonTarget):
+        _rehearse(target, kernel, text, cases[0])
+        make = _nothing  # its Python runs in this process only once it has passed
     # The compiler is a process of its own; meanwhile this one works out the references.
+    children = Children()
     with ThreadPoolExecutor(1, "fusec-check") as pool:
-        building = pool.submit(candidate.build, text)
+        building = pool.submit(with_children(children, make), text)
         trials = []
         known = kept.find(kernel, cases, kinds)
-        for trial in (
-            known[0] if known else make_trials(candidate, cases, kinds, started, judge.notes)
-        ):
-            if building.done() and building.exception() is not None:
-                break
-            trials.append(trial)
-        library = _built(building)
-    target = find_target(kernel.target)
+        try:
+            for trial in (
+                known[0] if known else make_trials(candidate, cases, kinds, started, judge.notes)
+            ):
+                if building.done() and building.exception() is not None:
+                    break
+                trials.append(trial)
+            if meanwhile is not None and not building.done():
+                meanwhile()
+            library = _built(building)
+        except BaseException:
+            children.stop()  # an interrupt waits for no compiler
+            raise
     if (
         library is not None
         and isinstance(target, LibraryTarget)
@@ -171,27 +188,29 @@ def _check(
     else:
         kept.keep(kernel, cases, kinds, trials, judge.notes)
     looked = _sanitize(candidate, trials) if sanitize else ""
-    judge.run(trials, library)
-    outputs = judge.worst()
+    unjudged = judge.run(trials, library)
     timing = base = None
     calls = 0
     wanted = seconds > 0 and candidate.generated is not None
     try:
         if trials and not candidate.is_interpreted(cases[0]):
             other = KernelText(source.text, candidate.build(source.text)) if wanted else None
-            found = judge.endure(trials, library, other, seconds)
+            found = judge.endure(trials, library, other, seconds, unjudged)
             calls = found.calls
             if found.times is not None:
                 timing, base = found.times["candidate"], found.times["generated"]
+        else:
+            judge.judge_all(unjudged)
     except TooGoodToBeTrue as finding:
         return Verdict(
             False,
             "wrong",
             str(finding),
-            outputs=outputs,
+            outputs=judge.worst(),
             timing=finding.timing,
             generated=finding.generated,
         )
+    outputs = judge.worst()
     return Verdict(
         True,
         "passed",
@@ -204,7 +223,7 @@ def _check(
     )
 
 
-def _sanitize(candidate: Candidate, trials: Sequence[Trial]) -> str:
+def _sanitize(candidate: Candidate, trials: Sequence[ReferencedCase]) -> str:
     """Let the sanitizers look at it; return what they are, in words."""
     if not trials:
         return ""
@@ -240,6 +259,17 @@ def _sanitize(candidate: Candidate, trials: Sequence[Trial]) -> str:
 def _refuse(found: Finding | None) -> None:
     if found is not None:
         raise Refused(Verdict(False, found.stage, found.reason, found.line))
+
+
+def _rehearse(target: PythonTarget, kernel: Kernel, text: str, case: Case) -> None:
+    try:
+        _refuse(rehearse(target, text, kernel.generated.entry, kernel.signature, case))
+    except FusecError as error:
+        raise Refused(_not_built(error)) from None
+
+
+def _nothing(text: str) -> Path | None:
+    return None
 
 
 def _built(building: Future[Path | None]) -> Path | None:

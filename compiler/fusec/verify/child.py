@@ -11,19 +11,21 @@ import importlib
 import json
 import mmap
 import os
+import signal
 import socket
 import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from fusec.errors import CompileError
 from fusec.systems import this_system
-from fusec.target_api.base import Candidate
+from fusec.target_api.base import WorkerKernel
 from fusec.verify import endurance, faults
 from fusec.verify.guard import GUARD, Area
 from fusec.verify.protocol import OUTPUT_LIMIT, Message, poison_byte, receive
@@ -32,7 +34,7 @@ _ADDRESS_SPACE_SLACK = 4 << 30
 
 
 @dataclass(frozen=True)
-class Operand:
+class TensorSpec:
     """One tensor argument as the parent describes it.
 
     Attributes:
@@ -62,7 +64,7 @@ class Operand:
     same_as: int = -1
 
     @classmethod
-    def read(cls, given: Message) -> Operand:
+    def read(cls, given: Message) -> TensorSpec:
         """Make one from its JSON form."""
         return cls(**{**given, "shape": tuple(given["shape"]), "strides": tuple(given["strides"])})
 
@@ -97,7 +99,7 @@ def restrict(body: Message) -> None:
 class InArea:
     """An argument of the candidate, in its area."""
 
-    def __init__(self, operand: Operand, area: Area) -> None:
+    def __init__(self, operand: TensorSpec, area: Area) -> None:
         self.operand, self.area = operand, area
 
     @property
@@ -115,8 +117,18 @@ class InArea:
         return flat.as_strided(operand.shape, operand.strides)
 
 
-def run(place: tuple[int, int], data_file: int, result_file: int, report: int) -> None:
-    """Run the candidate on all cases, as often as the request's body asks, and report."""
+def run(
+    place: tuple[int, int], data_file: int, result_file: int, report: int, gate: int | None = None
+) -> None:
+    """Run the candidate on all cases, as often as the request's body asks, and report.
+
+    Args:
+        place: Where the request's body is in the data file.
+        data_file: Holds the tensors' bytes.
+        result_file: Takes what the runs write.
+        report: Takes what is found, a line each.
+        gate: Gives a byte once what was found before is judged, and its end where that was wrong.
+    """
     start, length = place
     with mmap.mmap(data_file, start + length, access=mmap.ACCESS_READ) as data:
         body = json.loads(data[start : start + length])
@@ -124,9 +136,12 @@ def run(place: tuple[int, int], data_file: int, result_file: int, report: int) -
         faults.install(report)
         source = np.frombuffer(data, dtype=np.uint8).ctypes.data
         try:
+            if body.get("rehearse"):
+                _say(report, _rehearsed(body))
+                return
             call = prepare(body)
             if body["endure"] is not None:
-                _say(report, _endured(body, source, call, result_file, report))
+                _say(report, _endured(body, source, call, result_file, report, gate))
                 return
             kept = _Kept()
             for index, case in enumerate(body["cases"]):
@@ -146,12 +161,12 @@ def _run_case(
     index: int,
     case: Message,
     source: int,
-    call: Candidate,
+    call: WorkerKernel,
     result_file: int,
     report: int,
     kept: _Kept,
 ) -> Message:
-    operands = [Operand.read(a) for a in case["arguments"]]
+    operands = [TensorSpec.read(a) for a in case["arguments"]]
     first: list[Area] = []
     seconds = 0.0
     same = []
@@ -194,7 +209,7 @@ class _Kept:
         self._areas: list[Area] = []
         self._shared: list[int] = []
 
-    def areas(self, operands: Sequence[Operand], *, at_end: bool) -> list[Area]:
+    def areas(self, operands: Sequence[TensorSpec], *, at_end: bool) -> list[Area]:
         """Return the areas of the case before, or others where sizes differ."""
         shared = [o.same_as for o in operands]
         if self._shared != shared or [a.nbytes for a in self._areas] != [
@@ -205,7 +220,7 @@ class _Kept:
         return self._areas
 
 
-def _areas(operands: Sequence[Operand], *, at_end: bool) -> list[Area]:
+def _areas(operands: Sequence[TensorSpec], *, at_end: bool) -> list[Area]:
     """Return an area for each operand; the same one for those that are one tensor."""
     made: list[Area] = []
     for operand in operands:
@@ -216,10 +231,17 @@ def _areas(operands: Sequence[Operand], *, at_end: bool) -> list[Area]:
     return made
 
 
-def _endured(body: Message, source: int, call: Candidate, result_file: int, report: int) -> Message:
+def _endured(
+    body: Message,
+    source: int,
+    call: WorkerKernel,
+    result_file: int,
+    report: int,
+    gate: int | None,
+) -> Message:
     """Call the candidate many times on the first case, then on the last; see ``endurance``."""
     case, last = body["cases"][0], body["cases"][-1]
-    operands = [Operand.read(a) for a in case["arguments"]]
+    operands = [TensorSpec.read(a) for a in case["arguments"]]
     areas = _areas(operands, at_end=True)
     placed = [[a.start, a.nbytes, a.usable] for a in areas]
     _say(report, {"areas": placed, "case": 0, "run": 0, "threads": body["threads"]})
@@ -243,11 +265,12 @@ def _endured(body: Message, source: int, call: Candidate, result_file: int, repo
         endurance.bound(other, *given) if other is not None else None,
         restore if updated else None,
         log=1,
+        proceed=lambda: gate is None or bool(os.read(gate, 1)),
     )
     if "problem" in found:
         return {"result": found}
     # Other values, where the earlier ones were.
-    for operand, area in zip([Operand.read(a) for a in last["arguments"]], areas, strict=True):
+    for operand, area in zip([TensorSpec.read(a) for a in last["arguments"]], areas, strict=True):
         if operand.role != "out":
             area.copy_from(source + operand.offset)
     code = call(*given)
@@ -258,24 +281,52 @@ def _endured(body: Message, source: int, call: Candidate, result_file: int, repo
     return {"endured": found}
 
 
+def _rehearsed(body: Message) -> Message:
+    """Have the target's worker run a text's own Python on tensors without memory."""
+    case = body["cases"][0]
+    tensors = [
+        torch.empty_strided(o.shape, o.strides, dtype=getattr(torch, o.dtype), device="meta")
+        for o in map(TensorSpec.read, case["arguments"])
+    ]
+    worker = importlib.import_module(body["worker"])
+    signal.signal(signal.SIGALRM, _raise_timed_out)
+    signal.setitimer(signal.ITIMER_REAL, body["timeout"])
+    try:
+        worker.rehearse(body, tensors, case["sizes"])
+    except _TimedOut as error:
+        return {"result": {**describe_error(error, body["file"]), "problem": "late"}}
+    except CompileError as error:
+        said = [asdict(diagnostic) for diagnostic in error.diagnostics]
+        return {"refused": {"diagnostics": said, "output": error.output}}
+    return {"done": {}}
+
+
+class _TimedOut(BaseException):  # no text's `except Exception` stops it
+    """A text's own Python has taken too long."""
+
+
+def _raise_timed_out(number: int, frame: object) -> None:
+    raise _TimedOut
+
+
 def _release(areas: Sequence[Area]) -> None:
     for area in {id(area): area for area in areas}.values():
         area.release()
 
 
-def prepare(body: Message) -> Candidate:
+def prepare(body: Message) -> WorkerKernel:
     """Return what runs the candidate of a request: its target's worker knows how."""
     worker = importlib.import_module(body["worker"])
-    candidate: Candidate = worker.prepare(body)
+    candidate: WorkerKernel = worker.prepare(body)
     return candidate
 
 
 def _guarded(
-    operands: Sequence[Operand],
+    operands: Sequence[TensorSpec],
     areas: Sequence[Area],
     source: int,
     sizes: Sequence[int],
-    call: Candidate,
+    call: WorkerKernel,
     index: int,
     threads: int,
 ) -> Message:
@@ -305,7 +356,7 @@ def _guarded(
 
 
 def _write_results(
-    operands: Sequence[Operand], areas: Sequence[Area], result_file: int, part: int, size: int
+    operands: Sequence[TensorSpec], areas: Sequence[Area], result_file: int, part: int, size: int
 ) -> None:
     # Mapped only now: while the kernel ran, there was nothing here that it could have hit.
     with mmap.mmap(result_file, size, offset=part) as results:
@@ -325,7 +376,7 @@ def _first_difference(area: Area, address: int) -> int:
     return -1
 
 
-def _changed_gap(operand: Operand, area: Area, source: int, index: int) -> int:
+def _changed_gap(operand: TensorSpec, area: Area, source: int, index: int) -> int:
     gaps = operand.gaps()
     shape = (gaps.size, operand.itemsize)
     now = np.frombuffer(area.bytes_view(), dtype=np.uint8).reshape(shape)
@@ -379,8 +430,8 @@ def main(sock: socket.socket, report: int, log: int, parent: int) -> None:
             os.dup2(log, 2)
             request, descriptors = receive(sock)
             if request is not None:
-                data_file, result_file = descriptors
-                run(request["body"], data_file, result_file, report)
+                data_file, result_file, *gate = descriptors
+                run(request["body"], data_file, result_file, report, *gate)
                 status = 0
     finally:
         sys.stdout.flush()

@@ -323,10 +323,10 @@ class _Judge:
         passes = gap <= allowed
         if exact is not None:
             c = exact.double()
-            near = torch.full_like(gap, self.bound)
+            tolerated = torch.full_like(gap, self.bound)
             if self.bound >= 0:
-                near = near + 4 * self.epsilon * c.abs()
-            by_float64 = both & c.isfinite() & ((a - c).abs() <= near)
+                tolerated = tolerated + 4 * self.epsilon * c.abs()
+            by_float64 = both & c.isfinite() & ((a - c).abs() <= tolerated)
             allowed = torch.where(by_float64, torch.maximum(allowed, gap), allowed)
             passes |= by_float64
             if self.half:

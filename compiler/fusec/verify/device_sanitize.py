@@ -22,6 +22,9 @@ NAME = "compute-sanitizer"
 _USUAL = "/usr/local/cuda/bin"
 _INVALID = re.compile(r"=+ (Invalid [^\n]*|Misaligned [^\n]*|Race [^\n]*)")
 _LINE = re.compile(r"=+\s+at [^\n]*? in (?:\S*/)?([^\s/:]+):(\d+)")
+_SUMMARY = "ERROR SUMMARY"
+# Bytes behind each allocation that are nobody's: the next one would be somebody's.
+_PADDING = 1 << 20
 _WORDS = (
     (re.compile(r"Invalid __\w+__ write of size (\d+)"), "writes memory that is not its own"),
     (re.compile(r"Invalid __\w+__ read of size (\d+)"), "reads memory that is not its own"),
@@ -52,7 +55,7 @@ def sanitized(kernel: Kernel, text: str, case: Case, seconds: float) -> tuple[Fi
     worker = Worker(
         "fusec.verify.device_worker",
         {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
-        (tool, "--tool", "memcheck", "--print-limit", "5"),
+        (tool, "--tool", "memcheck", "--print-limit", "5", "--padding", str(_PADDING)),
     )
     try:
         sandbox.run_cases(
@@ -67,12 +70,16 @@ def sanitized(kernel: Kernel, text: str, case: Case, seconds: float) -> tuple[Fi
             # Nothing round the operands: what lies there is then not the process's at all.
             margin=0,
         )
-        said = worker.printed()
+        said = worker.end()
     except WorkerError as error:
         return None, f"not looked at by sanitizers: {NAME} did not run ({error})"
     finally:
         worker.close()
-    return finding(said, kernel.generated.entry), f"nothing found by {NAME}"
+    found = finding(said, kernel.generated.entry)
+    if found is None and _SUMMARY not in said:
+        last = said.strip().rpartition("\n")[2] or "it says nothing"
+        return None, f"not looked at by sanitizers: {NAME} did not run to its end ({last})"
+    return found, f"nothing found by {NAME}"
 
 
 def finding(said: str, entry: str) -> Finding | None:

@@ -10,6 +10,8 @@ at afterwards and which make what is read from them show in the result.
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import json
 import mmap
 import os
@@ -24,9 +26,9 @@ import torch
 
 from fusec.devices import GPU
 from fusec.systems import this_system
-from fusec.target_api.base import Candidate
+from fusec.target_api.base import Tell, WorkerKernel
 from fusec.verify import device_endurance
-from fusec.verify.child import Operand, describe_error, prepare
+from fusec.verify.child import TensorSpec, describe_error, prepare
 from fusec.verify.protocol import Message, poison_byte, receive, send
 
 _MARGIN = 64 << 10
@@ -52,7 +54,7 @@ class Padded:
 
     def __init__(
         self,
-        operand: Operand,
+        operand: TensorSpec,
         index: int,
         data: memoryview,
         device: str,
@@ -138,16 +140,16 @@ class Padded:
         return int(mask.to(torch.uint8).argmax()) if bool(mask.any()) else -1
 
 
-def run(body: Message, data: memoryview, result_file: int) -> list[Message]:
-    """Run the candidate on all cases and return the reports."""
+def run(body: Message, data: memoryview, result_file: int, tell: Tell) -> list[Message]:
+    """Run the candidate on all cases, tell of each run, and return the reports."""
     reports: list[Message] = []
-    candidate: Candidate | None = None
+    candidate: WorkerKernel | None = None
     try:
         candidate = prepare(body)
         if body["endure"] is not None:
             return [_endured(body, candidate, data, result_file)]
         for case in body["cases"]:
-            outcome = _run_case(body, case, candidate, data, result_file)
+            outcome = _run_case(body, case, candidate, data, result_file, tell)
             if "problem" in outcome:
                 return [*reports, {"result": outcome}]
             reports.append({"done": outcome})
@@ -173,9 +175,14 @@ def is_sticky(error: BaseException) -> bool:
 
 
 def _run_case(
-    body: Message, case: Message, candidate: Candidate, data: memoryview, result_file: int
+    body: Message,
+    case: Message,
+    candidate: WorkerKernel,
+    data: memoryview,
+    result_file: int,
+    tell: Tell,
 ) -> Message:
-    operands = [Operand.read(a) for a in case["arguments"]]
+    operands = [TensorSpec.read(a) for a in case["arguments"]]
     first: list[Padded] = []
     seconds = 0.0
     same = []
@@ -186,6 +193,7 @@ def _run_case(
         candidate(padded, case["sizes"], 1)
         torch.cuda.synchronize()
         seconds = seconds or time.perf_counter() - started
+        tell("run", 0.0)
         for each in padded:
             problem = each.problem()
             if problem is not None:
@@ -204,7 +212,7 @@ def _run_case(
 
 
 def _padded(
-    operands: Sequence[Operand],
+    operands: Sequence[TensorSpec],
     index: int,
     data: memoryview,
     device: str,
@@ -218,11 +226,11 @@ def _padded(
     return made
 
 
-def _endured(body: Message, candidate: Candidate, data: memoryview, result_file: int) -> Message:
+def _endured(body: Message, candidate: WorkerKernel, data: memoryview, result_file: int) -> Message:
     """Call the candidate many times on the first case, then on the last."""
     case, last = body["cases"][0], body["cases"][-1]
     asked = body["endure"]
-    padded = _padded([Operand.read(a) for a in case["arguments"]], 0, data, body["device"])
+    padded = _padded([TensorSpec.read(a) for a in case["arguments"]], 0, data, body["device"])
     other = prepare({**body, **asked["generated"]}) if asked["generated"] else None
     found = device_endurance.endure(
         asked["timing"],
@@ -267,14 +275,18 @@ def serve(sock: socket.socket) -> None:
         request, descriptors = receive(sock)
         if request is None:
             return
-        reply = _answer(request, descriptors)
+        reply = _answer(request, descriptors, functools.partial(_tell, sock))
         send(sock, reply)
         if any(r.get("result", {}).get("problem") == "device" for r in reply["reports"]):
             # Without the clean-up that a spoilt context would only hang in.
             os._exit(1)
 
 
-def _answer(request: Message, descriptors: tuple[int, ...]) -> Message:
+def _tell(sock: socket.socket, phase: str, seconds: float) -> None:
+    send(sock, {"phase": phase, "seconds": seconds})
+
+
+def _answer(request: Message, descriptors: tuple[int, ...], tell: Tell) -> Message:
     reports: list[Message] = []
     try:
         if request["do"] == "run":
@@ -283,7 +295,10 @@ def _answer(request: Message, descriptors: tuple[int, ...]) -> Message:
             # Unmapped when the last reference goes, which an exception may hold for a while.
             data = mmap.mmap(data_file, start + length, access=mmap.ACCESS_READ)
             body = json.loads(data[start : start + length])
-            reports = run(body, memoryview(data), result_file)
+            announce = getattr(importlib.import_module(body["worker"]), "announce", None)
+            if announce is not None:
+                announce(tell)
+            reports = run(body, memoryview(data), result_file, tell)
     finally:
         for descriptor in descriptors:
             with contextlib.suppress(OSError):

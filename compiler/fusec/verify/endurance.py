@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fusec.systems import this_system
-from fusec.target_api.base import Candidate
+from fusec.target_api.base import WorkerKernel
 from fusec.timing.measure import PRECISION, interleave
 from fusec.verify import state
 from fusec.verify.protocol import OUTPUT_LIMIT, Message
@@ -40,6 +40,7 @@ def endure(
     generated: Callable[[], int] | None,
     restore: Callable[[], None] | None,
     log: int,
+    proceed: Callable[[], bool] = lambda: True,
 ) -> Message:
     """Call a candidate many times, look at what it leaves, and time it where that is asked for.
 
@@ -49,6 +50,7 @@ def endure(
         generated: Runs the generated kernel once.
         restore: Puts back what a call has updated.
         log: The file that standard output goes to.
+        proceed: Asked before anything is timed; waits until nothing else keeps the machine busy.
 
     Returns:
         ``calls``, ``timed``, and ``problem`` where there is one.
@@ -63,9 +65,10 @@ def endure(
         return {"problem": "state", "words": changed, "calls": counted.calls}
     timed = None
     asked = body["timing"]
-    if asked and generated is not None:
-        timed = _timed(asked, counted.bare, generated, restore)
+    if asked and generated is not None and proceed():
+        # The calls that are timed are of those that it has to survive.
         deadline = time.perf_counter() + asked["seconds"]
+        timed = _timed(asked, counted.bare, generated, restore)
         while counted.calls < asked["calls"] and time.perf_counter() < deadline:
             counted()
         changed = state.changes(before, threads=threads, tasks=tasks)
@@ -153,7 +156,7 @@ def _timed(
 
 
 def bound(
-    candidate: Candidate, arguments: Sequence[Any], sizes: Sequence[int], threads: int
+    candidate: WorkerKernel, arguments: Sequence[Any], sizes: Sequence[int], threads: int
 ) -> Callable[[], int]:
     """Return a call of a candidate with its arguments, as cheap as it can be."""
     ready = getattr(candidate, "bound", None)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from fusec.devices import is_gpu, where_computed
+from fusec.devices import CPU, is_gpu, where_computed
 from fusec.memory.strided import clone_strided
 from fusec.report import Timing, Verdict, counted
 from fusec.timing.measure import PRECISION, interleave
 from fusec.verify.compare import compare_output, describe, mismatch, praise
-from fusec.verify.words import same_bits
+from fusec.verify.words import alike, same_bits
 
 RunGraph = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+
+# What is kept of a graph between checks at most.
+_KEPT_BYTES = 64 << 20
 
 
 def check_graph(
@@ -29,6 +34,7 @@ def check_graph(
     seconds: float = 0.1,
     reference: RunGraph | None = None,
     calls: int | None = None,
+    known: GraphReferences | None = None,
 ) -> Verdict:
     """Compare a whole graph with eager on ``inputs``, and time the two.
 
@@ -46,29 +52,20 @@ def check_graph(
         reference: Eager with the graph's own random numbers, to compare with; ``run_eager`` where
             it has none.
         calls: Time it in no more calls than that: how many a kernel in it has survived elsewhere.
+        known: What eager and float64 gave before on the same inputs, used again.
     """
     started = time.perf_counter()
     state = torch.get_rng_state()
 
-    def run(function: RunGraph) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        torch.set_rng_state(state)
-        copies = [clone_strided(t) for t in inputs]
-        outputs = [t.detach().clone() for t in function(copies)]
-        return outputs, copies
-
     try:
         # The candidate first: no result of eager's may lie about in freed memory.
-        fused, fused_inputs = run(run_fused)
-        eager, eager_inputs = run(reference or run_eager)
-        exact: list[torch.Tensor] | None = None
-        exact_inputs: list[torch.Tensor] = []
-        if run_float64 is not None:
-            try:
-                exact, exact_inputs = run(run_float64)
-            except (RuntimeError, TypeError, NotImplementedError):
-                exact = None
+        fused, fused_inputs, _ = _run(run_fused, inputs, state)
+        found = known or GraphReferences.made(reference or run_eager, run_float64, inputs, state)
     finally:
         torch.set_rng_state(state)
+    eager, eager_inputs = list(found.eager), found.eager_inputs
+    exact = None if found.exact is None else list(found.exact)
+    exact_inputs = found.exact_inputs
     labels = list(names) if names is not None else [f"output {i}" for i in range(len(eager))]
     if len(fused) != len(eager):
         reason = f"gives {counted(len(fused), 'output')} where eager gives {len(eager)}"
@@ -105,6 +102,113 @@ def check_graph(
         eager=plain_timing,
         seconds=time.perf_counter() - started,
     )
+
+
+def _run(
+    function: RunGraph, inputs: Sequence[torch.Tensor], state: torch.Tensor
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """Return copies of what a graph gives, the inputs as it leaves them, and what it gave."""
+    torch.set_rng_state(state)
+    copies = [clone_strided(t) for t in inputs]
+    given = [t.detach() for t in function(copies)]
+    return [t.clone() for t in given], copies, given
+
+
+@dataclass(frozen=True)
+class GraphReferences:
+    """What a whole graph's outputs are held against.
+
+    Attributes:
+        inputs: What it was run on.
+        eager: What eager gave.
+        eager_inputs: The inputs as eager left them.
+        exact: What float64 gave; None where there is no such thing.
+        exact_inputs: The inputs as float64 left them.
+        held: Memory that held results: what is freed, a graph that writes nothing may find.
+        drew: Whether a run took random numbers.
+    """
+
+    inputs: Sequence[torch.Tensor]
+    eager: Sequence[torch.Tensor]
+    eager_inputs: Sequence[torch.Tensor]
+    exact: Sequence[torch.Tensor] | None
+    exact_inputs: Sequence[torch.Tensor]
+    held: Sequence[torch.Tensor]
+    drew: bool
+
+    @classmethod
+    def made(
+        cls,
+        run_eager: RunGraph,
+        run_float64: RunGraph | None,
+        inputs: Sequence[torch.Tensor],
+        state: torch.Tensor,
+    ) -> GraphReferences:
+        """Run eager and float64 on copies of ``inputs``, from ``state`` of the random numbers."""
+        eager, eager_inputs, held = _run(run_eager, inputs, state)
+        drew = not torch.equal(torch.get_rng_state(), state)
+        exact: list[torch.Tensor] | None = None
+        exact_inputs: list[torch.Tensor] = []
+        if run_float64 is not None:
+            with contextlib.suppress(RuntimeError, TypeError, NotImplementedError):
+                exact, exact_inputs, _ = _run(run_float64, inputs, state)
+        return cls(inputs, eager, eager_inputs, exact, exact_inputs, held, drew)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all that it holds."""
+        tensors = [*self.inputs, *self.eager, *self.eager_inputs, *self.held, *self.exact_inputs]
+        return sum(t.numel() * t.element_size() for t in [*tensors, *(self.exact or ())])
+
+
+class KeptReferences:
+    """A graph's latest references, for the next check on the same inputs."""
+
+    def __init__(self) -> None:
+        self._values: Sequence[object] = ()
+        self._kept: GraphReferences | None = None
+
+    def prepare(
+        self,
+        run_eager: RunGraph,
+        run_float64: RunGraph | None,
+        values: Sequence[object],
+    ) -> None:
+        """Make the references that ``check_graph`` will want, if there are none yet.
+
+        Not where they are large, nor those of a graph that takes random numbers.
+
+        Args:
+            run_eager: As for ``check_graph``.
+            run_float64: Likewise.
+            values: The graph's inputs, numbers among them; not to be changed from now on.
+        """
+        inputs = [value for value in values if isinstance(value, torch.Tensor)]
+        large = sum(t.numel() * t.element_size() for t in inputs) > _KEPT_BYTES
+        if large or where_computed(inputs) != CPU or self.find(values) is not None:
+            return
+        self._kept = None
+        state = torch.get_rng_state()
+        try:
+            made = GraphReferences.made(run_eager, run_float64, inputs, state)
+        except RuntimeError:
+            return  # the check will say so
+        finally:
+            torch.set_rng_state(state)
+        if not made.drew and made.nbytes <= _KEPT_BYTES:
+            self._kept, self._values = made, values
+
+    def find(self, values: Sequence[object]) -> GraphReferences | None:
+        """Return the references made on inputs with the same bits."""
+        if self._kept is None or len(self._values) != len(values):
+            return None
+        return self._kept if all(map(_same_value, self._values, values)) else None
+
+
+def _same_value(first: object, second: object) -> bool:
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return alike(first, second)
+    return type(first) is type(second) and repr(first) == repr(second)
 
 
 def _time_graph(

@@ -6,9 +6,15 @@ generated kernel is asked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import torch
+
+from fusec.devices import CPU
 from fusec.kernel import Runnable
 from fusec.report import OutputError, Verdict
 from fusec.verify import sandbox
@@ -16,14 +22,18 @@ from fusec.verify.candidate import Candidate, Refused
 from fusec.verify.compare import describe, signed_zero_differences
 from fusec.verify.sandbox import Endured, KernelText, RunResult
 from fusec.verify.timing import copied_bytes, fresh_tensors, too_good, traffic, written
-from fusec.verify.trials import References, Trial
+from fusec.verify.trials import ReferencedCase, References
 
 # Below this, one process runs all cases.
 _ONE_PROCESS = 128 << 20
+# Nor does judging keep another process waiting, which counts as its silence.
+_QUICKLY_JUDGED = 64 << 20
 # How often a kernel is called in the worker before the notebook does, and how many times what a
 # single run may take that takes at the very most.
 _CALLS = 6000
 _ENDURANCE = 3.0
+
+Ran = Sequence[tuple[ReferencedCase, RunResult]]
 
 
 class Judge:
@@ -34,28 +44,78 @@ class Judge:
         self.notes: list[str] = []
         self.figures: list[tuple[OutputError, ...]] = []
 
-    def run(self, trials: Sequence[Trial], library: Path | None) -> None:
-        """Run them all; the first failure that counts ends it."""
+    def run(self, trials: Sequence[ReferencedCase], library: Path | None) -> Ran:
+        """Run them all; the first failure that counts ends it.
+
+        Returns:
+            What ran last and is not judged yet.
+        """
         waiting = list(trials)
+        ran: Ran = ()
         while waiting:
-            together = 1
+            self.judge_all(ran)
+            count = 1
             if sum(trial.case.nbytes for trial in waiting) <= _ONE_PROCESS:
-                together = len(waiting)
-            results = self.candidate.run(self.candidate.text, library, waiting[:together])
-            for trial, result in zip(waiting, results, strict=False):
-                self.judge(trial, result)
+                count = len(waiting)
+            results = self.candidate.run(self.candidate.text, library, waiting[:count])
+            ran = tuple(zip(waiting, results, strict=False))
             waiting = waiting[len(results) :]
+        return ran
+
+    def judge_all(self, ran: Ran) -> None:
+        """Compare what ran with its references; the first failure that counts ends it."""
+        for trial, result in ran:
+            self.judge(trial, result)
+
+    @contextlib.contextmanager
+    def _beside(self, ran: Ran) -> Iterator[int | None]:
+        """Judge what ran while something else is done; its failure comes before any of that.
+
+        Yields:
+            A pipe that gives a byte once all of it is right, and ends where it is not; None where
+            nothing is left to judge.
+        """
+        on_cpu = all(t.device.type == CPU for trial, _ in ran for t in trial.case.tensors)
+        quick = sum(trial.case.nbytes for trial, _ in ran) <= _QUICKLY_JUDGED
+        if not (on_cpu and quick and all(result.ok for _, result in ran)):
+            self.judge_all(ran)
+            ran = ()
+        if not ran:
+            yield None
+            return
+        gate, opener = os.pipe()
+        records = torch.is_grad_enabled()
+
+        def judge() -> None:
+            try:
+                with torch.set_grad_enabled(records):  # each thread has its own
+                    self.judge_all(ran)
+                os.write(opener, b".")
+            finally:
+                os.close(opener)
+
+        try:
+            with ThreadPoolExecutor(1, "fusec-judge") as pool:
+                judged = pool.submit(judge)
+                try:
+                    yield gate
+                finally:
+                    judged.result()
+        finally:
+            os.close(gate)
 
     def endure(
         self,
-        trials: Sequence[Trial],
+        trials: Sequence[ReferencedCase],
         library: Path | None,
         generated: KernelText | None,
         seconds: float,
+        ran: Ran = (),
     ) -> Endured:
         """Call it many times in the worker, timed beside the generated kernel if that is given.
 
-        The last call gets other values at the same addresses.
+        The last call gets other values at the same addresses. What ran before is judged meanwhile,
+        until it is timed.
 
         Raises:
             TooGoodToBeTrue: It is faster than its memory traffic can be.
@@ -64,21 +124,23 @@ class Judge:
         like = next((t for t in trials[1:] if t.kind == "similar" and _alike(t, trial)), trial)
         moved = traffic(self.candidate.kernel, trial.case.tensors)
         copied = copied_bytes(moved)
-        found = sandbox.endure(
-            target=self.candidate.kernel.target,
-            entry=self.candidate.kernel.generated.entry,
-            signature=self.candidate.kernel.signature,
-            text=self.candidate.text,
-            library=library,
-            cases=[trial.case] if like is trial else [trial.case, like.case],
-            # Some dozen calls, and the timing.
-            timeout=_ENDURANCE * self.candidate.limit(trial) + seconds,
-            threads=self.candidate.threads,
-            generated=generated,
-            seconds=seconds,
-            calls=_CALLS,
-            copied=copied,
-        )
+        with self._beside(ran) as gate:
+            found = sandbox.endure(
+                target=self.candidate.kernel.target,
+                entry=self.candidate.kernel.generated.entry,
+                signature=self.candidate.kernel.signature,
+                text=self.candidate.text,
+                library=library,
+                cases=[trial.case] if like is trial else [trial.case, like.case],
+                # Some dozen calls, and the timing.
+                timeout=_ENDURANCE * self.candidate.limit(trial) + seconds,
+                threads=self.candidate.threads,
+                generated=generated,
+                seconds=seconds,
+                calls=_CALLS,
+                copied=copied,
+                gate=gate,
+            )
         if not found.result.ok:
             raise Refused(self.refused(found.result, "in many calls"))
         figures = like.references.compare(self.candidate.names, found.result.outputs, figures=False)
@@ -89,7 +151,7 @@ class Judge:
             too_good(found.times, moved, 2 * copied)
         return found
 
-    def judge(self, trial: Trial, result: RunResult) -> None:
+    def judge(self, trial: ReferencedCase, result: RunResult) -> None:
         """Compare one result; raises where it is wrong and the generated kernel is not."""
         label = trial.case.label
         if result.ok:
@@ -107,7 +169,7 @@ class Judge:
             return
         raise Refused(verdict)
 
-    def generated_differs(self, trial: Trial) -> bool:
+    def generated_differs(self, trial: ReferencedCase) -> bool:
         """Whether the generated kernel, too, is off on these inputs."""
         if self.candidate.text == self.candidate.kernel.generated.text:
             return True
@@ -117,7 +179,7 @@ class Judge:
             trial.references.hard = self.run_generated(self.candidate.generated, trial)
         return trial.references.hard
 
-    def run_generated(self, generated: Runnable, trial: Trial) -> bool:
+    def run_generated(self, generated: Runnable, trial: ReferencedCase) -> bool:
         """Run the generated kernel on a trial's inputs; return whether it is off."""
         tensors = fresh_tensors(self.candidate.kernel.signature, trial.case.tensors)
         try:
@@ -169,7 +231,7 @@ class Judge:
         )
 
 
-def _alike(trial: Trial, other: Trial) -> bool:
+def _alike(trial: ReferencedCase, other: ReferencedCase) -> bool:
     """Whether two cases lie in memory alike."""
     return trial.case.sizes == other.case.sizes and all(
         a.shape == b.shape and a.stride() == b.stride()

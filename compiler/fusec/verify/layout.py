@@ -43,7 +43,7 @@ class Case:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
 
-class Layout:
+class CaseLayout:
     """Where the bytes of all cases' tensors are, inputs in one file and results in another.
 
     Attributes:

@@ -10,7 +10,7 @@ from fusec.errors import FusecError
 from fusec.verify.candidate import Candidate
 from fusec.verify.inputs import Kind, fresh_inputs
 from fusec.verify.layout import Case
-from fusec.verify.trials import References, Trial
+from fusec.verify.trials import ReferencedCase, References
 from fusec.verify.variations import repeated, resized
 
 # Above this, the copies for further kinds of input cost more than they find.
@@ -31,7 +31,7 @@ def make_trials(
     kinds: Sequence[Kind],
     started: float,
     notes: list[str],
-) -> Iterator[Trial]:
+) -> Iterator[ReferencedCase]:
     """Yield the cases with their references, then those made from the first one.
 
     Args:
@@ -46,7 +46,7 @@ def make_trials(
         if index == 0:
             # These figures are shown.
             _ = references.float64
-        yield Trial(case, references)
+        yield ReferencedCase(case, references)
     for kind in kinds if cases else ():
         label = f"on {_LABELS[kind]}"
         elapsed = time.perf_counter() - started
@@ -61,12 +61,12 @@ def make_trials(
             # The cell itself does not accept such inputs.
             notes.append(f"not checked {label}: eager refuses them")
             continue
-        yield Trial(case, references, kind)
+        yield ReferencedCase(case, references, kind)
     if cases and kinds:
         yield from _variations(candidate, cases[0])
 
 
-def _variations(candidate: Candidate, case: Case) -> Iterator[Trial]:
+def _variations(candidate: Candidate, case: Case) -> Iterator[ReferencedCase]:
     """Yield cases of other sizes, and one in which a tensor is passed twice."""
     signature = candidate.kernel.signature
     if case.nbytes > _LARGE or candidate.is_interpreted(case):
@@ -81,14 +81,14 @@ def _variations(candidate: Candidate, case: Case) -> Iterator[Trial]:
             continue
         other = replace(other, label=label)
         try:
-            trial = Trial(other, References(other, candidate.interpret), "similar")
+            trial = ReferencedCase(other, References(other, candidate.interpret), "similar")
         except (RuntimeError, IndexError, ValueError):
             continue  # no such call can be made
         if other.sizes == case.sizes or _generated_takes(candidate, trial):
             yield trial
 
 
-def _generated_takes(candidate: Candidate, trial: Trial) -> bool:
+def _generated_takes(candidate: Candidate, trial: ReferencedCase) -> bool:
     """Whether the generated kernel is right on a case that nobody says it has to take.
 
     What a graph was compiled for may be certain sizes alone: its guards stand before all of

@@ -17,6 +17,7 @@ from fusec.verify.protocol import Message, receive, send
 _START_LIMIT = 60.0
 _END_LIMIT = 1.0
 _STOP_LIMIT = 0.1
+_LATE_END_LIMIT = 15.0  # of a process under another one, which has a summary to write
 _PRINTED = 1 << 20
 
 
@@ -37,7 +38,17 @@ class WorkerError(RuntimeError):
 
 
 class NoAnswer(WorkerError):
-    """The worker did not answer in time; it has been ended."""
+    """The worker did not answer in time; it has been ended.
+
+    Attributes:
+        phase: What it said last that it was at: ``compile``; empty if nothing.
+        seconds: How long it was silent.
+    """
+
+    def __init__(self, words: str, phase: str = "", seconds: float = 0.0) -> None:
+        super().__init__(words)
+        self.phase = phase
+        self.seconds = seconds
 
 
 class WorkerEnded(WorkerError):
@@ -64,6 +75,7 @@ class Worker:
         self._sock: socket.socket | None = None
         self._ready = False
         self._errors: int | None = None
+        self._said = ""
 
     def start(self) -> None:
         """Start the process if it does not run; returns at once, before it is ready."""
@@ -109,7 +121,7 @@ class Worker:
                 stderr=self._errors,
                 env=environment,
                 cwd=_folder(),
-                **system.apart(),
+                **system.detached(),
             )
         self._sock = mine
         self._ready = False
@@ -127,7 +139,8 @@ class Worker:
         Args:
             request: What to do.
             descriptors: Files that go with it.
-            timeout: Seconds to wait, once the process is ready.
+            timeout: Seconds to wait, once the process is ready; a process that says what it is
+                at may ask for more, and has this much again afterwards.
             retry: Whether to ask a new process where this one ends over the request.
 
         Raises:
@@ -168,13 +181,18 @@ class Worker:
 
     def _receive(self, timeout: float) -> Message:
         assert self._sock is not None
-        ready, _, _ = select.select([self._sock], [], [], timeout)
-        if not ready:
-            raise NoAnswer(f"the checking process gave no answer in {timeout:.0f} s")
-        message, _ = receive(self._sock)
-        if message is None:
-            raise WorkerEnded(f"the checking process ended: {self._last_words()}")
-        return message
+        limit, phase = timeout, ""
+        while True:
+            ready, _, _ = select.select([self._sock], [], [], limit)
+            if not ready:
+                words = f"the checking process gave no answer in {limit:.0f} s"
+                raise NoAnswer(words, phase, limit)
+            message, _ = receive(self._sock)
+            if message is None:
+                raise WorkerEnded(f"the checking process ended: {self._last_words()}")
+            if "phase" not in message:
+                return message
+            phase, limit = message["phase"], max(timeout, message["seconds"])
 
     def _last_words(self) -> str:
         if self._errors is None:
@@ -183,11 +201,13 @@ class Worker:
         text = os.pread(self._errors, 2000, max(0, size - 2000)).decode(errors="replace")
         return text.strip().rpartition("\n")[2]
 
-    def printed(self) -> str:
-        """Return what it and what it runs under have printed."""
-        if self._errors is None:
-            return ""
-        return os.pread(self._errors, _PRINTED, 0).decode(errors="replace")
+    def end(self) -> str:
+        """End the process; return what it and what it runs under have printed, of all its starts.
+
+        What it runs under may say nothing before it is over.
+        """
+        self.close()
+        return self._said
 
     @property
     def pid(self) -> int | None:
@@ -216,7 +236,9 @@ class Worker:
         self._process = self._sock = self._errors = None
         self._ready = False
 
-    def _close(self, patience: float = _END_LIMIT) -> None:
+    def _close(self, patience: float | None = None) -> None:
+        if patience is None:
+            patience = _LATE_END_LIMIT if self.under else _END_LIMIT
         if self._sock is not None:
             # It sees this at once, ends its children and itself.
             self._sock.close()
@@ -228,6 +250,8 @@ class Worker:
                 this_system().end_tree(self._process)
                 self._process.wait()
         if self._errors is not None:
+            if self.under:
+                self._said += os.pread(self._errors, _PRINTED, 0).decode(errors="replace")
             os.close(self._errors)
         self._process = self._sock = self._errors = None
         self._ready = False

@@ -26,8 +26,8 @@ from fusec.systems import this_system
 from fusec.target_api.base import PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.verify import words as explain
-from fusec.verify.binary import Facts
-from fusec.verify.layout import Case, Layout
+from fusec.verify.binary import LibraryFacts
+from fusec.verify.layout import Case, CaseLayout
 from fusec.verify.process import NoAnswer, Worker, WorkerEnded, WorkerError
 from fusec.verify.protocol import Message
 from fusec.verify.words import Finding, Run
@@ -139,7 +139,7 @@ def run_cases(
         plan *= _DEVICE_REPEATS
     if chosen.threads and many > 1:
         plan.append((True, 1))
-    layout = Layout(signature.arguments, cases, runs=len(plan))
+    layout = CaseLayout(signature.arguments, cases, runs=len(plan))
     body: Message = {
         "worker": chosen.worker,
         "entry": entry,
@@ -166,7 +166,9 @@ def run_cases(
             "step": step or timeout,
             "body": place,
         }
-        reply = ask(device, request, (data_file, result_file), limit, chosen_worker)
+        # A device's worker says when each run is over.
+        silent = limit if device == CPU else step or timeout
+        reply = ask(device, request, (data_file, result_file), silent, chosen_worker)
         if "failed" in reply:
             raise WorkerError(reply["failed"])
         done = [report["done"] for report in reply["reports"] if "done" in report]
@@ -231,6 +233,7 @@ def endure(
     seconds: float = 0.0,
     calls: int = 0,
     copied: int = 0,
+    gate: int | None = None,
 ) -> Endured:
     """Call a candidate many times in a worker, see what it leaves, and time it.
 
@@ -248,6 +251,8 @@ def endure(
         seconds: For the timing.
         calls: How many calls there should be where they are timed, time allowing.
         copied: Bytes of the copy that is timed beside them; 0 for none.
+        gate: A pipe that gives a byte when it may be timed, and ends where it need not be; not
+            for devices.
 
     Raises:
         WorkerError: The worker cannot be started.
@@ -255,7 +260,7 @@ def endure(
     chosen = find_target(target)
     device = _device(cases)
     many = 1 if device != CPU else threads or torch.get_num_threads()
-    layout = Layout(signature.arguments, cases, runs=1)
+    layout = CaseLayout(signature.arguments, cases, runs=1)
     timing = {"seconds": seconds, "calls": calls, "copied": copied} if generated else None
     body: Message = {
         "worker": chosen.worker,
@@ -279,7 +284,8 @@ def endure(
             "step": timeout,
             "body": place,
         }
-        reply = ask(device, request, (data_file, result_file), timeout, device_timer())
+        files = (data_file, result_file) if gate is None else (data_file, result_file, gate)
+        reply = ask(device, request, files, timeout, device_timer())
         if "failed" in reply:
             raise WorkerError(reply["failed"])
         found = next((r["endured"] for r in reply["reports"] if "endured" in r), None)
@@ -292,7 +298,7 @@ def endure(
     return Endured(result, found["calls"], times)
 
 
-def read_library(library: Path) -> Facts:
+def read_library(library: Path) -> LibraryFacts:
     """Return what a library's file says of it; nothing loads it.
 
     Raises:
@@ -302,7 +308,7 @@ def read_library(library: Path) -> Facts:
     reply = worker().ask(request, (), _READING_LIMIT)
     if "failed" in reply:
         raise WorkerError(reply["failed"])
-    return Facts.read(reply["facts"])
+    return LibraryFacts.read(reply["facts"])
 
 
 def _device(cases: Sequence[Case]) -> str:
@@ -315,7 +321,7 @@ def _device(cases: Sequence[Case]) -> str:
 def ask(
     device: str,
     request: Message,
-    files: tuple[int, int],
+    files: tuple[int, ...],
     limit: float,
     chosen: Worker | None = None,
 ) -> Message:
@@ -330,15 +336,17 @@ def ask(
             # The error has spoilt its context: it is on its way out.
             asked.close()
         return reply
-    except NoAnswer:
-        return {"reports": [], "timeout": True, "status": 0, "log": "", "seconds": limit}
+    except NoAnswer as error:
+        silent = {"phase": error.phase, "seconds": error.seconds or limit}
+        return {"reports": [], "timeout": True, "status": 0, "log": "", **silent}
     except WorkerEnded as error:
         status = -int(signal.SIGABRT)
         log = str(error)
         return {"reports": [], "timeout": False, "status": status, "log": log, "seconds": 0.0}
     finally:
-        # Where it ended, the next one starts now rather than at the next check.
-        asked.start()
+        if not asked.under:
+            # Where it ended, the next one starts now rather than at the next check.
+            asked.start()
 
 
 def _judged(
@@ -413,5 +421,6 @@ def prestart(device: str = CPU) -> None:
     Cheap, returns at once, and may be called as often as one likes.
     """
     with contextlib.suppress(OSError, WorkerError):
-        for each in (_worker,) if device == CPU else (_device_worker, _device_timer):
+        # That for the CPU also runs a kernel file's own Python, for any device.
+        for each in (_worker,) if device == CPU else (_worker, _device_worker, _device_timer):
             each.start()

@@ -31,6 +31,13 @@ _TEXT_ERRORS = (
 )
 
 
+_RESOURCES = {
+    "shared memory": "asks for {wanted:,} bytes of shared memory for each program, and this GPU "
+    "has {there:,}: smaller blocks or fewer stages need less",
+    "threads": "asks for {wanted:,} threads for each program, and {there:,} are the most that it "
+    "can have here: fewer warps, or fewer registers a thread, are needed",
+}
+
 # ud2 of x86-64, udf of aarch64
 _TRAPS = (b"\x0f\x0b", b"\x00\x00\x00\x00")
 # What stands before an x86 instruction's code, and how many bytes the prefixes of AVX take.
@@ -86,11 +93,14 @@ def finding(
     if result is None:
         return _ended(reply["status"], placed)
     if "problem" in result:
-        return _problem(result, signature, shapes)
+        return _problem(result, signature, shapes, reply["seconds"])
     return None
 
 
 def _timeout(reply: Message, placed: Message | None) -> Finding:
+    if reply.get("phase") == "compile":
+        silent = f"its compiler did not finish within {reply['seconds']:.0f} s"
+        return Finding("compile", f"{silent}: smaller blocks are compiled sooner")
     limit = f"did not finish within {reply['seconds']:.1f} s"
     if placed is not None and placed["run"]:
         # An earlier run came to its end, so it may just be slow.
@@ -187,7 +197,9 @@ def _elements(count: int) -> str:
     return "by 1 element" if count == 1 else f"by {count} elements"
 
 
-def _problem(result: Message, signature: Signature, shapes: Sequence[tuple[int, ...]]) -> Finding:
+def _problem(
+    result: Message, signature: Signature, shapes: Sequence[tuple[int, ...]], seconds: float
+) -> Finding:
     problem = result["problem"]
     if problem == "check":
         code = result["code"]
@@ -195,6 +207,12 @@ def _problem(result: Message, signature: Signature, shapes: Sequence[tuple[int, 
         if 1 <= code <= len(checks):
             return Finding("wrong", f"refuses inputs that are right: {checks[code - 1]}")
         return Finding("wrong", f"returned {code}; a kernel returns 0 when all is well")
+    if problem == "resources":
+        reason = _RESOURCES.get(result["what"], "asks for {wanted} of {what}; there is {there}")
+        return Finding("compile", reason.format_map(result), None, result["traceback"])
+    if problem == "late":
+        reason = f"its own Python did not finish within {seconds:.1f} s: an endless loop?"
+        return Finding("timeout", reason, result["line"], result["traceback"])
     if problem == "state":
         calls = result["calls"]
         return Finding("unsafe", f"{result['words']} (seen in {calls} calls)")
@@ -257,6 +275,17 @@ def compare_runs(signature: Signature, runs: Sequence[Run]) -> Finding | None:
 def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether two tensors of one shape hold the same bits, NaN or not."""
     return torch.equal(_bits(first), _bits(second))
+
+
+def alike(first: torch.Tensor, second: torch.Tensor, *, bits: bool = True) -> bool:
+    """Whether two tensors lie alike in memory and, with ``bits``, hold the same."""
+    return (
+        first.dtype == second.dtype
+        and first.shape == second.shape
+        and first.stride() == second.stride()
+        and first.device == second.device
+        and (not bits or same_bits(first, second))
+    )
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ def shorten_traceback(shell: Any, error: BaseException) -> None:
     if isinstance(error, SyntaxError) or hasattr(error, "_render_traceback_"):
         return
     if isinstance(error, FusecError):
-        lines = [f"{type(error).__name__}: {error}"]
+        lines = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
         with contextlib.suppress(AttributeError, TypeError):
             error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
         return

@@ -10,6 +10,7 @@ from fusec.inspect.predict import Prediction, size_text
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30}
+_DECIMAL = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 _CLOSE = 0.05  # of bytes: what rounding a figure to two digits changes
 
 SUBJECTS = {
@@ -31,6 +32,14 @@ def read_size(text: str) -> int:
     if match is None or match[2] not in _UNITS:
         raise ValueError(f"{text!r} is not a size such as 8MB, 8MiB or 8000000")
     return round(float(match[1]) * _UNITS[match[2]])
+
+
+def _size(count: int) -> str:
+    """Return bytes as people guess them, in powers of ten, and as results show them."""
+    if count < 1000:
+        return size_text(count)
+    unit, divisor = next(each for each in _DECIMAL if count >= each[1])
+    return f"{count / divisor:.3g} {unit} ({size_text(count)})"
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,7 @@ class GuessRow:
     def cells(self) -> tuple[str, str, str, str]:
         """Return the row of a table."""
         sizes = self.subject in {"reads", "writes"}
-        said, is_so = (size_text(n) if sizes else str(n) for n in (self.said, self.is_so))
+        said, is_so = (_size(n) if sizes else str(n) for n in (self.said, self.is_so))
         return SUBJECTS[self.subject], said, is_so, "right" if self.right else "not so"
 
 

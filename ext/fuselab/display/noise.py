@@ -24,7 +24,8 @@ def busy_note(times: Iterable[Timing | None]) -> str:
     worst = max((spread(time) for time in times if time is not None), default=0.0)
     if worst < BUSY:
         return ""
-    return f"this machine is busy: times vary by {worst:.0%}; measure again when it is quiet"
+    much = f"by {worst:.0%}" if worst < 1 else f"{worst + 1:.0f}-fold"
+    return f"this machine is busy: times vary {much}; measure again when it is quiet"
 
 
 def part_note(whole: Timing | None, parts: Mapping[str, Timing]) -> str:

@@ -15,6 +15,7 @@ from fuselab.display import noise, render, words
 from fuselab.display.listing import marked_listing
 from fuselab.display.pages.page import static_table
 from fuselab.display.pages.tuning import effect_rows, left_words
+from fuselab.display.style import themed
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
@@ -139,7 +140,7 @@ class EditOutcome:
             png = plots.figure_png(plots.edit_figure(times, title=self.name))
             bundle["image/png"] = base64.b64encode(png).decode()
             html += picture(bundle["image/png"], "the generated kernel against the edited one")
-        return bundle | {"text/html": html}
+        return bundle | {"text/html": themed(html)}
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())
@@ -244,7 +245,7 @@ class TuningOutcome:
             png = plots.figure_png(plots_search.tuning_figure(self.run, title=self.name))
             bundle["image/png"] = base64.b64encode(png).decode()
             html += picture(bundle["image/png"], f"{self.name}: every configuration's time")
-        return bundle | {"text/html": html}
+        return bundle | {"text/html": themed(html)}
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.note()}"
@@ -282,4 +283,4 @@ class Table:
     ) -> Mapping[str, Any]:
         """Return the forms that a notebook and a terminal show."""
         rows = self.rows or [(self.empty, *([""] * (len(self.head) - 1)))]
-        return {"text/plain": repr(self), "text/html": render.kernels_html(self.head, rows)}
+        return {"text/plain": repr(self), "text/html": themed(render.kernels_html(self.head, rows))}

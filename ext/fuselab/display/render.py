@@ -42,7 +42,7 @@ from fuselab.display.listing import (
     lines_listing,
 )
 from fuselab.display.source_lines import LineView, source_text
-from fuselab.display.style import Style
+from fuselab.display.style import THEME, Style
 
 HEAD_LINES = 24
 MOST_OPENED = 8  # kernels that a line of the cell opens to
@@ -284,8 +284,8 @@ def _folded(summary: Summary) -> Iterator[tuple[str, str]]:
     more = f"%fuse_report {summary.name} --show"
     if summary.fusions:
         made = words.count(sum(each.fused for each in summary.fusions), "fusion")
-        apart = sum(not each.fused for each in summary.fusions)
-        rest = f", {apart} not made" if apart else ""
+        refused = sum(not each.fused for each in summary.fusions)
+        rest = f", {refused} not made" if refused else ""
         yield "fusion", f"{made} made{rest}: {more} fusion has the reasons"
     if summary.guards:
         guards = words.count(len(summary.guards), "guard")
@@ -411,7 +411,7 @@ def _environment() -> Any:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals.update(style=Style, words=words, compile_line=compile_line)
+    environment.globals.update(style=Style, theme=THEME, words=words, compile_line=compile_line)
     return environment
 
 

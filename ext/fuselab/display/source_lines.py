@@ -71,10 +71,13 @@ def source_text(lines: Sequence[LineView]) -> list[str]:
     costs = [line.costs for line in rows]
     places = [str(line.number) for line in rows]
     wide, narrow = max(map(len, costs)), max(map(len, places))
-    return [
-        f"{cost:>{wide}}  {place:>{narrow}}  {line.text}".rstrip()
-        for cost, place, line in zip(costs, places, rows, strict=True)
-    ]
+    found, file = [], ""
+    for cost, place, line in zip(costs, places, rows, strict=True):
+        if line.file != file:
+            file = line.file
+            found.append(f"{'':{wide}}  in {words.file_title(file)}:")
+        found.append(f"{cost:>{wide}}  {place:>{narrow}}  {line.text}".rstrip())
+    return found
 
 
 __all__ = ["LineView", "source_text"]

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+# The looks are those of a light page; in a dark one they are turned round. JupyterLab strips it in
+# an untrusted notebook, where things stay white, dark text on them.
+_DARK = ':is([data-jp-theme-light="false"],.vscode-dark,html[theme="dark"],.dark) .fuselab-card'
+THEME = (
+    f"{_DARK}{{filter:invert(.93) hue-rotate(180deg)}}"
+    ".fuselab-card .fuselab-card{filter:none!important}"
+)
+
 _LINES = (
     "border:0;margin:0;padding:0;white-space:pre;overflow:visible;"
     "font:12px/1.4 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
@@ -22,7 +30,7 @@ class Style:
     )
     th = (
         "background:#f2f4f7;color:#111;text-align:left;font-weight:600;padding:2px 12px 2px 6px;"
-        "border-bottom:1px solid #d0d0d0;white-space:nowrap"
+        "border-bottom:1px solid #d0d0d0;vertical-align:bottom"
     )
     # Rows have the colors, which notebooks give to rows as well; cells inherit them.
     tr = "background:#fff;color:#111"
@@ -94,3 +102,8 @@ class Style:
     bar_place = "background:#fff;color:#111;padding:0 8px 0 0;border:0;text-align:left"
     bar_eager = "background:#8a8a8a;color:#111;height:9px"
     bar_fused = "background:#2f6db5;color:#fff;height:9px"
+
+
+def themed(html: str) -> str:
+    """Return HTML of these looks that follows the theme of the page which shows it."""
+    return f'<style>{THEME}</style><div class="fuselab-card">{html}</div>'

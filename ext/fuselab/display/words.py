@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 from fusec.report import OutputError, SourceLine, Timing, Verdict
 from fuselab.display.noise import against, ratio
+
+# What IPython and ipykernel call the code of a cell.
+_CELL_FILE = re.compile(r"<ipython-input-(\d+)-")
+_KERNEL_FILE = re.compile(r"[/\\]ipykernel_\d+[/\\]")
 
 REFUSALS = {
     "empty": "Refused: nothing to check",
@@ -96,11 +101,21 @@ def lines_of(places: Iterable[SourceLine], file: str = "") -> str:
     return f"line {text}" if len(numbers) == 1 else f"lines {text}"
 
 
+def file_title(file: str) -> str:
+    """Return what people call a file of code: another cell has a name that says nothing."""
+    numbered = _CELL_FILE.match(file)
+    if numbered:
+        return f"cell [{numbered[1]}]"
+    return "another cell" if _KERNEL_FILE.search(file) else file
+
+
 def where(place: SourceLine | None, file: str = "") -> str:
     """Write a place in the user's code; the file only where it is not the cell itself."""
     if place is None:
         return ""
-    return str(place) if place.file == file or not place.file else f"{place.file} {place}"
+    if place.file == file or not place.file:
+        return str(place)
+    return f"{file_title(place.file)}, {place}"
 
 
 def worst(outputs: Sequence[OutputError]) -> OutputError | None:
@@ -156,6 +171,7 @@ __all__ = [
     "duration",
     "error",
     "error_line",
+    "file_title",
     "lines_of",
     "rate",
     "ratio",

@@ -1,10 +1,10 @@
 """Judges an answer: a function, a C++ kernel or a piece of Python, in one way wherever it is asked.
 
-``judge(task, text)`` returns a ``Verdict``: what is wrong first, in words, and what was measured,
-as data.  ``rules`` and ``cpp_rules`` refuse what no answer needs; the text then runs in a process
-of its own (``answer_worker``, in a fork of the worker that checks edited kernels), which is given
-inputs and never sees a reference value, a limit or this process.  Counts of kernels and bytes are
-``fusec.predict``'s; times are taken in turns with a baseline, which runs in another process.
+``judge(task, text)`` returns an ``AnswerVerdict``: what is wrong first, in words, and what was
+measured, as data.  ``rules`` and ``cpp_rules`` refuse what no answer needs; the text then runs in a
+process of its own (``answer_worker``, in a fork of the worker that checks edited kernels), which is
+given inputs and never sees a reference value, a limit or this process.  Counts of kernels and bytes
+are ``fusec.predict``'s; times are taken in turns with a baseline, which runs in another process.
 
 ``python -m fuselab.judge task.py answer.py`` judges a file; ``fuselab.judge.server`` is the same as
 a server of the Model Context Protocol.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         Task,
         TritonTask,
     )
-    from fuselab.judge.verdict import Finding, Verdict
+    from fuselab.judge.verdict import AnswerFinding, AnswerVerdict
 
 _HOMES = {
     "judge": "engine",
@@ -34,8 +34,8 @@ _HOMES = {
     "PythonTask": "task",
     "Task": "task",
     "TritonTask": "task",
-    "Finding": "verdict",
-    "Verdict": "verdict",
+    "AnswerFinding": "verdict",
+    "AnswerVerdict": "verdict",
 }
 
 
@@ -49,13 +49,13 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "AnswerFinding",
+    "AnswerVerdict",
     "CppTask",
-    "Finding",
     "FunctionTask",
     "Limits",
     "PythonTask",
     "Task",
     "TritonTask",
-    "Verdict",
     "judge",
 ]

@@ -61,7 +61,9 @@ class Asked:
             return ""
         names = ["the result"] if len(outputs) == 1 else [f"result {n}" for n in range(9)]
         found = compare_outputs(names[: len(outputs)], outputs, self.eager, self.exact)
-        wrong = [n for n, each in enumerate(found) if not each.ok and not self._near(n, outputs[n])]
+        wrong = [
+            n for n, each in enumerate(found) if not each.ok and not self._accurate(n, outputs[n])
+        ]
         if not wrong:
             return ""
         position, bad = wrong[0], found[wrong[0]]
@@ -84,7 +86,7 @@ class Asked:
         part.__dict__["exact"] = exact  # as `cached_property` keeps it
         return part.wrong(tuple(found))
 
-    def _near(self, position: int, output: torch.Tensor) -> bool:
+    def _accurate(self, position: int, output: torch.Tensor) -> bool:
         """Whether a result is as near to float64 as the task asks for."""
         slack = self.task.slack
         if not slack or self.exact is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fusec.target_api.c_entry import blank_comments, check_c_entry
-from fuselab.judge.rules import Refusal
+from fuselab.judge.rules import BrokenRule
 
 INCLUDES = frozenset(
     "algorithm array cassert cfloat climits cmath cstddef cstdint cstring limits numeric "
@@ -55,7 +55,7 @@ def broken_cpp_rule(
     forbids: Mapping[str, str] = MappingProxyType({}),
     *,
     small: bool = False,
-) -> Refusal | None:
+) -> BrokenRule | None:
     """Return the first rule that a C++ text does not keep; None if it keeps them all.
 
     Args:
@@ -66,38 +66,42 @@ def broken_cpp_rule(
         small: Whether memory may not grow with the sizes.
     """
     if not text.strip():
-        return Refusal(f"there is no answer yet: write `{declaration}`")
+        return BrokenRule(f"there is no answer yet: write `{declaration}`")
     bare = blank_comments(text)
     for number, line in enumerate(text.splitlines(), start=1):
         match = re.match(r"\s*#\s*include\s*[<\"]([^>\"]+)[>\"]", line)
         if match and match[1] not in INCLUDES:
             known = ", ".join(sorted(INCLUDES))
-            return Refusal(f"a kernel may not include `{match[1]}`; there are {known}", number)
+            return BrokenRule(f"a kernel may not include `{match[1]}`; there are {known}", number)
         if re.match(
             r"\s*#\s*(include(?!\s*[<\"])|define|import|pragma\s+(?!omp|GCC|unroll))", line
         ):
-            return Refusal("no macros, and no pragmas but `omp`, `GCC` and `unroll`", number)
+            return BrokenRule("no macros, and no pragmas but `omp`, `GCC` and `unroll`", number)
     for number, line in enumerate(bare.splitlines(), start=1):
         for word in re.findall(r"\b[A-Za-z_]\w*\b", line):
             why = _WORDS.get(word)
             if why:
-                return Refusal(f"`{word}` is not for kernels: {why}", number)
+                return BrokenRule(f"`{word}` is not for kernels: {why}", number)
             why = forbids.get(word) or (_ALLOCATES.get(word) if small else None)
             if why:
-                return Refusal(f"`{word}` is not for this kernel: {why}", number)
+                return BrokenRule(f"`{word}` is not for this kernel: {why}", number)
         if small:
             sized = re.search(
                 r"\b(?:float|double|char|int\w*)\s+\w+\s*((?:\[[^\]]*\])+)\s*[;={]", line
             )
             given = set(re.findall(r"int64_t (\w+)", declaration))
             if sized and given & set(re.findall(r"\w+", sized[1])):
-                return Refusal("an array here has a constant size: take the row in blocks", number)
+                return BrokenRule(
+                    "an array here has a constant size: take the row in blocks", number
+                )
         if re.search(r"\bstatic\b(?!\s+(?:inline|const|constexpr|_))", line) and "(" not in line:
-            return Refusal("a kernel keeps nothing from one call to the next: no `static`", number)
+            return BrokenRule(
+                "a kernel keeps nothing from one call to the next: no `static`", number
+            )
     if len(re.findall(r"\bextern\b", bare)) > 1:
-        return Refusal(f"`{entry}` alone is `extern`: others may be `static inline` functions")
+        return BrokenRule(f"`{entry}` alone is `extern`: others may be `static inline` functions")
     wrong = check_c_entry(text, entry, declaration + " {}")
-    return Refusal(wrong.reason, wrong.line) if wrong else None
+    return BrokenRule(wrong.reason, wrong.line) if wrong else None
 
 
 __all__ = ["INCLUDES", "broken_cpp_rule"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import random
 import time
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from fuselab.judge import triton_findings as judge_triton
 from fuselab.judge.answer_worker import REPORT
 from fuselab.judge.cases import Asked
 from fuselab.judge.cpp_rules import broken_cpp_rule
-from fuselab.judge.rules import Refusal, broken_rule, broken_triton_rule
+from fuselab.judge.rules import BrokenRule, broken_rule, broken_triton_rule
 from fuselab.judge.speed import measure
 from fuselab.judge.task import (
     CppTask,
@@ -31,7 +32,7 @@ from fuselab.judge.task import (
     TritonTask,
 )
 from fuselab.judge.trial import (
-    Program,
+    AnswerProgram,
     modules_for,
     named,
     prepare_modules,
@@ -39,7 +40,7 @@ from fuselab.judge.trial import (
     run,
     text_area,
 )
-from fuselab.judge.verdict import SHARE, Finding, Verdict
+from fuselab.judge.verdict import SHARE, AnswerFinding, AnswerVerdict
 
 _TIMEOUT = 4.0
 _PATIENCE = 20.0  # times what eager took on everything
@@ -50,13 +51,13 @@ class _Ended(Exception):  # it carries a verdict out of the steps, no news
     """Ends judging."""
 
     def __init__(
-        self, stage: str, reason: str, line: int | None = None, found: Sequence[Finding] = ()
+        self, stage: str, reason: str, line: int | None = None, found: Sequence[AnswerFinding] = ()
     ) -> None:
-        self.verdict = Verdict("", False, stage, reason, 0.0, line, tuple(found))
+        self.verdict = AnswerVerdict("", False, stage, reason, 0.0, line, tuple(found))
         super().__init__(reason)
 
 
-def judge(task: Task, text: str, *, timed: bool = True) -> Verdict:
+def judge(task: Task, text: str, *, timed: bool = True) -> AnswerVerdict:
     """Judge an answer.
 
     Args:
@@ -88,11 +89,13 @@ def warm_up(tasks: Sequence[Task]) -> None:
         if triton and importlib.util.find_spec("triton") is None:
             continue
         counted = isinstance(task, FunctionTask) and task.limits.counted
-        modules |= dict.fromkeys(modules_for(Program(task.entry, triton=triton), counted=counted))
+        modules |= dict.fromkeys(
+            modules_for(AnswerProgram(task.entry, triton=triton), counted=counted)
+        )
     prepare_modules(modules)
 
 
-def _keep(refusal: Refusal | None) -> None:
+def _keep(refusal: BrokenRule | None) -> None:
     if refusal is not None:
         raise _Ended("rules", refusal.reason, refusal.line)
 
@@ -100,10 +103,10 @@ def _keep(refusal: Refusal | None) -> None:
 # -- plain Python ---------------------------------------------------------------------------
 
 
-def _python(task: PythonTask, text: str) -> Verdict:
+def _python(task: PythonTask, text: str) -> AnswerVerdict:
     _keep(broken_rule(text, task.entry, torch=False, imports=task.imports))
     calls = task.calls(random.Random(random.SystemRandom().getrandbits(63)))
-    program = Program(task.entry, text, provides=task.provides, after=task.after)
+    program = AnswerProgram(task.entry, text, provides=task.provides, after=task.after)
     case = Case((text_area(_REPORT),))
     outcome = run(
         program,
@@ -121,13 +124,13 @@ def _python(task: PythonTask, text: str) -> Verdict:
     if wrong:
         raise _Ended("right", wrong)
     tried = f"right on {len(calls)} calls" if len(calls) > 1 else "right"
-    return Verdict("", True, "passed", f"It is {tried}.", 1.0)
+    return AnswerVerdict("", True, "passed", f"It is {tried}.", 1.0)
 
 
 # -- tensors --------------------------------------------------------------------------------
 
 
-def _tensors(task: TensorTask, text: str, timed: bool) -> Verdict:
+def _tensors(task: TensorTask, text: str, timed: bool) -> AnswerVerdict:
     program = _program(task, text)
     findings = [_right(task, program)]
     if isinstance(task, FunctionTask) and task.limits.counted:
@@ -142,25 +145,25 @@ def _tensors(task: TensorTask, text: str, timed: bool) -> Verdict:
     if bad is not None:
         stage = "counts" if bad.what in {"kernels", "calls", "breaks", "bytes"} else "speed"
         reason = f"it is right, but {bad.what}: {bad.found}, where {bad.wanted} is asked for"
-        return Verdict("", False, stage, reason, score, None, tuple(findings))
-    return Verdict("", True, "passed", "", 1.0, None, tuple(findings))
+        return AnswerVerdict("", False, stage, reason, score, None, tuple(findings))
+    return AnswerVerdict("", True, "passed", "", 1.0, None, tuple(findings))
 
 
-def _program(task: TensorTask, text: str) -> Program:
+def _program(task: TensorTask, text: str) -> AnswerProgram:
     if isinstance(task, FunctionTask):
         _keep(broken_rule(text, task.entry, torch=True, forbids=task.forbids))
-        return Program(task.entry, text)
+        return AnswerProgram(task.entry, text)
     if isinstance(task, TritonTask):
         if importlib.util.find_spec("triton") is None:
             raise _Ended("runs", "this task needs Triton, which is not installed here")
         _keep(broken_triton_rule(text, task.entry, task.arguments))
-        return Program(task.entry, text, triton=True)
+        return AnswerProgram(task.entry, text, triton=True)
     assert isinstance(task, CppTask)
     _keep(broken_cpp_rule(text, task.entry, task.declaration, task.forbids, small=task.small))
     return build_cpp(task, text)
 
 
-def build_cpp(task: CppTask, text: str) -> Program:
+def build_cpp(task: CppTask, text: str) -> AnswerProgram:
     """Build a kernel.
 
     Raises:
@@ -177,14 +180,14 @@ def build_cpp(task: CppTask, text: str) -> Program:
         raise _Ended("compile", f"it does not compile: {said}", line) from None
     except FusecError as error:
         raise _Ended("compile", str(error)) from None
-    return Program(task.entry, library=str(library))
+    return AnswerProgram(task.entry, library=str(library))
 
 
 def _threads() -> int:
     return max(2, torch.get_num_threads())
 
 
-def _right(task: TensorTask, program: Program) -> Finding:
+def _right(task: TensorTask, program: AnswerProgram) -> AnswerFinding:
     """Run it on everything; the first wrong result ends it."""
     began = time.perf_counter()
     everything: list[Asked] = list(judge_cases.all_asked(task))
@@ -201,6 +204,11 @@ def _right(task: TensorTask, program: Program) -> Finding:
     if isinstance(task, TritonTask):  # it runs one program after the other, slowly
         plan = [(True, 1), (False, 1)]
     outcome = run(program, "call", operands, cases, plan=plan, timeout=timeout)
+    timed_out = outcome.finding is not None and outcome.finding.stage == "timeout"
+    if timed_out and _is_busy():
+        # Others have the machine, and threads that wait for each other take ages: with one, again.
+        plan = [(against, 1) for against, _ in plan]
+        outcome = run(program, "call", operands, cases, plan=plan, timeout=3 * timeout)
     for each, runs, between in zip(everything, outcome.runs, outcome.between, strict=False):
         if between is not None:
             raise _Ended("right", f"it {between.reason} {each.label}", between.line)
@@ -214,7 +222,16 @@ def _right(task: TensorTask, program: Program) -> Finding:
         stage = found.stage if found.stage in {"runs", "compile"} else "right"
         raise _Ended(stage, f"{found.reason} {label}", found.line)
     tried = f"as eager and float64 on {len(cases)} sets of inputs, {len(plan)} runs each"
-    return Finding("results", tried, "the same as eager", True)
+    return AnswerFinding("results", tried, "the same as eager", True)
+
+
+def _is_busy() -> bool:
+    """Whether more wants to run here than there are processors; False where nobody says."""
+    load = getattr(os, "getloadavg", None)
+    try:
+        return load is not None and load()[0] > (os.cpu_count() or 1)
+    except OSError:
+        return False
 
 
 def _operand_names(task: TensorTask, inputs: int, outputs: int) -> tuple[list[str], list[str]]:
@@ -226,7 +243,7 @@ def _operand_names(task: TensorTask, inputs: int, outputs: int) -> tuple[list[st
     )
 
 
-def _counts(task: FunctionTask, program: Program) -> list[Finding]:
+def _counts(task: FunctionTask, program: AnswerProgram) -> list[AnswerFinding]:
     asked = judge_cases.asked(task, judge_cases.made(task, task.timed_size), "", task.timed_size)
     case = Case((*asked.case.tensors, text_area(_REPORT)))
     names, results = _operand_names(task, len(asked.inputs), len(asked.eager))
@@ -251,7 +268,7 @@ def _counts(task: FunctionTask, program: Program) -> list[Finding]:
         ("bytes", moved, limits.bytes, []),
     )
     return [
-        Finding(what, _listed(found, names), f"at most {most:,}", found <= most, found)
+        AnswerFinding(what, _listed(found, names), f"at most {most:,}", found <= most, found)
         for what, found, most, names in rows
         if most is not None
     ]
@@ -261,13 +278,13 @@ def _listed(count: int, names: Sequence[str]) -> str:
     return f"{count:,} ({'; '.join(names[:4])})" if names else f"{count:,}"
 
 
-def _speeds(task: TensorTask, program: Program) -> list[Finding]:
+def _speeds(task: TensorTask, program: AnswerProgram) -> list[AnswerFinding]:
     baseline = None
     if task.baseline:
         baseline = (
             build_cpp(task, task.baseline)
             if isinstance(task, CppTask)
-            else Program(task.entry, task.baseline)
+            else AnswerProgram(task.entry, task.baseline)
         )
     found = measure(task, program, baseline, _threads())
     if found.problem:
@@ -277,13 +294,13 @@ def _speeds(task: TensorTask, program: Program) -> list[Finding]:
         wanted = task.limits.share
         shown = f"{found.share:.0%} of a copy of the same bytes ({found.seconds * 1e3:.3g} ms)"
         asked = f"at least {wanted:.0%}" if wanted else "as much as you can"
-        findings.append(Finding(SHARE, shown, asked, found.share >= wanted, found.share))
+        findings.append(AnswerFinding(SHARE, shown, asked, found.share >= wanted, found.share))
     if task.limits.factor is not None:
         factor, wanted = found.factor, task.limits.factor
         assert found.baseline is not None
         shown = f"{factor:.1f} times the baseline's ({found.seconds * 1e3:.3g} ms a call)"
         asked = f"at least {wanted:g} times"
-        findings.append(Finding("speed", shown, asked, factor >= wanted, factor))
+        findings.append(AnswerFinding("speed", shown, asked, factor >= wanted, factor))
     return findings
 
 

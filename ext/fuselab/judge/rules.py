@@ -64,7 +64,7 @@ _TORCH = frozenset(
 
 
 @dataclass(frozen=True)
-class Refusal:
+class BrokenRule:
     """A rule that a text does not keep."""
 
     reason: str
@@ -77,7 +77,7 @@ class _Looks(ast.NodeVisitor):
     def __init__(self, modules: frozenset[str], forbids: frozenset[str], entry: str) -> None:
         self.modules, self.entry = modules, entry
         self.forbids = frozenset(map(_letters, forbids))
-        self.found: list[Refusal] = []
+        self.found: list[BrokenRule] = []
         self.imported: set[str] = set()  # names that an import has bound
         self.whole: set[str] = set()  # those of them that are modules
 
@@ -95,7 +95,7 @@ class _Looks(ast.NodeVisitor):
         self.generic_visit(node)
 
     def refuse(self, node: ast.AST, reason: str) -> None:
-        self.found.append(Refusal(reason, getattr(node, "lineno", None)))
+        self.found.append(BrokenRule(reason, getattr(node, "lineno", None)))
 
     def _module(self, node: ast.AST, name: str) -> None:
         top = name.partition(".")[0]
@@ -173,7 +173,7 @@ def _root(node: ast.Attribute) -> str:
 
 def broken_rule(
     text: str, entry: str, *, torch: bool, forbids: Sequence[str] = (), imports: Sequence[str] = ()
-) -> Refusal | None:
+) -> BrokenRule | None:
     """Return the first rule that a text does not keep; None if it keeps them all.
 
     Args:
@@ -184,18 +184,18 @@ def broken_rule(
         imports: Modules that may be imported besides the usual ones.
     """
     if not text.strip():
-        return Refusal(f"there is no answer yet: define `{entry}`")
+        return BrokenRule(f"there is no answer yet: define `{entry}`")
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:
-        return Refusal(f"this is no Python: {error}", getattr(error, "lineno", None))
+        return BrokenRule(f"this is no Python: {error}", getattr(error, "lineno", None))
     modules = (MODULES if torch else MODULES - {"torch"}) | set(imports)
     looks = _Looks(modules, frozenset(forbids), entry)
     looks.visit(tree)
     if looks.found:
         return min(looks.found, key=lambda each: each.line or 0)
     if entry not in _defined(tree):
-        return Refusal(f"nothing is called `{entry}`: define it at the top level of the answer")
+        return BrokenRule(f"nothing is called `{entry}`: define it at the top level of the answer")
     return None
 
 
@@ -228,7 +228,7 @@ class _TritonLooks(_Looks):
         super().visit_ImportFrom(node)
 
 
-def broken_triton_rule(text: str, entry: str, arguments: Sequence[str]) -> Refusal | None:
+def broken_triton_rule(text: str, entry: str, arguments: Sequence[str]) -> BrokenRule | None:
     """Return the first rule that a Triton file does not keep; None if it keeps them all.
 
     Args:
@@ -237,11 +237,13 @@ def broken_triton_rule(text: str, entry: str, arguments: Sequence[str]) -> Refus
         arguments: What that function takes.
     """
     if not text.strip():
-        return Refusal(f"there is no answer yet: define a kernel, and `{entry}`, which starts it")
+        return BrokenRule(
+            f"there is no answer yet: define a kernel, and `{entry}`, which starts it"
+        )
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:
-        return Refusal(f"this is no Python: {error}", getattr(error, "lineno", None))
+        return BrokenRule(f"this is no Python: {error}", getattr(error, "lineno", None))
     modules = frozenset({"__future__", "math", "triton"})
     looks = _TritonLooks(modules, frozenset(), entry)
     looks.visit(tree)
@@ -254,15 +256,19 @@ def broken_triton_rule(text: str, entry: str, arguments: Sequence[str]) -> Refus
         return min(looks.found, key=lambda each: each.line or 0)
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     if entry not in functions:
-        return Refusal(f"nothing is called `{entry}`: define the function that starts the kernel")
+        return BrokenRule(
+            f"nothing is called `{entry}`: define the function that starts the kernel"
+        )
     if not any(_is_kernel(each) for each in functions.values()):
-        return Refusal("there is no kernel: put `@triton.jit` before a function")
+        return BrokenRule("there is no kernel: put `@triton.jit` before a function")
     found = functions[entry]
     if _is_kernel(found):
-        return Refusal(f"`{entry}` starts the kernel and is none itself", found.lineno)
+        return BrokenRule(f"`{entry}` starts the kernel and is none itself", found.lineno)
     if len(found.args.args) != len(arguments):
         wanted = ", ".join(arguments)
-        return Refusal(f"`{entry}` takes {len(arguments)} tensors: {entry}({wanted})", found.lineno)
+        return BrokenRule(
+            f"`{entry}` takes {len(arguments)} tensors: {entry}({wanted})", found.lineno
+        )
     return None
 
 
@@ -281,4 +287,4 @@ def _defined(tree: ast.Module) -> set[str]:
     return found
 
 
-__all__ = ["Refusal", "broken_rule", "broken_triton_rule"]
+__all__ = ["BrokenRule", "broken_rule", "broken_triton_rule"]

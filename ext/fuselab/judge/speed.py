@@ -16,7 +16,7 @@ from fuselab.judge import cases as judge_cases
 from fuselab.judge.answer_worker import CLOCK, POKES, SEEN, WATCHED, places_in
 from fuselab.judge.cases import Asked
 from fuselab.judge.task import TensorTask
-from fuselab.judge.trial import Outcome, Program, named, run
+from fuselab.judge.trial import AnswerOutcome, AnswerProgram, named, run
 
 _ROUNDS = 3
 _SECONDS = 0.06  # of calls in a round
@@ -53,7 +53,9 @@ class Speed:
         return self.baseline / self.seconds if self.baseline and self.seconds else math.inf
 
 
-def measure(task: TensorTask, answer: Program, baseline: Program | None, threads: int) -> Speed:
+def measure(
+    task: TensorTask, answer: AnswerProgram, baseline: AnswerProgram | None, threads: int
+) -> Speed:
     """Time an answer.
 
     Args:
@@ -118,12 +120,12 @@ def _pokes(inputs: Sequence[torch.Tensor], calls: int) -> torch.Tensor:
 
 def _round(
     task: TensorTask,
-    program: Program,
+    program: AnswerProgram,
     inputs: tuple[torch.Tensor, ...],
     outputs: Sequence[torch.Tensor],
     pokes: torch.Tensor,
     threads: int,
-) -> tuple[Outcome, torch.Tensor]:
+) -> tuple[AnswerOutcome, torch.Tensor]:
     """Return what came of it, and the seconds of each call that was made."""
     clock = torch.zeros(len(pokes), dtype=torch.float64)
     seen = torch.zeros(len(pokes), len(outputs), WATCHED, dtype=torch.float64)
@@ -149,7 +151,7 @@ def _unsure(own: Sequence[float], theirs: Sequence[float], limit: float | None) 
     return len(said) > 1 or (min(theirs) >= limit * min(own)) not in said
 
 
-def _unexplained(outcome: Outcome, inputs: Sequence[torch.Tensor], total: float) -> float:
+def _unexplained(outcome: AnswerOutcome, inputs: Sequence[torch.Tensor], total: float) -> float:
     """Return the seconds that a process took beyond its calls and what starting it may take."""
     allowed = _UNEXPLAINED + 0.5 * total + sum(t.nbytes for t in inputs) / 2e8
     extra = outcome.seconds - total
@@ -158,7 +160,7 @@ def _unexplained(outcome: Outcome, inputs: Sequence[torch.Tensor], total: float)
 
 def _problem(
     task: TensorTask,
-    outcome: Outcome,
+    outcome: AnswerOutcome,
     inputs: tuple[torch.Tensor, ...],
     pokes: torch.Tensor,
 ) -> str:
@@ -171,8 +173,8 @@ def _problem(
     began = time.perf_counter()
     for number, (which, place, value, *shares) in enumerate(pokes.tolist()):
         changed[int(which)].view(-1)[int(place)] = value
-        late = time.perf_counter() - began > _LOOKING
-        if number not in looked_at or (late and number != last):
+        over = time.perf_counter() - began > _LOOKING
+        if number not in looked_at or (over and number != last):
             continue
         now: Asked = judge_cases.asked(task, changed, "", task.timed_size)
         places = [places_in(each, shares) for each in outputs]

@@ -15,7 +15,7 @@ from fusec.devices import CPU
 from fusec.ir.index import Expr
 from fusec.kernel import Argument, Role, Signature
 from fusec.verify import words
-from fusec.verify.layout import Case, Layout
+from fusec.verify.layout import Case, CaseLayout
 from fusec.verify.process import WorkerError
 from fusec.verify.protocol import Message
 from fusec.verify.sandbox import ask, worker
@@ -30,7 +30,7 @@ _GRACE = 3.0
 
 
 @dataclass(frozen=True)
-class Program:
+class AnswerProgram:
     """An answer, ready to be run.
 
     Attributes:
@@ -53,7 +53,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AnswerOutcome:
     """What came of running an answer on some cases.
 
     Attributes:
@@ -69,7 +69,7 @@ class Outcome:
     seconds: float
 
 
-def _modules(program: Program, way: str) -> list[str]:
+def _modules(program: AnswerProgram, way: str) -> list[str]:
     if program.triton:
         return _INTERPRETING
     return [*program.imports, *(_COUNTING if way == "count" else [_PYTHON])]
@@ -113,7 +113,7 @@ def import_modules(modules: Sequence[str]) -> None:
         _warm[pid] = known | set(wanted)
 
 
-def modules_for(program: Program, *, counted: bool) -> list[str]:
+def modules_for(program: AnswerProgram, *, counted: bool) -> list[str]:
     """Return what the process imports beforehand that a program runs in."""
     ways = ("call", "count") if counted else ("call",)
     return [name for way in ways for name in _modules(program, way)]
@@ -126,7 +126,7 @@ def named(inputs: Sequence[str], outputs: Sequence[str]) -> list[tuple[str, Role
 
 
 def run(
-    program: Program,
+    program: AnswerProgram,
     way: str,
     operands: Sequence[tuple[str, Role]],
     cases: Sequence[Case],
@@ -135,7 +135,7 @@ def run(
     timeout: float,
     more: Mapping[str, Any] | None = None,
     device: str = CPU,
-) -> Outcome:
+) -> AnswerOutcome:
     """Run an answer on cases, until one goes wrong.
 
     Args:
@@ -156,7 +156,7 @@ def run(
         for (name, role), tensor in zip(operands, cases[0].tensors, strict=True)
     ]
     signature = Signature(tuple(arguments))
-    layout = Layout(arguments, cases, runs=len(plan))
+    layout = CaseLayout(arguments, cases, runs=len(plan))
     body: Message = {
         "worker": _TRITON if program.triton else _PYTHON,
         "entry": program.entry,
@@ -198,7 +198,7 @@ def run(
     between = [None if each and each.stage == "passed" else each for each in between]
     ended = len(done) == len(cases)
     finding = None if ended else _finding(reply, signature, cases[len(done)])
-    return Outcome(tuple(map(tuple, runs)), tuple(between), finding, reply["seconds"])
+    return AnswerOutcome(tuple(map(tuple, runs)), tuple(between), finding, reply["seconds"])
 
 
 def _finding(reply: Message, signature: Signature, case: Case) -> Finding:
@@ -210,7 +210,7 @@ def _finding(reply: Message, signature: Signature, case: Case) -> Finding:
                 return Finding("wrong", message)
             if kind in {"OutOfBounds", "Race"}:
                 return Finding("wrong", message, result["line"])
-            if kind == "Refused":
+            if kind == "FrontEndRefusal":
                 line, said = json.loads(message)
                 return Finding("compile", f"Triton refuses it: {said}", line)
             return Finding("runs", f"it raises {kind}: {message[:300]}", result["line"])
@@ -236,8 +236,8 @@ def read_text(area: torch.Tensor) -> Any:
 
 
 __all__ = [
-    "Outcome",
-    "Program",
+    "AnswerOutcome",
+    "AnswerProgram",
     "modules_for",
     "named",
     "prepare_modules",

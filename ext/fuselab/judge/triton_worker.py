@@ -31,7 +31,7 @@ _ROUNDS = 30
 _FLUSHED = 1 << 28  # bytes that are written between two calls, so that the cache holds nothing
 
 
-class Refused(Exception):
+class FrontEndRefusal(Exception):
     """Triton's front end refuses an answer; a line and what it says, as JSON."""
 
 
@@ -92,7 +92,7 @@ class TritonAnswer:
                 except CompileError as error:
                     first = error.diagnostics[0] if error.diagnostics else None
                     said = [first.line, first.message] if first else [None, error.message]
-                    raise Refused(json.dumps(said)) from None
+                    raise FrontEndRefusal(json.dumps(said)) from None
             self._checked = True
         return starts
 
@@ -118,9 +118,9 @@ def timed(
     copies: list[float] = []
     ways = ((functools.partial(run, starts), own), (functools.partial(copy.copy_, source), copies))
     for _ in range(_ROUNDS):
+        for tensor in written:
+            tensor.view(-1).view(torch.uint8).fill_(255)
         for do, times in ways:
-            for tensor in written:
-                tensor.view(-1).view(torch.uint8).fill_(255)
             flushed.zero_()
             before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             before.record()
@@ -136,4 +136,4 @@ def prepare(request: Mapping[str, Any]) -> TritonAnswer:
     return TritonAnswer(request)
 
 
-__all__ = ["NothingStarted", "Refused", "TritonAnswer", "prepare"]
+__all__ = ["FrontEndRefusal", "NothingStarted", "TritonAnswer", "prepare"]

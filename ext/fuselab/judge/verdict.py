@@ -6,6 +6,8 @@ import html
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fusec.inspect.glossary import explained
+
 # In this order; an answer is at the first that it does not pass.
 STAGES = ("rules", "compile", "runs", "right", "counts", "speed", "passed")
 
@@ -13,7 +15,7 @@ SHARE = "share"  # what a finding about the speed of a copy is called
 
 
 @dataclass(frozen=True)
-class Finding:
+class AnswerFinding:
     """One thing that was asked of the answer.
 
     Attributes:
@@ -32,7 +34,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AnswerVerdict:
     """The outcome of judging an answer.
 
     Attributes:
@@ -53,7 +55,7 @@ class Verdict:
     reason: str
     score: float = 0.0
     line: int | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[AnswerFinding, ...] = ()
     seconds: float = field(default=0.0, compare=False)
 
     def data(self) -> dict[str, Any]:
@@ -90,8 +92,10 @@ class Verdict:
         table = f"<table>{rows}</table>" if rows else ""
         title = html.escape(self.title)
         style = f"border-left: 4px solid {color}; padding-left: 8px"
-        shown = f'<div style="{style}">{title}{table}</div>'
+        # Words in the table alone: a title is a sentence, and says what it means.
+        words = explained(f.what for f in self.findings if f.what != "results")
+        shown = f'<div style="{style}">{title}{table}{words}</div>'
         return {"text/plain": str(self), "text/html": shown}
 
 
-__all__ = ["SHARE", "STAGES", "Finding", "Verdict"]
+__all__ = ["SHARE", "STAGES", "AnswerFinding", "AnswerVerdict"]

@@ -1,4 +1,4 @@
-"""``python -m fuselab.labs``: ``list``, ``grade FOLDER``, ``rank FOLDER``, ``build``, ``serve``."""
+"""``python -m fuselab.labs``: ``list``, ``grade``, ``rank``, ``print``, ``build``, ``serve``."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     build = ways.add_parser("build", help="make the notebooks from their sources")
     build.add_argument("folder", type=Path)
     build.add_argument("--made", type=Path, help="where all but the student's notebooks go")
+    paper = ways.add_parser("print", help="a notebook as a page to be printed, nothing cut off")
+    paper.add_argument("notebook", type=Path)
+    paper.add_argument("--out", type=Path, help="the page; beside the notebook by default")
     ways.add_parser("serve", help="the judge over the labs' tasks, as a server of the MCP")
     given = parser.parse_args(arguments)
     if given.way == "list":
@@ -39,6 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         for path in build_all(given.folder, given.made):
             print(path)
+        return 0
+    if given.way == "print":
+        from fuselab.labs.notebooks import printable
+
+        page = given.out or given.notebook.with_suffix(".html")
+        page.write_text(printable(given.notebook))
+        print(page)
         return 0
     if given.way == "serve":
         from fuselab.judge.server import main as serve

@@ -17,6 +17,7 @@ import nbformat
 
 from fuselab.labs.catalog import find_task, labs
 from fuselab.labs.lab import Lab
+from fuselab.labs.progress import PRINT_STYLE
 
 SOLUTION, TEACHER = "solution", "teacher"
 _TASK = re.compile(r"%%task\s+(\S+)[^\n]*\n?(.*)", re.DOTALL)
@@ -180,9 +181,31 @@ def build(folder: Path, made: Path | None = None) -> list[Path]:
     return written
 
 
+def printable(path: Path) -> str:
+    """Return a notebook as a page of HTML that prints whole: long lines of code go on below.
+
+    Args:
+        path: A notebook, with its outputs or without.
+    """
+    import nbconvert
+
+    notebook = nbformat.read(path, as_version=4)
+    text, _ = nbconvert.HTMLExporter(embed_images=True).from_notebook_node(notebook)
+    return str(text).replace("</head>", f"{PRINT_STYLE}</head>", 1)
+
+
 def source_path(folder: Path, lab: Lab) -> Path:
     """Return where a lab's source is."""
     return folder / "source" / f"{lab.stem}.py"
 
 
-__all__ = ["build", "nbgrader", "otter", "read_source", "solutions", "source_path", "student"]
+__all__ = [
+    "build",
+    "nbgrader",
+    "otter",
+    "printable",
+    "read_source",
+    "solutions",
+    "source_path",
+    "student",
+]

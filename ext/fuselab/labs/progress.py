@@ -12,12 +12,19 @@ from typing import Any
 from fuselab.errors import FuselabError
 from fuselab.judge.engine import judge
 from fuselab.judge.task import Task
-from fuselab.judge.verdict import Verdict
+from fuselab.judge.verdict import AnswerVerdict
 from fuselab.labs.catalog import find_task, labs
 from fuselab.labs.lab import Lab
 
 FORMAT = 1
 _LEFT = ' style="text-align: left"'
+# What printing a notebook takes: long lines of code go on in the next line; they would be cut off.
+# Every lab begins and ends with the table of progress, which brings it.
+PRINT_STYLE = (
+    "<style>@media print { .jp-InputArea pre, .jp-InputArea .highlight, .jp-InputArea .cm-line "
+    "{ white-space: pre-wrap !important; overflow-wrap: anywhere; overflow: visible; "
+    "font-size: 10px } }</style>"
+)
 _MOST = 1 << 22  # bytes of a hand-in
 
 
@@ -47,7 +54,7 @@ class TaskState:
 
 
 @dataclass(frozen=True)
-class Row:
+class TaskRow:
     """A task in a table of progress."""
 
     task: str
@@ -59,10 +66,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class ProgressTable:
     """Progress over one lab or several."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[TaskRow, ...]
 
     @property
     def points(self) -> float:
@@ -94,11 +101,11 @@ class Table:
             "<tr>" + "".join(f"<td{_LEFT}>{html.escape(cell)}</td>" for cell in line) + "</tr>"
             for line in self.lines()
         )
-        return {"text/plain": str(self), "text/html": f"<table>{rows}</table>"}
+        return {"text/plain": str(self), "text/html": f"{PRINT_STYLE}<table>{rows}</table>"}
 
 
 @dataclass
-class Progress:
+class LabProgress:
     """What was done in this process.
 
     Attributes:
@@ -115,7 +122,7 @@ class Progress:
         self.latest = name
         return self.tasks.setdefault(name, TaskState())
 
-    def judge(self, name: str, text: str, *, timed: bool = True, above: int = 0) -> Verdict:
+    def judge(self, name: str, text: str, *, timed: bool = True, above: int = 0) -> AnswerVerdict:
         """Judge an answer and remember it.
 
         Args:
@@ -145,17 +152,17 @@ class Progress:
         text = task.hints[state.hints - 1]
         return f"Hint {state.hints} of {len(task.hints)} about {name}: {text}"
 
-    def table(self, chosen: Iterable[Lab] = ()) -> Table:
+    def table(self, chosen: Iterable[Lab] = ()) -> ProgressTable:
         """Return the progress over labs; over those that were begun if none are given."""
         wanted = list(chosen) or [
             lab for lab in labs() if any(task.name in self.tasks for task in lab.tasks)
         ]
-        return Table(tuple(self._row(task) for lab in wanted for task in lab.tasks))
+        return ProgressTable(tuple(self._row(task) for lab in wanted for task in lab.tasks))
 
-    def _row(self, task: Task) -> Row:
+    def _row(self, task: Task) -> TaskRow:
         state = self.tasks.get(task.name, TaskState())
         points = task.points * state.score
-        return Row(task.name, task.title, points, task.points, state.attempts, state.hints)
+        return TaskRow(task.name, task.title, points, task.points, state.attempts, state.hints)
 
     def hand_in(self, path: Path, student: str) -> Path:
         """Write the hand-in: every task's best answer, and what was said of it.
@@ -173,10 +180,10 @@ class Progress:
         return path
 
 
-_progress = Progress()
+_progress = LabProgress()
 
 
-def progress() -> Progress:
+def progress() -> LabProgress:
     """Return this process's progress."""
     return _progress
 
@@ -219,4 +226,12 @@ def read_hand_in(path: Path) -> tuple[str, dict[str, str]]:
     return student, answers
 
 
-__all__ = ["HandInError", "Progress", "Table", "points", "progress", "read_hand_in"]
+__all__ = [
+    "PRINT_STYLE",
+    "HandInError",
+    "LabProgress",
+    "ProgressTable",
+    "points",
+    "progress",
+    "read_hand_in",
+]

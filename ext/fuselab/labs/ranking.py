@@ -21,7 +21,7 @@ SAME = 0.05  # of a share
 
 
 @dataclass(frozen=True)
-class Entry:
+class StudentEntry:
     """One student's answers to the open tasks.
 
     Attributes:
@@ -48,7 +48,7 @@ class Entry:
         )
 
 
-def entry(path: Path) -> Entry | None:
+def entry(path: Path) -> StudentEntry | None:
     """Judge a hand-in's open answers; None if it is no hand-in, or has none."""
     try:
         student, answers = read_hand_in(path)
@@ -65,7 +65,7 @@ def entry(path: Path) -> Entry | None:
     if not values:
         return None
     moved, kernels = values.get("bytes"), values.get("kernels")
-    return Entry(
+    return StudentEntry(
         student,
         None if moved is None else int(moved),
         None if kernels is None else int(kernels + values.get("calls", 0)),
@@ -73,19 +73,19 @@ def entry(path: Path) -> Entry | None:
     )
 
 
-def rank_folder(folder: Path) -> list[tuple[int, Entry]]:
+def rank_folder(folder: Path) -> list[tuple[int, StudentEntry]]:
     """Return the entries of a folder's hand-ins with their places; equal ones share a place."""
     found = [each for path in sorted(folder.glob("*.json")) if (each := entry(path)) is not None]
     return ranked(found)
 
 
-def ranked(entries: Sequence[Entry]) -> list[tuple[int, Entry]]:
+def ranked(entries: Sequence[StudentEntry]) -> list[tuple[int, StudentEntry]]:
     """Return entries in order, with their places."""
     ordered = sorted(entries, key=lambda each: each.key)
     return [(1 + sum(o.key < each.key for o in ordered), each) for each in ordered]
 
 
-def as_text(places: Sequence[tuple[int, Entry]]) -> str:
+def as_text(places: Sequence[tuple[int, StudentEntry]]) -> str:
     """Return a ranking as a table."""
     lines = [("place", "student", "bytes", "kernels", "share of a copy")]
     for place, each in places:
@@ -103,4 +103,4 @@ def as_text(places: Sequence[tuple[int, Entry]]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in shown)
 
 
-__all__ = ["Entry", "as_text", "entry", "rank_folder", "ranked"]
+__all__ = ["StudentEntry", "as_text", "entry", "rank_folder", "ranked"]

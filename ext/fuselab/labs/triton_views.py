@@ -13,7 +13,7 @@ import torch
 from fuselab.errors import FuselabError
 
 if TYPE_CHECKING:
-    from fusec.targets.triton.toolchain.lines import Line
+    from fusec.targets.triton.toolchain.lines import CompiledLine
     from fusec.targets.triton.toolchain.starts import RecordedStart
     from fusec.targets.triton.toolchain.watch import Access, Watch
 
@@ -122,7 +122,7 @@ class MachineCode:
 
     name: str
     gpu: str
-    lines: tuple[Line, ...]
+    lines: tuple[CompiledLine, ...]
 
     @property
     def ptx(self) -> str:
@@ -180,14 +180,14 @@ def programs(start: Callable[..., Any], *tensors: torch.Tensor) -> Programs:
     _require()
     from fusec.targets.triton.toolchain.watched_run import check_start, interpret_starts
 
-    apart = [_apart(tensor) for tensor in tensors]
-    starts, namespace, path = _starts(start, apart)
+    guarded = [_with_margins(tensor) for tensor in tensors]
+    starts, namespace, path = _starts(start, guarded)
     for each in starts:
         check_start(each, namespace, path)
     names = list(inspect.signature(start).parameters)
-    named = dict(zip(names, apart, strict=True))
+    named = dict(zip(names, guarded, strict=True))
     watch = interpret_starts(starts, named, strict=False)
-    for tensor, copy in zip(tensors, apart, strict=True):
+    for tensor, copy in zip(tensors, guarded, strict=True):
         tensor.copy_(copy)
     return Programs(watch)
 
@@ -221,7 +221,7 @@ def _require() -> None:
         raise NoTriton("Triton is not installed here", "pip install triton (Linux)") from None
 
 
-def _apart(tensor: torch.Tensor) -> torch.Tensor:
+def _with_margins(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy with much unused memory around it."""
     area = torch.zeros(tensor.numel() + 2 * _GAP, dtype=tensor.dtype)
     copy = area[_GAP : _GAP + tensor.numel()].view(tensor.shape)

@@ -104,8 +104,8 @@ def _explained(message: str, magic: Any, name: str) -> str:
         wrong = match[1]
         if wrong in {"-h", "--help"}:
             return f"{name}? shows the options: {', '.join(known)}"
-        near = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        similar = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
+        hint = f"; did you mean {similar[0]}?" if similar else ""
         return f"{name}: there is no option {wrong}{hint} (allowed: {', '.join(known)})"
     if "required" in message and "name" in message:
         return f"{name} takes a kernel's name ({name}? shows the options)"

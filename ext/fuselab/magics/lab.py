@@ -15,8 +15,8 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from fuselab.errors import FuselabError
 
 if TYPE_CHECKING:
-    from fuselab.judge.verdict import Verdict
-    from fuselab.labs.progress import Table
+    from fuselab.judge.verdict import AnswerVerdict
+    from fuselab.labs.progress import ProgressTable
 
 
 class Said(str):
@@ -34,7 +34,7 @@ class LabMagics(Magics):
 
     @no_var_expand
     @cell_magic
-    def task(self, line: str, cell: str) -> Verdict:
+    def task(self, line: str, cell: str) -> AnswerVerdict:
         """Judge the cell as the answer to a task: %%task lab01.bytes.
 
         The verdict says what is wrong first. What the cell defines lands in the notebook, so
@@ -72,7 +72,7 @@ class LabMagics(Magics):
             return Said(progress().hint(line.strip()))
 
     @line_magic
-    def progress(self, line: str) -> Table:
+    def progress(self, line: str) -> ProgressTable:
         """Show the points of the labs that were begun, or of one: %progress 7."""
         from fuselab.judge.engine import warm_up
         from fuselab.labs.catalog import labs

@@ -24,7 +24,7 @@ from fusec.kernel import Kernel
 from fusec.report import Timing, Verdict
 from fuselab.display import words
 from fuselab.panel.attempts import Attempt, attempt
-from fuselab.panel.worker import Worker
+from fuselab.panel.worker import JobQueue
 
 
 class PanelCell(Protocol):
@@ -94,7 +94,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Facts:
+class CellFacts:
     """What there is to show of a cell, read while its lock was held; named as it names them."""
 
     kernels: Mapping[str, Kernel]
@@ -133,8 +133,8 @@ class Bench:
     def __init__(self, cell: PanelCell) -> None:
         self.cell = cell
         self.state = threading.RLock()
-        self.worker = Worker(f"fuselab-{cell.name}", self._failed, self._busy)
-        self.facts = Facts({}, None, None, {}, {}, None)
+        self.worker = JobQueue(f"fuselab-{cell.name}", self._failed, self._busy)
+        self.facts = CellFacts({}, None, None, {}, {}, None)
         self.selected = ""
         self.drafts: dict[str, str] = {}
         self.checked: dict[str, Checked] = {}
@@ -152,7 +152,7 @@ class Bench:
         """Read the cell again; waits for its lock, so a callback must not do it."""
         cell = self.cell
         with cell.lock:
-            facts = Facts(
+            facts = CellFacts(
                 dict(cell.kernels),
                 cell.eager,
                 cell.fused,
@@ -246,7 +246,7 @@ class Bench:
         Args:
             activity: What is shown while it runs: ``Checking gelu``.
             job: Takes ``cell.lock`` itself, for as long as it needs it.
-            replaces: See ``Worker.submit``.
+            replaces: See ``JobQueue.submit``.
         """
         ticket = replaces or activity
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 import ipywidgets as widgets
 
 from fuselab.display import noise, words
-from fuselab.panel.context import Bench, Facts, PanelCell
+from fuselab.panel.context import Bench, CellFacts, PanelCell
 from fuselab.panel.tabs import TABS
 from fuselab.panel.tabs.kernels import KernelsTab
 from fuselab.panel.tabs.lazy import LazyTab
-from fuselab.panel.tabs.prebuild import Early
+from fuselab.panel.tabs.prebuild import Prebuild
 from fuselab.panel.tabs.tuning import TuningTab
 from fuselab.panel.widgets import markup, plain
 
@@ -42,11 +42,11 @@ class Workbench(widgets.VBox):
         """
         self.bench = Bench(cell)
         self.head = plain.html()
-        late = {kind: kind(self.bench) for kind in TABS}
-        self.late = tuple(late.values())
-        self.tuning = cast(TuningTab, late[TuningTab])
+        lazy = {kind: kind(self.bench) for kind in TABS}
+        self.lazy = tuple(lazy.values())
+        self.tuning = cast(TuningTab, lazy[TuningTab])
         self.kernels = KernelsTab(self.bench, self.tuning)
-        self.parts: tuple[KernelsTab | LazyTab, ...] = (self.kernels, *self.late)
+        self.parts: tuple[KernelsTab | LazyTab, ...] = (self.kernels, *self.lazy)
         self.tabs = plain.make(
             widgets.Tab,
             children=[part.widget for part in self.parts],
@@ -56,8 +56,8 @@ class Workbench(widgets.VBox):
         self.tabs.observe(lambda _: self._opened(), "selected_index")
         self.tuning.on_start.append(lambda: self._open(self.tuning))
         self.kernels.on_shown = self._seen
-        self._early = Early(
-            [self._draw_below, *(self._maker(part) for part in self.late)],
+        self._early = Prebuild(
+            [self._draw_below, *(self._maker(part) for part in self.lazy)],
             self.bench.worker.submit,
             self._is_busy,
             self._forget,
@@ -96,7 +96,7 @@ class Workbench(widgets.VBox):
         """Stop what runs and let go of the cell; ipywidgets keeps a widget until it is closed."""
         self._early.end()
         self.bench.worker.clear()
-        for part in self.late:
+        for part in self.lazy:
             part.close()
         for child in self.children:
             for widget in plain.below(child):
@@ -139,14 +139,14 @@ class Workbench(widgets.VBox):
 
     def _forget(self) -> None:
         """Let go of what was made early for nothing; what was not drawn is short, and stays."""
-        for part in self.late:
-            if part.drawn_ahead:
+        for part in self.lazy:
+            if part.prebuilt:
                 part.forget()
 
     def _maker(self, part: LazyTab) -> Callable[[], None]:
         def make() -> None:
             part.open()
-            if part.drawn_ahead:
+            if part.prebuilt:
                 part.draw_if_made()
 
         return make
@@ -208,7 +208,7 @@ class BelowResult:
         return self.panel.live(**kwargs) | {"text/plain": text, "text/html": html}
 
 
-def head_line(name: str, facts: Facts) -> str:
+def head_line(name: str, facts: CellFacts) -> str:
     """Say it all in a line: kernels, times, ratio, error; escaped HTML."""
     states = [kernel.state for kernel in facts.kernels.values()]
     changed = [f"{states.count(state)} {state}" for state in ("edited", "tuned") if state in states]

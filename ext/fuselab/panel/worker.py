@@ -12,7 +12,7 @@ from collections.abc import Callable
 Job = Callable[[], None]
 
 
-class Worker:
+class JobQueue:
     """A queue of jobs and, while there are any, one thread that does them.
 
     The thread ends with the last job, so a notebook full of panels holds no idle threads.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fusec.kernel import Kernel
 
 
-class Named(Protocol):
+class NamedSession(Protocol):
     """What is asked of a session (``fuselab.session.session.Session``)."""
 
     @property
@@ -25,7 +25,7 @@ class Named(Protocol):
 class KernelBook(Mapping[str, "Kernel"]):
     """A session's kernels by name, as they are when looked up."""
 
-    def __init__(self, session: Named) -> None:
+    def __init__(self, session: NamedSession) -> None:
         self._session = session
 
     def __getitem__(self, name: str) -> Kernel:

@@ -23,7 +23,7 @@ from fusec.target_api.registry import all_targets
 from fuselab.edit_record import Edit
 
 if TYPE_CHECKING:
-    from fusec.cache import Store
+    from fusec.cache import CacheStore
     from fusec.kernel import Kernel
 
 KIND = "edits"
@@ -68,7 +68,7 @@ class EditHistory:
         store: Where kept edits go; None to keep them in memory only.
     """
 
-    def __init__(self, scope: str, store: Store | None = None) -> None:
+    def __init__(self, scope: str, store: CacheStore | None = None) -> None:
         self.scope = scope
         self._store = store
         self._edits: dict[tuple[str, str], list[Edit]] = {}

@@ -62,11 +62,13 @@ def package_cells(
             compiled = fusec.compile(function, name=prefix, dynamic=False)
             call = Call((), arguments)
 
-            def settle(made: fusec.CompiledFunction, cell: FusedCell = cell) -> None:
+            def before_writing(made: fusec.CompiledFunction, cell: FusedCell = cell) -> None:
                 take_over(cell, made.kernels)
 
             written.append(
-                fusec.package(compiled, [call], path, name=cell.name, settle=settle, **options)
+                fusec.package(
+                    compiled, [call], path, name=cell.name, before_writing=before_writing, **options
+                )
             )
     return written
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 
-class Rescheduled(Protocol):
+class ReschedulableCell(Protocol):
     """What is asked of a cell (``fuselab.session.fused_cell.FusedCell``)."""
 
     rules: dict[str, tuple[str, ...]]
@@ -25,7 +25,7 @@ class Rescheduled(Protocol):
         """Its compiled functions."""
 
 
-def reschedule(cell: Rescheduled, apart: Sequence[str], together: Sequence[str]) -> list[str]:
+def reschedule(cell: ReschedulableCell, apart: Sequence[str], together: Sequence[str]) -> list[str]:
     """Use other fusions from now on: see ``FusedCell.reschedule``."""
     from fusec.inspect.reschedule import check_rules
     from fusec.rule_text import read_rules
@@ -47,7 +47,7 @@ def reschedule(cell: Rescheduled, apart: Sequence[str], together: Sequence[str])
         return lost
 
 
-def rule_notes(cell: Rescheduled) -> Iterator[str]:
+def rule_notes(cell: ReschedulableCell) -> Iterator[str]:
     """Say which of the fusions that are asked for are about nothing here."""
     from fusec.inspect.reschedule import check_rules
     from fusec.schedule.rules import UnknownComputation

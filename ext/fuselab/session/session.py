@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fusec.cache import Store, default_store
+from fusec.cache import CacheStore, default_store
 from fusec.report import TuningRun, Verdict
 from fuselab.cell.plan import CellPlan, plan_cell
 from fuselab.cell.program import CellProgram, Compiled, Compiler
@@ -129,7 +129,7 @@ class Session:
         namespace: dict[str, Any],
         *,
         compiler: Callable[..., Compiled] | None = None,
-        store: Store | None = None,
+        store: CacheStore | None = None,
     ) -> None:
         self.namespace = namespace
         self.cells: dict[str, FusedCell] = {}
@@ -201,10 +201,10 @@ class Session:
                 value = program.run()
             finally:
                 self.adopt(cell)
-            self._take_loops_apart(cell, program)
+            self._plan_around_loops(cell, program)
             return value
 
-    def _take_loops_apart(self, cell: FusedCell, program: CellProgram) -> None:
+    def _plan_around_loops(self, cell: FusedCell, program: CellProgram) -> None:
         """Plan a cell anew that has a loop which TorchDynamo could not capture."""
         entry = next((e for e in self._programs.values() if e.program is program), None)
         lines = frozenset(program.failures.loops)

@@ -21,6 +21,7 @@ body {{ margin: 16px auto; max-width: 1130px; padding: 0 8px; background: #fff }
 @media (prefers-color-scheme: dark) {{
   body {{ background: #121212 }}
   .fuselab-card {{ filter: invert(.93) hue-rotate(180deg) }}
+  .fuselab-card .fuselab-card {{ filter: none }}
 }}
 </style>
 </head>

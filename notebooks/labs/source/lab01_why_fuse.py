@@ -81,8 +81,8 @@ def softmax_bytes(rows, columns):
     return 4 * (largest + shifted + e + total + result), 4 * 2 * n
 
 # %% [markdown]
-# Now measure. The first cell runs the five operators one by one; the second compiles them. The
-# *ratio of times* should be near your *ratio of bytes*, as long as the tensors fit in no cache.
+# Now measure. `%%fuse` compiles the five operators, and times them one by one ("eager") beside that.
+# The *ratio of times* should be near the *ratio of bytes*, as long as the tensors fit in no cache.
 
 # %%
 x = torch.randn(2000, 2000)
@@ -110,8 +110,8 @@ result = e / total
 # %% [markdown]
 # ## 3. One kernel
 #
-# The function below is right, and becomes more than one kernel. `%%predict` on a call says why. Mend
-# it: one kernel, no graph break, every number read once and written once. Computing it with the
+# The function below is right, and becomes more than one kernel. Run it as it is; then
+# `%predict normalize(x)` says why. Mend it: one kernel, no graph break, every number read once and written once. Computing it with the
 # operator that does just this would be no fun, and is not allowed.
 
 # %% tags=["solution"]

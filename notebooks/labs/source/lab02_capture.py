@@ -86,7 +86,8 @@ print(trace(lambda x, y: (2 * x + y).relu(), ["x", "y"]))
 # function with, the second reads its text, and so on:
 
 # %%
-from fuselab.labs.content.captures import PROGRAMS, WAYS, attempt, chain, graph
+from fuselab.labs.content.captures import PROGRAMS, WAYS
+from fuselab.labs.content.captures import attempt, chain, graph, listing
 
 for way, says in WAYS.items():
     print(f"## {way}: {says}")
@@ -162,10 +163,8 @@ def runs(events):
 # after the number outside has changed; for `loop`, with five elements in place of three):
 
 # %%
-import inspect
-
-for program in PROGRAMS.values():
-    print(inspect.getsource(program.function))
+for program in PROGRAMS:
+    print(listing(program))
 
 # %% [markdown]
 # Say what you expect of each pair, then try: `attempt("jit.trace", "branch")` really does it.
@@ -190,8 +189,9 @@ def outcome(way, program):
     return "refused" if program in REFUSED.get(way, []) else "right"
 
 # %%
-for name in PROGRAMS:
-    print(f"{name:8}", *[f"{attempt(way, name):8}" for way in WAYS])
+print(f"{'':17}", *[f"{name:8}" for name in PROGRAMS])
+for way in WAYS:
+    print(f"{way:17}", *[f"{attempt(way, name):8}" for name in PROGRAMS])
 
 # %% [markdown]
 # TorchDynamo is never wrong here because it *guards*: it writes down all that it relied on (types, sizes, the

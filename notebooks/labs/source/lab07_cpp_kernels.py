@@ -68,7 +68,8 @@ extern "C" int scale(const float* x, float* out, int64_t n, int64_t threads)
 #include <cmath>
 #include <cstdint>
 
-extern "C" int columns(const float* x, float* out, int64_t rows, int64_t cols, int64_t threads)
+extern "C" int columns(const float* x, float* out, int64_t rows, int64_t cols,
+    int64_t threads)
 {
     for (int64_t j = 0; j < cols; ++j) out[j] = 0.0f;
     for (int64_t i = 0; i < rows; ++i)
@@ -88,7 +89,8 @@ extern "C" int columns(const float* x, float* out, int64_t rows, int64_t cols, i
 #include <cmath>
 #include <cstdint>
 
-extern "C" int dot(const float* x, const float* y, float* out, int64_t n, int64_t threads)
+extern "C" int dot(const float* x, const float* y, float* out, int64_t n,
+    int64_t threads)
 {
     float sums[32] = {};
     int64_t i = 0;
@@ -113,7 +115,8 @@ extern "C" int dot(const float* x, const float* y, float* out, int64_t n, int64_
 #include <cmath>
 #include <cstdint>
 
-extern "C" int transpose(const float* x, float* out, int64_t rows, int64_t cols, int64_t threads)
+extern "C" int transpose(const float* x, float* out, int64_t rows, int64_t cols,
+    int64_t threads)
 {
     const int64_t tile = 16;
     for (int64_t i0 = 0; i0 < rows; i0 += tile)

@@ -111,7 +111,8 @@ v = x.var(-1)
 #include <cmath>
 #include <cstdint>
 
-extern "C" int variance(const float* x, float* out, int64_t rows, int64_t cols, int64_t threads)
+extern "C" int variance(const float* x, float* out, int64_t rows, int64_t cols,
+    int64_t threads)
 {
     for (int64_t i = 0; i < rows; ++i) {
         const float near = x[i * cols];

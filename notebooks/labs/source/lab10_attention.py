@@ -52,7 +52,8 @@ for tile in (1, 4, 16, 64, 256):
 #include <cmath>
 #include <cstdint>
 
-extern "C" int matmul(const float* x, const float* w, float* out, int64_t m, int64_t n, int64_t k, int64_t threads)
+extern "C" int matmul(const float* x, const float* w, float* out, int64_t m,
+    int64_t n, int64_t k, int64_t threads)
 {
     for (int64_t i = 0; i < m; ++i) {
         for (int64_t j = 0; j < n; ++j) out[i * n + j] = 0.0f;
@@ -78,7 +79,8 @@ extern "C" int matmul(const float* x, const float* w, float* out, int64_t m, int
 
 static inline float relu(float v) { return v < 0.0f ? 0.0f : v; }
 
-extern "C" int linear(const float* x, const float* w, const float* b, float* out, int64_t m, int64_t n, int64_t k, int64_t threads)
+extern "C" int linear(const float* x, const float* w, const float* b, float* out,
+    int64_t m, int64_t n, int64_t k, int64_t threads)
 {
     const int64_t rows = m / 4 * 4, cols = n / 16 * 16;
     for (int64_t i0 = 0; i0 < rows; i0 += 4)
@@ -160,7 +162,8 @@ static inline float score(const float* q, const float* k)
     return sum * 0.125f;
 }
 
-extern "C" int attention(const float* q, const float* k, const float* v, float* out, int64_t queries, int64_t keys, int64_t threads)
+extern "C" int attention(const float* q, const float* k, const float* v, float* out,
+    int64_t queries, int64_t keys, int64_t threads)
 {
     for (int64_t i = 0; i < queries; ++i) {
         float largest = -INFINITY, total = 0.0f, sums[64] = {};

@@ -108,7 +108,8 @@ def share(moved, seconds, copy_speed):
 #include <cmath>
 #include <cstdint>
 
-extern "C" int router(const float* x, float* out, int64_t rows, int64_t experts, int64_t threads)
+extern "C" int router(const float* x, float* out, int64_t rows, int64_t experts,
+    int64_t threads)
 {
     for (int64_t i = 0; i < rows; ++i) {
         float a = -INFINITY, b = -INFINITY;

@@ -216,7 +216,7 @@ def test_shapes_and_types(shape, dtype):
 
 
 WITHOUT = {
-    "training": (lambda x: (x * 2).exp().sum(), "autograd"),
+    "a view in training": (lambda x: (x * 2).exp().view(-1)[::2], "wrappers"),
     "random": (lambda x: x + torch.rand(4, 8), "random"),
     "a break": (lambda x: x.sin() * float(x.sum()), "several graphs|whole graph"),
     "a view": (lambda x: (x.view(-1), x + 1), "views"),
@@ -226,7 +226,7 @@ WITHOUT = {
 @pytest.mark.parametrize("name", WITHOUT)
 def test_what_is_not_kept_says_why(name):
     given, reason = WITHOUT[name]
-    x = torch.ones(4, 8, requires_grad=name == "training")
+    x = torch.ones(4, 8, requires_grad="training" in name)
     outcome = fusec.precompile(given, [(x,)])
     assert not outcome.complete
     assert re.search(reason, outcome.calls[0].problem), outcome
@@ -335,3 +335,84 @@ def test_a_second_process_captures_nothing(tmp_path):
             [sys.executable, "-c", text, what], capture_output=True, text=True, check=False
         )
         assert done.stdout.strip().endswith("True"), done.stderr[-2000:]
+
+
+# -- calls that record for autograd -----------------------------------------------------------
+
+
+def norms(x, y):
+    x.add_(1)
+    z = torch.nn.functional.layer_norm(x * y, (8,))
+    return z.relu(), z.detach() + 1, y
+
+
+def test_a_training_step_is_taken_up():
+    block, other = Block(), Block()
+    other.load_state_dict(block.state_dict())
+    compiled = kept(block, (torch.ones(4, 8),), (torch.ones(4, 8, requires_grad=True),))
+    with fusec.frozen():
+        for step in range(3):
+            x = torch.randn(4, 8, requires_grad=step > 0)
+            mine = x.detach().clone().requires_grad_(x.requires_grad)
+            other(x).square().sum().backward()
+            compiled(mine).square().sum().backward()
+            if step:
+                torch.testing.assert_close(mine.grad, x.grad)
+            for a, b in zip(block.parameters(), other.parameters(), strict=True):
+                torch.testing.assert_close(a.grad, b.grad)
+    assert compiled.graphs == ()
+
+
+def test_updates_and_results_without_gradients_are_taken_up():
+    y = torch.randn(8, requires_grad=True)
+    compiled = kept(norms, (torch.ones(4, 8), y))
+    with fusec.frozen():
+        x = torch.randn(4, 8)
+        mine, leaf = x.clone(), y.detach().clone().requires_grad_()
+        expected, found = norms(x, y), compiled(mine, leaf)
+        torch.testing.assert_close(mine, x)
+        assert mine._version == x._version
+        assert found[2] is leaf
+        assert not found[1].requires_grad
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b)
+        given = torch.randn(8, 4).T  # laid out otherwise than what was compiled for
+        torch.testing.assert_close(
+            torch.autograd.grad(found[0], leaf, given, retain_graph=True),
+            torch.autograd.grad(expected[0], y, given, retain_graph=True),
+        )
+        torch.testing.assert_close(
+            torch.autograd.grad(found[0].sum(), leaf), torch.autograd.grad(expected[0].sum(), y)
+        )
+        with pytest.raises(RuntimeError, match="second time"):
+            torch.autograd.grad(found[0].sum(), leaf)
+        again = compiled(mine, leaf)[0]
+        with pytest.raises(RuntimeError, match="double backward"):
+            torch.autograd.grad(again.sum(), leaf, create_graph=True)
+    assert compiled.graphs == ()
+
+
+def test_a_gradient_within_autocast():
+    block, other = Block(), Block()
+    other.load_state_dict(block.state_dict())
+    compiled = kept(block, (torch.ones(4, 8),))
+    x = torch.randn(4, 8)
+    with fusec.frozen():
+        result, expected = compiled(x), other(x)
+        with torch.autocast("cpu"):
+            result.sum().backward()
+        expected.sum().backward()
+    for a, b in zip(block.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_tangents_are_not_left_behind():
+    def function(x):
+        return x.sin() * 2
+
+    compiled = kept(function, (torch.ones(3),))
+    x, t = torch.randn(3), torch.randn(3)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, t)
+        found = torch.autograd.forward_ad.unpack_dual(compiled(dual))
+    torch.testing.assert_close(found.tangent, x.cos() * 2 * t)

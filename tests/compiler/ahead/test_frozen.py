@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fusec
-from fusec.ahead.signatures import NotWritable, Signature, load_signatures
+from fusec.ahead.signatures import CallSignature, NotWritable, load_signatures
 from fusec.toolchain.build import build
 
 
@@ -170,7 +170,9 @@ def test_a_function_compiled_while_recording_is_recorded():
 
 def test_a_signature_makes_a_call_like_it():
     x = torch.randn(3, 4).T.requires_grad_()
-    signature = Signature.of([x, (1, 2.5, None)], key={"a": torch.tensor(3)}, dtype=torch.float16)
+    signature = CallSignature.of(
+        [x, (1, 2.5, None)], key={"a": torch.tensor(3)}, dtype=torch.float16
+    )
     args, kwargs = signature.call()
     (made, numbers) = args[0]
     assert made.shape == x.shape
@@ -179,13 +181,13 @@ def test_a_signature_makes_a_call_like_it():
     assert numbers == (1, 2.5, None)
     assert kwargs["dtype"] is torch.float16
     assert kwargs["key"]["a"].dtype == torch.int64
-    assert Signature.from_data(signature.data()) == signature
+    assert CallSignature.from_data(signature.data()) == signature
 
 
 @pytest.mark.parametrize("value", [object(), torch.ones(2).to_sparse(), {1: 2}, 1j])
 def test_what_cannot_be_written_down_is_refused(value):
     with pytest.raises(NotWritable):
-        Signature.of(value)
+        CallSignature.of(value)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"signatures": [{}]}', '{"signatures": 3}'])

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 import fusec
 from fusec.build import queue as build_queue
 from fusec.build.python_headers import python_name
-from fusec.build.queue import BuildQueue, Wanted
-from fusec.cache import Store
+from fusec.build.queue import BuildQueue, BuildRequest
+from fusec.cache import CacheStore
 from fusec.errors import CompileError, CompilerNotFound
 from fusec.target_api.registry import find_target
 from fusec.toolchain import build as cpp_build
@@ -25,7 +25,7 @@ from fusec.toolchain.loading import load
 
 
 def wanted(text):
-    return Wanted(text, find_target("cpp"))
+    return BuildRequest(text, find_target("cpp"))
 
 
 NATIVE = (f"// {python_name()}\n", f"// torch {torch.__version__}")
@@ -37,7 +37,7 @@ def constant(value):
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(tmp_path / "store")
+    return CacheStore(tmp_path / "store")
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_two_processes_at_once(tmp_path: Path):
     for values, fallbacks in results:
         torch.testing.assert_close(torch.tensor(values), expected)
         assert fallbacks == 0
-    assert Store(tmp_path / "cache").verify() == ()
+    assert CacheStore(tmp_path / "cache").verify() == ()
 
 
 def test_the_queue_builds_with_the_store_it_is_given(store):

@@ -13,7 +13,7 @@ from torch import nn
 
 import fusec
 from fusec.capture import backend
-from fusec.capture.background import Early
+from fusec.capture.background import EarlyValue
 from fusec.errors import FusecError
 
 
@@ -38,7 +38,7 @@ def test_it_is_made_once_by_a_thread_that_is_told_to_begin() -> None:
         made.append(threading.current_thread().name)
         return 7
 
-    early = Early(make)
+    early = EarlyValue(make)
     early.begin()
     early.begin()
     assert [early.result(), early.result()] == [7, 7]
@@ -47,7 +47,7 @@ def test_it_is_made_once_by_a_thread_that_is_told_to_begin() -> None:
 
 def test_who_needs_it_first_makes_it() -> None:
     made: list[threading.Thread] = []
-    early = Early(lambda: made.append(threading.current_thread()))
+    early = EarlyValue(lambda: made.append(threading.current_thread()))
     early.result()
     early.begin()  # too late
     assert made == [threading.current_thread()]
@@ -61,7 +61,7 @@ def test_who_needs_it_meanwhile_waits() -> None:
         assert go.wait(60)
         return "made"
 
-    early = Early(make)
+    early = EarlyValue(make)
     early.begin()
     assert entered.wait(60)
     threading.Timer(0.05, go.set).start()
@@ -72,7 +72,7 @@ def test_what_it_raises_is_raised_where_it_is_needed() -> None:
     def make() -> None:
         raise FusecError("no such thing")
 
-    early = Early(make)
+    early = EarlyValue(make)
     early.begin()
     for _ in range(2):
         with pytest.raises(FusecError, match="no such thing"):
@@ -88,7 +88,7 @@ def test_after_an_interrupt_it_is_made_anew() -> None:
             raise KeyboardInterrupt
         return "made"
 
-    early = Early(make)
+    early = EarlyValue(make)
     with pytest.raises(KeyboardInterrupt):
         early.result()
     assert [early.result(), early.result()] == ["made", "made"]
@@ -169,7 +169,7 @@ def test_nobody_sees_it_before_it_is_used(by_a_thread: list[str]) -> None:
 
 def test_the_cpu_is_left_to_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[object] = []
-    monkeypatch.setattr(Early, "begin", begun.append)
+    monkeypatch.setattr(EarlyValue, "begin", begun.append)
     module = network()
     compiled = fusec.compile(module)
     compare(compiled, module)

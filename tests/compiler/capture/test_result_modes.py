@@ -216,3 +216,56 @@ def test_what_is_kept_of_a_result_in_inference_mode() -> None:
     (graph,) = compiled.graphs
     assert graph.kernels
     assert not graph.fallback
+
+
+def hook_beside_a_view_without_history(x: torch.Tensor) -> Results:
+    y = torch.lerp(x, x * x, 0.25)
+    y.register_hook(lambda g: g * 0.5)
+    with torch.no_grad():
+        v = y.expand_as(y)
+        w = y + torch.zeros_like(y, requires_grad=True)
+    return w, v, torch.exp(-y * y)
+
+
+def hook_put_on_without_gradient(x: torch.Tensor) -> Results:
+    y = x / (x * x + 1)
+    with torch.no_grad():
+        y.register_hook(lambda g: g)
+    return (y,)
+
+
+@pytest.mark.parametrize(
+    "function", [hook_beside_a_view_without_history, hook_put_on_without_gradient]
+)
+def test_hooks_beside_views_without_history(function: Any) -> None:
+    """On torch 2.11 one did nothing, and another cost the gradient."""
+
+    def gradient(f: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        x = torch.randn(2, 3, requires_grad=True)
+        results = f(x)
+        results[-1].sum().backward()
+        return [x.grad, *(r.detach() for r in results)]
+
+    compiled = fusec.compile(function)
+    for _ in range(2):
+        for got, want in zip(gradient(compiled), gradient(function), strict=True):
+            torch.testing.assert_close(got, want)
+
+
+def test_an_update_of_what_is_detached_from_a_view() -> None:
+    """The history of the other view is asked for, which failed an assertion of torch 2.11's."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.transpose(0, 0)
+        y.detach().mul_(0.5)
+        return y
+
+    def outcome(function: Any) -> tuple[torch.Tensor, torch.Tensor, bool]:
+        x = torch.ones(2, 3).mT.contiguous().mT.requires_grad_()
+        y = function(x)
+        return x.detach(), y.detach(), y.grad_fn is not None
+
+    compiled = fusec.compile(f)
+    for _ in range(2):
+        torch.testing.assert_close(outcome(compiled), outcome(f))

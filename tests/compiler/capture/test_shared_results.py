@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -85,3 +86,38 @@ def test_an_update_through_windows(step: int) -> None:
     compiled = fusec.compile(f)
     torch.testing.assert_close(compiled(x), f(x))
     assert not compiled.fallbacks
+
+
+VIEWS_OF_ALL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "itself": lambda v: v,
+    "expand_as": lambda v: v.expand_as(v),
+    "detach": lambda v: v.detach(),
+    "slice": lambda v: v[:],
+    "transposed twice": lambda v: v.t().t(),
+    "contiguous": lambda v: v.contiguous(),
+}
+
+
+@pytest.mark.parametrize("target", ["cpp", "triton", "plain"])
+def test_a_view_that_changes_nothing_is_a_tensor_of_its_own(target: str) -> None:
+    """Who gives one of them another shape or asks for its gradient does not see it elsewhere."""
+    for name, view in VIEWS_OF_ALL.items():
+        for product in (False, True):
+
+            def f(x: torch.Tensor, view: Any = view, product: bool = product) -> Any:
+                y = x @ x.t() if product else x * 2
+                return view(y), y, view(y)
+
+            torch._dynamo.reset()
+            x = torch.randn(3, 3)
+            compiled = fusec.compile(f, target=target)
+            for _ in range(2):
+                found, wanted = compiled(x), f(x)
+                for results in (found, wanted):
+                    results[2].unsqueeze_(0)
+                    results[0].requires_grad_()
+                for a, b in zip(found, wanted, strict=True):
+                    assert (a.shape, a.requires_grad) == (b.shape, b.requires_grad), name
+                    torch.testing.assert_close(a, b)
+                assert len({r.untyped_storage().data_ptr() for r in found}) == 1
+            assert not compiled.fallbacks

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fusec.device.packing import MOST_POINTERS, pack_starts
-from fusec.device.steps import Call, Copy, Memory, Place, Start, Step
+from fusec.device.steps import Copy, Memory, MemoryPlace, PythonCall, Start, Step
 from fusec.ir.index import Expr
 from fusec.kernel import Argument, Signature
 from fusec.target_api.base import PackedKernel
@@ -29,16 +29,24 @@ KERNELS = [SimpleNamespace(src=SimpleNamespace(signature=KINDS)) for _ in range(
 
 
 def start(kernel: int, x: str, out: str, grid: int = 4, number: int = 0) -> Start:
-    places = (Place(x), Place(out), Place(None, number), Place(None), Place(None))
+    places = (
+        MemoryPlace(x),
+        MemoryPlace(out),
+        MemoryPlace(None, number),
+        MemoryPlace(None),
+        MemoryPlace(None),
+    )
     return Start(100 + kernel, (grid, 1, 1), 128, 0, places, (out,), KERNELS[kernel])
 
 
-def call(*names: str) -> Call:
-    return Call(print, tuple(Place(n) for n in names), (), (), (), False, names, mutates=True)
+def call(*names: str) -> PythonCall:
+    return PythonCall(
+        print, tuple(MemoryPlace(n) for n in names), (), (), (), False, names, mutates=True
+    )
 
 
-def view(of: str, name: str) -> Call:
-    return Call(print, (Place(of),), (), (name,), (None,), False, (of,), views=True)
+def view(of: str, name: str) -> PythonCall:
+    return PythonCall(print, (MemoryPlace(of),), (), (name,), (None,), False, (of,), views=True)
 
 
 def memory(name: str) -> Memory:
@@ -80,8 +88,8 @@ def simulate(steps: Sequence[Step]) -> dict[str, object]:
     for step in steps:
         if isinstance(step, Copy):
             state[memory_of(step.to)] = there(step.source)
-        elif isinstance(step, Call):
-            names = [a.name for a in step.arguments if isinstance(a, Place) and a.name]
+        elif isinstance(step, PythonCall):
+            names = [a.name for a in step.arguments if isinstance(a, MemoryPlace) and a.name]
             if step.views:
                 viewed[str(step.outputs[0])] = memory_of(names[0])
                 continue

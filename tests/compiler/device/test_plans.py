@@ -22,7 +22,7 @@ from fusec.call import native
 from fusec.device.capture_policy import MOST_CAPTURES, MOST_GRAPHS, WARM_UPS
 from fusec.device.plan_check import agree
 from fusec.targets.triton.toolchain.launch_records import (
-    Launch,
+    RecordedLaunch,
     only_launches,
     record_of,
     recording,
@@ -707,7 +707,7 @@ def test_parameters_are_those_of_the_code_that_triton_makes() -> None:
     compiled = triton_cross.compile_start(start, target, namespace, path)
     found = SimpleNamespace(function=4711, metadata=compiled.metadata, src=compiled.src)
     names = tuple(function.arg_names)
-    record = record_of([Launch(found, names, (8,), start.args)], [x, out])
+    record = record_of([RecordedLaunch(found, names, (8,), start.args)], [x, out])
     assert record is not None
     (one,) = record.starts
     entry = re.search(r"\.entry plus\((.*?)\)", compiled.asm["ptx"], re.DOTALL)

@@ -14,7 +14,7 @@ import torch
 from fusec.call import native
 from fusec.device.capture_policy import MOST_PLACES, MOST_RESIDING, WARM_UPS, Policy
 from fusec.device.residents import Homes, at_home, holders, may_stay
-from fusec.device.steps import Call, Output, Steps
+from fusec.device.steps import Output, PythonCall, SizedProgram
 from support.fake_device import ByHand, Device, calls, library, like, operator, scale, steps_of
 
 N = 8
@@ -45,7 +45,7 @@ def tensor() -> torch.Tensor:
     return change(torch.empty(N))
 
 
-def forward_steps(device: Device) -> Steps:
+def forward_steps(device: Device) -> SizedProgram:
     """y = 2 x is the caller's; u = 3 x by a kernel and v = 5 x by an operator are saved."""
     x, y, u, v = like("x", N), like("y", N), like("u", N), like("v", N)
     steps: list[Any] = [y, scale("x", "y", N, 2), u, scale("x", "u", N, 3)]
@@ -342,7 +342,7 @@ def test_what_an_operator_keeps_is_copied_out(device: Device) -> None:
         kept.append(made)
         return made
 
-    careless = Call(remember, plain.arguments, (), ("v",), (None,), False, ("x",))
+    careless = PythonCall(remember, plain.arguments, (), ("v",), (None,), False, ("x",))
     steps: list[Any] = [u, scale("x", "u", N, 3), careless]
     program = ByHand(steps_of((x,), steps, (u, v)), device, lambda x: [x * 3, x * 5], saved=(0, 1))
     given = tensor()
@@ -419,8 +419,8 @@ def test_what_may_stay(device: Device) -> None:
     x, y, u, v = like("x", N), like("y", N), like("u", N), like("v", N)
     given = steps.steps
 
-    def outputs(*values: Output) -> Steps:
-        return Steps(("x",), given, values, {"x": x}, (y, u, v), ())
+    def outputs(*values: Output) -> SizedProgram:
+        return SizedProgram(("x",), given, values, {"x": x}, (y, u, v), ())
 
     view = Output("u", lambda t: t[:2])
     assert may_stay(outputs(Output("y"), view, Output("v")), (1, 2)) == ("u", "v")

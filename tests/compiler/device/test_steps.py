@@ -20,7 +20,7 @@ from fusec.device.plan_policy import MOST_PLANS
 from fusec.device.same_memory import SameMemory
 from fusec.device.start_rows import DELAYED_BYTES, MANY_PROGRAMS, in_rows, waiting
 from fusec.device.step_memory import SHARED, share_memory, with_frees
-from fusec.device.steps import Call, Memory, touched
+from fusec.device.steps import Memory, PythonCall, touched
 from fusec.targets.triton.toolchain.launch import with_launchers
 from fusec.targets.triton.toolchain.launch_records import only_launches
 from fusec.targets.triton.toolchain.load import load
@@ -203,7 +203,7 @@ def test_memory_is_dropped_after_the_last_step_that_needs_it() -> None:
         {"y"},
     )
     kinds = [type(step).__name__ for step in steps]
-    assert kinds == ["Memory", "Start", "Free", "Call", "Free", "Memory", "Start"]
+    assert kinds == ["Memory", "Start", "Free", "PythonCall", "Free", "Memory", "Start"]
     assert touched(steps[2]) == ("x",)
     assert touched(steps[4]) == ("a",)
 
@@ -217,11 +217,11 @@ def test_kernels_are_started_together_where_little_memory_waits_for_it() -> None
         rows = in_rows(with_frees(steps, {"z"}), {"x": like("x", n)})
         return [type(step).__name__ for step in rows]
 
-    assert kinds(4) == ["Memory", "Memory", "Start", "Start", "Free", "Call", "Free"] + [
+    assert kinds(4) == ["Memory", "Memory", "Start", "Start", "Free", "PythonCall", "Free"] + [
         "Memory",
         "Start",
     ]
-    apart = ["Memory", "Start", "Free", "Memory", "Start", "Free", "Call", "Free", "Memory"]
+    apart = ["Memory", "Start", "Free", "Memory", "Start", "Free", "PythonCall", "Free", "Memory"]
     assert kinds(DELAYED_BYTES) == [*apart, "Start"]
 
 
@@ -269,11 +269,11 @@ def test_only_what_operators_touch_is_baked_or_copied() -> None:
     assert copied.fixed == ()
     assert copied.copied_inputs == ("w",)
     assert set(copied.loose) == {"x", "w", "z", "y/fresh"}
-    call = next(step for step in copied.steps.steps if isinstance(step, Call))
+    call = next(step for step in copied.steps.steps if isinstance(step, PythonCall))
     assert touched(call) == ("w/copy", "y")
 
 
-def mutating(device: Device, name: str, **more: Any) -> Call:
+def mutating(device: Device, name: str, **more: Any) -> PythonCall:
     return operator(name, "z", 4, 3, device, fixed=(name,), mutates=True, **more)
 
 
@@ -292,7 +292,7 @@ def inputs_that_cannot_be_copied(function: Callable[..., Any], *inputs: Any) -> 
     program.graphs = True  # such a program keeps its steps
     program.call(*inputs)
     (steps,) = program._steps.values()
-    assert any(isinstance(step, Call) for step in steps.steps)
+    assert any(isinstance(step, PythonCall) for step in steps.steps)
     return {steps.inputs.index(name) for name in unmovable_inputs(steps)}
 
 

@@ -18,7 +18,7 @@ from fusec.call import native
 from fusec.device import plan as device_program
 from fusec.device.capture_policy import MOST_GRAPHS
 from fusec.device.plan import DeviceProgram
-from fusec.device.steps import Start, Steps
+from fusec.device.steps import SizedProgram, Start
 
 pytestmark = [
     pytest.mark.gpu,
@@ -439,10 +439,10 @@ def test_the_graph_is_dropped_before_its_backward(training: Training) -> None:
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_starts_of_one_kernel_are_one(graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Steps] = []
+    made: list[SizedProgram] = []
     original = device_program.device_steps
 
-    def noted(*given: Any) -> Steps:
+    def noted(*given: Any) -> SizedProgram:
         made.append(original(*given))
         return made[-1]
 

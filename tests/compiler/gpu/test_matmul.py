@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import fusec
 from fusec.codegen.common.signatures import argument_buffers
 from fusec.targets.triton.emit import emit_triton
-from fusec.targets.triton.plan.choices_matmul import candidates, take_apart
+from fusec.targets.triton.plan.choices_matmul import candidates, match_product
 from fusec.targets.triton.toolchain.build import build_triton
 from fusec.timing.measure import interleave
 from fusec.tune import products, products_race
@@ -73,7 +73,7 @@ def test_every_candidate(shape: tuple[int, int, int], turned: bool, dtype: torch
     x, w, b, out = (case.inputs(device="cuda")[name] for name in ("x", "w", "b", "out"))
     h = x.double() @ (w.t() if turned else w).double() + b.double()
     exact, ran = F.gelu(h), 0
-    for strategy, settings in candidates(take_apart(case.body, case.buffers)):
+    for strategy, settings in candidates(match_product(case.body, case.buffers)):
         source = emit_triton(
             case.name, case.body, case.buffers, strategy=strategy, settings=settings
         )

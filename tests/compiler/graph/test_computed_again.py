@@ -171,12 +171,12 @@ def test_operators_stand_between_what_they_are_computed_from_and_what_they_make(
     with recording():
         order = order_of(residuals(2, "cpu").steps)
     assert order.waits("x1_step", "norm0_step")
-    assert order.apart("x1_step", "norm0_step")
-    assert order.apart("norm0_step", "x1_step")
-    assert not order.apart("norm0_step", "wide0_step")  # one kernel may compute both
+    assert order.separated("x1_step", "norm0_step")
+    assert order.separated("norm0_step", "x1_step")
+    assert not order.separated("norm0_step", "wide0_step")  # one kernel may compute both
     assert order.waits("norm0_step", "wide0_step")
     assert not order.waits("wide0_step", "norm0_step")
-    assert not order.apart("product0", "norm0_step")  # it is the operator itself
+    assert not order.separated("product0", "norm0_step")  # it is the operator itself
 
 
 @pytest.mark.parametrize(("device", "kept"), [("cuda", HALF), ("cpu", F32)])

@@ -22,7 +22,7 @@ from fusec.targets.triton.plan.choices_matmul import (
     better_transposed,
     candidates,
     choose_product,
-    take_apart,
+    match_product,
 )
 from fusec.targets.triton.plan.phases import cut_into_phases
 from support import triton_bodies as bodies
@@ -223,7 +223,7 @@ def test_products_in_triton() -> None:
 
     def candidates_of(name: str, case: Case, *more: object) -> Iterable[str]:
         rows = int(name.removeprefix("rows of ").split()[0])
-        product = take_apart(case.body, case.buffers)
+        product = match_product(case.body, case.buffers)
         turned = " transposed" if better_transposed(product) else ""
         yield " ".join(map(str, [name, *more])) + turned
         for kind, settings in candidates(product):
@@ -240,7 +240,7 @@ def test_settings_of_products_are_what_the_hardware_takes() -> None:
     for rows, columns, inner in PRODUCTS:
         for dtype in (HALF, F32):
             case = bodies.product(rows, columns, inner, dtype)
-            for _, settings in candidates(take_apart(case.body, case.buffers)):
+            for _, settings in candidates(match_product(case.body, case.buffers)):
                 found = dict(settings)
                 for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "NUM_WARPS"):
                     value = found.get(name, 1)

@@ -12,7 +12,7 @@ from torch import nn
 import fusec
 from fusec.compiled.graph import NoInputs
 from fusec.errors import BadOption
-from fusec.graph.pipeline import PASSES, Form, RequiredPass, format_passes
+from fusec.graph.pipeline import PASSES, GraphForm, RequiredPass, format_passes
 from fusec.inspect.pass_gain import NotCompiled, pass_gain, passes_that_changed
 from programs.check import BASELINE, call
 from programs.generate import write
@@ -63,7 +63,7 @@ def test_what_each_did_is_kept_and_shown() -> None:
     compiled, _ = trained()
     (graph,) = compiled.graphs
     runs = graph.passes
-    assert {run.form for run in runs} == {form.value for form in Form} - {"inference"}
+    assert {run.form for run in runs} == {form.value for form in GraphForm} - {"inference"}
     parts = [run for run in runs if run.form == "part"]
     assert len(parts) == 2 * len({run.name for run in parts}), "forward and backward"
     assert all(run.seconds >= 0 and run.changes >= 0 for run in runs)

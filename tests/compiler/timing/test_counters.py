@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 
 import fusec
 from fusec.systems import Counts, Processor, linux_counters, this_system
-from fusec.timing import counters
+from fusec.timing import counters, nsight
 from fusec.timing.counters import Counted, count_kernels
 from fuselab.display.pages.counters import counter_rows, notes
 
@@ -89,22 +90,34 @@ def test_vector_events_by_processor():
     assert "vector" not in names("CPU implementer=0x41", "CPU part=0xd0c")
 
 
-def test_a_gpu_as_cupti_has_it(monkeypatch):
-    def profiled(call: Callable[[], object], metrics: object) -> list[dict[str, object]]:
-        if metrics:
-            return [
-                {"cat": "cuda_profiler_range", "args": {"dram__bytes_read.sum": n}}
-                for n in (64, 36)
-            ]
-        kernel = {"registers per thread": 40, "shared memory": 512}
-        return [{"cat": "kernel", "args": kernel}, {"cat": "cpu_op", "args": kernel}]
+SAID = """\
+==PROF== Connected to process 1
+"ID","Kernel Name","dram__bytes_read.sum","lts__throughput.avg.pct_of_peak_sustained_elapsed"
+"","","byte","%"
+"0","part","64","12.5"
+"1","whole","1,036","50"
+"""
 
-    monkeypatch.setattr(counters, "_profiled", profiled)
-    found = counters._on_gpu("k", lambda: None)
+
+def test_a_gpu_as_cupti_and_nsight_have_it(graph, monkeypatch, tmp_path):
+    """As an H100 has answered: torch's profiler with its records, ``ncu`` with a table."""
+    (kernel,) = graph.kernels
+    args = {"registers per thread": 40, "shared memory": 512, "est. achieved occupancy %": 100}
+    records = [{"cat": "kernel", "args": args}, {"cat": "cpu_op", "args": args}]
+    monkeypatch.setattr(counters, "_profiled", lambda call: records)
+    ncu = tmp_path / "ncu"
+    ncu.write_text(f"#!{sys.executable}\nprint({SAID!r})\n")
+    ncu.chmod(0o755)
+    monkeypatch.setattr(nsight, "find", lambda: str(ncu))
+    call = partial(lambda tensors, sizes: None, [torch.zeros(4, 4)], [])
+    found = counters._on_gpu(kernel, call)
     assert found.events["starts"] == 1
     assert found.events["registers a thread"] == 40
-    assert found.events["bytes read from memory"] == 100
+    assert found.events["bytes read from memory"] == 1100
+    assert found.events["L2 busy, %"] == 50
     assert not found.missing
-    monkeypatch.setattr(counters, "_profiled", lambda call, metrics: [])
-    assert "not open" in counters._on_gpu("k", lambda: None).missing
+    ncu.write_text(f"#!{sys.executable}\nprint('==ERROR== ERR_NVGPUCTRPERM')\n")
+    assert "ERR_NVGPUCTRPERM" in counters._on_gpu(kernel, call).missing
+    monkeypatch.setattr(nsight, "find", lambda: None)
+    assert "not installed" in counters._on_gpu(kernel, call).missing
     assert Counted("k", {}, 1).vector_share is None

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from fusec.cache import MANIFEST, Store
+from fusec.cache import MANIFEST, CacheStore
 from fusec.errors import (
     BuildTimeout,
     CannotBuild,
@@ -49,8 +49,8 @@ extern "C" int add(const float* a, float* b, int64_t n, int64_t threads)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
+def store(tmp_path: Path) -> CacheStore:
+    return CacheStore(tmp_path / "store")
 
 
 def constant(value: int) -> str:
@@ -128,7 +128,9 @@ def test_flags_fall_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 
 @pytest.mark.timing
-def test_a_small_kernel_builds_at_once(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_small_kernel_builds_at_once(
+    store: CacheStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     find_compiler()
     seconds = []
     for n in range(5):
@@ -141,19 +143,21 @@ def test_a_small_kernel_builds_at_once(store: Store, capsys: pytest.CaptureFixtu
     assert min(seconds) < 1.0
 
 
-def test_a_stored_kernel_needs_no_compiler(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stored_kernel_needs_no_compiler(
+    store: CacheStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = build(constant(1), store=store)
     monkeypatch.setattr(cpp_build, "compile_text", no_compiler_run)
     monkeypatch.setattr(subprocess, "Popen", no_compiler_run)
     assert build(constant(1), store=store) == first
-    assert build(constant(1), store=Store(store.folder)) == first
+    assert build(constant(1), store=CacheStore(store.folder)) == first
     with pytest.raises(AssertionError, match="was run"):
         build(constant(1), store=store, extra_flags=["-DX=1"])
     with pytest.raises(AssertionError, match="was run"):
         build(constant(1), store=store, kind="cpp-edited")
 
 
-def test_entry_holds_source_and_key(store: Store) -> None:
+def test_entry_holds_source_and_key(store: CacheStore) -> None:
     path = build(constant(2), store=store, extra_flags=["-DX=1"])
     assert (path.parent / "kernel.cpp").read_text() == constant(2)
     key = store.get("library", cpp_build.build_key(find_compiler(), constant(2), ["-DX=1"]))
@@ -162,14 +166,14 @@ def test_entry_holds_source_and_key(store: Store) -> None:
     assert key.key["version"] == find_compiler().version
 
 
-def test_damaged_library_is_built_again(store: Store) -> None:
+def test_damaged_library_is_built_again(store: CacheStore) -> None:
     path = build(constant(3), store=store)
     path.write_bytes(path.read_bytes()[:1000])
     path = build(constant(3), store=store)
     assert load(path, "answer")() == 3
 
 
-def test_compile_error_names_the_line(store: Store) -> None:
+def test_compile_error_names_the_line(store: CacheStore) -> None:
     text = "int f(int x)\n{\n    int unused = 1;\n    return x + y;\n}\nint g() { return 1 }\n"
     with pytest.raises(CompileError) as raised:
         build(text, store=store)
@@ -185,12 +189,12 @@ def test_compile_error_names_the_line(store: Store) -> None:
     assert store.info().entries == {}
 
 
-def test_missing_header_is_a_compile_error(store: Store) -> None:
+def test_missing_header_is_a_compile_error(store: CacheStore) -> None:
     with pytest.raises(CompileError, match=r"line 2: .*no_such_header"):
         build('#include <stdint.h>\n#include "no_such_header.h"\n', store=store)
 
 
-def test_missing_function_is_a_compile_error(store: Store) -> None:
+def test_missing_function_is_a_compile_error(store: CacheStore) -> None:
     text = 'int nowhere(int);\nextern "C" int f() { return nowhere(1); }\n'
     if sys.platform != "linux":
         pytest.skip("linked late on this system")
@@ -229,7 +233,9 @@ def test_error_without_a_line() -> None:
         ("yes 'kernel.cpp:3:1: error: no' | head -c 5000000; exit 1", "line 3: no$"),
     ],
 )
-def test_compilers_that_misbehave(store: Store, tmp_path: Path, misbehaves: str, said: str) -> None:
+def test_compilers_that_misbehave(
+    store: CacheStore, tmp_path: Path, misbehaves: str, said: str
+) -> None:
     compiler = replace(find_compiler(), path=str(script(tmp_path / "fake", misbehaves)))
     with pytest.raises(CompileError, match=said) as raised:
         cpp_build.compile_text(compiler, constant(1), (), 60.0, Children())
@@ -271,7 +277,7 @@ def test_nobody_waits_twice_for_a_compiler_that_does_not_answer(
         assert not Path(f"/proc/{started}").exists(), "what the compiler started still runs"
 
 
-def test_time_limit(store: Store) -> None:
+def test_time_limit(store: CacheStore) -> None:
     started = time.monotonic()
     with pytest.raises(BuildTimeout, match=r"0\.01 s") as raised:
         build(KERNEL % "1.0", store=store, time_limit=0.01)
@@ -280,7 +286,7 @@ def test_time_limit(store: Store) -> None:
     assert isinstance(raised.value, FusecError)
 
 
-def test_kernels_with_the_cpp_library_build(store: Store) -> None:
+def test_kernels_with_the_cpp_library_build(store: CacheStore) -> None:
     text = (
         "#include <algorithm>\n#include <vector>\n#include <cmath>\n"
         'extern "C" int answer() { std::vector<int> v{3, 1, 2}; std::sort(v.begin(), v.end());\n'
@@ -295,12 +301,12 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import sys
 from pathlib import Path
-from fusec.cache import Store
+from fusec.cache import CacheStore
 from fusec.build.queue import BuildQueue, Wanted
 from fusec.target_api.registry import find_target
 from fusec.toolchain.build import build
 texts = ["// SLOW %d" % n for n in range(int(sys.argv[2]))]
-store = Store(Path(sys.argv[1]))
+store = CacheStore(Path(sys.argv[1]))
 queue = BuildQueue(store)
 try:
     if len(texts) == 1:
@@ -359,7 +365,7 @@ def running(process: int) -> bool:
 # --- loading ---------------------------------------------------------------------------------
 
 
-def test_load_and_run(store: Store) -> None:
+def test_load_and_run(store: CacheStore) -> None:
     import torch
 
     path = build(KERNEL % "2.5", store=store)
@@ -370,7 +376,7 @@ def test_load_and_run(store: Store) -> None:
     assert torch.equal(y, x + 2.5)
 
 
-def test_a_library_is_loaded_once(store: Store, tmp_path: Path) -> None:
+def test_a_library_is_loaded_once(store: CacheStore, tmp_path: Path) -> None:
     path = build(constant(6), store=store)
     assert load_library(path) is load_library(path)
     first, second = load(path, "answer"), load(path, "answer", restype=ctypes.c_int64)
@@ -381,19 +387,19 @@ def test_a_library_is_loaded_once(store: Store, tmp_path: Path) -> None:
     assert load_library(link) is load_library(path)
 
 
-def test_libraries_are_told_apart(store: Store) -> None:
+def test_libraries_are_told_apart(store: CacheStore) -> None:
     # Each is mapped through a descriptor that is closed again, so their numbers repeat.
     paths = [build(constant(n), store=store) for n in range(10, 18)]
     assert [load(path, "answer")() for path in paths] == list(range(10, 18))
 
 
-def test_missing_symbol(store: Store) -> None:
+def test_missing_symbol(store: CacheStore) -> None:
     with pytest.raises(LoadError, match="no function 'question'") as raised:
         load(build(constant(7), store=store), "question")
     assert 'extern "C"' in raised.value.hint
 
 
-def test_changed_after_it_was_stored(store: Store) -> None:
+def test_changed_after_it_was_stored(store: CacheStore) -> None:
     path = build(constant(8), store=store)
     other = build(constant(9), store=store)
     path.unlink()
@@ -402,7 +408,7 @@ def test_changed_after_it_was_stored(store: Store) -> None:
         load(path, "answer")
 
 
-def test_what_cannot_be_loaded(store: Store, tmp_path: Path) -> None:
+def test_what_cannot_be_loaded(store: CacheStore, tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="cannot open"):
         load(tmp_path / "nothing.so", "answer")
     (tmp_path / "text.so").write_text("not a library")
@@ -417,7 +423,7 @@ def test_what_cannot_be_loaded(store: Store, tmp_path: Path) -> None:
 ONE_RUNTIME = """
 import ctypes, sys
 from pathlib import Path
-from fusec.cache import Store
+from fusec.cache import CacheStore
 from fusec.toolchain.build import build
 from fusec.toolchain.loading import load
 text = '''
@@ -431,7 +437,7 @@ extern "C" int team()
     return n;
 }
 '''
-path = build(text, store=Store(Path(sys.argv[1])))
+path = build(text, store=CacheStore(Path(sys.argv[1])))
 most, team = load(path, "most"), load(path, "team")
 import torch
 for threads in (1, 2, 3):
@@ -459,7 +465,7 @@ def test_kernels_run_on_the_openmp_runtime_of_torch(tmp_path: Path) -> None:
 
 
 def test_runtime_under_a_name_of_its_own(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: CacheStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wheel whose libgomp has a hash in its name: the kernel asks for that name, for no other."""
     readelf, gcc = shutil.which("readelf"), find_compiler().path

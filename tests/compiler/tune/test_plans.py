@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fusec
-from fusec.cache import Store
+from fusec.cache import CacheStore
 from fusec.call.runnable import build_runnable
 from fusec.kernel import Kernel, KernelSource
 from fusec.timing.measure import Series
@@ -29,7 +29,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Give each test records of its own, and let them be used again."""
     folder = tmp_path / "store"
     folder.mkdir(mode=0o700)
-    made = Store(folder)
+    made = CacheStore(folder)
     monkeypatch.setattr("fusec.tune.run.default_store", lambda: made)
     monkeypatch.setattr("fusec.tune.pins.default_store", lambda: made)
     monkeypatch.setenv("FUSEC_TUNED", "1")

@@ -18,7 +18,7 @@ from fusec.target_api.launches import GpuUse, Occupancy
 from fusec.timing.measure import Series
 from fusec.tunables import read_tunables
 from fusec.tune.prospects import (
-    Foresight,
+    DeviceForesight,
     Gpu,
     Prospect,
     bandwidth,
@@ -101,7 +101,7 @@ def test_foresight() -> None:
     pytest.importorskip("triton")
     n = 1 << 20
     tensors = [torch.empty(n), torch.empty(n)]
-    foresight = Foresight(kernel(target="triton", n=n), tensors, (n,), H200)
+    foresight = DeviceForesight(kernel(target="triton", n=n), tensors, (n,), H200)
     assert foresight.before(TRITON) == Prospect()
     found = foresight.after(Runnable())
     assert found.binary

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from fusec.cache import Store
+from fusec.cache import CacheStore
 from fusec.report import Verdict
 from fusec.timing.measure import Series
 from fusec.tunables import read_tunables
@@ -173,13 +173,13 @@ def test_a_start_that_fails():
 
 def test_records(tmp_path):
     tmp_path.chmod(0o700)
-    store = Store(tmp_path)
+    store = CacheStore(tmp_path)
     bench = Bench(distance)
     cpu = torch.device("cpu")
     key = records.tuning_key(bench.kernel, (3,), cpu)
     assert records.stored(store, key) is None
     run = bench.tune(store=store, key=key, description=records.machine(torch.device("cpu")))
-    again = records.stored(Store(tmp_path), key)
+    again = records.stored(CacheStore(tmp_path), key)
     assert again.stopped == "stored"
     assert again.trials == run.trials
     assert again.best == run.best
@@ -193,7 +193,7 @@ def test_records(tmp_path):
 
 def test_damaged_records_are_no_records(tmp_path):
     tmp_path.chmod(0o700)
-    store = Store(tmp_path)
+    store = CacheStore(tmp_path)
     for number, data in enumerate([b"{", b"[]", b'{"schema": 1, "run": {"trials": 3}}']):
         key = {"text": str(number)}
         store.put(records.KIND, {**key, "generation": 0}, {records.FILE: data})
@@ -202,7 +202,7 @@ def test_damaged_records_are_no_records(tmp_path):
 
 def test_a_real_kernel(tmp_path):
     tmp_path.chmod(0o700)
-    store = Store(tmp_path)
+    store = CacheStore(tmp_path)
     kernel = vk.kernel(n=20_000)
     kernel.host.check = lambda kernel, text, timed=True: vk.check(
         text, n=20_000, timed=False, kinds=()
@@ -240,7 +240,7 @@ def test_an_edited_kernel_is_guarded(tmp_path):
         vk.case().tensors,
         (1000,),
         budget=60.0,
-        store=Store(tmp_path),
+        store=CacheStore(tmp_path),
         build=lambda kernel, text: vk.prepare(text),
     )
     assert run.best == 0

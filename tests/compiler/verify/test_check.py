@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 
 import psutil
 import pytest
 import torch
 
+from fusec.toolchain.children import given_children
 from fusec.verify import sandbox
+from fusec.verify.check import check_kernel
 from support import handwritten_kernels as vk
 
 
@@ -384,3 +388,23 @@ def test_what_is_no_text(character):
 
 def test_line_ends_of_windows():
     assert vk.check(vk.cpp().replace("\n", "\r\n"), timed=False, kinds=()).ok
+
+
+def test_an_interrupt_waits_for_no_compiler(tmp_path):
+    compiling = threading.Event()
+    ended = []
+
+    def build(text):
+        process = given_children().start(["sleep", "600"], str(tmp_path))
+        compiling.set()
+        ended.append(process.wait())
+
+    def interpret(tensors, sizes, precision):
+        compiling.wait()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check_kernel(
+            vk.kernel(), vk.cpp(), cases=[vk.case()], build=build, interpret=interpret, timed=False
+        )
+    assert ended == [-signal.SIGKILL]

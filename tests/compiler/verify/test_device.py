@@ -108,7 +108,7 @@ def test_a_warm_check_is_fast():
 
 
 def test_tuning(tmp_path):
-    from fusec.cache import Store
+    from fusec.cache import CacheStore
     from fusec.tune.run import tune_in_graph
 
     tmp_path.chmod(0o700)
@@ -122,7 +122,7 @@ def test_tuning(tmp_path):
         tensors,
         (1_000_000,),
         budget=10.0,
-        store=Store(tmp_path),
+        store=CacheStore(tmp_path),
         build=lambda kernel, text: runnable(text),
     )
     print([(dict(t.values), t.timing and t.timing.median, t.error) for t in run.trials])

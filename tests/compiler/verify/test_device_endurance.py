@@ -94,8 +94,13 @@ def test_both_are_timed_and_the_calls_counted(device, monkeypatch):
     assert found["calls"] == len(calls) >= 500
 
 
+RESOURCES = {"problem": "resources", "wanted": 262144, "there": 1024, "traceback": ""}
+
+
 class Faked:
     """A worker that answers as it is told."""
+
+    under = ()
 
     def __init__(self, answer):
         self.answer, self.started = answer, 0
@@ -116,6 +121,22 @@ class Faked:
     ("answer", "stage", "reason"),
     [
         (NoAnswer("none"), "timeout", "endless loop"),
+        (NoAnswer("none", "compile", 60.0), "compile", "compiler did not finish within 60 s"),
+        (
+            [{"result": {**RESOURCES, "what": "shared memory"}}],
+            "compile",
+            "asks for 262,144 bytes of shared memory for each program, and this GPU has 1,024",
+        ),
+        (
+            [{"result": {**RESOURCES, "what": "threads"}}],
+            "compile",
+            "asks for 262,144 threads for each program, and 1,024 are the most",
+        ),
+        (
+            [{"result": {**RESOURCES, "what": "tensor memory"}}],
+            "compile",
+            "asks for 262144 of tensor memory; there is 1024",
+        ),
         (WorkerEnded("gone"), "crash", "aborted"),
         (
             [{"result": {"problem": "state", "words": "works on a stream of its own", "calls": 3}}],

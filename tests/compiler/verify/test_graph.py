@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from fusec.verify.check import check_graph
+from fusec.verify.graph_outputs import KeptReferences
 
 
 def double(function):
@@ -86,3 +87,61 @@ def test_integer_and_empty_inputs():
     function = lambda i: [i[0] + 1, i[1] * 2]  # noqa: E731
     given = [torch.arange(3), torch.empty(0, 2)]
     assert check_graph(function, function, double(function), given).ok
+
+
+def test_references_are_kept_for_the_same_inputs():
+    kept, given, runs = KeptReferences(), [*inputs(), 3], []
+
+    def counted(tensors):
+        runs.append(1)
+        return eager(tensors)
+
+    kept.prepare(counted, double(counted), given)
+    again = [given[0].clone(), given[1].clone(), 3]
+    known = kept.find(again)
+    assert known is not None
+    assert len(runs) == 2
+    assert check_graph(eager, counted, double(counted), again[:2], timed=False, known=known).ok
+    assert len(runs) == 2
+    wrong = check_graph(lambda i: [-t for t in eager(i)], eager, None, again[:2], known=known)
+    assert wrong.stage == "wrong"
+    kept.prepare(counted, double(counted), again)
+    assert len(runs) == 2
+    for other in ([*again[:2], 4], [*again[:2], 3.0], [again[0] + 1, *again[1:]], again[:2]):
+        assert kept.find(other) is None
+    kept.prepare(counted, None, [*again[:2], 4])
+    assert kept.find(again) is None
+
+
+def test_references_of_random_numbers_are_not_kept():
+    kept, given, state = KeptReferences(), inputs(), torch.get_rng_state()
+    dropout = lambda i: [torch.nn.functional.dropout(i[0], 0.5)]  # noqa: E731
+    kept.prepare(dropout, None, given)
+    assert kept.find(given) is None
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_fails_in_eager_is_not_kept():
+    def fails(tensors):
+        raise RuntimeError("no such thing")
+
+    kept, given, state = KeptReferences(), inputs(), torch.get_rng_state()
+    kept.prepare(fails, None, given)
+    assert kept.find(given) is None
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_kept_results_stay_where_they_were():
+    """What eager freed, a graph that writes nothing could return."""
+    kept, given = KeptReferences(), inputs()
+    kept.prepare(eager, None, given)
+    known = kept.find(given)
+    lazy = check_graph(
+        lambda i: [torch.empty(20, 30), torch.empty(())],
+        eager,
+        None,
+        given,
+        timed=False,
+        known=known,
+    )
+    assert not lazy.ok

@@ -6,6 +6,7 @@ import pytest
 
 from fusec.toolchain import sanitizers
 from fusec.verify import device_sanitize, sanitize
+from fusec.verify.process import Worker
 from fusec.verify.sanitize import sanitized
 from support import handwritten_kernels as vk
 
@@ -96,6 +97,15 @@ def test_what_compute_sanitizer_says():
     assert found.line == 22
     assert device_sanitize.finding("========= ERROR SUMMARY: 0 errors\n", "launch") is None
     assert device_sanitize.finding(SAID, "other").line is None
+
+
+def test_what_is_said_at_the_very_end_is_heard(tmp_path):
+    tool = tmp_path / "tool"
+    tool.write_text('#!/bin/sh\n"$@"\necho "========= ERROR SUMMARY: 0 errors"\n')
+    tool.chmod(0o700)
+    worker = Worker("fusec.verify.worker", {"CUDA_VISIBLE_DEVICES": ""}, (str(tool),))
+    worker.ask({"do": "import", "modules": []}, (), 60)
+    assert worker.end().endswith("ERROR SUMMARY: 0 errors\n")
 
 
 def test_where_it_is_missing(monkeypatch, tmp_path):

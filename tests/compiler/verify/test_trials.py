@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 
 import fusec
-from fusec.verify import trials
+from fusec.verify import sandbox, trials
 from fusec.verify.check import Case, check_kernel
 from fusec.verify.trials import KeptTrials
 from support import handwritten_kernels as kernels
@@ -164,3 +166,60 @@ def test_the_generated_kernel_is_tried_once_where_inputs_are_hard(subject: fusec
         assert verdict.ok, verdict.reason
         assert "as the generated kernel does" in verdict.details
         assert len(runs) == 1
+
+
+def test_the_same_bits_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = kernels.case()
+    references = trials.References(case, kernels.interpret)
+    looks = []
+    real = trials.compare_output
+
+    def counted(*args: Any, **options: Any) -> Any:
+        looks.append(1)
+        return real(*args, **options)
+
+    monkeypatch.setattr(trials, "compare_output", counted)
+    right = [each.clone() for each in references.eager]
+    names = [f"output {number}" for number in range(len(right))]
+    shown = references.compare(names, right, figures=True)
+    first = len(looks)
+    again = [each.clone() for each in right]
+    assert references.compare(names, again, figures=True) == shown
+    assert references.compare(names, again, figures=False) == shown
+    assert len(looks) == first
+    again[0].view(-1)[-1] += 1
+    for _ in range(2):  # what is wrong is never taken for known
+        assert not all(each.ok for each in references.compare(names, again, figures=False))
+    assert len(looks) > first
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_what_ran_is_judged_before_anything_is_timed(
+    subject: fusec.Kernel, monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    text = kernels.cpp()
+    text = text.replace("2.0f", "2.1f") if wrong else text + "// other\n"
+    seen = []
+    real = sandbox.endure
+
+    def endure(**options: Any) -> Any:
+        found = real(**options)
+        seen.append((options["gate"], found.calls, found.times))
+        return found
+
+    monkeypatch.setattr(sandbox, "endure", endure)
+    verdict = check_kernel(
+        subject,
+        text,
+        cases=[kernels.case()],
+        build=kernels.build_library,
+        interpret=kernels.interpret,
+        generated=kernels.prepare(kernels.cpp()),
+    )
+    ((gate, calls, times),) = seen
+    assert gate is not None
+    assert calls >= 50
+    assert verdict.ok is not wrong
+    assert (times is None) is wrong
+    with pytest.raises(OSError, match="descriptor"):
+        os.fstat(gate)

@@ -20,7 +20,7 @@ from fuselab.display.pages.tuning import effect_rows
 from fuselab.display.plots import figures, search
 from fuselab.display.plots.cell import cell_figure
 from fuselab.panel.attempts import attempt
-from fuselab.panel.context import Facts
+from fuselab.panel.context import CellFacts
 from fuselab.panel.tabs.tuning import progress_line, ranking_table
 from fuselab.panel.workbench import head_line
 from fuselab.session.fused_cell import FusedCell
@@ -82,7 +82,7 @@ def test_views_of_a_cell_agree(eager: Timing, fused: Timing, alone: Timing, edit
     cell.kernel_times = {kernel.name: alone}
     verdict = Verdict(True, "passed", "same", timing=edit, generated=alone)
     kernel.last_verdict = verdict
-    facts = Facts(cell.kernels, eager, fused, {}, cell.kernel_times, None)
+    facts = CellFacts(cell.kernels, eager, fused, {}, cell.kernel_times, None)
     wanted = said(noise.against(fused, eager))
     summary = cell.summary()
     views = [

@@ -269,6 +269,6 @@ def test_figures_in_words() -> None:
 
 
 def test_two_cells_are_timed_together(cell: Any) -> None:
-    times = subjects.time_together({"one": cell, "two": cell}, 0.05)
+    times = subjects.time_interleaved({"one": cell, "two": cell}, 0.05)
     assert set(times) == {"one", "two"}
     assert "interleaved" in times["one"].method

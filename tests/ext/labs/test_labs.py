@@ -14,17 +14,20 @@ import pytest
 import torch
 
 import fusec
+from fusec.inspect.glossary import GLOSSARY
 from fuselab.judge import judge
 from fuselab.judge.task import Task
+from fuselab.judge.verdict import AnswerFinding, AnswerVerdict
 from fuselab.labs.__main__ import main
 from fuselab.labs.catalog import find_task, labs
 from fuselab.labs.content import captures, lab13
 from fuselab.labs.lab import Lab
 from fuselab.labs.notebooks import task_of
-from fuselab.labs.progress import Progress, points, progress
-from fuselab.labs.ranking import Entry, as_text, ranked
-from support.lab_answers import EQUIVALENT, LABS, solutions, wrong_answers
+from fuselab.labs.progress import LabProgress, points, progress
+from fuselab.labs.ranking import StudentEntry, as_text, ranked
+from support.lab_answers import EQUIVALENT, LABS, ROOT, solutions, wrong_answers
 
+LISTED = ROOT / "build" / "wrong_answers"  # what is said of each, to be read
 TASKS = [task for lab in labs() for task in lab.tasks]
 
 
@@ -49,7 +52,7 @@ def test_a_solution_passes_and_the_start_does_not(task: Task) -> None:
 @pytest.mark.parametrize("lab", labs(), ids=lambda lab: lab.stem)
 def test_wrong_answers_are_refused(lab: Lab) -> None:
     """At least 25 a lab, of many kinds; each verdict says more than that it is wrong."""
-    right, refused = solutions(lab), Counter()
+    right, refused, said = solutions(lab), Counter(), []
     for task in lab.tasks:
         for name, text in wrong_answers(task, right[task.name]):
             if (task.name, re.sub(r" \(\d+\)$", "", name)) in EQUIVALENT:
@@ -58,6 +61,9 @@ def test_wrong_answers_are_refused(lab: Lab) -> None:
             assert not verdict.ok, (task.name, name, text)
             assert len(verdict.reason) > 20, (task.name, name, verdict)
             refused[task.name] += 1
+            said.append(f"{task.name}, {name}: {verdict.reason}")
+    LISTED.mkdir(parents=True, exist_ok=True)
+    (LISTED / f"{lab.stem}.txt").write_text("\n".join(said) + "\n")
     assert refused.total() >= 25
     assert min(refused.values()) >= 5
 
@@ -146,11 +152,22 @@ def test_notebooks_run_in_a_kernel(place: str, lab: Lab, tmp_path: Path) -> None
     assert f"{reached} of {most}" in shown
 
 
+def test_the_guide_has_the_words_that_results_explain() -> None:
+    guide = (ROOT / "docs" / "labs.md").read_text()
+    rows = re.findall(r"^\| \*\*(.+?)\*\* \| (.+?) \|$", guide, re.MULTILINE)
+    assert rows == sorted(GLOSSARY.items())
+    broken = AnswerFinding("breaks", "1", "at most 0", False)
+    shown = AnswerVerdict("lab13.scores", False, "counts", "it breaks", findings=(broken,))
+    html = shown._repr_mimebundle_()["text/html"]
+    assert "<b>graph break</b>: a place where capture stops" in html
+    assert "roofline" not in html
+
+
 # -- progress and grading -------------------------------------------------------------------
 
 
 def test_hints_progress_and_hand_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mine = Progress()
+    mine = LabProgress()
     name = "lab01.bytes"
     assert "Run a %%task cell first" in mine.hint()
     assert not mine.judge(name, "def bytes_moved(n, k): return 8 * n, 8 * n\n").ok
@@ -180,6 +197,15 @@ def test_hints_progress_and_hand_in(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert rows["Grace.json"]["lab01.softmax"] == "0", "what a file says of itself counts nothing"
     assert "it is not JSON" in rows["broken.json"]["note"]
     assert "Grace.json: lab99.none: there is no task" in out.err
+
+
+def test_a_notebook_becomes_a_page_that_prints_whole(tmp_path: Path) -> None:
+    pytest.importorskip("nbconvert")
+    page = tmp_path / "page.html"
+    assert main(["print", str(LABS / "lab13_slower.ipynb"), "--out", str(page)]) == 0
+    text = page.read_text()
+    assert text.index("pre-wrap !important") < text.index("</head>")
+    assert "lab13.pays" in text
 
 
 @pytest.mark.parametrize(
@@ -212,12 +238,12 @@ def test_points_are_those_of_this_notebook() -> None:
 
 def test_places_go_by_bytes_kernels_and_share() -> None:
     entries = [
-        Entry("Ada", 100, 2, 0.5),
-        Entry("Ben", 100, 2, 0.51),
-        Entry("Cyd", 100, 2, 0.8),
-        Entry("Dot", 100, 1, 0.1),
-        Entry("Eve", 90, 9, None),
-        Entry("Fay", None, None, 0.9),
+        StudentEntry("Ada", 100, 2, 0.5),
+        StudentEntry("Ben", 100, 2, 0.51),
+        StudentEntry("Cyd", 100, 2, 0.8),
+        StudentEntry("Dot", 100, 1, 0.1),
+        StudentEntry("Eve", 90, 9, None),
+        StudentEntry("Fay", None, None, 0.9),
     ]
     found = [(place, each.student) for place, each in ranked(entries)]
     assert found == [(1, "Eve"), (2, "Dot"), (3, "Cyd"), (4, "Ada"), (4, "Ben"), (6, "Fay")]

@@ -8,7 +8,7 @@ import torch
 from IPython.core.error import UsageError
 
 import fuselab
-from fusec.cache import Store
+from fusec.cache import CacheStore
 from fuselab.display.outcomes import EditRefused
 from fuselab.errors import CellSyntaxError
 from fuselab.session.saving import MIME
@@ -284,7 +284,7 @@ class TestBadInput:
         place = tmp_path / "file"
         place.write_text("")
         with pytest.warns(RuntimeWarning, match="nothing is kept when this process ends"):
-            store = Store(place)
+            store = CacheStore(place)
         session = Session(shell.user_ns, compiler=shell.compiler, store=store)
         shell.magics_manager.registry["FuseMagics"].session = session
         run(shell, "%%fuse --name mine\ny = x * 2")

@@ -8,7 +8,7 @@ from IPython.core.error import UsageError
 
 import fusec
 import fuselab
-from fusec.cache import Store
+from fusec.cache import CacheStore
 from fusec.packages.binaries import default_names
 from fusec.packages.runtime import load as load_alone
 from fuselab.magics import package as package_magics
@@ -20,7 +20,7 @@ from support.shell import run
 @pytest.fixture
 def real_shell(shell, tmp_path, monkeypatch):
     """A shell whose cells are really compiled."""
-    session = Session(shell.user_ns, store=Store(tmp_path / "edits"))
+    session = Session(shell.user_ns, store=CacheStore(tmp_path / "edits"))
     shell.magics_manager.registry["FuseMagics"].session = session
     monkeypatch.setattr(fuselab, "_session", session)
     monkeypatch.setattr(package_magics, "display", lambda item, **kw: shell.shown.append(item))

@@ -368,11 +368,11 @@ def test_sweep_draws_every_size(panel: Workbench) -> None:
 
 
 def test_values_to_sweep() -> None:
-    from fusec.inspect.sweep import Size
+    from fusec.inspect.sweep import SweptSize
 
-    assert values_of(Size(1000, (), ""))[-2:] == [1000, 2000]
-    assert values_of(Size(3, (), "")) == [3, 6]
-    assert values_of(Size(8, (), "")) == [2, 4, 8, 16]
+    assert values_of(SweptSize(1000, (), ""))[-2:] == [1000, 2000]
+    assert values_of(SweptSize(3, (), "")) == [3, 6]
+    assert values_of(SweptSize(8, (), "")) == [2, 4, 8, 16]
 
 
 # --- kernels: links, history ----------------------------------------------------------------
@@ -531,3 +531,22 @@ def test_what_did_not_work_is_shown_above_an_earlier_trace(fake: Any) -> None:
     settle(fake)
     assert "division" in tab.found.value
     assert "an earlier trace" in tab.found.value
+
+
+def test_a_field_of_text_stands_in_for_the_editor(fake: Any) -> None:
+    """Where a page has ipywidgets' own widgets alone; its style hides the button elsewhere."""
+    editor, place = fake.kernels.place.children
+    assert "fuselab-without-scripts" in place._dom_classes
+    (button,) = place.children
+    button.click()
+    (area,) = place.children
+    assert area.value == editor.text
+    name = fake.bench.selected
+    area.value = editor.text + "// mine\n"
+    assert fake.bench.draft(name).endswith("// mine\n")
+    fake.kernels.start_check()
+    settle(fake)
+    assert fake.bench.checked[name].text.endswith("// mine\n")
+    fake.kernels.start_revert()
+    settle(fake)
+    assert "// mine" not in area.value

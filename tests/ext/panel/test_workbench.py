@@ -17,7 +17,7 @@ from fuselab.exporting import free_path
 from fuselab.panel import Workbench, workbench
 from fuselab.panel.widgets.copying import CopyButton
 from fuselab.panel.widgets.editor import Editor
-from fuselab.panel.worker import Worker
+from fuselab.panel.worker import JobQueue
 from support.panel_fake import FakeCell
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -611,7 +611,7 @@ def test_panel_leaves_no_thread_behind(bench):
 def test_worker_goes_on_after_a_job_that_fails():
     errors: list[BaseException] = []
     done: list[int] = []
-    worker = Worker("test", errors.append, lambda _: None)
+    worker = JobQueue("test", errors.append, lambda _: None)
     worker.submit(lambda: 1 // 0)  # type: ignore[arg-type]
     worker.submit(lambda: done.append(1))
     assert worker.wait(5)
@@ -621,7 +621,7 @@ def test_worker_goes_on_after_a_job_that_fails():
 
 def test_worker_takes_jobs_from_many_threads():
     done: list[int] = []
-    worker = Worker("test", lambda error: None, lambda _: None)
+    worker = JobQueue("test", lambda error: None, lambda _: None)
 
     def submit() -> None:
         for i in range(50):

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from fusec.cache import Store
+from fusec.cache import CacheStore
 from fusec.kernel import Argument
 from fuselab.edit_record import Edit
 from fuselab.errors import UnknownName
@@ -21,7 +21,7 @@ EDITED = CPP.replace("T(0.5)", "T(0.50)")
 def notebook(tmp_path, **more):
     """A fresh kernel process on the same notebook: a new namespace, the same store."""
     space = {"torch": torch, "x": torch.arange(4.0), "__name__": "notebook_of_a_test"} | more
-    return Session(space, compiler=FakeCompiler(), store=Store(tmp_path / "store"))
+    return Session(space, compiler=FakeCompiler(), store=CacheStore(tmp_path / "store"))
 
 
 def run(session, body, *, number=1, cell_id=None, **options):
@@ -216,13 +216,13 @@ class TestEdits:
         assert not session.kernels["gelu_norm"].edited
 
     def test_two_processes_on_one_notebook(self, tmp_path):
-        one = EditHistory("scope", Store(tmp_path / "store"))
-        two = EditHistory("scope", Store(tmp_path / "store"))
+        one = EditHistory("scope", CacheStore(tmp_path / "store"))
+        two = EditHistory("scope", CacheStore(tmp_path / "store"))
         for history in (one, two):
             history.of("k", "cpp")
         for i, history in enumerate((one, two, one)):
             history.add(Edit("k", "cpp", "kept", f"text {i}", "", "s", "g", float(i)))
-        fresh = EditHistory("scope", Store(tmp_path / "store"))
+        fresh = EditHistory("scope", CacheStore(tmp_path / "store"))
         assert sorted(e.text for e in fresh.of("k")) == ["text 0", "text 1", "text 2"]
 
 

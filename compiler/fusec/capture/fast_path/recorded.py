@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from fusec.call.recorded_plan import RecordedPlan
 from fusec.call.updates import note_updates
 from fusec.capture.fast_path.direct import (
     LOOKED_UP,
@@ -46,25 +47,15 @@ _PLAIN_OUTPUTS = ("non_alias",)
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """What a pair of graphs does, as positions.
+class _Plan(RecordedPlan):
+    """What a pair of graphs does, and AOTAutograd's class of them.
 
     Attributes:
         function: AOTAutograd's class.
-        updated: The inputs that the first outputs are copied into.
-        returned: How many outputs are no tensors saved for backward.
-        constant: Those of them that have no gradient.
-        gradients: Positions of the gradients that the backward graph takes.
-        layouts: Shape and strides of each of these, or its memory format.
         listed: Whether backward is given its gradients in a list, to be emptied.
     """
 
     function: type[torch.autograd.Function]
-    updated: tuple[int, ...]
-    returned: int
-    constant: tuple[int, ...]
-    gradients: tuple[int, ...]
-    layouts: tuple[tuple[Any, Any, torch.memory_format | None], ...]
     listed: bool
 
 
@@ -109,28 +100,18 @@ def recorded_call(
         note_updates([inputs[i] for i in updated], outputs)
         return outputs[len(updated) :]
 
+    call.plan = plan  # type: ignore[attr-defined]
     return call
 
 
 def _subclass(plan: _Plan, run: Callable[[list[Any]], list[Any]]) -> type[torch.autograd.Function]:
-    function, returned, constant = plan.function, plan.returned, plan.constant
-    updated = plan.updated
+    function = plan.function
     slow: Callable[..., Any] = function.backward
     forward_cls: Any = function
 
     def forward(ctx: Any, *inputs: Any) -> Any:
-        outputs = run(list(inputs))
-        # As AOTAutograd does it: a view would keep its base and its history.
-        ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in outputs[returned:]])
         ctx.symints = ctx.opaque_objects = ctx._tensors_no_vc_check = ()
-        for i, each in enumerate(updated):
-            if outputs[i] is inputs[each]:
-                outputs[i] = None  # its kernel has updated it; torch would return a view of it
-        if constant:
-            values = [outputs[i] for i in constant]
-            ctx.mark_non_differentiable(*[v for v in values if isinstance(v, torch.Tensor)])
-        ctx._materialize_non_diff_grads = False
-        return tuple(outputs[:returned])
+        return plan.saved(ctx, inputs, run(list(inputs)))
 
     def backward(ctx: Any, *given: Any) -> Any:
         # From the first gradient on it is there, wrapped so that TorchDynamo leaves it alone.
@@ -138,7 +119,7 @@ def _subclass(plan: _Plan, run: Callable[[list[Any]], list[Any]]) -> type[torch.
         gradients: Any = given[0] if plan.listed else given
         if compiled is None or not _is_plain_call(plan, gradients):
             return slow(ctx, *given)
-        arguments = [*ctx.saved_tensors, *_laid_out(plan, gradients)]
+        arguments = [*ctx.saved_tensors, *plan.laid_out(gradients)]
         if plan.listed:
             gradients.clear()
         ctx.maybe_clear_saved_tensors()
@@ -165,21 +146,6 @@ def _is_plain_call(plan: _Plan, gradients: Sequence[Any]) -> bool:
         if type(gradient) is not torch.Tensor or gradient.layout is not torch.strided:
             return False
     return True
-
-
-def _laid_out(plan: _Plan, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the gradients that the backward graph takes, in the layouts that it takes them in."""
-    found = []
-    for position, (shape, strides, memory_format) in zip(plan.gradients, plan.layouts, strict=True):
-        gradient = gradients[position]
-        if memory_format is not None:
-            gradient = gradient.contiguous(memory_format=memory_format)
-        elif gradient.shape != shape or gradient.stride() != strides:
-            dtype, device = gradient.dtype, gradient.device
-            laid_out = torch.empty_strided(shape, strides, dtype=dtype, device=device)
-            gradient = laid_out.copy_(gradient)
-        found.append(gradient)
-    return found
 
 
 # -- what AOTAutograd built -----------------------------------------------------------------
@@ -215,12 +181,12 @@ def _plan(compiled: Any) -> _Plan | None:
     if len(formats) != len(gradients):
         return None
     return _Plan(
-        function,
         updated,
         returned,
         tuple(i for i, each in enumerate(infos) if not each.requires_grad),
         gradients,
         tuple((each.size, each.stride, each.memory_format) for each in formats),
+        function,
         listed,
     )
 

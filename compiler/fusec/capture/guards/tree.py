@@ -64,7 +64,7 @@ def whole(root: Any) -> Checks:
     return Checks(tree=root.check)
 
 
-def apart(root: Any, values: Mapping[str, Any], space: dict[str, Any]) -> Checks:
+def cheap_checks(root: Any, values: Mapping[str, Any], space: dict[str, Any]) -> Checks:
     """Ask what the tree asks, by cheaper means.
 
     Args:
@@ -286,4 +286,4 @@ def _all_leaves(manager: Any) -> list[Any]:
     return leaves
 
 
-__all__ = ["ABSENT", "CODE", "EMPTY", "IS", "Checks", "NotUnderstood", "apart", "whole"]
+__all__ = ["ABSENT", "CODE", "EMPTY", "IS", "Checks", "NotUnderstood", "cheap_checks", "whole"]

@@ -16,7 +16,7 @@ from fusec.ir.node import Node, Reduce, free_axes, walk
 
 
 @dataclass(frozen=True)
-class Pass:
+class ReductionPass:
     """One loop over the reduced axes, and what happens before it.
 
     Attributes:
@@ -52,7 +52,7 @@ class PassPlan:
         free: Node to the axes that its value depends on.
     """
 
-    passes: tuple[Pass, ...]
+    passes: tuple[ReductionPass, ...]
     elementwise: frozenset[Node]
     ready: dict[Node, int]
     free: dict[Node, frozenset[Symbol]]
@@ -96,7 +96,7 @@ def plan_passes(body: Body) -> PassPlan:
         wanted = walk(tuple(r.args[0] for r in reductions) + tuple(s.value for s in stores))
         # what lies below an earlier reduction is not computed again
         inside = tuple(_live_elementwise(wanted, reductions, stores, elementwise))
-        passes.append(Pass(before, row_stores, inside, reductions, stores))
+        passes.append(ReductionPass(before, row_stores, inside, reductions, stores))
     return PassPlan(tuple(passes), elementwise, ready, free)
 
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from .errors import CannotRun
-from .guards import Facts
-from .layout import ITEM_BYTES, Operator, Program
+from .guards import TensorFacts
+from .layout import ITEM_BYTES, Operator, StoredProgram
 from .weights import Weight
 
 # What numpy has no type for comes and goes as the bits, unless ml_dtypes' types are used.
@@ -28,7 +28,7 @@ class Arrays(Protocol):
     def is_tensor(self, value: object) -> bool:
         """Whether a value is a tensor."""
 
-    def facts(self, value: Any) -> Facts:
+    def facts(self, value: Any) -> TensorFacts:
         """Return what guards ask."""
 
     def key(self, args: Sequence[Any]) -> tuple[object, ...] | None:
@@ -64,8 +64,14 @@ class Arrays(Protocol):
     def threads(self) -> int:
         """Return how many threads a kernel may use."""
 
-    def call(self, step: Operator, program: Program, given: Any) -> Sequence[Any]:
+    def call(self, step: Operator, program: StoredProgram, given: Any) -> Sequence[Any]:
         """Call an operator; only where ``operators``."""
+
+    def results(self, made: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
+        """Return what a program made, where the caller expects it."""
+
+    def start(self, code: str, grid: Sequence[int], arguments: Sequence[tuple[str, Any]]) -> None:
+        """Start a kernel on a GPU; only where there is one."""
 
 
 def bytes_of(shape: Sequence[int], strides: Sequence[int]) -> int:
@@ -116,13 +122,13 @@ class NumpyArrays:
         """Whether a value is an array, and not just a number of numpy's."""
         return type(value) is np.ndarray
 
-    def facts(self, value: Any) -> Facts:
+    def facts(self, value: Any) -> TensorFacts:
         """Return what guards ask."""
         size = value.itemsize or 1
         whole = all(step % size == 0 for step in value.strides)
         name = value.dtype.name if value.dtype.isnative else f"{value.dtype.name} of other bytes"
         strides = tuple(step // size if whole else -1 for step in value.strides)
-        return Facts(name, value.shape, strides, "cpu")
+        return TensorFacts(name, value.shape, strides, "cpu")
 
     def key(self, args: Sequence[Any]) -> tuple[object, ...] | None:
         """Return types, sizes and strides."""
@@ -201,9 +207,17 @@ class NumpyArrays:
         """Return how many there were when the package was loaded."""
         return self._threads
 
-    def call(self, step: Operator, program: Program, given: Any) -> Sequence[Any]:
+    def call(self, step: Operator, program: StoredProgram, given: Any) -> Sequence[Any]:
         """Refuse: there is no torch."""
         raise CannotRun(f"{step.name} is torch's", "load it with fusec.load")
+
+    def results(self, made: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
+        """Return what was made."""
+        return made
+
+    def start(self, code: str, grid: Sequence[int], arguments: Sequence[tuple[str, Any]]) -> None:
+        """Refuse: these are the process's arrays."""
+        raise CannotRun(f"{code} runs on a GPU")
 
 
 def _processors() -> int:

@@ -14,12 +14,12 @@ from . import expressions
 from .errors import DamagedPackage
 from .expressions import Expression
 from .json_text import Reader
-from .layout import ITEM_BYTES, Program
+from .layout import ITEM_BYTES, StoredProgram
 from .structure import check_form, names_of
 
 
 @dataclass(frozen=True)
-class Facts:
+class TensorFacts:
     """What guards ask of a tensor.
 
     Attributes:
@@ -45,7 +45,7 @@ class TensorGuard:
     strides: tuple[Expression, ...]
     device: str
 
-    def failure(self, facts: Facts | None, value: object, sizes: dict[str, int]) -> str:
+    def failure(self, facts: TensorFacts | None, value: object, sizes: dict[str, int]) -> str:
         """Return what is wrong with a value, in words; nothing where it fits."""
         if facts is None:
             return f"{self.name} is {_said(value)}; a tensor is expected"
@@ -83,7 +83,7 @@ class ValueGuard:
     value: Any
     free: bool = False  # whether any whole number will do: it is a size
 
-    def failure(self, facts: Facts | None, value: object, sizes: dict[str, int]) -> str:
+    def failure(self, facts: TensorFacts | None, value: object, sizes: dict[str, int]) -> str:
         """As for ``TensorGuard``."""
         if self.free:
             return (
@@ -138,8 +138,8 @@ class Specialization:
         self,
         form: Any,
         leaves: Sequence[Any],
-        facts: Sequence[Facts | None],
-        program: Program,
+        facts: Sequence[TensorFacts | None],
+        program: StoredProgram,
     ) -> tuple[str, dict[str, int]]:
         """Return the guard that fails, in words, and the sizes that the call brings.
 
@@ -236,9 +236,9 @@ def _guard(reader: Reader, names: frozenset[str]) -> Guard:
 
 
 __all__ = [
-    "Facts",
     "Guard",
     "Specialization",
+    "TensorFacts",
     "TensorGuard",
     "ValueGuard",
     "read_guards",

@@ -11,7 +11,7 @@ import numpy as np
 from .arrays import Arrays
 from .errors import CannotRun, KernelStopped
 from .expressions import evaluate
-from .layout import Native, Operator, Program, View
+from .layout import Native, Operator, Started, StoredProgram, View
 from .library import Library
 from .structure import Builder
 
@@ -35,7 +35,7 @@ class Launch:
 
     def __init__(
         self,
-        program: Program,
+        program: StoredProgram,
         sizes: Mapping[str, int],
         arrays: Arrays,
         weights: Sequence[Any],
@@ -79,6 +79,8 @@ class Launch:
         self._steps = [
             self._native(step, library(), values, last[i])
             if isinstance(step, Native)
+            else self._started(step, last[i])
+            if isinstance(step, Started)
             else self._operator(step, last[i])
             for i, step in enumerate(steps)
         ]
@@ -106,7 +108,7 @@ class Launch:
         made = [make(there) for make in self._outputs]
         for output, buffer in self.program.updates:
             arrays.update(there[buffer], made[output])
-        return self._result(made, leaves)
+        return self._result(arrays.results(made, leaves), leaves)
 
     def _require_own_memory(self, there: Sequence[Any]) -> None:
         """Refuse what would come out otherwise: an update of memory that is another input's too."""
@@ -201,6 +203,27 @@ class Launch:
             raise MemoryError(f"no memory in {self.program.name}")
         raise CannotRun(f"kernel {kernel} ended with status {number}")
 
+    def _started(self, step: Started, dead: Sequence[int]) -> Callable[[list[Any], int], None]:
+        made = {number: self._empty(number) for number in step.made}
+        arrays = self.arrays
+
+        def run(there: list[Any], threads: int) -> None:
+            for number, make in made.items():
+                if there[number] is None:
+                    there[number] = make()
+            memory = [arrays.empty("uint8", (size,), (1,), "cuda") for size in step.memory]
+            of = {"buffer": there, "memory": memory}
+            for start in step.starts:
+                arguments = [
+                    ("pointer", arrays.pointer(of[kind][value])) if kind in of else (kind, value)
+                    for kind, value in start.arguments
+                ]
+                arrays.start(start.code, start.grid, arguments)
+            for number in dead:
+                there[number] = None
+
+        return run
+
     def _operator(self, step: Operator, dead: Sequence[int]) -> Callable[[list[Any], int], None]:
         arrays, program = self.arrays, self.program
         arguments = [self._argument(each) for each in step.arguments]
@@ -271,7 +294,7 @@ def _lies_alike(shape: Sequence[int], left: Sequence[int], right: Sequence[int])
     return all(n == 1 or a == b for n, a, b in zip(shape, left, right, strict=True))
 
 
-def _last_uses(program: Program, steps: Sequence[Any]) -> list[list[int]]:
+def _last_uses(program: StoredProgram, steps: Sequence[Any]) -> list[list[int]]:
     """Return, for each step, what was made and nobody needs after it."""
     kept = {value.buffer for value in program.outputs if isinstance(value, View)}
     last: dict[int, int] = {}
@@ -286,7 +309,7 @@ def _last_uses(program: Program, steps: Sequence[Any]) -> list[list[int]]:
 
 
 def _used(step: Any) -> set[int]:
-    if isinstance(step, Native):
+    if isinstance(step, (Native, Started)):
         return set(step.buffers)
     found = {number for number in step.outputs if number is not None}
     pending = [*step.arguments, *step.keywords.values()]

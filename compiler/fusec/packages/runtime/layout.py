@@ -39,7 +39,7 @@ _MOST_DIMENSIONS = 64
 
 
 @dataclass(frozen=True)
-class Buffer:
+class StoredTensor:
     """A tensor of a program.
 
     Attributes:
@@ -135,11 +135,45 @@ class Operator:
     line: str
 
 
-Step = Native | Operator
+@dataclass(frozen=True)
+class StoredStart:
+    """One start of a kernel on a GPU.
+
+    Attributes:
+        code: Its machine code's name.
+        grid: How many blocks, three numbers.
+        arguments: Pairs: ``buffer`` or ``memory`` with a number, or a number's type with its value.
+    """
+
+    code: str
+    grid: tuple[int, ...]
+    arguments: tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class Program:
+class Started:
+    """A kernel on a GPU: starts, one after the other.
+
+    Attributes:
+        kernel: Its name.
+        buffers: Those that it takes, by number.
+        made: Those of them that have no memory before.
+        memory: Bytes of each piece of memory that its starts hand on to each other.
+        starts: In order.
+    """
+
+    kernel: str
+    buffers: tuple[int, ...]
+    made: tuple[int, ...]
+    memory: tuple[int, ...]
+    starts: tuple[StoredStart, ...]
+
+
+Step = Native | Operator | Started
+
+
+@dataclass(frozen=True)
+class StoredProgram:
     """One specialization's program.
 
     Attributes:
@@ -155,7 +189,7 @@ class Program:
     """
 
     name: str
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[StoredTensor, ...]
     sizes: tuple[Size, ...]
     conditions: tuple[tuple[Expression, str], ...]
     alone: tuple[Step, ...] | None
@@ -165,7 +199,7 @@ class Program:
     needs_torch: tuple[str, ...]
 
 
-def read_program(reader: Reader, leaves: int, weights: int) -> Program:
+def read_program(reader: Reader, leaves: int, weights: int) -> StoredProgram:
     """Return a program that was read.
 
     Args:
@@ -199,7 +233,7 @@ def read_program(reader: Reader, leaves: int, weights: int) -> Program:
     alone = inner.steps(reader.readers("alone")) if reader.has("alone") else None
     if alone is not None and any(isinstance(step, Operator) for step in alone):
         raise DamagedPackage(f"{reader.place}: an operator of torch's without torch")
-    return Program(
+    return StoredProgram(
         reader.text("name"),
         buffers,
         sizes,
@@ -226,7 +260,7 @@ def _size(reader: Reader, leaves: int) -> Size:
     )
 
 
-def _buffer(reader: Reader, names: frozenset[str], sources: Mapping[str, int]) -> Buffer:
+def _buffer(reader: Reader, names: frozenset[str], sources: Mapping[str, int]) -> StoredTensor:
     role, dtype = reader.text("role"), reader.text("dtype")
     if role not in sources or dtype not in ITEM_BYTES:
         raise DamagedPackage(f"{reader.place}: {role} of {dtype} is not known")
@@ -237,7 +271,9 @@ def _buffer(reader: Reader, names: frozenset[str], sources: Mapping[str, int]) -
     source = reader.number("source", 0, max(sources[role] - 1, 0))
     if source >= sources[role]:
         raise DamagedPackage(f"{reader.place}: there is no such {role}")
-    return Buffer(reader.text("name"), role, source, dtype, shape, strides, reader.text("device"))
+    return StoredTensor(
+        reader.text("name"), role, source, dtype, shape, strides, reader.text("device")
+    )
 
 
 def _sizes(reader: Reader, name: str, names: frozenset[str]) -> tuple[Expression, ...]:
@@ -247,8 +283,29 @@ def _sizes(reader: Reader, name: str, names: frozenset[str]) -> tuple[Expression
     return tuple(expressions.check(each, names, reader.place) for each in found)
 
 
+_MOST_BLOCKS = 65535  # of a grid's second and third number
+
+
+def _argument(
+    reader: Reader, buffers: Sequence[int], memory: Sequence[int]
+) -> tuple[str, int | float]:
+    if reader.has("buffer"):
+        number = reader.number("buffer")
+        if number not in buffers:
+            raise DamagedPackage(f"{reader.place}: it takes no such buffer")
+        return "buffer", number
+    if reader.has("memory"):
+        return "memory", reader.number("memory", 0, len(memory) - 1)
+    if reader.has("fp32"):
+        return "fp32", float(Reader(reader.raw("fp32"), reader.place).text("float"))
+    for kind, low, high in (("i32", -(1 << 31), (1 << 31) - 1), ("i64", -LARGEST, LARGEST)):
+        if reader.has(kind):
+            return kind, reader.number(kind, low, high)
+    return "u64", reader.number("u64")
+
+
 class _Inner:
-    def __init__(self, buffers: Sequence[Buffer], names: frozenset[str]) -> None:
+    def __init__(self, buffers: Sequence[StoredTensor], names: frozenset[str]) -> None:
         self.buffers = buffers
         self.names = names
 
@@ -280,8 +337,28 @@ class _Inner:
 
     def steps(self, readers: Sequence[Reader]) -> tuple[Step, ...]:
         return tuple(
-            self._operator(each) if each.has("operator") else self._native(each) for each in readers
+            self._operator(each)
+            if each.has("operator")
+            else self._started(each)
+            if each.has("starts")
+            else self._native(each)
+            for each in readers
         )
+
+    def _started(self, reader: Reader) -> Started:
+        buffers = reader.numbers("buffers", len(self.buffers))
+        made = reader.numbers("made", len(self.buffers))
+        memory = reader.numbers("memory", 1 << 46)
+        if not set(made) <= set(buffers):
+            raise DamagedPackage(f"{reader.place}: it makes what it does not take")
+        starts = []
+        for each in reader.readers("starts"):
+            grid = each.numbers("grid", 1 << 31)
+            if len(grid) != 3 or max(grid[1:]) > _MOST_BLOCKS:
+                raise DamagedPackage(f"{each.place}: no such grid")
+            arguments = tuple(_argument(a, buffers, memory) for a in each.readers("arguments"))
+            starts.append(StoredStart(each.text("code"), grid, arguments))
+        return Started(reader.text("kernel"), buffers, made, memory, tuple(starts))
 
     def _native(self, reader: Reader) -> Native:
         function = reader.text("function")
@@ -338,14 +415,16 @@ class Named:
 
 __all__ = [
     "ITEM_BYTES",
-    "Buffer",
     "Named",
     "Native",
     "Operator",
-    "Program",
     "Size",
     "SizeValue",
+    "Started",
     "Step",
+    "StoredProgram",
+    "StoredStart",
+    "StoredTensor",
     "View",
     "read_program",
 ]

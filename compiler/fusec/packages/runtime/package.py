@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .archive import Archive, read_archive
 from .arrays import Arrays, NumpyArrays
+from .cuda import on_gpu
 from .errors import CannotRun, DamagedPackage, NoSpecialization, PackageError
-from .guards import Facts, Specialization, read_guards
+from .guards import Specialization, TensorFacts, read_guards
 from .json_text import Reader
 from .launch import Launch
-from .layout import Program, read_program
+from .layout import StoredProgram, read_program
 from .library import Library
 from .processor import choose
-from .structure import Builder, builder, take_apart
+from .structure import Builder, builder, flatten
 from .weights import read_weights
 
 # Calls whose guards have held, by all that guards ask of them.
@@ -42,7 +43,7 @@ def load(path: str | Path, *, threads: int | None = None) -> Package:
         DamagedPackage: It is not as it was written.
         PackageError: It cannot be read.
     """
-    return Package(Path(path), NumpyArrays(), alone=True, threads=threads)
+    return Package(Path(path), NumpyArrays(), on_gpu, alone=True, threads=threads)
 
 
 class Package:
@@ -52,21 +53,29 @@ class Package:
         name: What was packaged.
         specializations: What it was packaged for, in the order in which calls try them.
         programs: By their members' names.
+        gpus: The architectures that its kernels are for; none where they are the processor's.
     """
 
     def __init__(
-        self, path: Path, arrays: Arrays, *, alone: bool, threads: int | None = None
+        self,
+        path: Path,
+        arrays: Arrays,
+        on_gpu: Callable[[Archive], Arrays],
+        *,
+        alone: bool,
+        threads: int | None = None,
     ) -> None:
         if threads is not None and (type(threads) is not int or threads < 1):
             raise PackageError(f"threads={threads!r} is no number of threads")
         self._archive: Archive = read_archive(path)
-        self._arrays = arrays
         self._alone = alone
         self._threads = threads
         self._lock = threading.Lock()
         self._library: Library | None = None
         manifest = self._archive.manifest
         self.name = manifest.text("name")
+        self.gpus = manifest.texts("gpus") if manifest.has("gpus") else ()
+        self._arrays = arrays = on_gpu(self._archive) if self.gpus else arrays
         described = Reader(self._archive.json("weights.json"), "weights.json").readers("weights")
         table = Reader(self._archive.json("guards.json"), "guards.json")
         self._signature = _signature(table)
@@ -76,7 +85,7 @@ class Package:
             each.text("program"): len(each.items("leaves"))
             for each in table.readers("specializations")
         }
-        self.programs: dict[str, Program] = {
+        self.programs: dict[str, StoredProgram] = {
             name: read_program(Reader(self._archive.json(name), name), leaves, len(described))
             for name, leaves in raw.items()
         }
@@ -137,7 +146,7 @@ class Package:
 
     def _take(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[list[Any], Any, list[Facts | None]]:
+    ) -> tuple[list[Any], Any, list[TensorFacts | None]]:
         """Return a call's leaves, its form, and what guards ask of each leaf."""
         try:
             bound = self._signature.bind(*args, **kwargs)
@@ -145,7 +154,7 @@ class Package:
             raise NoSpecialization(self.name, {"every one": str(error)}) from None
         bound.apply_defaults()
         leaves: list[Any] = []
-        form = take_apart(dict(bound.arguments), leaves)
+        form = flatten(dict(bound.arguments), leaves)
         arrays = self._arrays
         leaves = [arrays.take(each) for each in leaves]
         facts = [arrays.facts(each) if arrays.is_tensor(each) else None for each in leaves]
@@ -174,7 +183,7 @@ class Package:
         return launch, leaves
 
     def _match(
-        self, leaves: Sequence[Any], form: Any, facts: Sequence[Facts | None]
+        self, leaves: Sequence[Any], form: Any, facts: Sequence[TensorFacts | None]
     ) -> tuple[Specialization, dict[str, int]]:
         reasons = {}
         for each in self.specializations:
@@ -215,7 +224,7 @@ class Package:
             lines += [f"    {_described(guard)}" for guard in each.guards]
             lines += [f"    fixed: {reason}" for reason in each.fixed]
             lines += [f"    needs torch: {r}" for r in self.programs[each.program].needs_torch]
-        names = ", ".join(each.text("name") for each in self._binaries) or "none"
+        names = ", ".join([*(each.text("name") for each in self._binaries), *self.gpus]) or "none"
         lines.append(f"  binaries: {names}")
         return "\n".join(lines)
 

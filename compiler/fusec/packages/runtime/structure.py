@@ -14,7 +14,7 @@ from .errors import DamagedPackage
 from .json_text import Reader
 
 
-def take_apart(value: Any, leaves: list[Any]) -> Any:
+def flatten(value: Any, leaves: list[Any]) -> Any:
     """Return the form of a value and append its leaves, in order.
 
     The form is JSON: ``"*"`` for a leaf, ``{"tuple": [...]}``, ``{"list": [...]}`` and
@@ -23,9 +23,9 @@ def take_apart(value: Any, leaves: list[Any]) -> Any:
     kind = type(value)
     if kind in (tuple, list):
         name = "tuple" if kind is tuple else "list"
-        return {name: [take_apart(each, leaves) for each in value]}
+        return {name: [flatten(each, leaves) for each in value]}
     if kind is dict and all(type(key) is str for key in value):
-        return {"dict": [[key, take_apart(each, leaves)] for key, each in value.items()]}
+        return {"dict": [[key, flatten(each, leaves)] for key, each in value.items()]}
     leaves.append(value)
     return "*"
 
@@ -124,4 +124,4 @@ def _container(reader: Reader, kind: str, outputs: int, leaves: int) -> Builder:
     return lambda made, given: made_type(*[make(made, given) for make in makers])
 
 
-__all__ = ["Builder", "builder", "check_form", "names_of", "take_apart"]
+__all__ = ["Builder", "builder", "check_form", "flatten", "names_of"]

@@ -13,7 +13,7 @@ from fusec.machine import current_machine
 from fusec.target_api.base import LibraryTarget
 
 if TYPE_CHECKING:
-    from fusec.cache import Store
+    from fusec.cache import CacheStore
     from fusec.ir.body import Buffer, Compute
     from fusec.kernel import KernelSource, Signature
     from fusec.toolchain.children import Children
@@ -62,7 +62,7 @@ class Cpp(LibraryTarget):
         *,
         flags: Sequence[str] = (),
         edited: bool = False,
-        store: Store | None = None,
+        store: CacheStore | None = None,
         children: Children | None = None,
     ) -> Path:
         """Compile a text for this processor and the OpenMP runtime that torch runs on."""

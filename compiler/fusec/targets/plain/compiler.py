@@ -6,7 +6,7 @@ import functools
 import os
 from pathlib import Path
 
-from fusec.cache import Store, default_store
+from fusec.cache import CacheStore, default_store
 from fusec.errors import FusecError
 from fusec.targets.plain.flags import FLAGS
 from fusec.toolchain.build import LIBRARY, build_key, build_missing
@@ -22,7 +22,7 @@ from fusec.toolchain.families import family_of
 
 
 def compile_plain(
-    text: str, kind: str, *, edited: bool, store: Store | None, children: Children | None
+    text: str, kind: str, *, edited: bool, store: CacheStore | None, children: Children | None
 ) -> Path:
     """Compile a text, unless that has been done before; return the library's path.
 

@@ -14,7 +14,7 @@ import torch
 
 from fusec.codegen.common.c_language import EQUAL, SUM, Expression, UnsupportedNode, literal
 from fusec.codegen.common.identities import COMBINES, identity
-from fusec.codegen.common.reduction_passes import Pass, plan_passes
+from fusec.codegen.common.reduction_passes import ReductionPass, plan_passes
 from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol, flatten
 from fusec.ir.node import Node, Op, Reduce, Scan, indirect_nodes
@@ -100,7 +100,7 @@ class Loops(ValueWriter):
 
     # -- rows -------------------------------------------------------------------------------
 
-    def row(self, values: Values, passes: Sequence[Pass]) -> None:
+    def row(self, values: Values, passes: Sequence[ReductionPass]) -> None:
         """Write the passes over the reduced loops for one point of the outer ones."""
         rows: list[Store] = []
         for step in passes:

@@ -10,7 +10,7 @@ from fusec.target_api.base import LibraryTarget
 from fusec.targets.plain.flags import FLAGS
 
 if TYPE_CHECKING:
-    from fusec.cache import Store
+    from fusec.cache import CacheStore
     from fusec.ir.body import Buffer, Compute
     from fusec.kernel import KernelSource
     from fusec.toolchain.children import Children
@@ -36,7 +36,7 @@ class Plain(LibraryTarget):
         *,
         flags: Sequence[str] = (),
         edited: bool = False,
-        store: Store | None = None,
+        store: CacheStore | None = None,
         children: Children | None = None,
     ) -> Path:
         """Compile a text with whatever C++ compiler there is."""

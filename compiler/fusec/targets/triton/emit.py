@@ -13,7 +13,7 @@ from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, lower_bound, upper_bound
 from fusec.ir.node import Reduce, recording
 from fusec.kernel import KernelSource, Signature
-from fusec.targets.triton.kernels import attention, attention_gradients, matmul
+from fusec.targets.triton.kernels import attention, attention_gradients, matmul, word_product
 from fusec.targets.triton.kernels import row_and_column as crossed
 from fusec.targets.triton.kernels import split_reductions as split
 from fusec.targets.triton.kernels.pointwise import write_pointwise, write_rows
@@ -22,14 +22,15 @@ from fusec.targets.triton.plan import choices_attention
 from fusec.targets.triton.plan.attention_gradients import (
     choose_gradients,
     is_gradient,
-    take_gradients_apart,
+    match_gradients,
 )
 from fusec.targets.triton.plan.choice import Choice
 from fusec.targets.triton.plan.choices import choose
-from fusec.targets.triton.plan.choices_matmul import choose_product, take_apart
+from fusec.targets.triton.plan.choices_matmul import choose_product, match_product
 from fusec.targets.triton.plan.eviction import for_one_reading
 from fusec.targets.triton.plan.phases import cut_into_phases
 from fusec.targets.triton.plan.tiling import LIMIT, extents, move, without_empty_rows
+from fusec.targets.triton.plan.word_products import in_words
 from fusec.targets.triton.rewrite.online_softmax import carry_online
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Needs
@@ -73,7 +74,7 @@ def emit_triton(
     with recording():
         if not body.products:
             check_reductions(body)
-        product = take_apart(body, buffers) if body.products and not body.attends else None
+        product = match_product(body, buffers) if body.products and not body.attends else None
         if body.attends:
             filled, choice = choose_attention(body, buffers, settings)
             moved = filled
@@ -102,11 +103,16 @@ def emit_triton(
             taken=taken,
         )
         if body.attends and is_gradient(moved):
-            attention_gradients.write(file, take_gradients_apart(moved))
+            attention_gradients.write(file, match_gradients(moved))
         elif body.attends:
-            attention.write(file, choices_attention.take_apart(moved))
+            attention.write(file, choices_attention.match_attention(moved))
         elif product is not None:
-            matmul.write(file, take_apart(moved, buffers))
+            product = match_product(moved, buffers)
+            laid = in_words(product, product.group, buffers) if choice.kind == "words" else None
+            if laid is not None:
+                word_product.write(file, product, laid)
+            else:
+                matmul.write(file, product)
         elif choice.kind == "crossed":
             crossed.write(file)
         elif choice.kind == "split":
@@ -136,10 +142,10 @@ def choose_attention(
 ) -> tuple[Body, Choice]:
     """Return the body that a kernel of attention computes, and its tunables."""
     if is_gradient(body):
-        return body, choose_gradients(take_gradients_apart(body), buffers, settings)
-    together = choices_attention.group_heads(body)
-    found = choices_attention.take_apart(together)
-    return together, choices_attention.choose_attention(found, buffers, settings)
+        return body, choose_gradients(match_gradients(body), buffers, settings)
+    grouped = choices_attention.group_heads(body)
+    found = choices_attention.match_attention(grouped)
+    return grouped, choices_attention.choose_attention(found, buffers, settings)
 
 
 def free_of(

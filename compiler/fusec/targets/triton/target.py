@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fusec.abilities import Abilities
-from fusec.target_api.base import ExportWords, Mismatch, PackedKernel, PythonTarget
+from fusec.target_api.base import (
+    ExportWords,
+    GpuStartNoted,
+    Mismatch,
+    PackedKernel,
+    PythonTarget,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -107,9 +113,9 @@ class Triton(PythonTarget):
         self, body: Body, buffers: Mapping[str, Buffer]
     ) -> Sequence[tuple[str, Settings]]:
         """Return tiles and schedules worth a measurement, the rules' own choice first."""
-        from fusec.targets.triton.plan.choices_matmul import candidates, take_apart
+        from fusec.targets.triton.plan.choices_matmul import candidates, match_product
 
-        return candidates(take_apart(body, buffers))
+        return candidates(match_product(body, buffers))
 
     def build_for(
         self, sources: Sequence[KernelSource], tensors: Sequence[torch.Tensor]
@@ -125,7 +131,7 @@ class Triton(PythonTarget):
 
         return packed_kernel.pack(compiled, count)
 
-    def compile_ahead(self, text: str, signature: Signature, entry: str) -> None:
+    def precompile(self, text: str, signature: Signature, entry: str) -> None:
         """Have a process compile a text, and wait for it."""
         from fusec.targets.triton.toolchain import pool
 
@@ -148,6 +154,14 @@ class Triton(PythonTarget):
         from fusec.targets.triton.toolchain.resources import gpu_starts
 
         return gpu_starts(text, signature, gpu)
+
+    def starts_for(
+        self, text: str, entry: str, tensors: Sequence[torch.Tensor]
+    ) -> Sequence[GpuStartNoted]:
+        """Return what a text starts for tensors without memory."""
+        from fusec.targets.triton.toolchain.noted_starts import noted_starts
+
+        return noted_starts(text, entry, tensors)
 
     def artifact(self, text: str, signature: Signature, kind: str, gpu: str) -> str:
         """Return one of Triton's stages, down to a GPU's machine code; it need not be there."""

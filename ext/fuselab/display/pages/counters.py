@@ -68,5 +68,5 @@ def counters_page(cell: Any) -> Page:
     rows, said = counter_rows(found), notes(found)
     title = f"{cell.name}: what the hardware counted"
     text = "\n".join([title, *(indented([HEAD, *rows]) if rows else []), *(f"  {s}" for s in said)])
-    table = static_table(HEAD, rows) if rows else ""
+    table = static_table(HEAD, rows, 3) if rows else ""
     return Page(text, f"<b>{title}</b>{table}" + "".join(f"<div>{s}</div>" for s in said))

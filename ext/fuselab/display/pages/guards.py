@@ -15,7 +15,7 @@ MOST_GUARDS = 60
 
 
 @dataclass(frozen=True)
-class Compilation:
+class CellCompilation:
     """One compilation of a cell, for the timeline.
 
     Attributes:
@@ -31,15 +31,15 @@ class Compilation:
     hint: str = ""
 
 
-def timeline(cell: Any) -> list[Compilation]:
+def timeline(cell: Any) -> list[CellCompilation]:
     """Return every compilation of a cell in order, with what made it necessary."""
     reasons: dict[str, Recompile] = {}
-    late: list[Recompile] = []
+    of_no_graph: list[Recompile] = []
     for each in cell.recompiles:
         if each.graph:
             reasons[each.graph] = each
         else:
-            late.append(each)
+            of_no_graph.append(each)
     found = []
     for number, graph in enumerate(cell.graphs):
         reason = reasons.get(graph.name)
@@ -47,8 +47,8 @@ def timeline(cell: Any) -> list[Compilation]:
         if reason is not None:
             why = reason.text
         hint = reason.hint if reason is not None else ""
-        found.append(Compilation(graph.name, graph.seconds, why, hint))
-    return found + [Compilation("", 0.0, each.text, each.hint) for each in late]
+        found.append(CellCompilation(graph.name, graph.seconds, why, hint))
+    return found + [CellCompilation("", 0.0, each.text, each.hint) for each in of_no_graph]
 
 
 def break_rows(breaks: Sequence[GraphBreak], file: str) -> list[tuple[str, str, str]]:
@@ -61,7 +61,7 @@ def guard_rows(guards: Sequence[Guard], file: str) -> list[tuple[str, str]]:
     return [(g.text, words.where(g.where, file)) for g in guards]
 
 
-def timeline_rows(found: Sequence[Compilation]) -> list[tuple[str, str, str, str]]:
+def timeline_rows(found: Sequence[CellCompilation]) -> list[tuple[str, str, str, str]]:
     """Return a row a compilation."""
     return [
         (

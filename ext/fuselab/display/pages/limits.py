@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusec.devices import where_computed
-from fusec.timing.limits import Machine, machine
+from fusec.timing.limits import MeasuredLimits, machine
 from fuselab.display import words
 from fuselab.display.pages.page import Page, indented, static_table
 from fuselab.display.plots.machine import RooflinePoint
@@ -26,7 +26,7 @@ def roofline_points(cell: Any) -> list[RooflinePoint]:
     return sorted(found, key=lambda point: -point.seconds)
 
 
-def roofline_rows(points: list[RooflinePoint], found: Machine) -> list[tuple[str, ...]]:
+def roofline_rows(points: list[RooflinePoint], found: MeasuredLimits) -> list[tuple[str, ...]]:
     """Return a row a kernel: its rates, and what share of the machine's they are."""
     rows: list[tuple[str, ...]] = []
     for point in points:
@@ -61,4 +61,6 @@ def limits_page(cell: Any) -> Page:
         f"products {found.operations / 1e9:.3g} Gop/s: {found.method}"
     )
     text = "\n".join([title, *indented([HEAD, *rows]), f"  {machine_line}"])
-    return Page(text, f"<b>{title}</b>{static_table(HEAD, rows)}<div>{machine_line}</div>")
+    return Page(
+        text, f"<b>{title}</b>{static_table(HEAD, rows, len(HEAD))}<div>{machine_line}</div>"
+    )

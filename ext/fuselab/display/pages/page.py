@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from fuselab.display.render import columns
-from fuselab.display.style import Style
+from fuselab.display.style import Style, themed
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Page:
     ) -> Mapping[str, Any]:
         """Return the forms that a notebook and a terminal show."""
         html = self.html or f'<pre style="{Style.mono}">{escape(self.text)}</pre>'
-        return {"text/plain": self.text, "text/html": f'<div style="{Style.box}">{html}</div>'}
+        page = themed(f'<div style="{Style.box}">{html}</div>')
+        return {"text/plain": self.text, "text/html": page}
 
 
 def svg_image(svg: str, alt: str) -> str:

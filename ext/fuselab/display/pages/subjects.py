@@ -92,7 +92,7 @@ def timings_of(cell: Any) -> Page:
         return timings.timings_page(cell)
 
 
-def time_together(cells: Mapping[str, Any], seconds: float) -> dict[str, Timing]:
+def time_interleaved(cells: Mapping[str, Any], seconds: float) -> dict[str, Timing]:
     """Time the compiled graphs of several cells against each other, interleaved.
 
     Raises:
@@ -117,7 +117,7 @@ def compare_cells(first: Any, second: Any, seconds: float) -> Page:
 
     times, why = {}, ""
     try:
-        times = time_together({c.name: c for c in (first, second)}, seconds)
+        times = time_interleaved({c.name: c for c in (first, second)}, seconds)
     except FusecError as error:
         why = str(error)
     return compare.cells_page(first, second, times, why)

@@ -141,7 +141,7 @@ def timings_page(cell: Any) -> Page:
     notes = [note for note in notes if note]
     lines = [head, *indented([HEAD, *rows] if rows else [])]
     lines += ["", *indented([STEPS, *steps])] if steps else []
-    html = [f"<div><b>{escape(head)}</b></div>", static_table(HEAD, rows)]
-    html.append(static_table(STEPS, steps))
+    html = [f"<div><b>{escape(head)}</b></div>", static_table(HEAD, rows, 3)]
+    html.append(static_table(STEPS, steps, 2))
     html += [f'<div style="{Style.quiet}">{escape(note)}</div>' for note in notes]
     return Page("\n".join([*lines, *(f"  {note}" for note in notes)]), "".join(html))

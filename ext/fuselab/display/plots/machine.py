@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fusec.inspect.sweep import SweepPoint
-    from fusec.timing.limits import Machine
+    from fusec.timing.limits import MeasuredLimits
 
 _MOST_POINTS = 8
 
@@ -37,7 +37,7 @@ class RooflinePoint:
     seconds: float
 
 
-def roofline_figure(points: Sequence[RooflinePoint], machine: Machine) -> Figure:
+def roofline_figure(points: Sequence[RooflinePoint], machine: MeasuredLimits) -> Figure:
     """Draw kernels under what the machine reached: copies from memory and cache, a product.
 
     Args:

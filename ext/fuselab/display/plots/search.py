@@ -65,7 +65,7 @@ def ground_of(run: TuningRun, title: str = "") -> Ground:
     scale, unit = plots.unit_of(slowest)
     shown = [value for timing in timings for value in (timing.low, timing.median)]
     shown += [min(timing.high, plots.MOST_SPREAD * slowest) for timing in timings]
-    if run.eager is not None and _near(run, slowest):
+    if run.eager is not None and _fits(run, slowest):
         shown.append(run.eager.median)
     highest = max(shown, default=0.0) or 1.0 / scale
     lowest = min((timing.low for timing in timings), default=0.0)
@@ -216,7 +216,7 @@ def _draw_run(axes: Axes, run: TuningRun, ground: Ground) -> list[Any]:
     if run.eager is not None:
         what = "the whole cell in eager" if run.eager_is_whole else "eager"
         label = f"{what}: {duration(run.eager.median)}"
-        if _near(run, _slowest(run)):
+        if _fits(run, _slowest(run)):
             look = {"linestyle": "--", "color": EAGER, "linewidth": 1.2}
             marks.append(axes.axhline(run.eager.median * scale, **look))
             tell(label, **look)
@@ -237,7 +237,7 @@ def _slowest(run: TuningRun) -> float:
     return max((t.timing.median for t in run.trials if t.timing is not None), default=0.0)
 
 
-def _near(run: TuningRun, slowest: float) -> bool:
+def _fits(run: TuningRun, slowest: float) -> bool:
     """Whether eager's line fits on the axes with the configurations."""
     return run.eager is not None and (not slowest or run.eager.median < FAR * slowest)
 

@@ -115,8 +115,12 @@ def _order(rows: list[list[str]], items: Mapping[str, _Item]) -> None:
 
     def sort(row: list[str], up: bool) -> None:
         def middle(name: str) -> float:
-            near = items[name].up if up else items[name].down
-            return sum(place[n] for n in near) / len(near) if near else float(place[name])
+            neighbors = items[name].up if up else items[name].down
+            return (
+                sum(place[n] for n in neighbors) / len(neighbors)
+                if neighbors
+                else float(place[name])
+            )
 
         row.sort(key=middle)
         for n, name in enumerate(row):
@@ -142,13 +146,17 @@ def _straighten(rows: list[list[str]], items: Mapping[str, _Item]) -> None:
             wanted = []
             for name in row:
                 item = items[name]
-                near = item.up if down else item.down
-                wanted.append(sum(items[n].x for n in near) / len(near) if near else item.x)
-            for name, x in zip(row, _apart(row, items, wanted), strict=True):
+                neighbors = item.up if down else item.down
+                wanted.append(
+                    sum(items[n].x for n in neighbors) / len(neighbors) if neighbors else item.x
+                )
+            for name, x in zip(row, _without_overlap(row, items, wanted), strict=True):
                 items[name].x = x
 
 
-def _apart(row: list[str], items: Mapping[str, _Item], wanted: list[float]) -> list[float]:
+def _without_overlap(
+    row: list[str], items: Mapping[str, _Item], wanted: list[float]
+) -> list[float]:
     """Return the places nearest to those wanted at which nothing overlaps, in the same order."""
     offsets, offset = [], 0.0
     for n, name in enumerate(row):

@@ -76,17 +76,17 @@ def around(graph: StepGraph, names: Collection[str], most: int) -> StepGraph:
     Returns:
         Its nodes in their order, and the edges between them.
     """
-    near: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
+    neighbors: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
     for edge in graph.edges:
-        near[edge.source].append(edge.target)
-        near[edge.target].append(edge.source)
+        neighbors[edge.source].append(edge.target)
+        neighbors[edge.target].append(edge.source)
     # An input that everything reads brings nothing nearer to anything.
     inputs = {node.name for node in graph.nodes if node.kind == "input"}
-    kept = dict.fromkeys([name for name in names if name in near][:most])
+    kept = dict.fromkeys([name for name in names if name in neighbors][:most])
     latest = list(kept)
     while latest and len(kept) < most:
         through = [name for name in latest if name not in inputs]
-        found = dict.fromkeys(n for name in through for n in near[name] if n not in kept)
+        found = dict.fromkeys(n for name in through for n in neighbors[name] if n not in kept)
         latest = list(found)[: most - len(kept)]
         kept |= dict.fromkeys(latest)
     return StepGraph(

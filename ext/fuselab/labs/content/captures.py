@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import logging
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -207,6 +209,12 @@ def attempt(way: str, program: str) -> str:
         SCALE.update(by=2.0)
 
 
+def listing(program: str) -> str:
+    """Return a program's text, as a student would write it."""
+    text = inspect.getsource(PROGRAMS[program].function)
+    return re.sub(r"  # type: \S+", "", text)
+
+
 def graph(way: str, function: Callable[[Any], Any], example: torch.Tensor) -> str:
     """Return what a way has captured, as text."""
     with _quiet():
@@ -214,7 +222,8 @@ def graph(way: str, function: Callable[[Any], Any], example: torch.Tensor) -> st
             _lazy(function)
             import torch._C._lazy as lazy
 
-            return str(lazy._get_tensors_text([function(example.to("lazy"))])).strip()
+            text = str(lazy._get_tensors_text([function(example.to("lazy"))])).strip()
+            return re.sub(r", NodeType=\w+|, device=CPU0", "", text)
         if way == "TorchDynamo":
             seen: list[str] = []
 
@@ -229,4 +238,4 @@ def graph(way: str, function: Callable[[Any], Any], example: torch.Tensor) -> st
         return str(captured.code).strip()
 
 
-__all__ = ["PROGRAMS", "TABLE", "WAYS", "attempt", "capture", "graph", "outcome"]
+__all__ = ["PROGRAMS", "TABLE", "WAYS", "attempt", "capture", "graph", "listing", "outcome"]

@@ -58,7 +58,10 @@ LAB = Lab(
             "bytes_moved",
             start="""
 def bytes_moved(n, operators):
-    \"\"\"Return (bytes in eager, bytes in one kernel) of a chain of pointwise operators.\"\"\"
+    \"\"\"Return (bytes in eager, bytes in one kernel) of a chain of pointwise operators.
+
+    n: how many float32 numbers each of them reads, and writes.
+    \"\"\"
     ...
 """,
             hints=(
@@ -77,7 +80,7 @@ def bytes_moved(n, operators):
             points=2,
             start="""
 def softmax_bytes(rows, columns):
-    \"\"\"Return (bytes in eager, bytes in one kernel) of a softmax in five operators.\"\"\"
+    \"\"\"Return (bytes in eager, bytes in one kernel) of a softmax in five float32 operators.\"\"\"
     n = rows * columns
     ...
 """,
@@ -130,7 +133,10 @@ def normalize(x):
             points=2,
             start="""
 def roofline(moved, operations, bandwidth, speed):
-    \"\"\"Return (seconds at best, "memory" or "compute": what holds it up).\"\"\"
+    \"\"\"Return (seconds at best, "memory" or "compute": what holds it up).
+
+    moved: bytes. operations: how many. bandwidth: bytes a second. speed: operations a second.
+    \"\"\"
     ...
 """,
             hints=(

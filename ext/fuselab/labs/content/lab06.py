@@ -71,7 +71,8 @@ def goes_round(graph, group):
 def bytes_saved(graph, a, b):
     \"\"\"Return how many bytes need not be moved if the nodes named a and b share a kernel.
 
-    a stands before b. Two things count: what b reads of a, and what both of them read.
+    a stands before b. Two things count: what b reads of a, and what both of them read. A graph's
+    own input is as large as the node that reads it.
     \"\"\"
     ...
 """,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 import torch
@@ -23,7 +24,9 @@ _TRANSPOSE = (
 
 def kernel(declaration: str, body: str) -> str:
     """Return the text of a kernel."""
-    head = textwrap.fill(declaration, 76, subsequent_indent="    ")
+    # A parameter stays on one line: within it, spaces that are none to textwrap.
+    whole = re.sub(r"(?<=[a-z0-9*_]) (?=[a-z*])", "\u00a0", declaration)
+    head = textwrap.fill(whole, 84, subsequent_indent="    ").replace("\u00a0", " ")
     return f"#include <cmath>\n#include <cstdint>\n\n{head}\n{{\n{body}\n    return 0;\n}}\n"
 
 

@@ -203,7 +203,7 @@ def traffic(m, n, k, tile_m, tile_n):
                 torch.randn(n + 2, generator=g),
             ],
             sizes=(1, 7, 45),
-            timed_size=318,
+            timed_size=254,
             kinds=("similar",),
             declaration=_LINEAR,
             arguments=("x", "w", "b", "out"),

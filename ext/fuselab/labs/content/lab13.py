@@ -17,16 +17,19 @@ SIDE = 100
 
 def _pays_calls(rng: random.Random) -> list[list[Any]]:
     found: list[list[Any]] = [[1.0, 0.001, 0.001], [1.0, 0.001, 0.002], [0.0, 0.002, 0.001]]
-    for _ in range(6):
+    while len(found) < 9:
         seconds = [rng.randrange(1, 4000) / 100, rng.randrange(50, 900) / 1e5]
-        found.append([*seconds, rng.randrange(10, 49) / 1e5])
+        call = [*seconds, rng.randrange(10, 49) / 1e5]
+        quotient = call[0] / (call[1] - call[2])
+        if abs(quotient - round(quotient)) > 1e-6:  # rounding decides nothing
+            found.append(call)
     return found
 
 
 def _pays(compiling: float, eager: float, compiled: float) -> int:
     if compiled >= eager:
         return -1
-    return max(0, math.ceil(compiling / (eager - compiled) - 1e-9))
+    return math.ceil(compiling / (eager - compiled))
 
 
 def _faster_calls(rng: random.Random) -> list[list[Any]]:
@@ -82,7 +85,8 @@ LAB = Lab(
 def calls_until_it_pays(compiling, eager, compiled):
     \"\"\"Return after how many calls compiling has paid off, -1 if it never does.
 
-    compiling: seconds, once. eager, compiled: seconds a call.
+    compiling: seconds, once. eager, compiled: seconds a call. It has paid off when compiling and
+    all compiled calls have taken no more time than as many calls in eager.
     \"\"\"
     ...
 """,

@@ -52,7 +52,7 @@ def _heading(text: str) -> str:
     return f"<div style='margin:8px 0 2px;font-weight:600'>{escape(text)}</div>"
 
 
-def timeline_html(found: list[guards.Compilation]) -> str:
+def timeline_html(found: list[guards.CellCompilation]) -> str:
     """Draw compilations one below the other, each bar where the one before ended."""
     total = sum(each.seconds for each in found) or 1.0
     rows, start = [], 0.0

@@ -22,6 +22,7 @@ from fuselab.panel.widgets.controls import Tunables
 from fuselab.panel.widgets.copying import CopyButton
 from fuselab.panel.widgets.editor import Editor
 from fuselab.panel.widgets.linking import cell_lines, links_of, packed
+from fuselab.panel.widgets.plain_editor import PlainEditor
 
 Work = Callable[[str, Kernel, str], None]  # a kernel's name, the kernel, its draft
 
@@ -110,7 +111,7 @@ class KernelsTab:
                     self._bench.state, self._typed, self._key_check, self._key_keep
                 )
                 self.editor.on_shown = self.on_shown
-                self.place.children = [self.editor]
+                self.place.children = [self.editor, PlainEditor(self.editor).widget]
 
     # --- what the user does; called on any thread, returns at once -------------------------
 

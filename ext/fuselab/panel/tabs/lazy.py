@@ -21,14 +21,14 @@ class LazyTab:
 
     Attributes:
         title: What the panel writes on it.
-        drawn_ahead: Whether it is filled before anybody opens it, while nobody needs the worker;
+        prebuilt: Whether it is filled before anybody opens it, while nobody needs the worker;
             otherwise it is only made, because what it shows takes long and comes second.
         drawn_locked: Whether the cell's lock is held while it is drawn; one that may compile
             takes it itself, for as long as it needs it.
     """
 
     title = ""
-    drawn_ahead = True
+    prebuilt = True
     drawn_locked = True
 
     def __init__(self, bench: Bench) -> None:

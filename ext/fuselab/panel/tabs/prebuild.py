@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 REST = 0.25  # seconds from one step to the next: a person may do something in between
 LONGER = 2.0  # seconds until the next look, where somebody else is busy
 
-_latest: Early | None = None
+_latest: Prebuild | None = None
 
 
-class Early:
+class Prebuild:
     """Steps that are done one by one while nobody needs the kernel or the worker.
 
     Args:

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from fusec.devices import where_computed
-from fusec.timing.limits import Machine, machine
+from fusec.timing.limits import MeasuredLimits, machine
 from fuselab.display.pages.limits import roofline_points, roofline_rows
 from fuselab.display.plots import figures as plots
 from fuselab.display.plots import machine as plots_machine
@@ -62,7 +62,7 @@ class Roofline(LazyTab):
         self.table.value = problem_or(self._bench, "") if busy else self._html
 
 
-def table(points: list[plots_machine.RooflinePoint], found: Machine) -> str:
+def table(points: list[plots_machine.RooflinePoint], found: MeasuredLimits) -> str:
     """Write the roofline as figures."""
     rows = [list(row) for row in roofline_rows(points, found)]
     head = ["Kernel", "Memory traffic", "Of a copy", "Operations", "Of a product"]

@@ -10,7 +10,7 @@ import ipywidgets as widgets
 
 import fusec
 from fusec.errors import FusecError
-from fusec.inspect.sweep import FixedSize, Size, SweepPoint, sizes_of, sweep
+from fusec.inspect.sweep import FixedSize, SweepPoint, SweptSize, sizes_of, sweep
 from fuselab.display import noise, words
 from fuselab.display.plots import figures as plots
 from fuselab.display.plots import machine as plots_machine
@@ -31,7 +31,7 @@ class Sweep(LazyTab):
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)
-        self._sizes: list[tuple[Any, Size]] = []
+        self._sizes: list[tuple[Any, SweptSize]] = []
         self._stop = threading.Event()
         self._filling = False
         self._failed = ""
@@ -97,7 +97,7 @@ class Sweep(LazyTab):
 
     def draw(self) -> None:
         """Read which sizes there are."""
-        found: list[tuple[Any, Size]] = []
+        found: list[tuple[Any, SweptSize]] = []
         with self._bench.cell.lock:
             for graph in self._bench.cell.graphs:
                 try:
@@ -147,7 +147,7 @@ class Sweep(LazyTab):
             ]
             for point in self.points
         ]
-        head = ["Size", "Eager (quartiles)", "Fused (quartiles)", "Compared"]
+        head = ["SweptSize", "Eager (quartiles)", "Fused (quartiles)", "Compared"]
         value = markup.table(head, rows) if rows else ""
         if rows:
             value += f"<div><i>{escape(self.points[0].fused.method)}</i></div>"
@@ -158,7 +158,7 @@ class Sweep(LazyTab):
         self.table.value = value
 
 
-def values_of(size: Size) -> list[int]:
+def values_of(size: SweptSize) -> list[int]:
     """Return the values to offer: powers of two of the present one, down to 2 and one above."""
     below = [size.value >> step for step in range(STEPS, 0, -1)]
     return sorted({value for value in below if value >= 2} | {size.value, 2 * size.value})

@@ -38,7 +38,7 @@ class TimingsTab(LazyTab):
     """Time of the whole cell, of its steps, and of the kernels that were checked alone."""
 
     title = "Timings"
-    drawn_ahead = False  # its figures
+    prebuilt = False  # its figures
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)

@@ -35,7 +35,7 @@ class TuningTab(LazyTab):
     """The search over one kernel's tunables."""
 
     title = "Tuning"
-    drawn_ahead = False  # its figures
+    prebuilt = False  # its figures
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)

@@ -14,7 +14,7 @@ from fuselab.display.plots import figures as plots
 from fuselab.display.plots.cell import cell_figure
 from fuselab.display.plots.search import SearchPicture
 from fuselab.display.plots.tuning import outcome_figure
-from fuselab.panel.context import Facts
+from fuselab.panel.context import CellFacts
 from fuselab.panel.widgets import plain
 from fuselab.panel.widgets.picture import Picture, Spot
 
@@ -63,7 +63,7 @@ def preload() -> None:
     import matplotlib.figure  # noqa: F401
 
 
-def speed_png(facts: Facts) -> bytes:
+def speed_png(facts: CellFacts) -> bytes:
     """Draw the cell beside its peers and its limit, its edits, and each step's share."""
     figure = cell_figure(
         facts.eager,

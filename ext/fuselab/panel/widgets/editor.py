@@ -115,6 +115,12 @@ class Editor(Scripted):
         self.send({"kind": "sync", "id": self._asked})
         self._answered.wait(timeout)
 
+    def take(self, text: str) -> None:
+        """Take a text that was typed elsewhere, as if the page had sent it."""
+        seen = int(str(self.content["seen"])) + 1
+        message = {"kind": "edit", "document": self.document, "text": text, "seen": seen}
+        self._receive(self, message, None)
+
     def _receive(self, _widget: object, message: dict[str, Any], _buffers: object) -> None:
         kind, document, text = message.get("kind"), message.get("document"), message.get("text")
         if kind == "ready":

@@ -74,7 +74,7 @@ def test_weights_of_four_bits(zeros: bool, form: str, dtype: torch.dtype, rows: 
     assert (" = words_at(q_ptr" in kernel.source) == (form != "halves"), kernel.source
     loads = kernel.source.count("tl.load(q_ptr")
     assert loads == (2 if form == "halves" else 0), kernel.source
-    assert "tl.load(s_ptr + start // 64 + col * 4" in kernel.source, "a scale a group"
+    assert "start // 64" in kernel.source, "a scale a group"
 
 
 @pytest.mark.parametrize("form", UNPACKED)

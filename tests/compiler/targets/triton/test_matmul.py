@@ -19,7 +19,7 @@ from fusec.kernel import KernelSource
 from fusec.schedule import small_products
 from fusec.schedule.step_graph import fusion_view, why
 from fusec.targets.triton.emit import emit_triton
-from fusec.targets.triton.plan.choices_matmul import candidates, take_apart
+from fusec.targets.triton.plan.choices_matmul import candidates, match_product
 from fusec.targets.triton.target import TARGET as TRITON
 from fusec.targets.triton.target import Triton
 from fusec.targets.triton.toolchain.build import build_triton
@@ -447,7 +447,7 @@ def test_a_race_on_the_real_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products_race, "_may_measure", lambda needed: True)
 
     def judge(step: Compute, program: Program) -> ProductChoice:
-        found = candidates(take_apart(step.body, program.buffers))[:2]
+        found = candidates(match_product(step.body, program.buffers))[:2]
         choice = products_race.race(step, program, found, 0.02, TRITON)
         assert choice is not None
         return choice
@@ -526,7 +526,7 @@ def test_measuring_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", [HALF, F32], ids=str)
 def test_candidates_fit_into_shared_memory(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
     case = product(*shape, dtype)
-    found = candidates(take_apart(case.body, case.buffers))
+    found = candidates(match_product(case.body, case.buffers))
     assert 2 <= len(found) <= 8
     for _, settings in found:
         values = dict(settings)

@@ -35,7 +35,7 @@ Element = Callable[[Scope, Sequence[Accumulator], dict[str, str]], None]
 
 
 @dataclass(frozen=True)
-class Block:
+class OpenBlock:
     """A block of a loop, open to be written into.
 
     Attributes:
@@ -52,7 +52,9 @@ class Block:
 
 
 @contextmanager
-def blocks(scope: Scope, writer: Writer, plan: InnerLoop, span: tuple[str, str]) -> Iterator[Block]:
+def blocks(
+    scope: Scope, writer: Writer, plan: InnerLoop, span: tuple[str, str]
+) -> Iterator[OpenBlock]:
     """Open a loop over blocks.
 
     Args:
@@ -69,7 +71,7 @@ def blocks(scope: Scope, writer: Writer, plan: InnerLoop, span: tuple[str, str])
             _twice(scope, writer, plan, first, span, plan.marks),
             _staged(scope, writer, plan, first, "count") as bind,
         ):
-            yield Block(first, f"{first} + count", bind, "decltype(mark)")
+            yield OpenBlock(first, f"{first} + count", bind, "decltype(mark)")
         return
     with writer.block(f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {line})"):
         write_requests(scope, writer, plan.requests, {axis: first}, line, plan.staging.streamed)
@@ -79,7 +81,7 @@ def blocks(scope: Scope, writer: Writer, plan: InnerLoop, span: tuple[str, str])
             writer.line(f"const int64_t {stop} = {kernel.at_most(last, end)};")
             last, count = stop, f"{stop} - {first}"
         with _staged(scope, writer, plan, first, count, asked=True) as bind:
-            yield Block(first, last, bind, plan.marks)
+            yield OpenBlock(first, last, bind, plan.marks)
 
 
 @contextmanager
@@ -234,4 +236,4 @@ class _Lanes:
             take(scope.kernel, self.item, value, writer)
 
 
-__all__ = ["Block", "blocks", "write_lanes"]
+__all__ = ["OpenBlock", "blocks", "write_lanes"]

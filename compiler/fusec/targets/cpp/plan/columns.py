@@ -15,10 +15,10 @@ from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import in_blocks
 from fusec.targets.cpp.plan.facts import Facts, cost, extent, is_even, points
 from fusec.targets.cpp.plan.interleave import mark_type
-from fusec.targets.cpp.plan.loop_plan import Columns, InnerLoop, RowPass, Size
+from fusec.targets.cpp.plan.loop_plan import Columns, InnerLoop, LoopConstant, RowPass
 from fusec.targets.cpp.plan.pointwise import note_loop
 from fusec.targets.cpp.plan.prefetch import busiest_pass, column_requests
-from fusec.targets.cpp.plan.row_passes import Steps, plan_steps
+from fusec.targets.cpp.plan.row_passes import RowSteps, plan_steps
 from fusec.targets.cpp.plan.threads import plan_sharing
 
 
@@ -66,7 +66,7 @@ def plan_columns(facts: Facts, column: Symbol) -> Columns:
     if may and choices.split_rows(units, work, rows):
         value = facts.wanted.size("PIECES", choices.PIECES, choices.PIECE_CHOICES)
         meaning = "parts of the rows for threads to share"
-        pieces = Size("PIECES", value, choices.PIECE_CHOICES, meaning)
+        pieces = LoopConstant("PIECES", value, choices.PIECE_CHOICES, meaning)
         facts.note(
             "pieces",
             f"{value} of the rows",
@@ -128,7 +128,7 @@ class _Tile:
         even: Whether all tiles are full.
     """
 
-    def __init__(self, size: Size, count: int | None) -> None:
+    def __init__(self, size: LoopConstant, count: int | None) -> None:
         self.size = size
         self.whole = count is not None and count <= size.value
         self.even = count is not None and count % size.value == 0
@@ -141,17 +141,17 @@ def _tile(facts: Facts, column: Symbol, width: int, among: Sequence[int]) -> _Ti
     fitting = tuple(n for n in among if not even or (count or 0) % n == 0)
     if count is None or count > width:
         width = facts.wanted.size("COLUMNS", width, fitting)
-    return _Tile(Size("COLUMNS", width, fitting, meaning), count)
+    return _Tile(LoopConstant("COLUMNS", width, fitting, meaning), count)
 
 
 def _columns(
     facts: Facts,
     column: Symbol,
-    steps: Steps,
+    steps: RowSteps,
     tile: _Tile,
     loads: Collection[Load],
     *,
-    pieces: Size | None = None,
+    pieces: LoopConstant | None = None,
     turned: bool = False,
 ) -> Columns:
     """Return the plan of tiles.
@@ -186,7 +186,7 @@ def _columns(
 
 
 def _pass(
-    facts: Facts, steps: Steps, number: int, column: Symbol, tile: _Tile, known: Collection[Node]
+    facts: Facts, steps: RowSteps, number: int, column: Symbol, tile: _Tile, known: Collection[Node]
 ) -> RowPass:
     step = steps.passes[number]
     full = tile.whole or tile.even

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from fusec.codegen.common.reduction_passes import Pass
+from fusec.codegen.common.reduction_passes import ReductionPass
 from fusec.ir.body import Body
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Node
@@ -17,7 +17,7 @@ from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.deinterleave import Deinterleaved
 from fusec.targets.cpp.plan.facts import Decision
 from fusec.targets.cpp.plan.prefetch import Request
-from fusec.targets.cpp.plan.row_passes import Steps
+from fusec.targets.cpp.plan.row_passes import RowSteps
 from fusec.targets.cpp.plan.row_reuse import Repeated
 from fusec.targets.cpp.plan.scan_passes import Stretch
 from fusec.targets.cpp.plan.staging import Staging
@@ -26,7 +26,7 @@ from fusec.targets.cpp.plan.wanted import KINDS, TECHNIQUES, Wanted
 
 
 @dataclass(frozen=True)
-class Size:
+class LoopConstant:
     """A tunable constant of the text: its value, what is worth trying, what it means."""
 
     name: str
@@ -48,8 +48,8 @@ class Sharing:
 
     shared: bool
     work: Expr | None = None
-    grain: Size | None = None
-    rows: Size | None = None
+    grain: LoopConstant | None = None
+    rows: LoopConstant | None = None
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ class Nest:
     body: Body
     sharing: Sharing
     inner: tuple[tuple[Body, InnerLoop], ...] = ()
-    block: Size | None = None
+    block: LoopConstant | None = None
     tile: Turned | None = None
-    tile_sizes: tuple[Size, ...] = ()
+    tile_sizes: tuple[LoopConstant, ...] = ()
     tables: tuple[Node, ...] = ()
     repeated: tuple[Repeated, ...] = ()
 
@@ -128,7 +128,7 @@ class RowPass:
         running: Whether its scans are sums that run by vectors.
     """
 
-    step: Pass
+    step: ReductionPass
     loop: InnerLoop
     chunk: int | None = None
     stretches: tuple[Stretch, ...] = ()
@@ -150,12 +150,12 @@ class Rows:
     """
 
     sharing: Sharing
-    steps: Steps
+    steps: RowSteps
     passes: tuple[RowPass, ...]
     next_row: tuple[Load, ...] = ()
     busiest: int = -1
     cut: Symbol | None = None
-    pieces: Size | None = None
+    pieces: LoopConstant | None = None
 
 
 @dataclass(frozen=True)
@@ -193,12 +193,12 @@ class Columns:
 
     column: Symbol
     sharing: Sharing
-    steps: Steps
+    steps: RowSteps
     passes: tuple[RowPass, ...]
-    width: Size
+    width: LoopConstant
     whole: bool
     even: bool
-    pieces: Size | None = None
+    pieces: LoopConstant | None = None
     busiest: int = -1
 
 
@@ -213,7 +213,7 @@ class Scatter:
     """
 
     shared: Symbol | None
-    block: Size | None
+    block: LoopConstant | None
     vector: bool
 
 
@@ -256,6 +256,7 @@ class LoopPlan:
 __all__ = [
     "Columns",
     "InnerLoop",
+    "LoopConstant",
     "LoopPlan",
     "Loops",
     "Nest",
@@ -265,5 +266,4 @@ __all__ = [
     "Rows",
     "Scatter",
     "Sharing",
-    "Size",
 ]

@@ -14,7 +14,7 @@ from fusec.targets.cpp.plan.cache_blocks import in_blocks
 from fusec.targets.cpp.plan.deinterleave import deinterleaved_rows
 from fusec.targets.cpp.plan.facts import Facts, cost, extent, is_even, points
 from fusec.targets.cpp.plan.interleave import mark_type
-from fusec.targets.cpp.plan.loop_plan import InnerLoop, Nest, Pointwise, Sharing, Size
+from fusec.targets.cpp.plan.loop_plan import InnerLoop, LoopConstant, Nest, Pointwise, Sharing
 from fusec.targets.cpp.plan.loop_tables import tabled_nodes
 from fusec.targets.cpp.plan.moderate_angles import angles
 from fusec.targets.cpp.plan.prefetch import Request, pointwise_requests, tile_requests
@@ -100,8 +100,8 @@ def _tiled(facts: Facts, turned: Turned) -> Nest:
     rows = facts.wanted.size("TILE_ROWS", turned.rows, among)
     columns = facts.wanted.size("TILE_COLUMNS", turned.columns, widths)
     sizes = (
-        Size("TILE_ROWS", rows, among, "rows of a turned tile"),
-        Size("TILE_COLUMNS", columns, widths, "elements of a row"),
+        LoopConstant("TILE_ROWS", rows, among, "rows of a turned tile"),
+        LoopConstant("TILE_COLUMNS", columns, widths, "elements of a row"),
     )
     names = facts.called(load.buffer for load, _ in turned.steps)
     facts.note("tiles", f"{rows} x {columns}", f"{names} is contiguous along {turned.across.name}")
@@ -164,9 +164,9 @@ def note_loop(facts: Facts, loop: InnerLoop) -> None:
     """Note what was decided of an innermost loop."""
     if loop.requests and loop.requests[0].axis is not None:
         names = facts.called(request.buffer for request in loop.requests)
-        ahead = loop.requests[0]
-        assert ahead.axis is not None
-        reason = f"{ahead.turns} of {ahead.axis.name} ahead: they do not stay in a cache"
+        request = loop.requests[0]
+        assert request.axis is not None
+        reason = f"{request.turns} of {request.axis.name} ahead: they do not stay in a cache"
         facts.note("prefetch", names, reason)
     if loop.blocks:
         full = "all full" if loop.even else "and what is left over"
@@ -224,7 +224,7 @@ def mostly_gathers(facts: Facts, axis: Symbol, inside: Sequence[Node]) -> bool:
     return bool(gathers) and cost(inside) < choices.GATHER_COST * len(gathers)
 
 
-def _block(facts: Facts, outer: Sequence[Symbol], last: Symbol) -> Size | None:
+def _block(facts: Facts, outer: Sequence[Symbol], last: Symbol) -> LoopConstant | None:
     """Return how the last loop is cut where the outer ones are too short for the threads."""
     if not facts.allows("threads"):
         return None
@@ -235,7 +235,7 @@ def _block(facts: Facts, outer: Sequence[Symbol], last: Symbol) -> Size | None:
         return None
     value = facts.wanted.size("BLOCK", choices.BLOCK, choices.BLOCK_CHOICES)
     facts.note("block", f"{value} of {last.name}", f"{count} outer turns are too few for threads")
-    return Size("BLOCK", value, choices.BLOCK_CHOICES, "elements a thread takes")
+    return LoopConstant("BLOCK", value, choices.BLOCK_CHOICES, "elements a thread takes")
 
 
 __all__ = ["mostly_gathers", "note_loop", "plan_inner", "plan_pointwise"]

@@ -17,7 +17,7 @@ from fusec.ir.index import Expr, Symbol, product
 from fusec.ir.node import Load, Reduce, Scan, indirect_nodes
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, cost
-from fusec.targets.cpp.plan.row_passes import Steps
+from fusec.targets.cpp.plan.row_passes import RowSteps
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def tile_requests(
     return _later(facts, _streams(facts, loads, facts.body.stores, last), across, 1)
 
 
-def row_requests(facts: Facts, steps: Steps) -> dict[int, tuple[Request, ...]]:
+def row_requests(facts: Facts, steps: RowSteps) -> dict[int, tuple[Request, ...]]:
     """Return what the passes over a row ask for, by the number of the pass.
 
     All that the next row needs is asked for in the pass with the most arithmetic, where the memory
@@ -96,13 +96,13 @@ def row_requests(facts: Facts, steps: Steps) -> dict[int, tuple[Request, ...]]:
     return {busiest: (*_later(facts, later, body.axes[-1], turns), *own)}
 
 
-def busiest_pass(steps: Steps) -> int:
+def busiest_pass(steps: RowSteps) -> int:
     """Return the number of the pass over a row that computes most."""
     passes = [n for n, step in enumerate(steps.passes) if step.loops]
     return max(passes, key=lambda number: cost(steps.fresh(number)))
 
 
-def gathered_loads(facts: Facts, steps: Steps) -> list[Load]:
+def gathered_loads(facts: Facts, steps: RowSteps) -> list[Load]:
     """Return the loads of a whole row at a place that is computed from the row's number."""
     body = facts.body
     if not body.axes:
@@ -134,7 +134,7 @@ def gathered_loads(facts: Facts, steps: Steps) -> list[Load]:
 
 
 def column_requests(
-    facts: Facts, steps: Steps, number: int, column: Symbol, width: int | None
+    facts: Facts, steps: RowSteps, number: int, column: Symbol, width: int | None
 ) -> tuple[Request, ...]:
     """Return what a pass over a tile of columns asks for: the rows to come."""
     step = steps.passes[number]
@@ -143,7 +143,7 @@ def column_requests(
     return _later(facts, streams, facts.body.reduce_axes[-1], turns)
 
 
-def _loads(steps: Steps, numbers: Sequence[int]) -> list[Load]:
+def _loads(steps: RowSteps, numbers: Sequence[int]) -> list[Load]:
     found = (n for number in numbers for n in steps.passes[number].inside if isinstance(n, Load))
     return list(dict.fromkeys(found))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from fusec.codegen.common.reduction_passes import Pass, PassPlan, plan_passes
+from fusec.codegen.common.reduction_passes import PassPlan, ReductionPass, plan_passes
 from fusec.ir.body import Store, axis_sizes
 from fusec.ir.index import product
 from fusec.ir.node import Load, Node, Op, Scan, walk
@@ -16,7 +16,7 @@ from fusec.targets.cpp.plan.facts import Facts
 
 
 @dataclass(frozen=True)
-class Steps:
+class RowSteps:
     """What is done for each outer point.
 
     Attributes:
@@ -26,7 +26,7 @@ class Steps:
         first: Kept node to the pass that computes it.
     """
 
-    passes: tuple[Pass, ...]
+    passes: tuple[ReductionPass, ...]
     elementwise: frozenset[Node]
     kept: tuple[Node, ...] = ()
     first: dict[Node, int] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Steps:
         return [n for n in inside if n not in self.kept or self.first[n] == number]
 
 
-def plan_steps(facts: Facts, *, keep: bool = True) -> Steps:
+def plan_steps(facts: Facts, *, keep: bool = True) -> RowSteps:
     """Return the passes of the body.
 
     Args:
@@ -46,14 +46,14 @@ def plan_steps(facts: Facts, *, keep: bool = True) -> Steps:
     """
     plan = plan_passes(facts.body)
     passes = delayed_updates(facts, plan)
-    steps = Steps(passes, plan.elementwise)
+    steps = RowSteps(passes, plan.elementwise)
     points = product(axis_sizes(facts.body.reduce_axes)).constant
     if not keep or not choices.may_keep_rows(points):
         return steps
     return _kept_values(facts, steps, points)
 
 
-def _kept_values(facts: Facts, steps: Steps, points: int | None) -> Steps:
+def _kept_values(facts: Facts, steps: RowSteps, points: int | None) -> RowSteps:
     """Choose what to keep of a row, and leave it out of the later passes."""
     first: dict[Node, int] = {}
     kept: dict[Node, None] = {}
@@ -84,12 +84,12 @@ def _kept_values(facts: Facts, steps: Steps, points: int | None) -> Steps:
     return replace(steps, passes=tuple(passes), kept=tuple(kept), first=first)
 
 
-def roots(step: Pass) -> list[Node]:
+def roots(step: ReductionPass) -> list[Node]:
     """Return the values that a pass is there to compute."""
     return [r.args[0] for r in step.reductions] + [s.value for s in step.stores]
 
 
-def recomputed(node: Node, steps: Steps, kept: Collection[Node]) -> int:
+def recomputed(node: Node, steps: RowSteps, kept: Collection[Node]) -> int:
     """Return what computing an elementwise node again from the kept ones costs, in additions."""
     total = 0
     seen: set[Node] = set(kept)
@@ -107,7 +107,7 @@ def recomputed(node: Node, steps: Steps, kept: Collection[Node]) -> int:
     return total
 
 
-def delayed_updates(facts: Facts, plan: PassPlan) -> tuple[Pass, ...]:
+def delayed_updates(facts: Facts, plan: PassPlan) -> tuple[ReductionPass, ...]:
     """Move every store to a buffer that is read too behind the last pass that reads it.
 
     All values of a point are read before anything is written.
@@ -134,7 +134,7 @@ def delayed_updates(facts: Facts, plan: PassPlan) -> tuple[Pass, ...]:
             if single and (number < last or passes[number].loops):
                 passes[number] = replace(passes[number], row_stores=rest)
                 if last + 1 == len(passes):
-                    passes.append(Pass((), (), (), (), ()))
+                    passes.append(ReductionPass((), (), (), (), ()))
                 stores = passes[last + 1].row_stores + single
                 passes[last + 1] = replace(passes[last + 1], row_stores=stores)
     return tuple(passes)

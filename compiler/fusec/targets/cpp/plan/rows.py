@@ -13,10 +13,10 @@ from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import in_blocks, is_position
 from fusec.targets.cpp.plan.facts import Facts, cost, extent, is_even, points
 from fusec.targets.cpp.plan.interleave import mark_type
-from fusec.targets.cpp.plan.loop_plan import InnerLoop, RowAndColumn, RowPass, Rows, Size
+from fusec.targets.cpp.plan.loop_plan import InnerLoop, LoopConstant, RowAndColumn, RowPass, Rows
 from fusec.targets.cpp.plan.pointwise import note_loop
 from fusec.targets.cpp.plan.prefetch import Request, busiest_pass, gathered_loads, row_requests
-from fusec.targets.cpp.plan.row_passes import Steps, plan_steps
+from fusec.targets.cpp.plan.row_passes import RowSteps, plan_steps
 from fusec.targets.cpp.plan.scan_passes import plan_stretches, running_stretches
 from fusec.targets.cpp.plan.staging import Staging, staged, staged_row
 from fusec.targets.cpp.plan.threads import plan_sharing
@@ -66,7 +66,9 @@ def plan_pieces(facts: Facts) -> Rows:
         )
     axis = _split_axis(facts)
     value = facts.wanted.size("PIECES", choices.PIECES, choices.PIECE_CHOICES)
-    pieces = Size("PIECES", value, choices.PIECE_CHOICES, "parts of a row for threads to share")
+    pieces = LoopConstant(
+        "PIECES", value, choices.PIECE_CHOICES, "parts of a row for threads to share"
+    )
     reason = "always as many, so that the result does not hang on the number of threads"
     facts.note("pieces", f"{value} of {axis.name}", reason)
     passes = [_pass(facts, steps, n, requests, cut=axis) for n in _numbers(steps)]
@@ -74,7 +76,7 @@ def plan_pieces(facts: Facts) -> Rows:
     return Rows(plan_sharing(facts), steps, tuple(passes), cut=axis, pieces=pieces)
 
 
-def _only_reads(facts: Facts, steps: Steps) -> bool:
+def _only_reads(facts: Facts, steps: RowSteps) -> bool:
     """Whether passes over long rows are best left to the processor's own reading ahead."""
     passes = [number for number, step in enumerate(steps.passes) if step.loops]
     nodes = [node for number in passes for node in steps.passes[number].inside]
@@ -85,20 +87,20 @@ def _only_reads(facts: Facts, steps: Steps) -> bool:
         return False
     if not all(choices.reads_well_alone(item.kind, item.dtype) for item in items):
         return False
-    return all(choices.reads_ahead_by_itself(cost(steps.fresh(number))) for number in passes)
+    return all(choices.hardware_prefetches(cost(steps.fresh(number))) for number in passes)
 
 
-def _widest_result(steps: Steps) -> int:
+def _widest_result(steps: RowSteps) -> int:
     """Return the bytes of an element of the widest running result."""
     items = [item for step in steps.passes for item in step.reductions]
     return max((item.dtype.itemsize for item in items), default=4)
 
 
-def _numbers(steps: Steps) -> range:
+def _numbers(steps: RowSteps) -> range:
     return range(len(steps.passes))
 
 
-def _steps(facts: Facts) -> Steps:
+def _steps(facts: Facts) -> RowSteps:
     steps = plan_steps(facts, keep=facts.allows("keep_rows"))
     loops = sum(step.loops for step in steps.passes)
     facts.note("passes", f"{loops} over a row", "each needs what the one before found")
@@ -108,13 +110,13 @@ def _steps(facts: Facts) -> Steps:
     return steps
 
 
-def _requests(facts: Facts, steps: Steps) -> dict[int, tuple[Request, ...]]:
+def _requests(facts: Facts, steps: RowSteps) -> dict[int, tuple[Request, ...]]:
     return row_requests(facts, steps) if facts.may_thread and facts.allows("prefetch") else {}
 
 
 def _pass(
     facts: Facts,
-    steps: Steps,
+    steps: RowSteps,
     number: int,
     requests: dict[int, tuple[Request, ...]],
     *,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fusec.codegen.common.c_language import HALVES
-from fusec.codegen.common.reduction_passes import Pass
+from fusec.codegen.common.reduction_passes import ReductionPass
 from fusec.ir.body import Store
 from fusec.ir.index import Symbol
 from fusec.ir.node import Cast, Load, Node, Op, Reduce, Scan
@@ -53,7 +53,7 @@ def plan_stretches(
     items: Sequence[Reduce],
     known: Collection[Node],
     *,
-    apart: bool = False,
+    isolated: bool = False,
 ) -> list[Stretch]:
     """Return the loops of a pass, in order; one without vectors where nothing would be gained.
 
@@ -63,7 +63,7 @@ def plan_stretches(
         stores: Its stores.
         items: Its reductions.
         known: The values that are there already.
-        apart: Whether nothing else is done in the loops of the scans in any case.
+        isolated: Whether nothing else is done in the loops of the scans in any case.
     """
     depth = _depths([node for node in nodes if node not in known])
     last = max(depth.values(), default=0)
@@ -86,7 +86,7 @@ def plan_stretches(
         scans = [n for n in scans if everything or depth[n] == level + 1]
         work = sum(_cost(node) for node in here if not isinstance(node, Scan))
         ordered = everything or any(is_position(item) for item in own_items)
-        vector = (apart or work >= choices.SCAN_BLOCK_COST) and not ordered
+        vector = (isolated or work >= choices.SCAN_BLOCK_COST) and not ordered
         if vector or not stretches or stretches[-1].vector:
             stretches.append(Stretch(vector))
         current = stretches[-1]
@@ -140,7 +140,7 @@ def _cost(node: Node) -> int:
 
 def running_stretches(
     facts: Facts,
-    step: Pass,
+    step: ReductionPass,
     running: Sequence[Scan],
     axis: Symbol,
     known: Collection[Node],
@@ -160,7 +160,7 @@ def running_stretches(
     given = [node.args[0] for node in running]
     if not sums or any(isinstance(n, Scan) or n.dtype not in REALS for n in given):
         return []
-    stretches = plan_stretches(facts, step.inside, step.stores, (), known, apart=True)
+    stretches = plan_stretches(facts, step.inside, step.stores, (), known, isolated=True)
     alone = all(s.vector or all(isinstance(n, Scan) for n in s.nodes) for s in stretches)
     kept = {node for stretch in stretches for node in stretch.kept}
     # what is the same all along a row is in no array

@@ -11,7 +11,7 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, free_axes
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, cost, extent, points
-from fusec.targets.cpp.plan.loop_plan import Scatter, Size
+from fusec.targets.cpp.plan.loop_plan import LoopConstant, Scatter
 
 
 def plan_scatter(facts: Facts) -> Scatter:
@@ -29,7 +29,7 @@ def plan_scatter(facts: Facts) -> Scatter:
         facts.note("threads", "one", "no loop is long enough whose turns update other elements")
     if shared is last:
         value = facts.wanted.size("BLOCK", choices.UPDATE_BLOCK, choices.UPDATE_BLOCKS)
-        block = Size("BLOCK", value, choices.UPDATE_BLOCKS, "elements of a row, at least")
+        block = LoopConstant("BLOCK", value, choices.UPDATE_BLOCKS, "elements of a row, at least")
     return Scatter(shared, block, last in separate)
 
 

@@ -6,7 +6,7 @@ from fusec.ir.body import axis_sizes
 from fusec.ir.index import Symbol, product
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, cost, extent
-from fusec.targets.cpp.plan.loop_plan import Sharing, Size
+from fusec.targets.cpp.plan.loop_plan import LoopConstant, Sharing
 
 
 def plan_sharing(facts: Facts, rows: Symbol | None = None) -> Sharing:
@@ -40,8 +40,10 @@ def plan_sharing(facts: Facts, rows: Symbol | None = None) -> Sharing:
     return Sharing(True, work if grain is not None else None, grain, chunk)
 
 
-def _size(facts: Facts, name: str, value: int, among: tuple[int, ...], meaning: str) -> Size:
-    return Size(name, facts.wanted.size(name, value, among), among, meaning)
+def _size(
+    facts: Facts, name: str, value: int, among: tuple[int, ...], meaning: str
+) -> LoopConstant:
+    return LoopConstant(name, facts.wanted.size(name, value, among), among, meaning)
 
 
 __all__ = ["plan_sharing"]

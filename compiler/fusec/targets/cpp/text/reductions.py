@@ -21,13 +21,15 @@ from fusec.ir.scalars import SCALARS
 from fusec.targets.cpp.dtypes import C_TYPES, SHORT, is_integer, literal
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import is_position
-from fusec.targets.cpp.plan.loop_plan import Size
+from fusec.targets.cpp.plan.loop_plan import LoopConstant
 from fusec.targets.cpp.text.names import reduction_word
 from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.support import function_name, own_name
 from fusec.targets.cpp.text.writer import Writer
 
-UNROLL = Size("UNROLL", choices.UNROLL, choices.UNROLL_CHOICES, "vectors a turn of the loop takes")
+UNROLL = LoopConstant(
+    "UNROLL", choices.UNROLL, choices.UNROLL_CHOICES, "vectors a turn of the loop takes"
+)
 _CLAUSES = {"sum": "+", "prod": "*", "any": "||", "all": "&&", "xor": "^"}
 
 

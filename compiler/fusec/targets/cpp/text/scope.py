@@ -30,7 +30,7 @@ from fusec.kernel import Signature
 from fusec.targets.cpp.dtypes import C_TYPES, literal
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, may_be_empty
-from fusec.targets.cpp.plan.loop_plan import Size
+from fusec.targets.cpp.plan.loop_plan import LoopConstant
 from fusec.targets.cpp.plan.moderate_angles import MODERATE_FORMS
 from fusec.targets.cpp.text.expressions import (
     LAZY,
@@ -89,7 +89,7 @@ class KernelWriter(Facts):
         """Note that the text calls a helper."""
         self.helpers.add(helper)
 
-    def tunable(self, size: Size) -> str:
+    def tunable(self, size: LoopConstant) -> str:
         """Declare a named constant that a search may change; return its name."""
         among = " ".join(str(v) for v in sorted({*size.among, size.value}))
         self.tunables[size.name] = (

@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fusec.ir import ops
-from fusec.ir.body import Body
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, Reduce, const, walk
 from fusec.targets.triton.kernels.attention_tiles import Tiles
 from fusec.targets.triton.kernels.matmul import insert
 from fusec.targets.triton.plan.choice import power_of_two
-from fusec.targets.triton.plan.choices_attention import Attention, Listed, take_apart
+from fusec.targets.triton.plan.choices_attention import Attention, Listed
 from fusec.targets.triton.plan.tiling import Dim, Tile
 from fusec.targets.triton.rewrite.score_patterns import quicken, relaxed, without_row_term
 from fusec.targets.triton.text.block import Block
@@ -317,4 +316,4 @@ class _Writer(Tiles):
         return writer
 
 
-__all__ = ["TEMPLATE_NAMES", "Body", "take_apart", "write"]
+__all__ = ["TEMPLATE_NAMES", "write"]

@@ -292,9 +292,9 @@ class _Writer(Tiles):
         pieces[f"{part.name}_weights"] = own.writer
         own.writer = Writer()
         block.known[found.of_weight] = Text("of_weight")
-        late = [root for root in roots if root in later]
-        block.must_name.update(late)
-        block.write([n for n in nodes if n in later], roots=late)
+        roots_after = [root for root in roots if root in later]
+        block.must_name.update(roots_after)
+        block.write([n for n in nodes if n in later], roots=roots_after)
         for total, root in zip(found.totals, roots, strict=True):
             if root in later:
                 lines[False].append(self.add(own, block, total, root, names))

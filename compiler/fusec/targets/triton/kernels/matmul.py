@@ -7,7 +7,7 @@ a sum, are ordinary bodies that the same writer turns into statements as everywh
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fusec.codegen.common.signatures import identifier
@@ -46,10 +46,12 @@ class _Zeros(Padding):
 
 def write(file: File, product: Product) -> None:
     """Write the kernels of a matrix product."""
-    _Product(file, product).write()
+    ProductWriter(file, product).write()
 
 
-class _Product:
+class ProductWriter:
+    """Writes the kernels of one product into a file."""
+
     def __init__(self, file: File, product: Product) -> None:
         self.file = file
         self.product = product
@@ -77,6 +79,7 @@ class _Product:
     # -- the functions of the file ----------------------------------------------------------
 
     def write(self) -> None:
+        """Write the kernels, and what ``launch`` starts them with."""
         file, product = self.file, self.product
         m, n, _ = (file.host(size) for size in product.sizes)
         tiles = f"triton.cdiv({m}, BLOCK_M) * triton.cdiv({n}, BLOCK_N)"
@@ -152,6 +155,7 @@ class _Product:
         return self.kind in {"tiles", "split"} and better_transposed(self.product)
 
     def batch_dims(self) -> list[Dim]:
+        """Return the dimension of independent products, if any."""
         batch = self.product.batch
         return [] if batch is None else [Dim(batch, self.product.count, "batch", "", "", -1)]
 
@@ -195,7 +199,11 @@ class _Product:
             dot=self.dot(left, right),
             swapped=self.swapped,
         )
-        sources = (product.node.source,)
+        self.write_lines(kernel, text, pieces)
+
+    def write_lines(self, kernel: KernelWriter, text: str, pieces: Mapping[str, Writer]) -> None:
+        """Write a template's lines, with generated statements in the places of their names."""
+        sources = (self.product.node.source,)
         for line in text.splitlines():
             bare = line.strip()
             if not bare:
@@ -209,6 +217,7 @@ class _Product:
         kernel.writer.depth = 0
 
     def dot(self, left: str, right: str) -> str:
+        """Return the text that adds the product of two tiles to the sums."""
         node = self.product.node
         exact = f', input_precision="{node.precision}"' if node.args[0].dtype.itemsize > 2 else ""
         if self.swapped:
@@ -309,6 +318,7 @@ class _Product:
         return {node: Text(load)}
 
     def word_dim(self, words: Words) -> Dim:
+        """Return the dimension of an operand's words."""
         size = words.word.size
         assert size is not None
         return Dim(words.word, size, "word", f"BLOCK_K // {words.count}", "", 0)
@@ -433,4 +443,4 @@ def insert(writer: Writer, piece: Writer) -> None:
     writer.include(piece, writer.depth)
 
 
-__all__ = ["TEMPLATE_NAMES", "write"]
+__all__ = ["TEMPLATE_NAMES", "ProductWriter", "insert", "write"]

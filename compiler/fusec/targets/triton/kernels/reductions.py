@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fusec.codegen.common.identities import CARRIED_WITH, ONLINE_SUM, SQUARES
-from fusec.codegen.common.reduction_passes import Pass, PassPlan
+from fusec.codegen.common.reduction_passes import PassPlan, ReductionPass
 from fusec.ir.body import Store
 from fusec.ir.node import Load, Node, Reduce, Scan, walk
 from fusec.targets.triton.plan.eviction import for_passes
@@ -376,7 +376,7 @@ def write_looped(kernel: KernelWriter, block: Block, plan: PassPlan, loop: str) 
     body = kernel.tile.body
     reducer = Reducer(kernel, block)
     stores = delayed_stores(plan)
-    kernel.evict = for_passes(body, kernel.buffers, plan, together=True)
+    kernel.evict = for_passes(body, kernel.buffers, plan, one_program=True)
     for number, each in enumerate(plan.passes):
         block.must_name.update(loop_uses(plan, number))
         block.write(each.before, roots=later_uses(plan, number), stores=each.row_stores)
@@ -399,7 +399,7 @@ def write_pass(
     kernel: KernelWriter,
     reducer: Reducer,
     number: int,
-    each: Pass,
+    each: ReductionPass,
     stores: Sequence[Store],
     loop: str,
     origin: str = "start",

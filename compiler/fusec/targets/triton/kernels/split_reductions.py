@@ -102,7 +102,7 @@ class _Writer:
         self.file, self.plan, self.tile = file, plan, tile
         self.stores, self.row_stores = stores, row_stores
         self.looping, self.reductions = looping, reductions
-        self.policies = for_passes(file.body, file.buffers, plan, together=False)
+        self.policies = for_passes(file.body, file.buffers, plan, one_program=False)
         self.joined: set[Reduce] = set()
 
     def write(self, number: int, name: str) -> None:

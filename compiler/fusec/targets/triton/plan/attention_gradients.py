@@ -116,7 +116,7 @@ def is_gradient(body: Body) -> bool:
     return not any(isinstance(node, Reduce) and node.kind == "max" for node in body.nodes())
 
 
-def take_gradients_apart(body: Body) -> Gradients:
+def match_gradients(body: Body) -> Gradients:
     """Return the parts of a body as ``lower/attention_backward.py`` made it."""
     rows = [store for store in body.stores if not _multiplies(store.value)]
     totals = tuple(_total(store) for store in body.stores if store not in rows)
@@ -218,4 +218,4 @@ def _tile(found: Gradients, depth: int) -> tuple[int, int, int, int]:
     return (64, 32, 8, 1)
 
 
-__all__ = ["Gradients", "Total", "choose_gradients", "is_gradient", "take_gradients_apart"]
+__all__ = ["Gradients", "Total", "choose_gradients", "is_gradient", "match_gradients"]

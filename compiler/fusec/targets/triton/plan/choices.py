@@ -114,20 +114,20 @@ def row_loop(body: Body, axes: list[Symbol], programs: int) -> tuple[Knob, ...]:
     if size < SHORT_ROW:
         return ()
     computed = any(indirect_nodes(load.index) for load in body.loads())
-    block, each, together = (
+    block, each, unrolled = (
         min(power_of_two(size), 256),
         8,
         2 if computed else 4,
     )
     while each > 1 and rows // each * -(-size // block) < programs:
-        each, together = each // 2, max(together // 2, 1)
+        each, unrolled = each // 2, max(unrolled // 2, 1)
     if each == 1:
         return ()
     return (
         Knob("YBLOCK", each, (2, 4, 8, 16, 32), "rows that a program goes through"),
         Knob("XBLOCK", block, (64, 128, 256, 512), "columns of a row that it computes"),
         warps(max(block // (256 if computed else 128), 1)),
-        unroll(together),
+        unroll(unrolled),
     )
 
 

@@ -123,7 +123,7 @@ def size_of(axis: Symbol | None) -> Expr:
     return Expr.of(1) if axis is None or axis.size is None else axis.size
 
 
-def take_apart(body: Body) -> Attention:
+def match_attention(body: Body) -> Attention:
     """Return the parts of a body that computes attention, as ``lower/attention.py`` made it."""
     weighted = next(p for p in body.products if any(isinstance(n, Dot) for n in walk(p.args[:1])))
     (product,) = (p for p in body.products if p is not weighted)
@@ -197,7 +197,7 @@ def group_heads(body: Body) -> Body:
 
     Tensor cores multiply 16 rows at least; of one query a head there would be one.
     """
-    found = take_apart(body)
+    found = match_attention(body)
     head, rows = found.head, found.sizes[0].constant
     shared = _sharing(found)
     if head is None or head.size is None or rows is None or shared == 1 or rows > FEW_QUERIES:
@@ -390,7 +390,7 @@ __all__ = [
     "fitted",
     "group_heads",
     "make_knobs",
+    "match_attention",
     "parts_of_mask",
     "size_of",
-    "take_apart",
 ]

@@ -211,10 +211,10 @@ def choose_persistent(
     sparse = kinds == {"sum"} and width >= 2048
     dense = kinds <= {"max", "min"} and width >= 8192 and not heavy
     tile = 2048 if width == 1024 or (sparse and width == 2048) else 4096
-    together = max(tile // width, 1)
-    while together > 1 and rows // together < 2 * sms():
-        together //= 2  # rather more programs than fuller ones
-    elements = width * together
+    rows_each = max(tile // width, 1)
+    while rows_each > 1 and rows // rows_each < 2 * sms():
+        rows_each //= 2  # rather more programs than fuller ones
+    elements = width * rows_each
     count = min(max(elements // (512 if sparse else 2048 if dense else 1024), 1), 32)
     if single:
         count = min(max(elements // 256, 1), 32)  # there is no other program to wait beside it
@@ -223,7 +223,7 @@ def choose_persistent(
         return Choice(
             "persistent", groups, reduced, True, scalar_rows=True, knobs=(knob,), row_block=width
         )
-    blocks = Knob("XBLOCK", together, (1, 2, 4, 8, 16, 32), "rows a program computes")
+    blocks = Knob("XBLOCK", rows_each, (1, 2, 4, 8, 16, 32), "rows a program computes")
     return Choice("persistent", groups, reduced, knobs=(blocks, knob), row_block=width)
 
 
@@ -267,16 +267,16 @@ def choose_crossed(body: Body, buffers: Mapping[str, Buffer]) -> Choice:
     (row,), reduced = body.axes, tuple(body.reduce_axes)
     width = power_of_two(known(product(a.size for a in reduced if a.size is not None)))
     count = body.rows_of_piece
-    together = max((2048 if width <= 1024 else 4096) // width, 1)
-    while count % together:
-        together //= 2
+    rows_each = max((2048 if width <= 1024 else 4096) // width, 1)
+    while count % rows_each:
+        rows_each //= 2
     blocks = tuple(n for n in (1, 2, 4, 8, 16, 32, 64) if count % n == 0)
-    step = width * together * row_bytes(body, buffers, reduced)
-    ahead = min(3, count // together) if 2 * step <= PIPELINED else 1
+    step = width * rows_each * row_bytes(body, buffers, reduced)
+    steps = min(3, count // rows_each) if 2 * step <= PIPELINED else 1
     knobs = (
-        Knob("XBLOCK", together, blocks, "rows a program takes at a time"),
-        warps(min(max(width * together // 1024, 1), 32)),
-        stages(max(ahead, 1)),
+        Knob("XBLOCK", rows_each, blocks, "rows a program takes at a time"),
+        warps(min(max(width * rows_each // 1024, 1), 32)),
+        stages(max(steps, 1)),
     )
     return Choice("crossed", ((row,),), reduced, knobs=knobs, row_block=width)
 
@@ -377,20 +377,20 @@ def choose_columns(
     block = 64 if alone else block
     programs = max(-(-rows // block), 1)
     # 32 elements a thread and step, 8 where that much of several tensors is under way
-    ahead = wide and not one and columns >= 128
-    together = 1024 if wide and (one or bulk > 2 or not ahead) else 2048
+    pipelined = wide and not one and columns >= 128
+    elements = 1024 if wide and (one or bulk > 2 or not pipelined) else 2048
     if alone and each < 32:
-        together = 512
-    step = min(power_of_two(columns), together // block)
+        elements = 512
+    step = min(power_of_two(columns), elements // block)
     knobs = [
         Knob("XBLOCK", block, (16, 32, 64, 128, 256), "columns a program computes"),
         Knob("RBLOCK", step, (4, 8, 16, 32, 64, 128), "rows it takes at a time"),
-        warps(max(together // (32 * each), 1) if alone else 2 if ahead and bulk <= 2 else 4),
-        stages(steps_that_fit(4, loads, step * block) if ahead else 1),
+        warps(max(elements // (32 * each), 1) if alone else 2 if pipelined and bulk <= 2 else 4),
+        stages(steps_that_fit(4, loads, step * block) if pipelined else 1),
         unroll(),
     ]
     # programs that run side by side
-    resident = (32 if alone else 4 if bulk > 2 or ahead else 8) * sms()
+    resident = (32 if alone else 4 if bulk > 2 or pipelined else 8) * sms()
     splits = min(resident // programs, columns // (4 * step)) if programs < 4 * sms() else 1
     if strategy == "split" or (splits > 1 and not strategy):
         splits = min(max(splits, 2), 1024)
@@ -472,9 +472,9 @@ def choose_split(
     """
     counts: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512, 1024)
     block, count = 2048 if each >= 4 else 4096, 8
-    together = steps_unrolled(block // 256 * each, 4)
+    unrolled = steps_unrolled(block // 256 * each, 4)
     if whole >= MUCH:
-        block, count, together = 2 * block, 16, 2
+        block, count, unrolled = 2 * block, 16, 2
         splits = min(max(whole // (2 * block), splits), MANY_PARTS)
         counts = (512, 1024, 2048, 4096, 8192, 16384)
     knobs = (
@@ -482,7 +482,7 @@ def choose_split(
         Knob("SPLITS", splits, counts, "programs that share a row"),
         warps(count),
         stages(),
-        unroll(together),
+        unroll(unrolled),
     )
     return Choice("split", groups, reduced, True, scalar_rows=True, knobs=knobs)
 

@@ -54,7 +54,7 @@ def for_one_reading(body: Body, buffers: Mapping[str, Buffer]) -> Policies:
 
 
 def for_passes(
-    body: Body, buffers: Mapping[str, Buffer], plan: PassPlan, *, together: bool
+    body: Body, buffers: Mapping[str, Buffer], plan: PassPlan, *, one_program: bool
 ) -> Policies:
     """Return the policies of a row that is walked several times.
 
@@ -62,8 +62,8 @@ def for_passes(
         body: What is computed.
         buffers: By name.
         plan: Its passes.
-        together: Whether a program goes through all passes of its row, so that the row is to stay
-            in the cache until the last one; otherwise each pass is a kernel of its own.
+        one_program: Whether a program goes through all passes of its row, which is to stay in
+            the cache until the last one; otherwise each pass is a kernel of its own.
     """
     passes: dict[str, list[int]] = {}
     for number, each in enumerate(plan.passes):
@@ -73,9 +73,9 @@ def for_passes(
     once = streamed(body, buffers)
     found = {}
     for buffer, (*earlier, last) in passes.items():
-        if buffer in once or (earlier and together):
+        if buffer in once or (earlier and one_program):
             found[(last, buffer)] = FIRST
-        if together:
+        if one_program:
             found.update({(number, buffer): LAST for number in earlier})
     return found
 

@@ -132,10 +132,10 @@ def neighbors(
     while waiting:
         access, place = waiting.pop(0)
         for other, beside in waiting:
-            apart = (beside - place).constant
-            if apart in (1, -1):
+            distance = (beside - place).constant
+            if distance in (1, -1):
                 waiting.remove((other, beside))
-                up = apart == 1
+                up = distance == 1
                 pairs.append((access, other, place) if up else (other, access, beside))
                 break
         else:

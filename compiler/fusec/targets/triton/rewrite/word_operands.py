@@ -48,6 +48,10 @@ OF_WORDS = frozenset(
         "bfloats_of_nibbles",
         "halves_of_bytes",
         "halves_of_signed_bytes",
+        "nibbles_as_halves",
+        "nibbles_as_bfloats",
+        "bytes_as_halves",
+        "signed_bytes_as_halves",
     }
 )
 READ = "words_at"  # the helper that reads words where elements are bytes
@@ -102,7 +106,13 @@ class _Field:
     signed: bool
 
 
-def as_words(node: Node, axis: Symbol, step: int, buffers: Mapping[str, Buffer]) -> Words | None:
+def as_words(
+    node: Node,
+    axis: Symbol,
+    step: int,
+    buffers: Mapping[str, Buffer],
+    in_threads: bool = False,
+) -> Words | None:
     """Return an operand as computed from words; None where it is not, or not in order.
 
     Args:
@@ -110,6 +120,8 @@ def as_words(node: Node, axis: Symbol, step: int, buffers: Mapping[str, Buffer])
         axis: The summed axis, of a known size.
         step: What all of its steps divide, elements; 0 where no group is shared.
         buffers: By name.
+        in_threads: Whether a word's numbers are to be a dimension of their own, of the thread that
+            has the word, rather than down a tile's columns.
     """
     if node.dtype not in (torch.float16, torch.bfloat16):
         return None
@@ -136,10 +148,9 @@ def as_words(node: Node, axis: Symbol, step: int, buffers: Mapping[str, Buffer])
         less = _converted(each, whole)
         if less is None:
             return None
-        name = "halves_of_signed_bytes" if signed else "halves_of_bytes"
-        if bits == 4:
-            of_halves = each.dtype == torch.float16
-            name = "halves_of_nibbles" if of_halves else "bfloats_of_nibbles"
+        to = "halves" if each.dtype == torch.float16 else "bfloats"
+        numbers = "nibbles" if bits == 4 else "signed_bytes" if signed else "bytes"
+        name = f"{numbers}_as_{to}" if in_threads else f"{to}_of_{numbers}"
         given = (read, const(less, torch.float32), const(flip, torch.int32))
         return op(name, given, each.dtype)
 

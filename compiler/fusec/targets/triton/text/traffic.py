@@ -8,9 +8,9 @@ from fusec.ir.node import Reduce
 from fusec.targets.triton.plan.attention_gradients import (
     Gradients,
     is_gradient,
-    take_gradients_apart,
+    match_gradients,
 )
-from fusec.targets.triton.plan.choices_attention import size_of, take_apart
+from fusec.targets.triton.plan.choices_attention import match_attention, size_of
 
 _KINDS = {
     "flat": "pointwise",
@@ -35,8 +35,8 @@ def summarize(body: Body, kind: str) -> str:
 
     if body.attends:
         if is_gradient(body):
-            return _gradients(take_gradients_apart(body))
-        found = take_apart(body)
+            return _gradients(match_gradients(body))
+        found = match_attention(body)
         each = words((found.pairs, found.sizes[0]))
         return f"attention of {each} queries to {words(found.sizes[1:])} keys"
     if body.products:

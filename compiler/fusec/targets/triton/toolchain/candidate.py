@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import linecache
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fusec.target_api.base import Placed
+from fusec.target_api.base import Placed, Tell
+
+if TYPE_CHECKING:
+    import torch
+
+# Seconds that Triton may take over one kernel.
+_COMPILING = 60.0
+# The most that a program can have, on every GPU so far.
+_THREADS = 1024
 
 
 class TritonCandidate:
@@ -28,8 +37,17 @@ class TritonCandidate:
 
     def refused(self, error: Exception) -> Mapping[str, Any]:
         """Return the line of the file that Triton refuses to compile, and why."""
+        from triton.runtime.errors import OutOfResources
+
         from fusec.targets.triton.toolchain.load import compile_error
 
+        if isinstance(error, OutOfResources):
+            return {
+                "problem": "resources",
+                "what": error.name,
+                "wanted": error.required,
+                "there": error.limit,
+            }
         with contextlib.suppress(Exception):
             found = compile_error(error, self.namespace, self.namespace["__file__"])
             for diagnostic in found.diagnostics:
@@ -74,11 +92,89 @@ def load_file(text: str, name: str) -> dict[str, Any]:
     Triton reads a kernel's source back through its file.  There is none: the text is put where
     Python looks for it first, and with no time of change, so that nothing checks for the file.
     """
+    namespace = _namespace(text, name)
+    exec(compile(text, namespace["__file__"], "exec"), namespace)
+    return namespace
+
+
+def _namespace(text: str, name: str) -> dict[str, Any]:
     path = os.path.join(os.sep, "fusec", hashlib.sha256(text.encode()).hexdigest()[:16], name)
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-    namespace: dict[str, Any] = {"__name__": "fusec_candidate", "__file__": path}
-    exec(compile(text, path, "exec"), namespace)
-    return namespace
+    return {"__name__": "fusec_candidate", "__file__": path}
+
+
+def rehearse(
+    request: Mapping[str, Any], tensors: Sequence[torch.Tensor], sizes: Sequence[int]
+) -> None:
+    """Run a file's own Python, and put what it would start through Triton's front end.
+
+    Args:
+        request: Its ``text``, its ``file``'s name, its ``entry``.
+        tensors: What to start it with; they have no memory.
+        sizes: The symbolic sizes.
+
+    Raises:
+        CompileError: A line of it fails, or Triton refuses a kernel.
+    """
+    from fusec.targets.triton.toolchain.cross_compile import check_starts
+    from fusec.targets.triton.toolchain.load import execute, lines_of
+    from fusec.targets.triton.toolchain.starts import starts_of
+
+    namespace = _namespace(request["text"], request["file"])
+    path = namespace["__file__"]
+    execute(request["text"], path, namespace)
+    with lines_of(path):
+        starts = starts_of(namespace, request["entry"], tensors, sizes)
+    check_starts(namespace, path, starts)
+
+
+def announce(tell: Tell) -> None:
+    """Have Triton say when it compiles, and refuse what cannot start before that takes long."""
+    from triton import knobs
+
+    def watch(backend: Any, stages: dict[str, Any], *rest: Any) -> None:
+        tell("compile", _COMPILING)
+        # Machine code of what cannot start takes the longest.
+        last = list(stages)[-1]
+        for name, stage in stages.items():
+            stages[name] = functools.partial(after, name == last, stage)
+
+    def after(last: bool, stage: Any, source: Any, metadata: dict[str, Any]) -> Any:
+        made = stage(source, metadata)
+        require_resources(metadata, _shared_memory())
+        if last:
+            tell("run", 0.0)
+        return made
+
+    knobs.runtime.add_stages_inspection_hook = watch
+
+
+def _shared_memory() -> int:
+    """Return the bytes of shared memory that a program of the current GPU can have."""
+    from triton.compiler.compiler import max_shared_mem
+    from triton.runtime import driver
+
+    return int(max_shared_mem(driver.active.get_current_device()))
+
+
+def require_resources(metadata: Mapping[str, Any], shared: int) -> None:
+    """See that a kernel, as far as it is compiled, can start.
+
+    Args:
+        metadata: Triton's, as far as it is filled.
+        shared: Bytes of shared memory that a program can have.
+
+    Raises:
+        OutOfResources: It cannot.
+    """
+    from triton.runtime.errors import OutOfResources
+
+    wanted = metadata.get("shared") or 0
+    if wanted > shared:
+        raise OutOfResources(wanted, shared, "shared memory")
+    threads = metadata["num_warps"] * metadata["target"].warp_size
+    if threads > _THREADS:
+        raise OutOfResources(threads, _THREADS, "threads")
 
 
 def prepare(request: Mapping[str, Any]) -> TritonCandidate:
@@ -86,4 +182,4 @@ def prepare(request: Mapping[str, Any]) -> TritonCandidate:
     return (Interpreted if request["device"] == "cpu" else TritonCandidate)(request)
 
 
-__all__ = ["load_file", "prepare"]
+__all__ = ["announce", "load_file", "prepare", "rehearse", "require_resources"]

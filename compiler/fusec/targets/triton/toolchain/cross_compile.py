@@ -35,8 +35,17 @@ def check(text: str, signature: Signature, entry: str = "launch") -> None:
     namespace, path = load(text)
     if not any(hasattr(f, "params") for f in namespace.values()):
         return  # the process interprets everything
+    check_starts(namespace, path, launched(namespace, path, signature, entry))
+
+
+def check_starts(namespace: dict[str, Any], path: str, starts: Sequence[RecordedStart]) -> None:
+    """Put what a loaded file starts through Triton's front end.
+
+    Raises:
+        CompileError: Triton refuses a kernel.
+    """
     with compiling():
-        for start in launched(namespace, path, signature, entry):
+        for start in starts:
             try:
                 make_ttir(start)
             except Exception as error:
@@ -146,4 +155,4 @@ def triton_cache() -> Iterator[None]:
         yield
 
 
-__all__ = ["KINDS", "artifacts", "check", "compile_start", "make_ttir", "sass"]
+__all__ = ["KINDS", "artifacts", "check", "check_starts", "compile_start", "make_ttir", "sass"]

@@ -16,7 +16,7 @@ import torch
 from triton import knobs
 from triton.runtime.jit import JITFunction
 
-from fusec.targets.triton.toolchain.launch_records import Launch, is_recording, note
+from fusec.targets.triton.toolchain.launch_records import RecordedLaunch, is_recording, note
 
 _ALIGNMENT = 16
 _INT32 = 1 << 31
@@ -99,7 +99,7 @@ class Launcher:
             *found.constants,
         )
         if is_recording():
-            note(Launch(found.kernel, self._names, grid, args))
+            note(RecordedLaunch(found.kernel, self._names, grid, args))
         return None
 
     def _by_triton(self, grid: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
@@ -113,7 +113,7 @@ class Launcher:
         plain = all(name in options for name in rest) and hasattr(kernel, "packed_metadata")
         if plain and not self._kernel.pre_run_hooks:
             self._compiled[key] = _Compiled(kernel, tuple(options[name] for name in rest))
-            note(Launch(kernel, self._names, grid, args) if type(grid) is tuple else None)
+            note(RecordedLaunch(kernel, self._names, grid, args) if type(grid) is tuple else None)
         else:
             note(None)
         return kernel

@@ -34,7 +34,7 @@ _NO_SCRATCH = ((None, 0), (None, 0))
 
 
 @dataclass(frozen=True)
-class Launch:
+class RecordedLaunch:
     """A launch that happened.
 
     Attributes:
@@ -54,7 +54,7 @@ _records = threading.local()
 
 
 @contextlib.contextmanager
-def recording() -> Iterator[list[Launch | None]]:
+def recording() -> Iterator[list[RecordedLaunch | None]]:
     """Yield a list of the launches that this thread makes; None for one that is not understood."""
     before = getattr(_records, "list", None)
     _records.list = []
@@ -69,14 +69,16 @@ def is_recording() -> bool:
     return getattr(_records, "list", None) is not None
 
 
-def note(launch: Launch | None) -> None:
+def note(launch: RecordedLaunch | None) -> None:
     """Tell whoever records in this thread of a launch; None for one that is not understood."""
     found = getattr(_records, "list", None)
     if found is not None:
         found.append(launch)
 
 
-def record_of(launches: Sequence[Launch | None], given: Sequence[Any]) -> LaunchRecord | None:
+def record_of(
+    launches: Sequence[RecordedLaunch | None], given: Sequence[Any]
+) -> LaunchRecord | None:
     """Return launches as plain values; None if they cannot be repeated by the driver alone.
 
     Args:
@@ -263,7 +265,7 @@ class _Text:
 
 
 __all__ = [
-    "Launch",
+    "RecordedLaunch",
     "is_recording",
     "note",
     "only_launches",

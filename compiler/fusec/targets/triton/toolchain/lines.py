@@ -15,7 +15,7 @@ from fusec.targets.triton.toolchain.starts import RecordedStart, gpu_target
 
 
 @dataclass(frozen=True)
-class Line:
+class CompiledLine:
     """A line of a kernel, and what became of it.
 
     Attributes:
@@ -86,7 +86,7 @@ def disassembled(cubin: bytes) -> str:
 
 def machine_code(
     start: RecordedStart, namespace: dict[str, Any], path: str, gpu: str
-) -> list[Line]:
+) -> list[CompiledLine]:
     """Compile a kernel for an NVIDIA GPU that need not be there; return its lines.
 
     Args:
@@ -105,9 +105,9 @@ def machine_code(
     sass = sass_by_line(disassembled(compiled.asm["cubin"]))
     first = start.function.starting_line_number
     return [
-        Line(number, text.rstrip(), tuple(ptx.get(number, ())), tuple(sass.get(number, ())))
+        CompiledLine(number, text.rstrip(), tuple(ptx.get(number, ())), tuple(sass.get(number, ())))
         for number, text in enumerate(start.function.raw_src, start=first)
     ]
 
 
-__all__ = ["Line", "disassembled", "machine_code", "ptx_by_line", "sass_by_line"]
+__all__ = ["CompiledLine", "disassembled", "machine_code", "ptx_by_line", "sass_by_line"]

@@ -12,6 +12,7 @@ import linecache
 import tempfile
 import threading
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +31,40 @@ def load(text: str) -> tuple[dict[str, Any], str]:
     import triton  # noqa: F401  (slow the first time: not part of anybody's kernel)
 
     path = str(_keep(text))
+    linecache.checkcache(path)
+    linecache.getlines(path)
+    module = types.ModuleType(f"fusec_kernel_{Path(path).parent.name[:16]}")
+    module.__file__ = path
+    execute(text, path, module.__dict__)
+    return module.__dict__, path
+
+
+def execute(text: str, path: str, namespace: dict[str, Any]) -> None:
+    """Execute a kernel file in a namespace.
+
+    Raises:
+        CompileError: It is no Python, or fails while its functions are defined.
+    """
     try:
         code = compile(text, path, "exec")
     except SyntaxError as error:
         diagnostic = Diagnostic(error.lineno or 1, error.offset or 0, "error", error.msg)
         raise CompileError([diagnostic], str(error)) from error
-    linecache.checkcache(path)
-    linecache.getlines(path)
-    module = types.ModuleType(f"fusec_kernel_{Path(path).parent.name[:16]}")
-    module.__file__ = path
+    with lines_of(path):
+        exec(code, namespace)
+
+
+@contextlib.contextmanager
+def lines_of(path: str) -> Iterator[None]:
+    """Make what a file's own lines raise an error of its text."""
     try:
-        exec(code, module.__dict__)
+        yield
     except Exception as error:
-        line = line_of(error, path) or 1
+        line = line_of(error, path)
+        if line is None:
+            raise
         words = f"{type(error).__name__}: {error}"
         raise CompileError([Diagnostic(line, 0, "error", words)], words) from error
-    return module.__dict__, path
 
 
 _folder: tempfile.TemporaryDirectory[str] | None = None
@@ -127,4 +146,12 @@ def _words(error: Any, line: str) -> str:
     return str(error.error_message or str(inner or error).splitlines()[-1])
 
 
-__all__ = ["FILE", "compile_error", "is_kept", "is_triton_error", "load"]
+__all__ = [
+    "FILE",
+    "compile_error",
+    "execute",
+    "is_kept",
+    "is_triton_error",
+    "lines_of",
+    "load",
+]

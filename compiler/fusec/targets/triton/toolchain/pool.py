@@ -112,7 +112,7 @@ def _start() -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        **this_system().apart(),  # an interrupt in the terminal is not for it
+        **this_system().detached(),  # an interrupt in the terminal is not for it
     )
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from fusec.errors import CompileError, Diagnostic, FusecError
+from fusec.errors import FusecError
 from fusec.kernel import Signature
-from fusec.targets.triton.toolchain.interpret import line_of
-from fusec.targets.triton.toolchain.load import load
+from fusec.targets.triton.toolchain.load import lines_of, load
 
 SAMPLE_SIZE = 1000  # what a symbolic size is while compiling for a GPU that is not there
 
@@ -120,14 +119,8 @@ def launched(
     namespace: dict[str, Any], path: str, signature: Signature, entry: str
 ) -> list[RecordedStart]:
     """Return ``record_starts``, a failure in the file's own lines being a compile error."""
-    try:
+    with lines_of(path):
         return record_starts(namespace, signature, entry)
-    except Exception as error:
-        line = line_of(error, path)
-        if line is None:
-            raise
-        words = f"{type(error).__name__}: {error}"
-        raise CompileError([Diagnostic(line, 0, "error", words)], words) from error
 
 
 def gpu_target(gpu: str) -> Any:

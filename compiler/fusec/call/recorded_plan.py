@@ -1,0 +1,66 @@
+"""What a call that records for autograd does beside running its forward and backward graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class RecordedPlan:
+    """What a pair of graphs does, as positions.
+
+    Attributes:
+        updated: The inputs that the first outputs are copied into.
+        returned: How many outputs are no tensors saved for backward.
+        constant: Those of them that have no gradient.
+        gradients: Positions of the gradients that the backward graph takes.
+        layouts: Shape and strides of each of these, or its memory format.
+    """
+
+    updated: tuple[int, ...]
+    returned: int
+    constant: tuple[int, ...]
+    gradients: tuple[int, ...]
+    layouts: tuple[tuple[Any, Any, torch.memory_format | None], ...]
+
+    def saved(self, ctx: Any, inputs: Sequence[Any], outputs: list[Any]) -> tuple[Any, ...]:
+        """Save for backward what forward computed for it; return what its caller gets.
+
+        Args:
+            ctx: Autograd's.
+            inputs: Of the forward graph.
+            outputs: Likewise, all of them.
+        """
+        # As AOTAutograd does it: a view would keep its base and its history.
+        kept = outputs[self.returned :]
+        ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in kept])
+        for i, each in enumerate(self.updated):
+            if outputs[i] is inputs[each]:
+                outputs[i] = None  # its kernel has updated it; torch would return a view of it
+        if self.constant:
+            values = [outputs[i] for i in self.constant]
+            ctx.mark_non_differentiable(*[v for v in values if isinstance(v, torch.Tensor)])
+        ctx._materialize_non_diff_grads = False
+        return tuple(outputs[: self.returned])
+
+    def laid_out(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the gradients that the backward graph takes, in the layouts that it wants."""
+        found = []
+        for position, layout in zip(self.gradients, self.layouts, strict=True):
+            shape, strides, memory_format = layout
+            gradient = gradients[position]
+            if memory_format is not None:
+                gradient = gradient.contiguous(memory_format=memory_format)
+            elif gradient.shape != shape or gradient.stride() != strides:
+                dtype, device = gradient.dtype, gradient.device
+                laid_out = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+                gradient = laid_out.copy_(gradient)
+            found.append(gradient)
+        return found
+
+
+__all__ = ["RecordedPlan"]

@@ -1,0 +1,105 @@
+"""A graph that records for autograd and was written down: its class of autograd's, made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fusec.call.autocast import without_autocast
+from fusec.call.recorded_plan import RecordedPlan
+from fusec.call.updates import note_updates
+from fusec.compiled.references import JSON, NotKept, constant, constant_value
+
+Run = Callable[[list[Any]], list[Any]]
+_TWICE = "torch.compile with aot_autograd does not currently support double backward"
+
+
+def written_plan(plan: RecordedPlan) -> JSON:
+    """Return a plan as JSON.
+
+    Raises:
+        NotKept: A gradient's layout is not known.
+    """
+    layouts = []
+    for shape, strides, memory_format in plan.layouts:
+        sizes = [*(shape or ()), *(strides or ())]
+        if not all(type(size) is int for size in sizes):
+            raise NotKept("its sizes are symbolic")
+        known = None if shape is None else [list(shape), list(strides)]
+        layouts.append([known, constant(memory_format)])
+    return {
+        "updated": list(plan.updated),
+        "returned": plan.returned,
+        "constant": list(plan.constant),
+        "gradients": list(plan.gradients),
+        "layouts": layouts,
+    }
+
+
+def read_plan(data: JSON) -> RecordedPlan:
+    """Return what ``written_plan`` wrote."""
+    layouts = []
+    for known, memory_format in data["layouts"]:
+        shape, strides = (None, None) if known is None else map(tuple, known)
+        layouts.append((shape, strides, constant_value(memory_format)))
+    return RecordedPlan(
+        tuple(data["updated"]),
+        int(data["returned"]),
+        tuple(data["constant"]),
+        tuple(data["gradients"]),
+        tuple(layouts),
+    )
+
+
+def recorded(plan: RecordedPlan, run_forward: Run, run_backward: Run) -> Callable[..., Any]:
+    """Return what calls a forward part and records its backward part for autograd.
+
+    Args:
+        plan: What is done beside running them.
+        run_forward: Takes the inputs in a list, returns results and what is saved.
+        run_backward: Takes what was saved and gradients, returns those of the inputs.
+    """
+    run_forward, run_backward = without_autocast(run_forward), without_autocast(run_backward)
+
+    class Recorded(torch.autograd.Function):
+        """The graph, for autograd."""
+
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            return plan.saved(ctx, inputs, run_forward(list(inputs)))
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            if torch.is_grad_enabled():
+                raise RuntimeError(_TWICE)  # as AOTAutograd says it
+            given = plan.laid_out(_plain(plan, gradients))
+            return tuple(run_backward([*ctx.saved_tensors, *given]))
+
+    apply: Callable[..., Any] = Recorded.apply
+    updated = plan.updated
+
+    def call(*inputs: Any) -> Any:
+        outputs = apply(*inputs)
+        if not updated:
+            return outputs
+        note_updates([inputs[i] for i in updated], outputs)
+        return outputs[len(updated) :]
+
+    return call
+
+
+def _plain(plan: RecordedPlan, gradients: Sequence[Any]) -> list[Any]:
+    """Return the gradients as plain tensors; those that nobody takes are left as they are."""
+    found = list(gradients)
+    for position in plan.gradients:
+        gradient = found[position]
+        if type(gradient) is not torch.Tensor:
+            raise RuntimeError(f"a gradient is a {type(gradient).__name__}, not a plain tensor")
+        if gradient.layout is not torch.strided:
+            found[position] = gradient.to_dense()
+    return found
+
+
+__all__ = ["read_plan", "recorded", "written_plan"]

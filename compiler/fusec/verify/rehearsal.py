@@ -1,0 +1,79 @@
+"""The Python of a kernel file, run for the first time where it can do no harm.
+
+What Triton compiles can only compute; the code around it is ordinary Python, which may never come
+back, end its process or change it, and which has to run before anybody knows what it starts.  So
+a text of the user's runs in a worker first, on tensors without memory, and whatever starts it in
+the notebook has seen it come to its end.
+"""
+
+from __future__ import annotations
+
+import json
+
+from fusec.errors import CompileError, Diagnostic
+from fusec.kernel import Signature
+from fusec.target_api.base import PythonTarget
+from fusec.verify import words
+from fusec.verify.layout import Case, CaseLayout
+from fusec.verify.process import WorkerError
+from fusec.verify.protocol import Message
+from fusec.verify.sandbox import worker
+from fusec.verify.words import Finding
+
+# What starting kernels takes, at the very most, and the compiler's front end.
+SECONDS = 3.5
+# So much later it is ended from outside, which does not know the line.
+_LATER = 1.0
+_GRACE = 3.0
+# Of the compiler's own threads.
+_THREADS = 64
+
+
+def rehearse(
+    target: PythonTarget, text: str, entry: str, signature: Signature, case: Case
+) -> Finding | None:
+    """Run a text's own Python in a worker; return what is wrong with it, None if nothing is.
+
+    Args:
+        target: Whose text it is.
+        text: The whole kernel file.
+        entry: The function that starts its kernels.
+        signature: What that takes.
+        case: Tensors and sizes as it is called with; their values do not matter.
+
+    Raises:
+        CompileError: A line of it fails, or the target's compiler refuses a kernel.
+        WorkerError: The worker cannot be started.
+    """
+    body: Message = {
+        "worker": target.worker,
+        "entry": entry,
+        "text": text,
+        "file": f"{entry}.py",
+        "threads": _THREADS,
+        "timeout": SECONDS,
+        "cases": CaseLayout(signature.arguments, [case], runs=0).described,
+        "rehearse": True,
+    }
+    with CaseLayout((), [], runs=0).files(json.dumps(body).encode()) as (data, results, place):
+        request: Message = {
+            "do": "run",
+            "modules": list(target.worker_imports),
+            "timeout": SECONDS + _LATER,
+            "step": SECONDS + _LATER,
+            "body": place,
+        }
+        reply = worker().ask(request, (data, results), SECONDS + _LATER + _GRACE)
+    if "failed" in reply:
+        raise WorkerError(reply["failed"])
+    for report in reply["reports"]:
+        if "done" in report:
+            return None
+        if "refused" in report:
+            said = report["refused"]
+            found = [Diagnostic(**diagnostic) for diagnostic in said["diagnostics"]]
+            raise CompileError(found, said["output"])
+    return words.finding(reply, signature, case.shapes)
+
+
+__all__ = ["SECONDS", "rehearse"]

@@ -1,0 +1,73 @@
+"""200 cells, 20 of them with panels, run again and again: what page and kernel hold stays level."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from lab import OUTPUT, SECOND, Notebook, Panel
+from playwright.sync_api import expect
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.serial,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
+
+CELLS, PANELS, ROUNDS = 200, 20, 5
+# The first round brings what is made once; the second what JupyterLab keeps of an output's past.
+FIRST = 2
+# What the last round may hold beyond the round after the first ones.
+ROOM_KERNEL, ROOM_PAGE = 24, 24  # MiB
+
+SETUP = "%load_ext fuselab\nimport gc, psutil, torch\nx = torch.randn(64, 64)"
+HELD = "gc.collect(); print(f'held {psutil.Process().memory_full_info().uss >> 20}')"
+
+
+def cells() -> list[str]:
+    """Return the notebook: fused cells of ten kinds, every tenth with its panel."""
+    found = [SETUP]
+    for n in range(CELLS):
+        panel = " --panel" if n % (CELLS // PANELS) == 0 else ""
+        found.append(f"%%fuse --name c{n} -q{panel}\ny{n} = torch.tanh(x + {n % 10}) * 2")
+    return [*found, HELD]
+
+
+def page_holds(notebook: Notebook) -> int:
+    """Return the MiB of the page's heap after a collection."""
+    session = notebook.page.context.new_cdp_session(notebook.page)
+    session.send("HeapProfiler.enable")
+    session.send("HeapProfiler.collectGarbage")
+    used = session.send("Runtime.getHeapUsage")["usedSize"]
+    session.detach()
+    return int(used) >> 20
+
+
+def test_memory_is_level(open_notebook: Callable[..., Notebook]) -> None:
+    notebook = open_notebook("many.ipynb", cells(), width=1200, height=700)
+    page = notebook.page
+    last = CELLS + 1
+    kernel, heap = [], []
+    for number in range(1, ROUNDS + 1):
+        notebook.command("notebook:run-all-cells")
+        prompt = page.locator(".jp-Notebook .jp-Cell").nth(last).locator(".jp-InputPrompt")
+        # Cells far from what is seen are not on the page: go there as somebody would.
+        page.keyboard.press("Control+End")
+        expect(prompt).to_have_text(f"[{number * (CELLS + 2)}]:", timeout=200 * SECOND)
+        output = page.locator(".jp-Notebook .jp-Cell").nth(last).locator(OUTPUT)
+        held = re.search(r"held (\d+)", output.inner_text())
+        assert held is not None
+        kernel.append(int(held[1]))
+        # One of the panels is used: what is shown last is at hand.
+        cell = page.locator(".jp-Notebook .jp-Cell").nth(1 + (number - 1) * 20)
+        cell.evaluate("e => e.scrollIntoView({block: 'start'})")
+        panel = Panel(cell)
+        expect(panel.editor).to_be_visible(timeout=60 * SECOND)
+        panel.button("Check").click()
+        panel.says(re.compile("Passed – |Refused"), timeout=60)
+        heap.append(page_holds(notebook))
+    print(f"kernel {kernel} MiB, page {heap} MiB")
+    assert kernel[-1] - kernel[FIRST] <= ROOM_KERNEL, kernel
+    assert heap[-1] - heap[FIRST] <= ROOM_PAGE, heap

@@ -1,0 +1,103 @@
+"""A kernel file's own Python runs in a worker first, whatever its user trusts it with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fusec
+from fusec.verify import rehearsal
+from support import handwritten_kernels as vk
+
+pytest.importorskip("triton")
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    call = fusec.compile(lambda x: (x * 2 + 1).relu(), keep_inputs=True, target="triton")
+    call(torch.randn(64))
+    (found,) = call.kernels.values()
+    return found
+
+
+def begun(text, code):
+    """Put lines of Python where a file begins to start its kernels."""
+    head, entry, rest = text.partition('made."""\n')
+    assert entry
+    return head + entry + "".join(f"    {line}\n" for line in code.splitlines()) + rest
+
+
+@pytest.mark.parametrize(
+    ("code", "stage", "says"),
+    [
+        ("while True:\n    pass", "timeout", "its own Python did not finish within"),
+        ("for k in range(1 << 62):\n    pass", "timeout", "an endless loop?"),
+        ("import sys; sys.modules['os']._exit(3)", "crash", "ended its own process"),
+        ("sys.modules", "compile", "NameError: name 'sys' is not defined"),
+    ],
+)
+def test_what_never_reaches_the_notebook(kernel, monkeypatch, code, stage, says):
+    monkeypatch.setattr(rehearsal, "SECONDS", 0.5)
+    text = begun(kernel.generated.text, code)
+    if "import" in code:  # what the entry allows is another matter
+        monkeypatch.setattr(
+            "fusec.targets.triton.toolchain.entry._ALLOWED_IMPORTS",
+            ("__future__", "math", "torch", "triton", "typing", "sys"),
+        )
+    verdict = kernel.check(text, trust=True)
+    assert (verdict.ok, verdict.stage) == (False, stage), verdict
+    assert says in verdict.reason
+    if stage != "crash":
+        shown = text.splitlines()[verdict.line - 1].strip()
+        assert shown in code.splitlines()[-1] or shown in code
+
+
+def test_an_edit_that_is_refused_has_changed_nothing(kernel, monkeypatch):
+    before = torch.get_default_dtype()
+    text = begun(kernel.generated.text, "torch.set_default_dtype(torch.float64)\nx.nothing")
+    verdict = kernel.check(
+        text.replace("import triton\n", "import torch\nimport triton\n", 1), trust=True
+    )
+    assert not verdict.ok
+    assert torch.get_default_dtype() == before
+
+
+def test_triton_refuses_what_cannot_start(monkeypatch):
+    from triton import knobs
+
+    from fusec.errors import CompileError
+    from fusec.targets.triton.toolchain import candidate
+    from fusec.targets.triton.toolchain.cross_compile import artifacts
+
+    # A sum over a block needs a little, to hand parts from warp to warp.
+    text = vk.TRITON.replace("value * 2.0", "value * 2.0 + 0.0 * tl.sum(value)")
+    told = []
+    with knobs.runtime.scope(), knobs.compilation.scope():
+        knobs.compilation.always_compile = True
+        candidate.announce(lambda *said: told.append(said))
+        monkeypatch.setattr(candidate, "_shared_memory", lambda: 8)
+        with pytest.raises(CompileError, match=r"OutOfResources.*shared memory"):
+            artifacts(text, vk.signature(1000), kinds=("ptx",))
+        assert told == [("compile", 60.0)]
+        monkeypatch.setattr(candidate, "_shared_memory", lambda: 200_000)
+        artifacts(text, vk.signature(1000), kinds=("ptx",))
+        assert told[1:] == [("compile", 60.0), ("run", 0.0)]
+
+
+def test_what_is_said_of_threads():
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.errors import OutOfResources
+
+    from fusec.targets.triton.toolchain import candidate
+
+    given = {"target": GPUTarget("cuda", 90, 32), "num_warps": 32}
+    candidate.require_resources(given, 0)
+    with pytest.raises(OutOfResources) as raised:
+        candidate.require_resources({**given, "num_warps": 64}, 0)
+    made = object.__new__(candidate.TritonCandidate)
+    assert made.refused(raised.value) == {
+        "problem": "resources",
+        "what": "threads",
+        "wanted": 2048,
+        "there": 1024,
+    }

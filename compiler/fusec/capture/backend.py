@@ -190,7 +190,8 @@ class Backend:
                     return graph
                 if is_untraceable(error) and not strict():
                     forget_numbers()
-                    graph.run_in_eager(f"it runs in eager: AOTAutograd refuses it: {in_short(error)}")
+                    why = f"AOTAutograd refuses it: {in_short(error)}"
+                    graph.run_in_eager(f"it runs in eager: {why}")
                     return graph
                 self.graphs.remove(graph)
                 raise

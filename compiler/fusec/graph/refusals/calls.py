@@ -16,6 +16,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from fusec.graph.refusals.numbers import has_odd_number, raises_in_eager
+from fusec.graph.refusals.shapes import refused_write
 
 # In place, with a result of the type that the operands have in common.
 _IN_PLACE = frozenset(("mul_", "multiply_", "__imul__", operator.imul))
@@ -61,8 +62,6 @@ def refused_call(module: fx.GraphModule) -> str:
             return f"{node.name} writes into a tensor of another type"
         if node.target in _TYPES and _has_no_kernel(node):
             return f"{node.name} is of a type that has no kernel"
-        if node.target in _INDEX_ADD and _broadcasts(node):
-            return f"{node.name} adds rows of another shape"
         if node.target in _INDEX_ADD and _scales_bools(node):
             return f"{node.name} adds bools times a number, which only ATen's kernel knows how to"
         if node.target in _ALIKE and len(set(_types((node.args, node.kwargs)))) > 1:
@@ -71,6 +70,9 @@ def refused_call(module: fx.GraphModule) -> str:
             return f"{node.name} divides integers"
         if has_odd_number(node) and raises_in_eager(node):
             return f"{node.name} has a number that its tensors cannot hold"
+        refused = refused_write(node)
+        if refused:
+            return refused
     return ""
 
 
@@ -99,28 +101,6 @@ def _has_no_kernel(node: fx.Node) -> bool:
     if given is None or given.device.type != "cpu":
         return False
     return given.dtype not in _TYPES[node.target]
-
-
-def _broadcasts(node: fx.Node) -> bool:
-    """Whether what is added would be broadcast, which only a decomposition does."""
-    names = ("input", "dim", "index", "source")
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
-    x, source = _value(given.get("input")), _value(given.get("source"))
-    dim = given.get("dim")
-    if not isinstance(x, torch.Tensor) or not isinstance(source, torch.Tensor):
-        return False
-    if not isinstance(dim, int) or not x.ndim or not source.ndim:
-        return False
-    if x.ndim != source.ndim:
-        return True
-    dim %= x.ndim
-    sizes = zip(x.shape, source.shape, strict=True)
-    # sizes that are symbols are not compared: that would be a guard
-    return any(
-        isinstance(a, int) and isinstance(b, int) and a != b
-        for d, (a, b) in enumerate(sizes)
-        if d != dim
-    )
 
 
 def _scales_bools(node: fx.Node) -> bool:

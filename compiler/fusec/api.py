@@ -16,6 +16,8 @@ from fusec.ahead.record import Recording, recording
 from fusec.ahead.signatures import CallSignature
 from fusec.capture.graph_breaks import error_line
 from fusec.compiled_function import ALIVE, CompiledFunction
+from fusec.freezing import FrozenMiss
+from fusec.graph.losses.linear_cross_entropy import compile_parts
 from fusec.inspect.draft import Draft
 from fusec.inspect.draft import draft as draft_of
 from fusec.inspect.explain import Explanation
@@ -230,6 +232,21 @@ def device_summary() -> str:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     return f"{threads} CPU thread{'s' if threads != 1 else ''} ({level}), {gpu}"
 
+
+def _for_parts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function compiled, but where nothing may be compiled any more."""
+    compiled = compile(function, dynamic=False)
+
+    def call(*args: Any) -> Any:
+        try:
+            return compiled(*args)
+        except FrozenMiss:
+            return function(*args)
+
+    return call
+
+
+compile_parts(_for_parts)
 
 __all__ = [
     "compile",

@@ -1,4 +1,4 @@
-"""200 cells, 20 of them with panels, run again and again: what page and kernel hold stays level."""
+"""200 cells, 20 of them with panels, run again and again: what is held grows no faster."""
 
 from __future__ import annotations
 

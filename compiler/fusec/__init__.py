@@ -12,7 +12,6 @@ from fusec.version import __version__
 if TYPE_CHECKING:
     from fusec.ahead.signatures import CallSignature
     from fusec.api import (
-        CompiledFunction,
         compile,
         device_summary,
         explain,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     )
     from fusec.cache_archive import export_cache, import_cache
     from fusec.compiled.graph import CompiledGraph
+    from fusec.compiled_function import CompiledFunction
     from fusec.errors import FusecError
     from fusec.freezing import FrozenMiss, frozen
     from fusec.kernel import Kernel

@@ -3,327 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import functools
-import inspect
-import sys
 import threading
-import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
-from torch import nn
-from torch._dynamo.exc import BackendCompilerFailed
-from torch.compiler import is_dynamo_compiling
 
-from fusec.ahead.artefact import Kept, TakenUp, keep_call
+from fusec.ahead.artefact import TakenUp
 from fusec.ahead.precompile import Precompilation, Precompiled, precompile_here
-from fusec.ahead.record import Recording, is_recording, note_call, recording
+from fusec.ahead.record import Recording, recording
 from fusec.ahead.signatures import CallSignature
-from fusec.call.native import call_by_route
-from fusec.capture import quiet_dynamo as quiet
-from fusec.capture.backend import Backend
-from fusec.capture.frozen_calls import CompiledMeanwhile, FrozenWatch
-from fusec.capture.graph_breaks import break_marker, breaks_since, error_line
-from fusec.capture.guards.described import (
-    NotedGuard,
-    describe_guards,
-    describe_recompile,
-    note_guards,
-    too_often,
-)
-from fusec.capture.shortcut import Shortcut, find_frame
-from fusec.compiled.graph import CompiledGraph
-from fusec.errors import FusecError
+from fusec.capture.graph_breaks import error_line
+from fusec.compiled_function import ALIVE, CompiledFunction
+from fusec.freezing import FrozenMiss
+from fusec.graph.losses.linear_cross_entropy import compile_parts
 from fusec.inspect.draft import Draft
 from fusec.inspect.draft import draft as draft_of
 from fusec.inspect.explain import Explanation
-from fusec.inspect.predict import Call, Planner, Prediction, prediction
-from fusec.kernel import Kernel
+from fusec.inspect.planner import Call, Planner
+from fusec.inspect.predict import Prediction, prediction
 from fusec.options import Options
-from fusec.report import GraphBreak, Guard, Recompile, SourceLine, counted
+from fusec.report import SourceLine
 
 if TYPE_CHECKING:
-    from fusec.inspect.reschedule import Rescheduled
-
-_nothing = contextlib.nullcontext()
-# Every compiled function of this process that is in use.
-_alive: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
-
-# Whether torch can keep what a prediction captures from counting as compilations of the function.
-ISOLATES = "isolate_recompiles" in inspect.signature(torch._dynamo.eval_frame._optimize).parameters
-
-
-class CompiledFunction:
-    """A compiled function or module: call it as the original.
-
-    Attributes:
-        function: The original.
-        options: How it is compiled.
-    """
-
-    def __init__(
-        self, function: Callable[..., Any], options: Options, backend: Backend | None = None
-    ) -> None:
-        self.function = function
-        self.options = options
-        self._backend = backend or Backend(options)
-        self._breaks: dict[GraphBreak, None] = {}
-        self._guards: dict[str, Guard] = {}
-        self._noted: list[NotedGuard] = []  # of these those that nobody has asked for yet
-        self._recompiles: list[Recompile] = []
-        self._failures: list[Any] = []  # guards that failed since the last compilation
-        alone = {} if self._backend.builds or not ISOLATES else {"isolate_recompiles": True}
-        optimize: Any = torch._dynamo.optimize(
-            self._backend,
-            **alone,
-            dynamic=options.dynamic,
-            guard_export_fn=self._export_guards,
-            guard_fail_fn=self._guard_failed,
-        )
-        quiet.install()
-        self._watch: FrozenWatch | None = None
-        if callable(getattr(optimize, "callback", None)):  # not where TorchDynamo is switched off
-            self._watch = optimize.callback = FrozenWatch(optimize.callback)
-        self._optimized = optimize(function)
-        self._taken: TakenUp | None = None  # what other processes have compiled; looked for once
-        # What a call goes to: the ordinary path until there is a shorter one.
-        self._route: Callable[..., Any] = self._run_noted if is_recording() else self._run
-        self._shortcut = Shortcut(self, self._run, self._optimized)
-        _alive.add(self)
-        self._learned = True  # whether there is nothing to learn from the next ordinary call
-        if not isinstance(function, nn.Module):
-            functools.update_wrapper(self, function)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run; the first call with new kinds of inputs compiles."""
-        # Where there is a native part, this is what TorchDynamo sees, and calls go to the route.
-        if is_dynamo_compiling():  # another compiled function calls this one: it takes it in
-            return self.function(*args, **kwargs)
-        return self._route(*args, **kwargs)
-
-    def _run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run by the ordinary path, through TorchDynamo."""
-        backend = self._backend
-        backend.clock = time.perf_counter()
-        marker, compiled = break_marker(), len(backend.graphs)
-        taken = self._taken if self._taken is not None else self._look_for_artefacts()
-        try:
-            with quiet.Quiet(), taken if taken.artefacts else _nothing:
-                result = self._call(args, kwargs)
-        except BackendCompilerFailed as error:
-            if isinstance(error.inner_exception, FusecError):
-                raise error.inner_exception from None
-            raise
-        finally:
-            if len(backend.graphs) != compiled or break_marker() != marker:
-                self._breaks.update(dict.fromkeys(breaks_since(marker)))
-            self._note_recompile([graph.name for graph in backend.graphs[compiled:]])
-        if backend.builds and (len(backend.graphs) != compiled or not self._learned):
-            self._learned = self._shortcut.learn(backend.graphs, args, kwargs)
-            self._choose_route()
-        return result
-
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
-            return self._optimized(*args, **kwargs)
-        except CompiledMeanwhile:
-            assert self._watch is not None
-            with self._watch.once_more():
-                return self._optimized(*args, **kwargs)
-
-    def _look_for_artefacts(self) -> TakenUp:
-        self._taken = TakenUp()
-        if self._backend.builds and self._watch is not None:
-            self._watch.others = self._taken.misfits
-            frame = find_frame(self._optimized)
-            self._watch.root = frame[0].__code__ if frame is not None else None
-            self._taken.look(self._optimized, self.options)
-        return self._taken
-
-    @property
-    def taken_up(self) -> TakenUp:
-        """What ``fusec.precompile`` left in the store for this function, and how often it ran."""
-        return self._taken if self._taken is not None else self._look_for_artefacts()
-
-    def keep(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kept:
-        """Write down the compiled code of a call that has run, for other processes to take up."""
-        return keep_call(self._optimized, self.options, self.graphs, args, kwargs)
-
-    def _choose_route(self) -> None:
-        """Have calls go the shortest way that there is; past whoever records them, if anybody."""
-        if is_recording():
-            self._route = self._run_noted
-        elif self._shortcut.dispatcher is not None:
-            self._route = self._shortcut.dispatcher
-            call_by_route(CompiledFunction)
-        else:
-            self._route = self._run
-
-    def _run_noted(self, *args: Any, **kwargs: Any) -> Any:
-        note_call(self, args, kwargs)
-        return (self._shortcut.dispatcher or self._run)(*args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
-        """Return another one, of a copy of the original, with nothing compiled yet."""
-        return CompiledFunction(copy.deepcopy(self.function, memo), self.options)
-
-    def __copy__(self) -> CompiledFunction:
-        """Return another one of the same original, with nothing compiled yet."""
-        return CompiledFunction(self.function, self.options)
-
-    def __reduce__(self) -> Any:
-        """Be pickled as the original, or, where a decorator made it, by name as the original is.
-
-        What is compiled belongs to this process.
-        """
-        name = getattr(self.function, "__qualname__", "")
-        home: Any = sys.modules.get(getattr(self.function, "__module__", None) or "")
-        for part in name.split("."):
-            home = getattr(home, part, None)
-        return name if home is self else (_original, (self.function,))
-
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        """Bind like a function, so that a method can be decorated."""
-        return self if instance is None else functools.partial(self, instance)
-
-    def __getattr__(self, name: str) -> Any:
-        """Offer what the original offers: a module's ``parameters()``, a function's docstring."""
-        if name.startswith("_") or name == "function":
-            raise AttributeError(name)
-        return getattr(self.function, name)
-
-    def _export_guards(self, guards: Any) -> None:
-        self._noted.extend(note_guards(guards))
-
-    def _guard_failed(self, failure: Any) -> None:
-        self._failures.append(failure)
-
-    def _note_recompile(self, compiled: Sequence[str]) -> None:
-        failures, self._failures = self._failures, []
-        found = describe_recompile(failures)
-        if found is None:
-            return
-        limit = torch._dynamo.config.recompile_limit
-        if compiled or len(failures) < limit:
-            self._recompiles.append(replace(found, graph=compiled[0] if compiled else ""))
-        elif not any(each.text == too_often(found, limit).text for each in self._recompiles):
-            self._recompiles.append(too_often(found, limit))
-
-    @property
-    def frozen(self) -> bool:
-        """Whether nothing is compiled for it any more."""
-        return self._watch is not None and self._watch.frozen
-
-    @frozen.setter
-    def frozen(self, frozen: bool) -> None:
-        if self._watch is not None:
-            self._watch.frozen = frozen
-
-    # -- what became of it ------------------------------------------------------------------
-
-    @property
-    def graphs(self) -> tuple[CompiledGraph, ...]:
-        """Every graph compiled so far, in order of first run."""
-        return tuple(self._backend.graphs)
-
-    @property
-    def kernels(self) -> dict[str, Kernel]:
-        """Every kernel by name."""
-        return {k.name: k for graph in self.graphs for k in graph.kernels}
-
-    @property
-    def breaks(self) -> tuple[GraphBreak, ...]:
-        """Every place where capture stopped and Python ran."""
-        return tuple(self._breaks)
-
-    @property
-    def guards(self) -> tuple[Guard, ...]:
-        """What must stay true for the compiled code to be used again."""
-        noted, self._noted = self._noted, []
-        for guard in describe_guards(noted):
-            self._guards.setdefault(guard.text, guard)
-        return tuple(self._guards.values())
-
-    @property
-    def recompiles(self) -> tuple[Recompile, ...]:
-        """Why it was compiled again, each time: what changed, and how to avoid it."""
-        return tuple(self._recompiles)
-
-    @property
-    def fallbacks(self) -> tuple[str, ...]:
-        """The graphs that run in eager, with the reasons."""
-        return tuple(f"{g.name}: {g.fallback}" for g in self.graphs if g.fallback)
-
-    def reschedule(
-        self,
-        *,
-        apart: Sequence[str] = (),
-        together: Sequence[str] = (),
-        loops: Sequence[str] | None = None,
-        strict: bool = True,
-    ) -> Rescheduled:
-        """Use other fusions or loops from now on; without rules, the compiler's own again.
-
-        What is compiled already is compiled beside what is in use, checked against eager and
-        float64, and takes its place; what is compiled later (for other sizes) follows the rules.
-
-        Args:
-            apart: Pairs of computations that must not share a kernel: ``"gelu:layer_norm"``.
-            together: Pairs that share one wherever it is legal.
-            loops: How the loops of kernels are to run: ``"softmax: rows prefetch=0"``; None for
-                what is in use.
-            strict: Whether a pair that no graph computes is an error, or may come later.
-
-        Returns:
-            Which kernels there are now, and how right they are.
-
-        Raises:
-            BadOption: Something that is no pair of names.
-            UnknownComputation: A pair that no graph computes; the message says what there is.
-            ScheduleRefused: The result would be wrong; everything is as it was.
-            NoInputs: It has not run, or was not compiled with ``keep_inputs=True``.
-        """
-        from fusec.inspect.reschedule import check_rules, reschedule
-
-        kept = self.options.loops if loops is None else tuple(loops)
-        chosen = replace(self.options, apart=tuple(apart), together=tuple(together), loops=kept)
-        if strict:
-            check_rules(self.graphs, (*chosen.apart, *chosen.together, *chosen.loops))
-        found = reschedule(self.graphs, chosen, self.options)
-        self.options = self._backend.options = chosen
-        self._backend.take(found.kernels)
-        return found
-
-    @property
-    def short_calls(self) -> int:
-        """How many calls went past TorchDynamo, because their own guards held."""
-        dispatcher = self._shortcut.dispatcher
-        return int(dispatcher.hits) if dispatcher is not None else 0
-
-    def explain(self) -> Explanation:
-        """Return what became of the calls so far, as one report: print it."""
-        return Explanation(
-            self._name(),
-            self.graphs,
-            self.breaks,
-            self.guards,
-            self.recompiles,
-        )
-
-    def _name(self) -> str:
-        return str(getattr(self.function, "__qualname__", type(self.function).__name__))
-
-    def __repr__(self) -> str:
-        name = self._name()
-        return f"<fusec.CompiledFunction {name}: {counted(len(self.graphs), 'graph')}>"
-
-
-def _original(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
+    pass
 
 
 @overload
@@ -421,7 +125,7 @@ def predict_calls(
 
     Args:
         function: As ``predict``.
-        calls: The arguments of each call: a tuple, or a ``fusec.inspect.predict.Call``.
+        calls: The arguments of each call: a tuple, or a ``fusec.inspect.planner.Call``.
     """
     return _predicted(function, calls, to_the_end=False)[0]
 
@@ -517,7 +221,7 @@ def record(function: CompiledFunction | None = None) -> Iterator[Recording]:
 
 
 def _choose_routes() -> None:
-    for each in list(_alive):
+    for each in list(ALIVE):
         each._choose_route()
 
 
@@ -529,8 +233,22 @@ def device_summary() -> str:
     return f"{threads} CPU thread{'s' if threads != 1 else ''} ({level}), {gpu}"
 
 
+def _for_parts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function compiled, but where nothing may be compiled any more."""
+    compiled = compile(function, dynamic=False)
+
+    def call(*args: Any) -> Any:
+        try:
+            return compiled(*args)
+        except FrozenMiss:
+            return function(*args)
+
+    return call
+
+
+compile_parts(_for_parts)
+
 __all__ = [
-    "CompiledFunction",
     "compile",
     "device_summary",
     "explain",

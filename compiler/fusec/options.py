@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -13,6 +14,29 @@ from fusec.target_api.base import Target
 from fusec.target_api.registry import AUTO, NAMES, chosen_target, find_target
 
 PRODUCTS = ("small", "auto", "extern", "template")
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def read_bytes(given: int | str | None) -> int | None:
+    """Return a number of bytes: ``400 * 2**20``, ``"400MiB"``, ``"0.5 GB"``.
+
+    Raises:
+        BadOption: It is none, or not more than 0.
+    """
+    if given is None:
+        return None
+    match = re.fullmatch(r"([0-9.]+) *([A-Za-z]*)", str(given).strip())
+    unit = _UNITS.get(match[2].upper()) if match else None
+    try:
+        found = int(float(match[1]) * unit) if match and unit else 0
+    except ValueError:
+        found = 0
+    if found <= 0 or isinstance(given, bool):
+        raise BadOption("memory_budget", given, ("bytes as a number", "'400MiB'", "'0.5GB'"))
+    return found
 
 
 @dataclass(frozen=True)
@@ -53,6 +77,9 @@ class Options:
         without: Passes over the graph to leave out, by the names that the *stages* show
             (``("channels_last",)``): to see what each one is good for. Those that results would be
             wrong without are refused.
+        memory_budget: Bytes that the logits of a loss may take, as a number or as ``"400MiB"``: a
+            linear layer with its cross-entropy whose logits would take more is computed some rows
+            at a time, gradients with it. The weight's gradient is rounded once a part then.
         tuned: Start from the settings that tuning found earlier for the same kernel on the same
             device, rather than from those that the rules choose.
         keep_inputs: Keep the inputs of the latest call of each graph, so that it can be
@@ -72,6 +99,7 @@ class Options:
     together: tuple[str, ...] = ()
     loops: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    memory_budget: int | str | None = None
     tuned: bool = True
     keep_inputs: bool = False
 
@@ -83,6 +111,7 @@ class Options:
             raise BadOption("matmul", self.matmul, PRODUCTS)
         if self.dynamic not in (None, True, False):
             raise BadOption("dynamic", self.dynamic, ("None", "True", "False"))
+        read_bytes(self.memory_budget)
         for name in ("apart", "together"):
             given = getattr(self, name)
             if given:
@@ -100,6 +129,11 @@ class Options:
     def facts(self) -> MachineFacts:
         """What kernels are made for."""
         return self.machine or this_machine(self.gpu)
+
+    @property
+    def budget(self) -> int | None:
+        """How many bytes logits may take; None where it does not matter."""
+        return read_bytes(self.memory_budget)
 
     @property
     def asked(self) -> Target | None:

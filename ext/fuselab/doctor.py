@@ -6,6 +6,7 @@ runs on machines where nothing else does, without torch too.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import json
@@ -96,9 +97,15 @@ def _torch() -> Iterator[DoctorFinding]:
     if not _version("torch"):
         yield DoctorFinding("torch", "lack", "not installed", f"pip install 'torch{supported}'")
         return
-    import torch
+    try:
+        import torch
 
-    threads = f"{torch.get_num_threads()} threads"
+        from fusec.report import counted
+    except Exception as error:  # what is half installed fails in every way
+        mend = f"pip install --force-reinstall 'torch{supported}'"
+        yield DoctorFinding("torch", "lack", f"it does not import: {error}", mend)
+        return
+    threads = counted(torch.get_num_threads(), "thread")
     version = str(torch.__version__)
     if not _is_within(version, supported):
         mend = f"pip install 'torch{supported}'"
@@ -128,7 +135,7 @@ def _triton() -> Iterator[DoctorFinding]:
 
 
 def _compiler() -> Iterator[DoctorFinding]:
-    if not _version("torch"):
+    if not _has_torch():
         yield DoctorFinding("compiler", "without", "not looked at: torch comes first")
         return
     from fusec.toolchain.compiler import executables, find_compiler, first_line
@@ -145,7 +152,7 @@ def _compiler() -> Iterator[DoctorFinding]:
 
 
 def _openmp() -> Iterator[DoctorFinding]:
-    if not _version("torch"):
+    if not _has_torch():
         return
     import ctypes
 
@@ -169,7 +176,7 @@ def _openmp() -> Iterator[DoctorFinding]:
 
 
 def _native() -> Iterator[DoctorFinding]:
-    if not _version("torch"):
+    if not _has_torch():
         return
     from fusec.build.python_headers import python_flags
     from fusec.errors import FusecError
@@ -191,7 +198,7 @@ def _native() -> Iterator[DoctorFinding]:
 
 
 def _processor() -> Iterator[DoctorFinding]:
-    if not _version("torch"):
+    if not _has_torch():
         yield DoctorFinding("processor", "ok", platform.processor() or platform.machine())
         return
     from fusec.machine import this_machine
@@ -204,7 +211,7 @@ def _processor() -> Iterator[DoctorFinding]:
 
 
 def _gpu() -> Iterator[DoctorFinding]:
-    if not _version("torch"):
+    if not _has_torch():
         return
     import torch
 
@@ -237,7 +244,7 @@ def _jupyter() -> Iterator[DoctorFinding]:
 
 
 def _cache() -> Iterator[DoctorFinding]:
-    if not _version("torch"):
+    if not _has_torch():
         return
     from fusec.cache import default_folder, default_store, prepare_folder
 
@@ -265,7 +272,7 @@ def _permissions() -> Iterator[DoctorFinding]:
         mend = "set TMPDIR to a folder that can be written"
         yield DoctorFinding("permissions", "lack", f"no temporary folder: {error}", mend)
         return
-    if not _version("torch"):
+    if not _has_torch():
         yield DoctorFinding("permissions", "ok", f"{tempfile.gettempdir()} can be written")
         return
     from fusec.systems import this_system
@@ -297,6 +304,14 @@ _PARTS: tuple[tuple[str, Callable[[], Iterator[DoctorFinding]]], ...] = (
     ("cache", _cache),
     ("permissions", _permissions),
 )
+
+
+def _has_torch() -> bool:
+    """Whether torch is there and can be imported; ``_torch`` says why not."""
+    with contextlib.suppress(Exception):
+        importlib.import_module("torch")
+        return True
+    return False
 
 
 def _version(name: str) -> str:

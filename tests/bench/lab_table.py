@@ -1,8 +1,8 @@
 """Which lab runs where: the teacher's notebooks, run in environments that lack something.
 
 ``python tests/bench/lab_table.py run zig`` runs them where zig is the only compiler, and so on, and
-leaves what came of it in ``build/lab_table``; ``run gpu --judge`` judges the solutions alone, for
-machines without Jupyter.  ``table`` writes what is there into ``docs/labs.md``.
+leaves what came of it in ``build/lab_table``; with ``--judge`` only the solutions are judged, which
+takes a minute and no Jupyter.  ``table`` writes what is there into ``docs/labs.md``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-import nbformat
 
 from fuselab.judge import judge
 from fuselab.labs.catalog import find_task, labs
@@ -78,6 +77,7 @@ def environment(place: str, folder: Path) -> dict[str, str]:
 
 def in_a_kernel(lab: Lab, env: dict[str, str], folder: Path) -> dict[str, Any]:
     """Run the teacher's notebook; return its points and what went wrong."""
+    import nbformat
     from nbclient import NotebookClient
 
     notebook = nbformat.read(LABS / "teacher" / f"{lab.stem}.ipynb", as_version=4)
@@ -185,6 +185,11 @@ def main() -> None:
         path = options.out / f"{options.place}.json"
         done = json.loads(path.read_text()) if options.missing and path.is_file() else {}
         chosen = [n for n in labs() if n.number in options.only and str(n.number) not in done]
+        if options.judge and "LABS_HIDE" not in os.environ:
+            with tempfile.TemporaryDirectory() as folder:
+                env = environment(options.place, Path(folder))
+                subprocess.run([sys.executable, *sys.argv], env=env, check=True)
+            return None
         return run(options.place, chosen, kernel=not options.judge, out=options.out)
     text = DOCS.read_text()
     head, _, rest = text.partition(BEGIN)

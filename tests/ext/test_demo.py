@@ -16,6 +16,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from fuselab import demo
+from support.waiting import wait_for
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -167,7 +168,7 @@ time.sleep(100)"""
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_until(lambda: pid_file.exists() and bool(pid_file.read_text()))
+    wait_for(lambda: pid_file.exists() and bool(pid_file.read_text()))
     process.send_signal(signal.SIGINT)
     printed, complaint = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -175,14 +176,7 @@ time.sleep(100)"""
     assert "Traceback" not in complaint
     assert "gelu norm" in printed
     assert (out / "gelu_norm.png").exists()
-    wait_until(lambda: not alive(int(pid_file.read_text())))
-
-
-def wait_until(condition: Any, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
+    wait_for(lambda: not alive(int(pid_file.read_text())))
 
 
 def alive(pid: int) -> bool:

@@ -64,6 +64,15 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert "without a compiler" in found["native part"].found
 
 
+def test_torch_that_does_not_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    found = by_part(doctor.examine())
+    assert "it does not import" in found["torch"].found
+    assert "force-reinstall 'torch" in found["torch"].mend
+    # Of what needs torch nothing is said but that.
+    assert [each.part for each in found.values() if each.state == "lack"] == ["torch"]
+
+
 def test_triton_that_does_not_import(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.setattr(doctor, "_version", lambda name: "9.9")

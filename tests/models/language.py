@@ -172,6 +172,30 @@ def mixtral(size: str) -> Model:
     config = MixtralConfig(**(small if size == "small" else real), use_cache=False)
     ids = _ids(config.vocab_size, *((2, 24) if size == "small" else (4, 512)))
     inner = MixtralForCausalLM(config)
-    # The grouped matmul of the default takes no float64, which the results are compared with.
-    inner.set_experts_implementation("eager")
     return Model(Picked(inner, "logits"), kwargs={"input_ids": ids})
+
+
+@model("qwen3_moe")
+def qwen3_moe(size: str) -> Model:
+    """Qwen3-like: a mixture of many small experts, each token to eight of them."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    small = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "moe_intermediate_size": 32,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 503,
+        "max_position_embeddings": 128,
+    }
+    real = {"hidden_size": 1024, "moe_intermediate_size": 384, "num_experts": 64}
+    real |= {"num_experts_per_tok": 8, "num_hidden_layers": 4, "num_attention_heads": 16}
+    real |= {"num_key_value_heads": 4, "head_dim": 64, "vocab_size": 32000}
+    config = Qwen3MoeConfig(**(small if size == "small" else real), use_cache=False)
+    ids = _ids(config.vocab_size, *((2, 24) if size == "small" else (4, 512)))
+    return Model(Picked(Qwen3MoeForCausalLM(config), "logits"), kwargs={"input_ids": ids})

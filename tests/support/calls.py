@@ -34,7 +34,7 @@ def same(actual: object, expected: object) -> None:
     assert type(actual) is type(expected)
 
 
-def short(function: Any, *args: Any, **kwargs: Any) -> fusec.api.CompiledFunction:
+def short(function: Any, *args: Any, **kwargs: Any) -> fusec.compiled_function.CompiledFunction:
     """Compile a function and see that calls with these arguments take the short path."""
     compiled = fusec.compile(function)
     compiled(*args, **kwargs)
@@ -58,7 +58,7 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape or (64,), dtype=dtype).requires_grad_()
 
 
-def is_recorded(compiled: fusec.api.CompiledFunction) -> bool:
+def is_recorded(compiled: fusec.compiled_function.CompiledFunction) -> bool:
     return all(graph._recorded is not None for graph in compiled.graphs)
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ast
 import copy
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
-
 from fuselab.judge.task import CppTask, Task
-from fuselab.labs.lab import Lab
-from fuselab.labs.notebooks import task_of
+from fuselab.labs.lab import Lab, task_in
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS = ROOT / "notebooks" / "labs"
@@ -90,8 +88,9 @@ EQUIVALENT = {
 
 def solutions(lab: Lab) -> dict[str, str]:
     """Return the solutions, by task: those of the teacher's notebook."""
-    notebook = nbformat.read(LABS / "teacher" / f"{lab.stem}.ipynb", as_version=4)
-    return {found[0]: found[1] for cell in notebook.cells if (found := task_of(cell))}
+    notebook = json.loads((LABS / "teacher" / f"{lab.stem}.ipynb").read_text())
+    cells = ("".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code")
+    return dict(found for text in cells if (found := task_in(text)))
 
 
 def wrong_answers(task: Task, solution: str) -> Iterator[tuple[str, str]]:

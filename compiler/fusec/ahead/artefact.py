@@ -33,7 +33,7 @@ from fusec.ahead.guard_reader import read_guards
 from fusec.ahead.guard_table import GLOBALS, GuardTable
 from fusec.ahead.origins import changed, origins
 from fusec.build.python_headers import python_name
-from fusec.cache import Entry, default_store
+from fusec.cache import CacheStore, Entry, default_store
 from fusec.capture.fast_path.compiled_code import graph_of
 from fusec.capture.shortcut import find_frame
 from fusec.compiled.graph import CompiledGraph
@@ -115,14 +115,21 @@ def keep_call(
 def _put(key: dict[str, Any], data: JSON, tensors: Mapping[str, bytes]) -> None:
     text = json.dumps(data).encode()
     store = default_store()
+    with store.lock(KIND, key):  # other processes and threads keep other calls of it
+        _put_next(store, key, data, {TEXT: text, **tensors})
+
+
+def _put_next(
+    store: CacheStore, key: dict[str, Any], data: JSON, files: Mapping[str, bytes]
+) -> None:
     for number in range(MOST):
         entry = store.get(KIND, {**key, "number": number})
         if entry is None:
-            store.put(KIND, {**key, "number": number}, {TEXT: text, **tensors})
+            store.put(KIND, {**key, "number": number}, files)
             return
         if json.loads(entry.read_bytes(TEXT))["guards"] == data["guards"]:
             store.remove(entry)  # of the same call, compiled once more
-            store.put(KIND, {**key, "number": number}, {TEXT: text, **tensors})
+            store.put(KIND, {**key, "number": number}, files)
             return
 
 

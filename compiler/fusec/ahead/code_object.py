@@ -8,6 +8,7 @@ names of modules, classes and functions.
 
 from __future__ import annotations
 
+import dis
 from types import CodeType
 from typing import Any
 
@@ -35,15 +36,14 @@ def written_code(code: CodeType) -> JSON:
     found: dict[str, Any] = {name: getattr(code, name) for name in _NUMBERS}
     found |= {name: list(getattr(code, name)) for name in _NAMES}
     found |= {name: getattr(code, name).hex() for name in _BYTES}
-    found["co_consts"] = [_written(each) for each in code.co_consts]
+    if any(isinstance(each.argval, CodeType) for each in dis.get_instructions(code)):
+        raise NotKept("code that makes functions")
+    # Those of the function that it was made of are all there, inner functions' code too.
+    found["co_consts"] = [
+        None if isinstance(each, CodeType) else constant(each) for each in code.co_consts
+    ]
     found["co_name"], found["co_qualname"] = code.co_name, code.co_qualname
     return found
-
-
-def _written(value: object) -> JSON:
-    if isinstance(value, CodeType):
-        raise NotKept("code that makes functions")
-    return constant(value)
 
 
 def read_code(data: JSON, like: CodeType, renamed: dict[str, str]) -> CodeType:

@@ -107,7 +107,7 @@ class Places:
         return bool(eval(relation_code(text), {"__builtins__": {}}, self._names()))
 
     def _names(self) -> dict[str, Any]:
-        return {"L": self._locals, "G": self._globals, "math": math}
+        return {"L": self._locals, "G": self._globals, "math": math, "type": type}
 
 
 def step_from(value: Any, step: str, key: JSON) -> Any:
@@ -171,13 +171,15 @@ def relation_code(text: str) -> CodeType:
 
 def _is_harmless(node: ast.AST) -> bool:
     if isinstance(node, ast.Name):
-        return node.id in ("L", "G", "math")
+        return node.id in ("L", "G", "math", "type")
     if isinstance(node, ast.Subscript):
         return isinstance(node.slice, ast.Constant) and type(node.slice.value) in (int, str)
     if isinstance(node, ast.Attribute):
-        return not node.attr.startswith("__")
+        return node.attr == "__class__" or not node.attr.startswith("__")
     if isinstance(node, ast.Call):
         function = node.func
+        if isinstance(function, ast.Name) and function.id == "type":
+            return len(node.args) == 1 and not node.keywords
         if not isinstance(function, ast.Attribute) or node.keywords:
             return False
         of_math = isinstance(function.value, ast.Name) and function.value.id == "math"

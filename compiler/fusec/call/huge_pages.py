@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from fusec.codegen.host_program import LARGE_BYTES
+from fusec.codegen.host_values import LARGE_BYTES
 from fusec.systems import this_system
 from fusec.toolchain.build import build, needs_torchs_library
 from fusec.toolchain.children import Children

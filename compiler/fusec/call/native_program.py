@@ -18,10 +18,12 @@ from fusec.call.epilogue import Epilogue
 from fusec.call.huge_pages import POOLED_BYTES, empty_cpu, empty_large
 from fusec.call.launch import CppRunnable
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
-from fusec.codegen.host_program import GROUPED_BYTES, Group, buffer_bytes
+from fusec.codegen.host_program import GROUPED_BYTES, Group
+from fusec.codegen.host_values import buffer_bytes
 from fusec.ir.body import Buffer, Compute, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
 from fusec.memory import readable
+from fusec.memory.placement import first_fit
 from fusec.memory.poison import poison_scratch, poisoned
 
 SLOT, SCRATCH, NUMBER, SIZE, INPUT = range(5)  # kinds of kernel arguments, as in native/program.cpp
@@ -315,21 +317,9 @@ def place_temporaries(
         for name in (*step.reads(), *step.writes()):
             first.setdefault(name, position)
             last[name] = position
-    placed: list[tuple[int, int, str]] = []  # offset, size, name
-    total = 0
-    for name in sorted(names, key=lambda n: (-(buffer_bytes(buffers[n]) or 0), first[n])):
-        size = buffer_bytes(buffers[name])
-        if size is None:
-            continue
-        size = -(-size // ALIGNMENT) * ALIGNMENT
-        offset = 0
-        for start, length, other in sorted(placed):
-            disjoint = last[other] < first[name] or last[name] < first[other]
-            if not disjoint and start < offset + size and offset < start + length:
-                offset = start + length
-        placed.append((offset, size, name))
-        total = max(total, offset + size)
-    return {name: offset for offset, _, name in placed}, total
+    sizes = {name: buffer_bytes(buffers[name]) for name in names}
+    known = {name: size for name, size in sizes.items() if size is not None}
+    return first_fit(known, first, last, ALIGNMENT)
 
 
 def _sizes(program: Program, names: Iterable[str]) -> dict[str, int | None]:

@@ -15,6 +15,15 @@ from typing import Any
 import torch
 
 from fusec.codegen.common.signatures import argument_buffers, body_sizes, identifier
+from fusec.codegen.host_values import (
+    DTYPES,
+    LARGE_BYTES,
+    PRODUCTS,
+    buffer_bytes,
+    called_as,
+    direct_target,
+    returns_list,
+)
 from fusec.devices import is_gpu
 from fusec.ir.body import Buffer, Compute, Extern, Program, Step, TensorRef
 from fusec.ir.index import Expr, Symbol
@@ -240,7 +249,7 @@ class _Writer:
 
     def is_large_product(self, step: Step) -> bool:
         """Whether a call is a product with so large a result that its memory is best ours."""
-        if not isinstance(step, Extern) or step.target not in _PRODUCTS or not step.outputs[0]:
+        if not isinstance(step, Extern) or step.target not in PRODUCTS or not step.outputs[0]:
             return False
         buffer = self.program.buffers[step.outputs[0]]
         large = buffer.device.type == "cpu" and (buffer_bytes(buffer) or 0) >= LARGE_BYTES
@@ -299,38 +308,9 @@ class _Writer:
         return f"def run(inputs):\n{body}\n"
 
 
-# The same operators by torch's own bindings, which parse their arguments more quickly.
-_DIRECT: dict[object, Callable[..., Any]] = {
-    torch.ops.aten.mm.default: torch.mm,
-    torch.ops.aten.mm.dtype: torch.mm,
-    torch.ops.aten.bmm.default: torch.bmm,
-    torch.ops.aten.addmm.default: torch.addmm,
-    torch.ops.aten.baddbmm.default: torch.baddbmm,
-    torch.ops.aten.convolution.default: torch.convolution,
-}
-
-# What can write its result into memory that is given.
-_PRODUCTS = (
-    torch.ops.aten.mm.default,
-    torch.ops.aten.bmm.default,
-    torch.ops.aten.addmm.default,
-    torch.ops.aten.baddbmm.default,
-)
-
-
 def _named(step: Extern) -> str:
     """Return an operator with its line, as a message names it."""
     return f"{step.target} (line {step.where.line})" if step.where else f"{step.target}"
-
-
-def called_as(target: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what the host program calls for an operator."""
-    return _DIRECT.get(target, target)
-
-
-def direct_target(target: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the shortest way to call an operator from native code: past Python's part of it."""
-    return _DIRECT.get(target, getattr(target, "_op", target))
 
 
 def function_of_buffers(
@@ -372,13 +352,6 @@ def _lambda(text: str, writer: _Writer) -> Callable[..., Any]:
     return made
 
 
-def returns_list(target: object) -> bool:
-    """Whether an operator returns a list, even of a single tensor."""
-    schema = getattr(target, "_schema", None)
-    kinds = [each.type for each in schema.returns] if schema is not None else []
-    return len(kinds) == 1 and isinstance(kinds[0], torch.ListType)
-
-
 def emit_host(
     program: Program, by_pointers: Mapping[str, bool], *, traced: bool = False
 ) -> HostProgram:
@@ -393,49 +366,3 @@ def emit_host(
     writer = _Writer(program, by_pointers, traced=traced)
     text = writer.run()
     return HostProgram(text, writer.constants, writer.groups)
-
-
-# From this size on, the C library may give freed memory back to the system, so that every
-# page of the next tensor is a fault: always from 32 MiB on, and often below, where tensors of
-# different sizes come and go (backward of a norm over 16 MiB: 4096 faults in every other call).
-LARGE_BYTES = 4 << 20
-
-
-def buffer_bytes(buffer: Buffer) -> int | None:
-    """Return the size of a buffer's memory, gaps included; None if it is symbolic."""
-    extent = 1
-    for size, stride in zip(buffer.shape, buffer.strides, strict=True):
-        length, step = size.constant, stride.constant
-        if length is None or step is None:
-            return None
-        if length == 0:
-            return 0
-        extent += (length - 1) * step
-    return extent * buffer.dtype.itemsize
-
-
-# Names that whoever runs a host program provides, beside its kernels, groups and constants.
-PROVIDED = frozenset(
-    "empty_cpu empty_large empty_cuda empty expect expect_inputs multiply_into threads "
-    "failed".split()
-)
-
-DTYPES = {
-    dtype_name(dtype): dtype
-    for dtype in (
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.float8_e4m3fn,
-        torch.int64,
-        torch.int32,
-        torch.int16,
-        torch.int8,
-        torch.uint64,
-        torch.uint32,
-        torch.uint16,
-        torch.uint8,
-        torch.bool,
-    )
-}

@@ -17,14 +17,8 @@ from fusec.call.input_check import InputCheck, UnexpectedInput
 from fusec.call.launch import CppRunnable, empty_cuda, multiply_into, raise_check
 from fusec.call.native_program import NativeProgram, native_group, native_program, python_group
 from fusec.call.results import expect, expecting
-from fusec.codegen.host_program import (
-    DTYPES,
-    Group,
-    HostProgram,
-    buffer_bytes,
-    called_as,
-    emit_host,
-)
+from fusec.codegen.host_program import Group, HostProgram, emit_host
+from fusec.codegen.host_values import DTYPES, buffer_bytes, called_as
 from fusec.device.plan import DeviceProgram, device_program, wanted
 from fusec.ir.body import Compute, Extern, ExternKind
 from fusec.kernel import Kernel, KernelHost, Runnable, simulation

@@ -21,7 +21,8 @@ from fusec.call.huge_pages import empty_cpu, empty_large, pooled
 from fusec.call.input_check import UnexpectedInput
 from fusec.call.launch import CppRunnable, multiply_into
 from fusec.call.results import expect
-from fusec.codegen.host_program import DTYPES, emit_host
+from fusec.codegen.host_program import emit_host
+from fusec.codegen.host_values import DTYPES
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.compiled.recorded import read_plan, recorded, written_plan

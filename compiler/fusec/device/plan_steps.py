@@ -8,12 +8,8 @@ from typing import Any
 import torch
 
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
-from fusec.codegen.host_program import (
-    direct_target,
-    function_of_buffers,
-    returns_list,
-    view_of_buffer,
-)
+from fusec.codegen.host_program import function_of_buffers, view_of_buffer
+from fusec.codegen.host_values import direct_target, returns_list
 from fusec.device.start_rows import in_rows
 from fusec.device.step_memory import share_memory, with_frees
 from fusec.device.steps import (

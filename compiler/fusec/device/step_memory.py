@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from fusec.codegen.host_program import GROUPED_BYTES
 from fusec.device.steps import Free, Memory, MemoryPlace, PythonCall, Start, Step, touched
+from fusec.memory.placement import first_fit
 
 # The driver's own allocations start at multiples of 512 bytes; vectors and bulk copies of kernels
 # want 128.
@@ -37,7 +38,7 @@ def share_memory(steps: Sequence[Step], returned: set[str]) -> list[Step]:
             if not isinstance(step, Memory):
                 first.setdefault(name, position)
                 last[name] = position
-    places, total = _first_fit(sizes, first, last)
+    places, total = first_fit(sizes, first, last, ALIGNMENT)
     shared = Memory(SHARED, (total,), (1,), torch.uint8)
     result: list[Step] = []
     for step in steps:
@@ -53,25 +54,6 @@ def share_memory(steps: Sequence[Step], returned: set[str]) -> list[Step]:
         else:
             result.append(step)
     return result
-
-
-def _first_fit(
-    sizes: Mapping[str, int], first: Mapping[str, int], last: Mapping[str, int]
-) -> tuple[dict[str, int], int]:
-    placed: list[tuple[int, int, str]] = []  # offset, size, name
-    total = 0
-    for name in sorted(sizes, key=lambda n: (-sizes[n], first.get(n, 0))):
-        size = -(-sizes[name] // ALIGNMENT) * ALIGNMENT
-        offset = 0
-        for start, length, other in sorted(placed):
-            disjoint = last.get(other, -1) < first.get(name, 0) or last.get(name, -1) < first.get(
-                other, 0
-            )
-            if not disjoint and start < offset + size and offset < start + length:
-                offset = start + length
-        placed.append((offset, size, name))
-        total = max(total, offset + size)
-    return {name: offset for offset, _, name in placed}, total
 
 
 def with_frees(steps: Sequence[Step], returned: set[str]) -> list[Step]:

@@ -23,6 +23,7 @@ from fusec.errors import BadOption, FusecError
 from fusec.graph.convolutions.channels_last import turn_channels_inward
 from fusec.graph.convolutions.depthwise import divide_gradients
 from fusec.graph.convolutions.one_pixel import multiply_single_pixels
+from fusec.graph.losses.in_parts import compute_in_parts
 from fusec.graph.products.alignment import align_products
 from fusec.graph.products.bias import add_biases_later
 from fusec.graph.products.onednn import multiply_by_onednn
@@ -131,6 +132,13 @@ def _may_ask_for_wide_results(options: Options) -> bool:
     return not (options.matmul == "auto" or options.emulate_rounding or options.cuda_graphs)
 
 
+def _compute_in_parts(subject: Subject) -> int:
+    before, budget = subject.module, subject.options.budget
+    assert budget is not None
+    subject.module = compute_in_parts(before, budget)
+    return int(subject.module is not before)
+
+
 def _attend_at_once(subject: Subject) -> int:
     before = subject.module
     subject.module = attend_at_once(before, interpreted=subject.interpreted)
@@ -188,6 +196,13 @@ PASSES: tuple[Pass, ...] = (
         applies=lambda options: (
             not (options.emulate_rounding or torch.are_deterministic_algorithms_enabled())
         ),
+    ),
+    Pass(
+        "losses_in_parts",
+        _compute_in_parts,
+        frozenset({GraphForm.CAPTURED}),
+        "logits that are more than a budget of memory allows are never whole",
+        applies=lambda options: options.memory_budget is not None,
     ),
     Pass(
         "kernel_random",

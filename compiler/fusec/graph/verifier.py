@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch._guards import detect_fake_mode
 
-from fusec.ir.verifier import Problem
+from fusec.ir.body_verifier import Problem
 
 TOKEN = "tangents_token"
 

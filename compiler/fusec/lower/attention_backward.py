@@ -29,7 +29,6 @@ from fusec.lower.attention import (
     HIGHER,
     LOG2E,
     AttentionLoops,
-    BlockMask,
     Scores,
     at,
     call_all,
@@ -40,6 +39,7 @@ from fusec.lower.attention import (
     scalar,
     scores_of,
 )
+from fusec.lower.block_masks import BlockMask
 from fusec.lower.higher_order import Subgraph
 from fusec.lower.matmul import float32_precision
 from fusec.lower.registry import register

@@ -14,8 +14,8 @@ import torch
 from fusec.ir import ops
 from fusec.ir.index import Expr, flatten, unflatten
 from fusec.ir.node import Node, indirect
+from fusec.lower.elementwise import convert
 from fusec.lower.few_rows import sums_of_few_rows
-from fusec.lower.pointwise import convert
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.scatter_steps import Place, combining_dtype, fill, finished, update
 from fusec.lower.values import Element, Index, NotLowered, TensorValue, dense_meta

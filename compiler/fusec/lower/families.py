@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from fusec.lower import (  # noqa: F401
+    activations,
+    assembled,
     attention,
     attention_backward,
+    comparisons,
     convolution,
     embedding,
     factories,

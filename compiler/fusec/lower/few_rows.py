@@ -14,7 +14,7 @@ import torch
 from fusec.ir import ops
 from fusec.ir.body import new_axes
 from fusec.ir.index import Expr, product
-from fusec.lower.pointwise import convert
+from fusec.lower.elementwise import convert
 from fusec.lower.reductions import ReductionLoop, emit_rows
 from fusec.lower.registry import Lowering
 from fusec.lower.values import Element, TensorValue

@@ -23,7 +23,7 @@ from fusec.ir.body import new_axes
 from fusec.ir.index import Expr
 from fusec.ir.node import Const, Node, rewrite
 from fusec.lower.definitions import Definitions
-from fusec.lower.pointwise import convert
+from fusec.lower.elementwise import convert
 from fusec.lower.values import (
     Element,
     Index,

@@ -2,105 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as PROMOTION
-from torch._prims_common import elementwise_dtypes
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from fusec.devices import CPU
 from fusec.ir import ops
 from fusec.ir.index import Expr
-from fusec.ir.node import CheckKind, Const, Node
+from fusec.ir.node import Node
+from fusec.lower.activations import bool_result
+from fusec.lower.elementwise import (
+    Operand,
+    convert,
+    map_elements,
+    nonzero,
+    promoted,
+    rounded,
+)
 from fusec.lower.numbers import require_fitting
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import (
-    SUPPORTED_DTYPES,
-    Index,
     NotLowered,
     TensorValue,
     broadcast_index,
 )
-
-Operand = TensorValue | Expr | int | float | bool
-
-
-def promoted(
-    operands: tuple[object, ...], kind: PROMOTION = PROMOTION.DEFAULT
-) -> tuple[torch.dtype, torch.dtype]:
-    """Return torch's (computation, result) dtypes for mixed operands.
-
-    The rule itself is torch's (``elementwise_dtypes``); symbolic integers count as ints.
-    """
-    tensors = [o for o in operands if isinstance(o, TensorValue)]
-    if (
-        kind is PROMOTION.DEFAULT
-        and len(tensors) == len(operands)
-        and len({t.dtype for t in tensors}) == 1
-    ):
-        return ops.compute_dtype(tensors[0].dtype), tensors[0].dtype
-    stand_ins: list[object] = []
-    for operand in operands:
-        if isinstance(operand, TensorValue):
-            shape = (1,) * operand.ndim
-            stand_ins.append(torch.empty(shape, dtype=operand.dtype, device="meta"))
-        elif isinstance(operand, Expr):
-            stand_ins.append(1)
-        elif operand is not None:
-            stand_ins.append(operand)
-    compute, result = elementwise_dtypes(*stand_ins, type_promotion_kind=kind)
-    if compute not in SUPPORTED_DTYPES:
-        raise NotLowered(f"{compute} has no kernels")
-    return ops.compute_dtype(compute), result
-
-
-def element(operand: object, index: Index, dtype: torch.dtype) -> Node:
-    """Return an operand of a broadcasting operator at ``index``, as ``dtype``."""
-    if isinstance(operand, TensorValue):
-        value = operand.at(broadcast_index(index, operand.shape))
-        # half values widen first; a promotion to an integer type never comes from a float
-        return ops.cast(ops.cast(value, ops.compute_dtype(operand.dtype)), dtype)
-    if isinstance(operand, Expr):
-        return ops.cast(ops.index_value(operand, torch.int64), dtype)
-    assert isinstance(operand, (int, float))
-    return ops.const(operand, dtype)
-
-
-def rounded(operand: object, value: Node, common: torch.dtype) -> Node:
-    """Return an operand's element as eager compares it: rounded where its type is a wider one.
-
-    A number, or a tensor of no dimensions, takes part in the others' type: ``x == 0.1`` holds for
-    a half-precision x that is the nearest to 0.1.
-
-    Args:
-        operand: What it is an element of.
-        value: The element, in the type that is computed in.
-        common: The type that the operands have in common.
-    """
-    own = operand.dtype if isinstance(operand, TensorValue) else torch.float64
-    if common.itemsize != 2 or not common.is_floating_point or own == common:
-        return value
-    if isinstance(value, Const):
-        with unset_fake_temporarily():
-            number = torch.tensor(value.value, dtype=torch.float64).to(common).item()
-        return ops.const(number, value.dtype)
-    return ops.cast(ops.cast(value, common), value.dtype)
-
-
-def map_elements(
-    lowering: Lowering,
-    operands: tuple[object, ...],
-    function: Callable[..., Node],
-    kind: PROMOTION = PROMOTION.DEFAULT,
-) -> TensorValue:
-    """Emit ``function`` of the operands' elements, broadcast and promoted as torch does."""
-    dtype, _ = promoted(operands, kind)
-
-    def value(index: Index) -> Node:
-        return function(*(element(o, index, dtype) for o in operands))
-
-    return lowering.pointwise(value)
 
 
 def _register_unary(name: str, kind: PROMOTION, *targets: object) -> None:
@@ -153,52 +77,6 @@ def reciprocal(lowering: Lowering, x: Operand) -> TensorValue:
     return map_elements(lowering, (x,), value, _TO_FLOAT)
 
 
-@register(aten.isnan, aten.isinf, aten.signbit)
-def classify(lowering: Lowering, x: TensorValue) -> TensorValue:
-    """Return a property of a number as a bool."""
-    name = lowering.label
-
-    def value(index: Index) -> Node:
-        if not x.dtype.is_floating_point:
-            if name != "signbit":
-                return ops.const(False, torch.bool)
-            if x.dtype in (torch.bool, torch.uint8):
-                return ops.const(False, torch.bool)
-            return ops.binary("lt", x.at(index), ops.const(0, x.dtype))
-        return ops.unary(name, x.compute(index))
-
-    return lowering.pointwise(value)
-
-
-@register(aten.logical_not)
-def logical_not(lowering: Lowering, x: TensorValue) -> TensorValue:
-    """Return not x."""
-    return lowering.pointwise(lambda index: ops.logical_not(truth(x.compute(index))))
-
-
-def truth(value: Node) -> Node:
-    """Return whether a number is not zero (NaN is true)."""
-    if value.dtype == torch.bool:
-        return value
-    return ops.binary("ne", value, ops.const(0, value.dtype))
-
-
-@register(aten.logical_and, aten.logical_or, aten.logical_xor)
-def logical(lowering: Lowering, x: TensorValue, y: TensorValue) -> TensorValue:
-    """Return a logical connective of the operands' truth, in the type that they share.
-
-    There a number of no dimensions may become zero: 256 is, beside a uint8 tensor.
-    """
-    name = lowering.label
-    dtype, common = promoted((x, y))
-
-    def value(index: Index) -> Node:
-        a, b = (truth(rounded(o, element(o, index, dtype), common)) for o in (x, y))
-        return ops.binary(name, a, b)
-
-    return lowering.pointwise(value)
-
-
 # -- arithmetic ---------------------------------------------------------------------------
 
 
@@ -212,18 +90,10 @@ def _scaled(y: Node, alpha: object) -> Node:
     return ops.binary("mul", y, ops.const(alpha, y.dtype))
 
 
-def _bool_result(name: str, x: Node, y: Node) -> Node:
-    """Addition and multiplication of bools are or and and."""
-    if x.dtype == torch.bool and name in ("add", "mul", "maximum", "minimum"):
-        connective = "logical_or" if name in ("add", "maximum") else "logical_and"
-        return ops.binary(connective, x, y)
-    return ops.binary(name, x, y)
-
-
 @register(aten.add)
 def add(lowering: Lowering, x: Operand, y: Operand, *, alpha: Operand = 1) -> TensorValue:
     """Return x + alpha * y."""
-    return map_elements(lowering, (x, y), lambda a, b: _bool_result("add", a, _scaled(b, alpha)))
+    return map_elements(lowering, (x, y), lambda a, b: bool_result("add", a, _scaled(b, alpha)))
 
 
 def _require_no_bool(*operands: Operand) -> None:
@@ -260,7 +130,7 @@ def multiply_add(lowering: Lowering, x: Operand, y: Operand, z: Operand) -> Tens
 def simple_binary(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
     """Return the product, or the larger or smaller of two (NaN wins)."""
     name = lowering.label
-    return map_elements(lowering, (x, y), lambda a, b: _bool_result(name, a, b))
+    return map_elements(lowering, (x, y), lambda a, b: bool_result(name, a, b))
 
 
 @register(aten.fmax, aten.fmin)
@@ -271,7 +141,7 @@ def fmax_fmin(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
     def value(a: Node, b: Node) -> Node:
         if a.dtype.is_floating_point:
             return ops.binary(name, a, b)
-        return _bool_result("maximum" if name == "fmax" else "minimum", a, b)
+        return bool_result("maximum" if name == "fmax" else "minimum", a, b)
 
     return map_elements(lowering, (x, y), value)
 
@@ -300,15 +170,10 @@ def floor_divide(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
     return map_elements(lowering, (x, y), floor_quotient)
 
 
-def _nonzero(y: Node) -> Node:
-    holds = ops.binary("ne", y, ops.const(0, y.dtype))
-    return ops.check(holds, y, "ZeroDivisionError", CheckKind.DIVISION)
-
-
 def _truncated_quotient(x: Node, y: Node) -> Node:
     if x.dtype.is_floating_point:
         return ops.unary("trunc", ops.binary("truediv", x, y))
-    return ops.binary("truncdiv", x, _nonzero(y))
+    return ops.binary("truncdiv", x, nonzero(y))
 
 
 def floor_quotient(x: Node, y: Node) -> Node:
@@ -318,7 +183,7 @@ def floor_quotient(x: Node, y: Node) -> Node:
     differs from ``floor(x / y)`` where the division rounds up to an integer.
     """
     if not x.dtype.is_floating_point:
-        return ops.binary("floordiv", x, _nonzero(y))
+        return ops.binary("floordiv", x, nonzero(y))
     zero, one, half = (ops.const(v, x.dtype) for v in (0.0, 1.0, 0.5))
     rest = ops.binary("fmod", x, y)
     quotient = ops.binary("truediv", ops.binary("sub", x, rest), y)
@@ -346,7 +211,7 @@ def modulo(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
 
     def value(a: Node, b: Node) -> Node:
         if not a.dtype.is_floating_point:
-            b = _nonzero(b)
+            b = nonzero(b)
         return ops.binary(name, rounded(x, a, common), rounded(y, b, common))
 
     return map_elements(lowering, (x, y), value)
@@ -356,9 +221,12 @@ def modulo(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
 def power(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
     """Return x ** y; small constant exponents become what ATen makes of them."""
     exponent = y if isinstance(y, (int, float)) and not isinstance(y, bool) else None
+    # There ATen asks the C library, by which the root of -0.0 is 0.0, and of -inf it is inf.
+    asks = isinstance(x, TensorValue) and x.dtype == torch.float16 and x.device.type == CPU
+    known = None if asks and exponent in (0.5, -0.5) else exponent
 
     def value(a: Node, b: Node) -> Node:
-        special = _constant_power(a, exponent)
+        special = _constant_power(a, known)
         return special if special is not None else ops.binary("pow", a, b)
 
     dtype, _ = promoted((x, y))
@@ -410,112 +278,7 @@ def float_binary(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
     return map_elements(lowering, (x, y), lambda a, b: ops.binary(name, a, b), kind)
 
 
-@register(aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge)
-def compare(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
-    """Return a comparison; mixed operands are promoted first."""
-    name = lowering.label
-    dtype, common = promoted((x, y))
-
-    def value(index: Index) -> Node:
-        a, b = (rounded(o, element(o, index, dtype), common) for o in (x, y))
-        if dtype == torch.bool:
-            a, b = ops.cast(a, torch.uint8), ops.cast(b, torch.uint8)
-        return ops.binary(name, a, b)
-
-    return lowering.pointwise(value)
-
-
-@register(
-    aten.bitwise_and,
-    aten.bitwise_or,
-    aten.bitwise_xor,
-    aten.bitwise_left_shift,
-    aten.bitwise_right_shift,
-    aten.__lshift__,  # what ``<<`` and ``>>`` are traced as
-    aten.__rshift__,
-)
-def bitwise(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
-    """Return a bitwise operation; on bools, the logical one."""
-    name = lowering.label.replace("bitwise_left_", "l").replace("bitwise_right_", "r").strip("_")
-    if promoted((x, y))[0].is_floating_point:
-        raise NotLowered("eager refuses the bits of fractions", refused=True)
-
-    def value(a: Node, b: Node) -> Node:
-        if a.dtype == torch.bool:
-            return ops.binary(name.replace("bitwise", "logical"), a, b)
-        return ops.binary(name, a, b)
-
-    return map_elements(lowering, (x, y), value)
-
-
 # -- selection ----------------------------------------------------------------------------
-
-
-@register(aten.where.self)
-def where(lowering: Lowering, condition: TensorValue, x: Operand, y: Operand) -> TensorValue:
-    """Return x where the condition holds, else y."""
-    dtype, common = promoted((x, y))
-
-    def value(index: Index) -> Node:
-        c = truth(condition.compute(broadcast_index(index, condition.shape)))
-        a, b = (rounded(o, element(o, index, dtype), common) for o in (x, y))
-        return ops.where(c, a, b)
-
-    return lowering.pointwise(value)
-
-
-@register(aten.masked_fill)
-def masked_fill(
-    lowering: Lowering, x: TensorValue, mask: TensorValue, fill: Operand
-) -> TensorValue:
-    """Return x with ``fill`` where the mask holds; the result has x's dtype."""
-    dtype = ops.compute_dtype(x.dtype)
-    number = fill.at(()) if isinstance(fill, TensorValue) and fill.is_number else None
-    require_fitting(x.dtype, number.value if isinstance(number, Const) else fill)
-
-    def value(index: Index) -> Node:
-        m = truth(mask.compute(broadcast_index(index, mask.shape)))
-        chosen = rounded(fill, element(fill, index, dtype), x.dtype)
-        return ops.where(m, chosen, element(x, index, dtype))
-
-    return lowering.pointwise(value)
-
-
-@register(aten.clamp, aten.clamp_min, aten.clamp_max)
-def clamp(
-    lowering: Lowering, x: TensorValue, low: Operand | None = None, high: Operand | None = None
-) -> TensorValue:
-    """Return x limited to [low, high]; where low > high it is high; NaN stays, as x or a bound."""
-    if lowering.label == "clamp_max":
-        low, high = None, low
-    operands = tuple(o for o in (x, low, high) if o is not None)
-    dtype, common = promoted(operands)
-    require_fitting(common, low, high)
-    if common == torch.bool and lowering.label == "clamp":
-        raise NotLowered("eager refuses to clamp bools", refused=True)
-    if any(isinstance(bound, float) and math.isnan(bound) for bound in (low, high)):
-        return lowering.pointwise(lambda index: ops.const(math.nan, dtype))  # as eager fills it
-
-    def value(index: Index) -> Node:
-        result = element(x, index, dtype)
-        for bound, beyond in ((low, "lt"), (high, "gt")):
-            if bound is not None:
-                limit = rounded(bound, element(bound, index, dtype), common)
-                result = _bounded(result, bound, limit, beyond)
-        return result
-
-    return lowering.pointwise(value)
-
-
-def _bounded(value: Node, bound: Operand, limit: Node, beyond: str) -> Node:
-    """Return ``value``, or ``limit`` where value lies beyond it.
-
-    A number as a bound is not NaN, and a comparison keeps NaN and the sign of zero as eager
-    does; a tensor's elements may be NaN, which wins.
-    """
-    if value.dtype == torch.bool or isinstance(bound, TensorValue):
-        return _bool_result("maximum" if beyond == "lt" else "minimum", value, limit)
-    return ops.where(ops.binary(beyond, value, limit), limit, value)
 
 
 @register(aten.clone, aten.lift_fresh_copy, aten.copy, aten._to_copy, aten.to)
@@ -535,15 +298,6 @@ def copy(lowering: Lowering, x: TensorValue, *args: object, **kwargs: object) ->
     )
 
 
-def convert(value: Node, dtype: torch.dtype) -> Node:
-    """Return a user's own cast, rounding where he asked for it."""
-    if value.dtype == dtype:
-        return value
-    if dtype == torch.bool:
-        return truth(ops.cast(value, ops.compute_dtype(value.dtype)))
-    return ops.cast(value, dtype)
-
-
 @register(torch.ops.prims.convert_element_type)
 def convert_element_type(lowering: Lowering, x: TensorValue, dtype: torch.dtype) -> TensorValue:
     """Return x as ``dtype``."""
@@ -556,84 +310,3 @@ def convert_element_type(lowering: Lowering, x: TensorValue, dtype: torch.dtype)
 def same(lowering: Lowering, x: TensorValue) -> TensorValue:
     """Return x itself: functionalized graphs have no aliasing left to keep."""
     return x
-
-
-# -- activations --------------------------------------------------------------------------
-
-
-@register(aten.relu)
-def relu(lowering: Lowering, x: TensorValue) -> TensorValue:
-    """Return max(x, 0); NaN and negative zero stay."""
-    if x.dtype == torch.bool:
-        return map_elements(lowering, (x,), lambda v: v)
-    return map_elements(lowering, (x,), lambda v: _bounded(v, 0, ops.const(0, v.dtype), "lt"))
-
-
-@register(aten.gelu)
-def gelu(lowering: Lowering, x: TensorValue, *, approximate: str = "none") -> TensorValue:
-    """Return x * Phi(x), or its tanh approximation."""
-
-    def value(v: Node) -> Node:
-        half, one = ops.const(0.5, v.dtype), ops.const(1.0, v.dtype)
-        if approximate == "tanh":
-            cube = ops.binary("mul", ops.binary("mul", v, v), v)
-            inner = ops.binary("add", v, ops.binary("mul", ops.const(0.044715, v.dtype), cube))
-            scaled = ops.binary("mul", ops.const(math.sqrt(2 / math.pi), v.dtype), inner)
-            tail = ops.binary("add", one, ops.unary("tanh", scaled))
-        else:
-            scaled = ops.binary("mul", v, ops.const(math.sqrt(0.5), v.dtype))
-            tail = ops.binary("add", one, ops.unary("erf", scaled))
-        return ops.binary("mul", ops.binary("mul", v, half), tail)
-
-    return map_elements(lowering, (x,), value)
-
-
-@register(aten.silu)
-def silu(lowering: Lowering, x: TensorValue) -> TensorValue:
-    """Return x * sigmoid(x), as ATen does: x / (1 + exp(-x))."""
-
-    def value(v: Node) -> Node:
-        decayed = ops.unary("exp", ops.unary("neg", v))
-        return ops.binary("truediv", v, ops.binary("add", ops.const(1, v.dtype), decayed))
-
-    return map_elements(lowering, (x,), value)
-
-
-@register(aten.leaky_relu)
-def leaky_relu(lowering: Lowering, x: TensorValue, negative_slope: float = 0.01) -> TensorValue:
-    """Return x, its negative part scaled."""
-
-    def value(v: Node) -> Node:
-        scaled = ops.binary("mul", v, ops.const(negative_slope, v.dtype))
-        return ops.where(ops.binary("gt", v, ops.const(0, v.dtype)), v, scaled)
-
-    return map_elements(lowering, (x,), value)
-
-
-@register(aten.elu)
-def elu(
-    lowering: Lowering,
-    x: TensorValue,
-    alpha: float = 1.0,
-    scale: float = 1.0,
-    input_scale: float = 1.0,
-) -> TensorValue:
-    """Return scale * (x where x > 0, else alpha * (exp(input_scale * x) - 1))."""
-
-    def value(v: Node) -> Node:
-        scaled_input = ops.binary("mul", v, ops.const(input_scale, v.dtype))
-        below = ops.binary(
-            "mul", ops.const(alpha * scale, v.dtype), ops.unary("expm1", scaled_input)
-        )
-        above = ops.binary("mul", v, ops.const(scale, v.dtype))
-        return ops.where(ops.binary("le", v, ops.const(0, v.dtype)), below, above)
-
-    return map_elements(lowering, (x,), value)
-
-
-@register(aten.hardtanh)
-def hardtanh(
-    lowering: Lowering, x: TensorValue, low: float = -1.0, high: float = 1.0
-) -> TensorValue:
-    """Return x limited to [low, high]."""
-    return clamp(lowering, x, low, high)

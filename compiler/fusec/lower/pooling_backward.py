@@ -11,7 +11,7 @@ from fusec.ir import ops
 from fusec.ir.body import new_axes
 from fusec.ir.index import Expr, flatten, product, unflatten
 from fusec.ir.node import Node, free_axes
-from fusec.lower.pointwise import convert
+from fusec.lower.elementwise import convert
 from fusec.lower.pooling import (
     Divide,
     adaptive,

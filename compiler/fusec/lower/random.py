@@ -11,7 +11,7 @@ from fusec.ir import ops
 from fusec.ir.body import ExternKind
 from fusec.ir.index import flatten
 from fusec.ir.node import Node
-from fusec.lower.pointwise import convert
+from fusec.lower.elementwise import convert
 from fusec.lower.registry import Lowering, register
 from fusec.lower.values import Index, NotLowered, TensorValue
 from fusec.random import MANTISSA, random_seed

@@ -13,7 +13,7 @@ from fusec.ir.body import Body, Store, new_axes
 from fusec.ir.index import Expr, Symbol, product
 from fusec.ir.node import Node
 from fusec.ir.numbers import held
-from fusec.lower.pointwise import convert, truth
+from fusec.lower.elementwise import convert, truth
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import Index, NotLowered, TensorValue, normalize_dim, normalize_dims
 

@@ -6,7 +6,7 @@ import torch
 
 from fusec.ir import ops
 from fusec.ir.node import Node
-from fusec.lower.pointwise import convert
+from fusec.lower.elementwise import convert
 from fusec.lower.reductions import emit_rows, reduction_loop
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import Index, NotLowered, TensorValue, normalize_dim

@@ -14,11 +14,11 @@ import torch
 from fusec.ir import ops
 from fusec.ir.index import Expr, contiguous_strides, flatten, product, unflatten
 from fusec.ir.node import Node
+from fusec.lower.elementwise import convert, truth
 from fusec.lower.few_rows import sums_of_few_rows
 from fusec.lower.indexing import Selection
 from fusec.lower.known_places import gathered_sums
 from fusec.lower.numbers import require_fitting
-from fusec.lower.pointwise import convert, truth
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.scans import scan_values
 from fusec.lower.scatter_steps import (

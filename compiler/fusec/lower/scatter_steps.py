@@ -10,7 +10,7 @@ import torch
 from fusec.devices import is_gpu
 from fusec.ir.body import Body, Store, new_axes
 from fusec.ir.index import Expr
-from fusec.lower.pointwise import convert
+from fusec.lower.elementwise import convert
 from fusec.lower.registry import Lowering
 from fusec.lower.values import Element, Index, NotLowered, ResultMeta, Shape, TensorValue
 

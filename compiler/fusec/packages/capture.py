@@ -19,12 +19,12 @@ import torch
 from torch import nn
 from torch.fx.experimental import _config as symbolic_config
 
-from fusec.api import CompiledFunction
 from fusec.capture.fast_path.compiled_code import fast_code, graph_of, parameter_count
 from fusec.capture.shortcut import _find_target, _NoShortcut
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
-from fusec.inspect.predict import Call
+from fusec.compiled_function import CompiledFunction
+from fusec.inspect.planner import Call
 from fusec.memory.strided import clone_strided
 from fusec.packages.errors import CannotPackage
 from fusec.packages.runtime.structure import flatten, names_of

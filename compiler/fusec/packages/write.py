@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from fusec.api import CompiledFunction, compile
+from fusec.api import compile
+from fusec.compiled_function import CompiledFunction
 from fusec.errors import BadOption
-from fusec.inspect.predict import Call
+from fusec.inspect.planner import Call
 from fusec.memory.strided import clone_strided
 from fusec.packages import host_text
 from fusec.packages.binaries import (
@@ -116,7 +117,7 @@ def package(
         function: A function, a module, or what ``fusec.compile`` returned: then with the kernels
             that it has in use, edited and tuned ones too.
         signatures: The calls, each one specialization: a tuple of arguments, or
-            ``fusec.inspect.predict.Call`` for keywords. What ``fusec.record`` noted will do.
+            ``fusec.inspect.planner.Call`` for keywords. What ``fusec.record`` noted will do.
         path: Where to write: ``model.fuse``.
         weights: ``inside`` the file, or by ``reference``: in ``model.safetensors`` beside it.
         dynamic: Dimensions whose sizes stay dynamic, by the argument's name: ``{"ids": (0, 1)}``.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusec.errors import LoadError
-from fusec.target_api.base import Placed
+from fusec.target_api.worker import Placed
 
 
 class LibraryCandidate:

@@ -188,12 +188,24 @@ def _check(
     else:
         kept.keep(kernel, cases, kinds, trials, judge.notes)
     looked = _sanitize(candidate, trials) if sanitize else ""
+    return _judged(judge, trials, library, seconds, looked)
+
+
+def _judged(
+    judge: Judge,
+    trials: Sequence[ReferencedCase],
+    library: Path | None,
+    seconds: float,
+    looked: str,
+) -> Verdict:
+    """Run a candidate that is built; ``looked`` is what the sanitizers say of it."""
+    candidate, source = judge.candidate, judge.candidate.kernel.generated
     unjudged = judge.run(trials, library)
     timing = base = None
     calls = 0
     wanted = seconds > 0 and candidate.generated is not None
     try:
-        if trials and not candidate.is_interpreted(cases[0]):
+        if trials and not candidate.is_interpreted(trials[0].case):
             other = KernelText(source.text, candidate.build(source.text)) if wanted else None
             found = judge.endure(trials, library, other, seconds, unjudged)
             calls = found.calls

@@ -25,7 +25,7 @@ import torch
 
 from fusec.errors import CompileError
 from fusec.systems import this_system
-from fusec.target_api.base import WorkerKernel
+from fusec.target_api.worker import WorkerKernel
 from fusec.verify import endurance, faults
 from fusec.verify.guard import GUARD, Area
 from fusec.verify.protocol import OUTPUT_LIMIT, Message, poison_byte, receive

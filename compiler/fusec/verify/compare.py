@@ -9,13 +9,14 @@ one that computes in a lower precision than it should.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from fusec.report import OutputError, Timing
 from fusec.timing.pace import compared
+from fusec.verify.blocks import blocks, chunks
 
 # torch.testing's own tolerances, but for float64, where they would let float32 pass.  The
 # absolute ones are for values around 1 and shrink with the output, so that a softmax over a
@@ -36,10 +37,6 @@ _RMSE_FACTOR = 3.0
 _RMSE_FACTOR_SMALL = 8.0
 _SMALL = 1000
 _WORST_FACTOR = 10.0
-
-# Elements held in float64 at once: few enough to stay in the cache, and for torch not to use
-# threads, whose start costs more than the work where cores are shared.
-_CHUNK = 30_000
 
 
 def compare_outputs(
@@ -78,7 +75,7 @@ def signed_zero_differences(actual: torch.Tensor, eager: torch.Tensor) -> int:
     if not actual.is_floating_point() or actual.shape != eager.shape:
         return 0
     count = 0
-    for mine, plain in _chunks(actual.detach(), eager.detach()):
+    for mine, plain in chunks(actual.detach(), eager.detach()):
         zeros = (mine == 0) & (plain == 0)
         count += int((zeros & (torch.signbit(mine) != torch.signbit(plain))).sum())
     return count
@@ -164,7 +161,7 @@ def _compare_exact(
         # A kernel can leave bytes in a bool that are neither 0 nor 1.
         actual, eager = actual.view(torch.uint8), eager.view(torch.uint8)
         float64 = None if float64 is None else float64.view(torch.uint8)
-    for start, (mine, plain, exact) in _blocks(actual, eager, float64):
+    for start, (mine, plain, exact) in blocks(actual, eager, float64):
         wrong = mine != plain
         if not bool(wrong.any()):
             continue
@@ -234,7 +231,7 @@ def _compare_floats(
         rmse_ok = rmse <= factor * rmse_eager + floor
         bound = _WORST_FACTOR * sums.worst_eager + 4 * floor
     judge = _Judge(relative, absolute, epsilon, bound if rmse_ok else -1.0, dtype)
-    for start, (mine, plain, exact) in _blocks(actual, eager, float64):
+    for start, (mine, plain, exact) in blocks(actual, eager, float64):
         judge.look(start, mine, plain, exact)
     worst = judge.at[: len(shape)]
     return OutputError(
@@ -252,7 +249,7 @@ def _compare_floats(
 
 def _gather(actual: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor | None) -> _Sums:
     sums = _Sums()
-    for _, (mine, plain, exact) in _blocks(actual, eager, float64):
+    for _, (mine, plain, exact) in blocks(actual, eager, float64):
         b = plain.double()
         a = c = b
         if exact is not None:
@@ -366,39 +363,6 @@ class _Judge:
             self.at = _index(place, gap.shape, start)
             self.allowed = float(allowed.reshape(-1)[place])
         return True
-
-
-Block = tuple[tuple[int, ...], tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]
-
-
-def _blocks(
-    actual: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor | None
-) -> Iterator[Block]:
-    """Yield parts of the tensors, small enough to be held in float64, with their first index."""
-    todo = [((0,) * eager.dim(), (actual, eager, float64))]
-    while todo:
-        start, (mine, plain, exact) = todo.pop()
-        if plain.numel() == 0:
-            continue
-        if plain.numel() <= _CHUNK:
-            yield start, (mine, plain, exact)
-            continue
-        dim = max(range(plain.dim()), key=lambda d: (plain.shape[d] > 1, -d))
-        size = plain.shape[dim]
-        step = max(1, min(size // 2, size * _CHUNK // plain.numel()))
-        for first in reversed(range(0, size, step)):
-            length = min(step, size - first)
-            at = (*start[:dim], start[dim] + first, *start[dim + 1 :])
-            parts = [t.narrow(dim, first, length) for t in (mine, plain)]
-            last = None if exact is None else exact.narrow(dim, first, length)
-            todo.append((at, (parts[0], parts[1], last)))
-
-
-def _chunks(
-    actual: torch.Tensor, eager: torch.Tensor
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    for _, (mine, plain, _) in _blocks(actual, eager, None):
-        yield mine, plain
 
 
 def _index(flat: int, shape: Sequence[int], start: tuple[int, ...]) -> tuple[int, ...]:

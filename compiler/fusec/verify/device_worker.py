@@ -26,7 +26,7 @@ import torch
 
 from fusec.devices import GPU
 from fusec.systems import this_system
-from fusec.target_api.base import Tell, WorkerKernel
+from fusec.target_api.worker import Tell, WorkerKernel
 from fusec.verify import device_endurance
 from fusec.verify.child import TensorSpec, describe_error, prepare
 from fusec.verify.protocol import Message, poison_byte, receive, send

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fusec.systems import this_system
-from fusec.target_api.base import WorkerKernel
+from fusec.target_api.worker import WorkerKernel
 from fusec.timing.measure import PRECISION, interleave
 from fusec.verify import state
 from fusec.verify.protocol import OUTPUT_LIMIT, Message

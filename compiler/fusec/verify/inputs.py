@@ -91,8 +91,14 @@ def _floats(original: torch.Tensor, generator: torch.Generator, kind: Kind) -> t
             values = values.clamp(low, high)
     if kind == "magnitudes":
         values = _scaled(values, original.dtype, generator)
+        if high > 0:
+            values[0] = values[0].abs()
     elif kind != "similar":
-        values = _sprinkle(values, _special(original.dtype, kind, low, mean, spread), generator)
+        special = _special(original.dtype, kind, low, mean, spread)
+        values = _sprinkle(values, special, generator)
+        if kind == "adversarial" and values.numel() > 1:
+            # What asks a value before it does its work asks the first one, or the last.
+            values[0], values[-1] = max(special), min(special)
     values = values.to(original.dtype if original.dtype.itemsize > 1 else torch.float32)
     return values.repeat(-(-count // drawn))[:count].reshape(original.shape)
 
@@ -132,10 +138,14 @@ def _sprinkle(
 
 
 def _scaled(values: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Return values of very different magnitudes that a dtype has; signs stay."""
+    """Return values of very different magnitudes that a dtype has; signs stay.
+
+    The first one is among the largest: it is what a kernel would look at that is switched by one.
+    """
     most = math.log2(torch.finfo(dtype).max)
     reach = min(_MAGNITUDES, int(most) // 4)
     powers = torch.randint(-reach, reach + 1, values.shape, generator=generator)
+    powers[0] = reach
     scaled = torch.ldexp(values, powers)
     limit = 2.0 ** (most / 2)
     return scaled.clamp(-limit, limit)

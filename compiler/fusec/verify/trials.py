@@ -80,7 +80,9 @@ class References:
                 return found
         found = self._compared(names, outputs, figures)
         if all(figure.ok for figure in found):
-            self._right = [*self._right[1 - _RIGHT :], (tuple(outputs), figures, found)]
+            # Copies: what a worker has written is in a file that these would keep open.
+            kept = tuple(output.clone() for output in outputs)
+            self._right = [*self._right[1 - _RIGHT :], (kept, figures, found)]
         return found
 
     def _compared(

@@ -19,8 +19,9 @@ import torch
 
 from fusec.report import GraphBreak
 from fuselab.cell.loops import piece_name
-from fuselab.cell.plan import CellPlan, Segment
+from fuselab.cell.plan import CellPlan
 from fuselab.cell.rewrite import TORCH, UNBOUND, function_code, wants_sentinel
+from fuselab.cell.segments import Segment
 
 _MISSING = object()
 # How the names begin that compiled code looks up in the namespace.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 from fuselab.cell.scopes import Flow
 
 if TYPE_CHECKING:
-    from fuselab.cell.plan import CellPlan, Segment
+    from fuselab.cell.plan import CellPlan
+    from fuselab.cell.segments import Segment
 
 SENTINEL = "__unbound__"
 _ALIAS = "__fuse_local_"

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fusec.target_api.base import Placed
+from fusec.target_api.worker import Placed
 
 FILE = "answer.py"
 CLOCK = "the clock"  # the name of the output that takes the times of calls

@@ -15,7 +15,7 @@ import torch
 
 from fusec.devices import is_gpu
 from fusec.errors import CompileError
-from fusec.target_api.base import Placed
+from fusec.target_api.worker import Placed
 from fusec.targets.triton.toolchain.candidate import load_file
 from fusec.targets.triton.toolchain.starts import RecordedStart
 from fusec.targets.triton.toolchain.watched_run import (

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from fuselab.judge.task import Task
+
+_TASK = re.compile(r"%%task\s+(\S+)[^\n]*\n?(.*)", re.DOTALL)
+
+
+def task_in(text: str) -> tuple[str, str] | None:
+    """Return the name and the answer of a cell's text that is a task; None if it is none."""
+    match = _TASK.match(text)
+    return (match[1], match[2]) if match else None
 
 
 @dataclass(frozen=True)
@@ -33,4 +42,4 @@ class Lab:
         return f"lab{self.number:02}_{self.name}"
 
 
-__all__ = ["Lab"]
+__all__ = ["Lab", "task_in"]

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import nbformat
 
 from fuselab.labs.catalog import find_task, labs
-from fuselab.labs.lab import Lab
+from fuselab.labs.lab import Lab, task_in
 from fuselab.labs.progress import PRINT_STYLE
 
 SOLUTION, TEACHER = "solution", "teacher"
-_TASK = re.compile(r"%%task\s+(\S+)[^\n]*\n?(.*)", re.DOTALL)
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
@@ -48,8 +46,7 @@ def tags(cell: Any) -> list[str]:
 
 def task_of(cell: Any) -> tuple[str, str] | None:
     """Return the name and the answer of a cell with a task; None if it has none."""
-    match = _TASK.match(cell.source)
-    return (match[1], match[2]) if match and cell.cell_type == "code" else None
+    return task_in(cell.source) if cell.cell_type == "code" else None
 
 
 def solutions(path: Path) -> dict[str, str]:

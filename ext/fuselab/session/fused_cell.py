@@ -15,7 +15,7 @@ from typing import Any
 from fusec.report import seconds_by_stage
 from fuselab.display import render
 from fuselab.display.pages.page import picture
-from fuselab.display.render import Summary
+from fuselab.display.summary import Summary
 from fuselab.session.kernel_views import kernel_view
 from fuselab.session.line_views import line_views
 from fuselab.session.measured_cell import MeasuredCell

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fuselab.display import words
-from fuselab.display.render import KernelView
+from fuselab.display.summary import KernelView
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import fusec
-from fusec.inspect.predict import Call
+from fusec.inspect.planner import Call
 from fusec.kernel import Kernel
 from fuselab.errors import FuselabError
 

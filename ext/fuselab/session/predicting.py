@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from fusec.inspect.predict import Prediction, put_back
+from fusec.inspect.planner import put_back
+from fusec.inspect.predict import Prediction
 from fuselab.cell.plan import plan_cell
 from fuselab.cell.program import CellProgram
 from fuselab.session.session import CellOptions, Frontend

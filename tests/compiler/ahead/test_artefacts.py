@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 import fusec
+from fusec.ahead import artefact
 from fusec.ahead.artefact import KIND, TEXT
 from fusec.cache import default_store
 
@@ -65,6 +67,46 @@ def test_a_call_is_taken_up_and_nothing_is_captured():
         torch.testing.assert_close(compiled(y=y, x=x, times=3), function(x, y))
     assert compiled.graphs == ()
     assert [each.calls for each in compiled.taken_up.artefacts.values()] == [1, 2]
+
+
+def test_code_of_inner_functions_is_left_out():
+    def outer(x):
+        return sum(each * 2 for each in (x, x + 1)).cos()
+
+    compiled = kept(outer, (torch.ones(4),))
+    with fusec.frozen():
+        x = torch.randn(4)
+        torch.testing.assert_close(compiled(x), outer(x))
+
+
+def test_a_class_that_is_another_parts(store):
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = Block(), Block()
+
+        def forward(self, x):
+            same = self.a.__class__ is self.b.__class__ and type(self.a) is type(self.b)
+            return self.a(x) * (2 if same else 3)
+
+    pair = Pair()
+    compiled = kept(pair, (torch.ones(4, 8),))
+    with fusec.frozen():
+        x = torch.randn(4, 8)
+        torch.testing.assert_close(compiled(x), pair(x))
+
+
+def test_calls_kept_at_once_are_all_kept(store):
+    key = {"function": "f"}
+
+    def put(number: int) -> None:
+        artefact._put(key, {"guards": number}, {})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, range(24)))
+    found = [store.get(KIND, {**key, "number": number}) for number in range(24)]
+    kept = {json.loads(each.read_bytes(TEXT))["guards"] for each in found if each is not None}
+    assert kept == set(range(24))
 
 
 MISSES = {

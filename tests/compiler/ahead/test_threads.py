@@ -167,14 +167,15 @@ def _stress(rounds: int, seed: int) -> None:
 
     def freeze(chosen: random.Random) -> None:
         target = chosen.choice(compiled)
-        if target.graphs:
-            fusec.freeze(target)
-            try:
-                target(torch.randn(5, 8))
-            except fusec.FrozenMiss:
-                pass
-            finally:
-                target.frozen = False
+        for size in sizes:  # what others call meanwhile has to be there
+            target(torch.randn(size))
+        fusec.freeze(target)
+        try:
+            target(torch.randn(5, 8))
+        except fusec.FrozenMiss:
+            pass
+        finally:
+            target.frozen = False
 
     def fresh(chosen: random.Random) -> None:
         factor = chosen.randrange(3)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import resource
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ import fusec
 from fusec.call import huge_pages as memory
 from fusec.call import native
 from fusec.call.huge_pages import POOLED_BYTES, counted, empty_large, release
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only made for Linux")
 COUNT = 8 << 20  # elements of float32: 32 MiB
@@ -130,9 +130,7 @@ def test_what_nobody_asks_for_is_given_back() -> None:
     held = make()
     make(COUNT + 1024)
     assert counted()[1] >= SIZE
-    end = time.monotonic() + 20
-    while counted()[1] and time.monotonic() < end:  # nobody calls anything
-        time.sleep(0.05)
+    wait_for(lambda: not counted()[1])  # nobody calls anything
     assert counted() == (SIZE, 0)
     held.fill_(1)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,13 +13,7 @@ import fusec
 from fusec.capture import backend
 from fusec.capture.background import EarlyValue
 from fusec.errors import FusecError
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+from support.waiting import wait_for
 
 
 def working() -> bool:

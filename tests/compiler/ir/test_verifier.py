@@ -15,17 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import fusec
 from fusec.graph.verifier import graph_problems
 from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Store, TensorRef
+from fusec.ir.body_verifier import MODES, Problem, body_problems
 from fusec.ir.index import Expr, Symbol, contiguous_strides
 from fusec.ir.node import Cast, Const, Load, Node, Op, Reduce, Scan, indirect, recording
-from fusec.ir.verifier import (
-    MODES,
-    InvalidProgram,
-    Problem,
-    body_problems,
-    check_program,
-    require,
-    verifies,
-)
+from fusec.ir.verifier import InvalidProgram, check_program, require, verifies
 
 FLOAT, HALF, INT, BOOL = torch.float32, torch.float16, torch.int64, torch.bool
 
@@ -417,7 +410,7 @@ HOSTS: dict[str, tuple[Callable[[str], str], str]] = {
 
 @pytest.mark.parametrize("name", HOSTS)
 def test_each_mistake_in_a_host_program_is_found(name: str) -> None:
-    from fusec.codegen.host_program import DTYPES, PROVIDED
+    from fusec.codegen.host_values import DTYPES, PROVIDED
     from fusec.codegen.verifier import host_problems
 
     state = compiled_part()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import fusec
-from fusec.api import CompiledFunction
+from fusec.compiled_function import CompiledFunction
 
 Function = Callable[..., torch.Tensor]
 ENLARGED: dict[str, Function] = {

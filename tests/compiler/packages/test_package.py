@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import fusec
-from fusec.inspect.predict import Call
+from fusec.inspect.planner import Call
 from fusec.packages.binaries import default_names
 from fusec.packages.errors import CannotPackage
 from fusec.packages.runtime import CannotRun, KernelStopped, NoSpecialization

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fusec
-from fusec.codegen.host_program import LARGE_BYTES
+from fusec.codegen.host_values import LARGE_BYTES
 
 
 @pytest.fixture(autouse=True)

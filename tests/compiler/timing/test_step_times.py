@@ -16,6 +16,7 @@ from fusec.timing.step_times import step_times
 from fuselab.display.pages.subjects import timings_of
 from fuselab.panel import Workbench, workbench
 from fuselab.panel.tabs import timings
+from support.waiting import wait_for
 
 x, weight = torch.randn(24, 32), torch.randn(32, 16)
 
@@ -130,10 +131,7 @@ def test_waiting_can_be_ended_and_taken_up_again(fused: Any) -> None:
 
 
 def settled(panel: Workbench) -> Any:
-    deadline = time.monotonic() + 60
-    while panel.tab("Timings").comparing:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: not panel.tab("Timings").comparing)
     assert panel.wait(60)
     return panel.tab("Timings")
 

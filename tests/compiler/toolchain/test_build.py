@@ -36,6 +36,7 @@ from fusec.toolchain import listen
 from fusec.toolchain.build import build, find_compiler
 from fusec.toolchain.children import Children
 from fusec.toolchain.loading import load, load_library
+from support.waiting import wait_for
 
 KERNEL = """\
 #include <stdint.h>
@@ -302,7 +303,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import sys
 from pathlib import Path
 from fusec.cache import CacheStore
-from fusec.build.queue import BuildQueue, Wanted
+from fusec.build.queue import BuildQueue, BuildRequest
 from fusec.target_api.registry import find_target
 from fusec.toolchain.build import build
 texts = ["// SLOW %d" % n for n in range(int(sys.argv[2]))]
@@ -312,7 +313,7 @@ try:
     if len(texts) == 1:
         build(texts[0], store=store)
     else:
-        queue.finish([Wanted(text, find_target("cpp")) for text in texts])
+        queue.finish([BuildRequest(text, find_target("cpp")) for text in texts])
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 finally:
@@ -344,13 +345,6 @@ def test_interrupt_ends_the_compilers(tmp_path: Path, count: int) -> None:
     assert output == "interrupted\n"
     for child in started.read_text().split():
         wait_for(lambda child=child: not running(int(child)), 5)
-
-
-def wait_for(condition: Any, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def running(process: int) -> bool:

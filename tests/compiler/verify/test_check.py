@@ -14,6 +14,7 @@ from fusec.toolchain.children import given_children
 from fusec.verify import sandbox
 from fusec.verify.check import check_kernel
 from support import handwritten_kernels as vk
+from support.waiting import wait_for
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -245,9 +246,8 @@ def test_no_processes_left():
     workers = [p for p in children if "fusec.verify.worker" in " ".join(p.cmdline())]
     assert [p.pid for p in workers] == [sandbox.worker().pid]
     # It has at most the child that waits for the next request, and none that computes.
-    time.sleep(0.3)
+    wait_for(lambda: len(workers[0].children(recursive=True)) <= 1)
     waiting = workers[0].children(recursive=True)
-    assert len(waiting) <= 1
     assert all(p.cpu_times().user < 0.3 and p.status() != "zombie" for p in waiting)
     sandbox.worker().close()
     assert not any(p.is_running() for p in [*workers, *waiting])

@@ -136,3 +136,11 @@ def test_large_tensors():
     (fresh,) = fresh_inputs([x], kind="adversarial")
     assert fresh.shape == x.shape
     assert fresh[:1000].ne(fresh[-1000:]).any()
+
+
+def test_the_first_of_many_magnitudes_is_large():
+    for seed in range(20):
+        (made,) = fresh_inputs([torch.randn(64, 64)], kind="magnitudes", seed=seed)
+        assert made[0, 0] > 30
+        (made,) = fresh_inputs([-torch.rand(64) - 1], kind="magnitudes", seed=seed)
+        assert made[0] < -30

@@ -10,7 +10,8 @@ import torch
 
 import fusec
 from fusec.inspect import numerics
-from fusec.inspect.numerics import NotTraced, Trace, trace_part
+from fusec.inspect.numerics import NotTraced, trace_part
+from fusec.inspect.trace import Trace
 from fusec.ir.interpret import run_program
 
 generator = torch.Generator().manual_seed(0)

@@ -18,6 +18,7 @@ from fusec.verify import process, sandbox
 from fusec.verify.process import WorkerError
 from support import handwritten_kernels as vk
 from support.paths import TESTS
+from support.waiting import wait_for
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,15 +40,6 @@ def run(body=vk.RIGHT, n=1000, **options):
         sizes=(n,),
         **options,
     )
-
-
-def eventually(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def gone(pid):
@@ -74,7 +66,7 @@ def test_prestart_does_not_wait_for_a_run():
     endless, options = "volatile int on = 1; while (on) {}", {"timeout": 2.0}
     thread = threading.Thread(target=run, args=(endless,), kwargs=options)
     thread.start()
-    time.sleep(0.3)
+    wait_for(sandbox.worker()._lock.locked)
     started = time.perf_counter()
     sandbox.prestart()
     assert time.perf_counter() - started < 1.0
@@ -186,13 +178,13 @@ sandbox.run_candidate(target="cpp", text=text, entry="scale", signature=vk.signa
         [sys.executable, "-c", code, folder], stdout=subprocess.PIPE, text=True
     )
     pid = int(process.stdout.readline())
-    assert eventually(lambda: psutil.Process(pid).children())
+    wait_for(lambda: psutil.Process(pid).children())
     busy = lambda: [p for p in psutil.Process(pid).children() if p.cpu_times().user > 0.2]  # noqa: E731
-    assert eventually(busy, 30.0)
+    wait_for(busy)
     children = [p.pid for p in psutil.Process(pid).children()]
     process.kill()
     process.wait()
-    assert eventually(lambda: all(gone(p) for p in [pid, *children]))
+    wait_for(lambda: all(gone(p) for p in [pid, *children]))
 
 
 def test_a_fork_of_the_parent_has_a_worker_of_its_own():

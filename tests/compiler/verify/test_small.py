@@ -71,6 +71,7 @@ def test_what_is_wrong_is_refused(gelu, old, new):
     assert verdict.stage in ("wrong", "bounds", "crash")
 
 
+@pytest.mark.slow
 def test_other_tunables(gelu):
     verdict = gelu.check(gelu.with_tunables({"YBLOCK": 16, "XBLOCK": 64}))
     assert verdict.ok
@@ -85,6 +86,7 @@ def test_two_kernels(total):
         assert not total.check(edited(total, old, new)).ok
 
 
+@pytest.mark.slow
 def test_sizes_that_are_symbols():
     compiled = fusec.compile(
         lambda x: x.softmax(-1), target="triton", dynamic=True, keep_inputs=True
@@ -96,6 +98,7 @@ def test_sizes_that_are_symbols():
     assert "of 300 x 400" in verdict.reason
 
 
+@pytest.mark.slow
 def test_the_result_of_a_large_cell_is_right():
     x = torch.randn(512, 768)
     compiled = fusec.compile(lambda x: torch.tanh(x) * 2 + 1, target="triton", keep_inputs=True)

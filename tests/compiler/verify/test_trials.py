@@ -223,3 +223,14 @@ def test_what_ran_is_judged_before_anything_is_timed(
     assert (times is None) is wrong
     with pytest.raises(OSError, match="descriptor"):
         os.fstat(gate)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of open files")
+def test_no_check_leaves_a_file_open():
+    kept = KeptTrials()
+    kernels.check(kernels.cpp(), kept=kept, timed=False)
+    before = len(os.listdir("/proc/self/fd"))
+    others = [KeptTrials() for _ in range(2)]
+    for each in others:
+        kernels.check(kernels.cpp(), kept=each, timed=False)
+    assert len(os.listdir("/proc/self/fd")) <= before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import comm
@@ -17,6 +17,7 @@ from fuselab.panel import Workbench, prepare, workbench
 from fuselab.panel.tabs import prebuild as early
 from fuselab.session.session import Session
 from support.panel_fake import FakeCell
+from support.waiting import happens
 
 READY = {"kind": "ready"}
 
@@ -46,15 +47,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     if early._latest is not None:
         early._latest.end()
-
-
-def until(wanted: Callable[[], object], seconds: float = 20.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if wanted():
-            return True
-        time.sleep(0.01)
-    return bool(wanted())
 
 
 def drawn(panel: Workbench) -> None:
@@ -96,7 +88,7 @@ def test_the_rest_is_made_once_the_page_has_drawn_the_panel(quick: None) -> None
     time.sleep(0.2)
     assert not any(part.made for part in late(panel)), "nobody has seen it yet"
     drawn(panel)
-    assert until(lambda: all(part.made for part in late(panel)))
+    assert happens(lambda: all(part.made for part in late(panel)))
     assert panel.wait(20)
     assert panel.tab("Numerics").outputs.value
     assert panel.tab("Stages").left.options
@@ -114,15 +106,15 @@ def test_only_the_latest_panel_is_made_early(quick: None, monkeypatch: pytest.Mo
     for panel in (first, second):
         panel._repr_mimebundle_()
         drawn(panel)
-    assert until(lambda: second.parts[1].made)
+    assert happens(lambda: second.parts[1].made)
     assert not first.parts[1].made
     first.tabs.selected_index = 3  # somebody works with it
-    assert until(lambda: all(part.made for part in late(first)))
+    assert happens(lambda: all(part.made for part in late(first)))
     assert first.wait(20)
     # The other one lets go of what nobody has looked at: ten panels would be a large notebook.
     assert not any(part.made or part.widget.children for part in second.parts[3:])
     second.tabs.selected_index = 4
-    assert until(lambda: all(part.made for part in late(second)))
+    assert happens(lambda: all(part.made for part in late(second)))
     assert second.wait(20)
     assert second.tab("Stages").left.options
     assert second.tab("Stages").picture.text
@@ -156,7 +148,7 @@ def test_nothing_is_made_beside_a_measurement(quick: None) -> None:
     assert not any(part.made for part in late(panel))
     done.set()
     other.join()
-    assert until(lambda: all(part.made for part in late(panel)))
+    assert happens(lambda: all(part.made for part in late(panel)))
     assert panel.wait(20)
     panel.close()
 
@@ -170,7 +162,7 @@ def test_nothing_is_made_while_a_cell_runs(quick: None, monkeypatch: pytest.Monk
     time.sleep(0.2)
     assert not panel.kernels.more.made
     running[0] = False
-    assert until(lambda: panel.tab("Numerics").made)
+    assert happens(lambda: panel.tab("Numerics").made)
     assert panel.wait(20)
     panel.close()
 

@@ -19,6 +19,7 @@ from fuselab.panel.widgets.copying import CopyButton
 from fuselab.panel.widgets.editor import Editor
 from fuselab.panel.worker import JobQueue
 from support.panel_fake import FakeCell
+from support.waiting import wait_for
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -397,9 +398,7 @@ def test_stop_keeps_the_best(cell):
     panel._repr_mimebundle_()
     panel.tuning.button.click()
     assert panel.tuning.button.description == "Stop"
-    deadline = time.monotonic() + 20
-    while "of 30" not in panel.tuning.line.value and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: "of 30" in panel.tuning.line.value)
     assert panel.kernels.check.disabled
     panel.tuning.button.click()
     settle(panel)
@@ -528,8 +527,7 @@ def test_a_cell_gets_its_turn_while_another_is_tuned(cell):
     panel._repr_mimebundle_()
     settle(panel)
     panel.tuning.button.click()
-    while not cell.host.calls:
-        time.sleep(0.01)
+    wait_for(lambda: cell.host.calls)
     started = time.monotonic()
     with cell.lock:
         waited = time.monotonic() - started
@@ -556,8 +554,7 @@ def test_search_ends_when_its_own_cell_runs_again(cell, monkeypatch):
     panel._repr_mimebundle_()
     settle(panel)
     panel.tuning.button.click()
-    while not cell.host.calls:
-        time.sleep(0.01)
+    wait_for(lambda: cell.host.calls)
     with cell.lock:
         assert graph.acquire(timeout=20), "each waits for the other"
         graph.release()
@@ -572,7 +569,7 @@ def test_only_the_last_of_several_waiting_checks_runs(cell):
     panel._repr_mimebundle_()
     settle(panel)
     panel.kernels.check.click()
-    time.sleep(0.1)
+    wait_for(lambda: cell.host.calls)
     for value in (1, 2, 8, 16):
         panel.kernels.tunables.widget.children[0].value = value
     settle(panel)
@@ -600,12 +597,7 @@ def test_a_waiting_keep_of_another_kernel_is_not_forgotten(cell):
 def test_panel_leaves_no_thread_behind(bench):
     bench.kernels.check.click()
     settle(bench)
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        if not any(thread.name == "fuselab-cell_3" for thread in threading.enumerate()):
-            return
-        time.sleep(0.01)
-    pytest.fail("the worker's thread is still there")
+    wait_for(lambda: all(thread.name != "fuselab-cell_3" for thread in threading.enumerate()))
 
 
 def test_worker_goes_on_after_a_job_that_fails():

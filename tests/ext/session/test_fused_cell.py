@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from fusec.report import SourceLine, Timing, Verdict
-from fuselab.display import listing, noise, render, words
+from fuselab.display import listing, noise, words
 from fuselab.display.outcomes import Table, TuningOutcome, trial_line
 from fuselab.display.style import Style
+from fuselab.display.summary import HEAD_LINES, KernelView
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.saving import MIME
 from fuselab.session.session import CellOptions, Frontend, Session
@@ -119,10 +120,7 @@ class TestForms:
         data = fused(session)._repr_mimebundle_()[MIME]
         assert data["name"] == "cell_1"
         assert [k["name"] for k in data["kernels"]] == ["gelu_norm", "gelu_norm_1"]
-        assert (
-            data["kernels"][0]["head"]
-            == CPP[CPP.index("extern") :].splitlines()[: render.HEAD_LINES]
-        )
+        assert data["kernels"][0]["head"] == CPP[CPP.index("extern") :].splitlines()[:HEAD_LINES]
         assert data["eager_ms"] == pytest.approx(19.68)
         assert data["max_error"] == 2.4e-7
         assert data["error_of"] == "out"
@@ -180,7 +178,7 @@ class TestForms:
         other = SourceLine("<cell>", 3, "z = '<y>'")
         origins = {1: (place,), 2: (place,), 4: (place, other), 5: (other,)}
         text = "a;\nb;\n\nc;\nd;\n"  # no entry: all of it is shown
-        view = render.KernelView("k", "cpp", "generated", "", "", 0, None, text, origins)
+        view = KernelView("k", "cpp", "generated", "", "", 0, None, text, origins)
         found = listing.kernel_listing(view, "<cell>")
         rows = [re.sub("<[^>]+>", "", row) for row in found.body.origins.split("\n")]
         assert rows == ["line 2", "│", "", "lines 2-3", "line 3"]

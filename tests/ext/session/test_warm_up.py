@@ -14,18 +14,12 @@ from IPython.core.events import EventManager, available_events
 
 from fuselab.session.warm_up import BetweenCells
 from support.processes import run_python
+from support.waiting import wait_for
 
 
 @pytest.fixture
 def events():
     return EventManager(None, available_events)
-
-
-def wait_for(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.001)
 
 
 def test_steps_run_in_order_after_the_cell_and_then_it_lets_go(events):

@@ -17,7 +17,8 @@ from fusec.targets.triton.kernels import attention, attention_gradients, matmul,
 from fusec.targets.triton.kernels import row_and_column as crossed
 from fusec.targets.triton.kernels import split_reductions as split
 from fusec.targets.triton.kernels.pointwise import write_pointwise, write_rows
-from fusec.targets.triton.kernels.reductions import LOOP, write_looped, write_persistent
+from fusec.targets.triton.kernels.reducer import LOOP
+from fusec.targets.triton.kernels.reductions import write_looped, write_persistent
 from fusec.targets.triton.plan import choices_attention
 from fusec.targets.triton.plan.attention_gradients import (
     choose_gradients,

@@ -12,7 +12,7 @@ from fuselab.display import words
 from fuselab.display.pages.page import Page, indented, static_table
 
 if TYPE_CHECKING:
-    from fusec.inspect.numerics import Anomaly, LineError, Trace
+    from fusec.inspect.trace import Anomaly, LineError, Trace
 
 OUTPUTS = (
     "output", "dtype and shape", "worst at", "against eager", "allowed",

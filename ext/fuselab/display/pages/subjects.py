@@ -13,7 +13,7 @@ from fusec.errors import FusecError
 from fusec.report import Timing
 
 if TYPE_CHECKING:
-    from fusec.inspect.numerics import Trace
+    from fusec.inspect.trace import Trace
     from fuselab.display.pages.page import Page
 
 

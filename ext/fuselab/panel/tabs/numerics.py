@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from fusec.inspect.numerics import Trace
+from fusec.inspect.trace import Trace
 from fusec.report import Verdict
 from fuselab.display.pages import numerics, subjects
 from fuselab.panel.context import Bench

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -23,6 +22,7 @@ from fusec.targets.triton.toolchain.cross_compile import compile_start
 from fusec.targets.triton.toolchain.load import load
 from fusec.targets.triton.toolchain.packed_kernel import compile_packed, packed_source
 from fusec.targets.triton.toolchain.starts import gpu_target, record_starts, source_of
+from support.waiting import wait_for
 
 triton = pytest.importorskip("triton")
 knobs = pytest.importorskip("triton.knobs")
@@ -102,8 +102,7 @@ def test_a_worker_that_ends_is_replaced(workers: triton_pool.Workers, cache: Pat
     (kernel, *_) = kernels()
     bad = {**request(kernel), "path": str(cache / "no such file")}
     assert "FileNotFoundError" in workers.submit(bad).result(timeout=60)
-    while workers._idle.qsize() < 2:
-        time.sleep(0.05)
+    wait_for(lambda: workers._idle.qsize() >= 2)
     for _ in range(2):  # as if they had been idle for too long
         worker = workers._idle.get()
         worker.kill()

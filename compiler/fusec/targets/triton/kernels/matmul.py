@@ -14,7 +14,7 @@ from fusec.codegen.common.signatures import identifier
 from fusec.ir.index import Expr
 from fusec.ir.node import Load, Node, Reduce, free_axes, walk
 from fusec.schedule.products import without_product
-from fusec.targets.triton.kernels.reductions import Reducer
+from fusec.targets.triton.kernels.reducer import Reducer
 from fusec.targets.triton.plan.choices_matmul import FINISHED, Operand, Product, better_transposed
 from fusec.targets.triton.plan.padding import Padding
 from fusec.targets.triton.plan.tiling import Dim, Tile

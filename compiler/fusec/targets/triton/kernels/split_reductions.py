@@ -16,14 +16,11 @@ from fusec.codegen.common.identities import CARRIED_WITH
 from fusec.codegen.common.reduction_passes import PassPlan, plan_passes
 from fusec.ir.body import Store
 from fusec.ir.node import Node, Reduce
+from fusec.targets.triton.kernels.reducer import LOOP, Reducer, partner, scratch_names
 from fusec.targets.triton.kernels.reductions import (
-    LOOP,
-    Reducer,
     delayed_stores,
     later_uses,
     loop_uses,
-    partner,
-    scratch_names,
     write_pass,
     write_places,
 )

@@ -14,12 +14,9 @@ from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Symbol, product
 from fusec.ir.node import IndexValue, Load, Node, free_axes, indirect_nodes, walk
 from fusec.targets.triton.plan.choice import Choice, Knob, known, power_of_two, sms, unroll, warps
-from fusec.targets.triton.plan.choices_reductions import (
-    choose_crossed,
-    choose_reduction,
-    overwrites_row_values,
-)
+from fusec.targets.triton.plan.choices_reductions import choose_crossed, choose_reduction
 from fusec.targets.triton.plan.pairs import Pair, pairs_along, store_pairs_along
+from fusec.targets.triton.plan.reduction_facts import overwrites_row_values
 from fusec.targets.triton.plan.tiling import by_stride, move, strides_of
 
 TILE_SIDE = 32

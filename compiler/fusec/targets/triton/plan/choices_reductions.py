@@ -7,13 +7,12 @@ reductions' speed is about.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from fusec.codegen.common.reduction_passes import plan_passes
 from fusec.graph.simplify.short_rows import LONGEST_ROW
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Symbol, product, upper_bound
-from fusec.ir.node import Load, Op, Reduce, Scan, free_axes
+from fusec.ir.node import Op, Reduce
 from fusec.ir.scalars import cost_of
 from fusec.targets.triton.plan.choice import (
     Choice,
@@ -26,19 +25,29 @@ from fusec.targets.triton.plan.choice import (
     unroll,
     warps,
 )
+from fusec.targets.triton.plan.choices_split import (
+    adds_parts,
+    choose_split,
+    splits_for,
+    steps_unrolled,
+)
+from fusec.targets.triton.plan.reduction_facts import (
+    bulk_loads,
+    elements_each,
+    loaded_bytes,
+    reads_once,
+    reduces_contiguous,
+    row_bytes,
+    stores_rows,
+    walked_axes,
+)
 from fusec.targets.triton.plan.tiling import by_stride
-from fusec.targets.triton.rewrite.online_softmax import carry_online
 
 PERSISTENT_LIMIT = LONGEST_ROW
 ONCE_LIMIT = 8192  # the same for rows that a loop, too, would read only once
 SHORT_COLUMN = 64  # elements that one thread goes through by itself
-FEW_PARTS = 512  # elements that a program of a few columns takes in one or two steps
-UNDER_WAY = 128  # bytes that one thread should be waiting for
 PIPELINED = 200 << 10  # bytes of an SM's shared memory for rows that are on their way
-MUCH = 1 << 26  # elements of which programs take turns to add them up
-MANY_PARTS = 16384  # parts of a row that one program joins in a step
 SMALL_COLUMNS = 1 << 16  # elements in all, of which 128 columns a program make too few programs
-SMALL_PARTS = 1 << 22  # elements in all that lie in the L2, being a kernel's latest results
 
 
 def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -> Choice:
@@ -90,26 +99,6 @@ def choose_reduction(body: Body, buffers: Mapping[str, Buffer], strategy: str) -
     return choose_looped((outer,), reduced, columns, each, again, places)
 
 
-def walked_axes(
-    body: Body, reduced: tuple[Symbol, ...]
-) -> tuple[tuple[Symbol, ...], tuple[Symbol, ...]]:
-    """Divide reduced axes into those that a loop takes one by one and those of a tile.
-
-    Several axes that were not joined are not one stretch of memory, or something depends on the
-    outer ones alone (the weight of a channel).  With the outer ones as numbers of the loop, what
-    depends on them is loaded once, and what lies along the inner one in whole cache lines.
-    """
-    wide = [a for a in reduced if a.size != 1]
-    inner = wide[-1].size.constant if wide and wide[-1].size is not None else None
-    if len(wide) < 2 or inner is None or inner < 256 or body.scans():
-        return (), reduced
-    if inner > 8192 and inner % 1024:
-        return (), reduced
-    if any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in body.nodes()):
-        return (), reduced  # their positions are counted over all of a row
-    return tuple(wide[:-1]), (wide[-1],)
-
-
 def choose_walked(
     groups: tuple[tuple[Symbol, ...], ...],
     walked: tuple[Symbol, ...],
@@ -147,45 +136,6 @@ def choose_walked(
         knobs.insert(2, stages())
         kind = "looped"
     return Choice(kind, groups, reduced, scalar_rows=True, knobs=tuple(knobs), walked=walked)
-
-
-def bulk_loads(body: Body, buffers: Mapping[str, Buffer], reduced: tuple[Symbol, ...]) -> int:
-    """Return how many tensors as large as the largest a row has elements of."""
-    along = set(reduced)
-    names = {
-        load.buffer for load in body.loads() if along & {s for e in load.index for s in e.symbols()}
-    }
-    sizes = [known(buffers[name].elements) for name in names]
-    return sum(size * 2 > max(sizes) for size in sizes)
-
-
-def overwrites_row_values(body: Body) -> bool:
-    """Whether one program of a shared row might overwrite what another still has to read.
-
-    What only the new value of its place is computed from (a running mean) is no matter: the others
-    compute that as well, but do not store it.
-    """
-    free = free_axes(body.computed)
-    reduced = frozenset(body.reduce_axes)
-    stores = [store for store in body.stores if not body.reads_for_itself(store)]
-    writes = {store.buffer for store in stores}
-    return any(load.buffer in writes and not free[load] & reduced for load in body.loads())
-
-
-def reads_once(body: Body) -> bool:
-    """Whether a loop over the row would do with one pass: then registers save nothing.
-
-    A program that holds a whole row computes nothing while it loads and loads nothing while it
-    computes; a loop of several programs an SM overlaps both.
-    """
-    passes = plan_passes(carry_online(body)).passes
-    return sum(each.loops for each in passes) == 1
-
-
-def stores_rows(body: Body) -> bool:
-    """Whether something is stored for each element of what is reduced."""
-    free, reduced = free_axes(body.computed), set(body.reduce_axes)
-    return any(reduced & free[store.value] for store in body.stores)
 
 
 def choose_persistent(
@@ -279,15 +229,6 @@ def choose_crossed(body: Body, buffers: Mapping[str, Buffer]) -> Choice:
         stages(max(steps, 1)),
     )
     return Choice("crossed", ((row,),), reduced, knobs=knobs, row_block=width)
-
-
-def row_bytes(body: Body, buffers: Mapping[str, Buffer], reduced: tuple[Symbol, ...]) -> int:
-    """Return the bytes that are loaded for one element of a row."""
-    along = set(reduced)
-    found = {
-        load.buffer for load in body.loads() if along & {s for e in load.index for s in e.symbols()}
-    }
-    return sum(buffers[name].dtype.itemsize for name in found)
 
 
 def choose_looped(
@@ -401,120 +342,7 @@ def choose_columns(
     return Choice("looped", groups, reduced, inner_last=False, knobs=tuple(knobs))
 
 
-def loaded_bytes(body: Body, reduced: Sequence[Symbol]) -> int:
-    """Return the bytes that all loads of an element take where steps are loaded ahead."""
-    along = set(reduced)
-    free = free_axes(tuple(body.loads()))
-    return sum(load.dtype.itemsize for load in body.loads() if along & free[load])
-
-
 def steps_that_fit(wanted: int, bytes_each: int, elements: int) -> int:
     """Return how many steps are loaded ahead, ``wanted`` or what shared memory has room for."""
     room = PIPELINED // 2 // max(bytes_each * elements, 1)  # of two programs at least
     return next((n for n in range(wanted, 1, -1) if n - 1 <= room), 1)
-
-
-def elements_each(body: Body, reduced: Sequence[Symbol]) -> int:
-    """Return how many elements a thread takes at a time that adds up columns, one value each.
-
-    32 where it only adds.  16 where it stores what it adds up (the gradient of a bias with that of
-    relu, 8192 x 768: 20.7 us instead of 26.6), 4 where that takes functions, which need registers:
-    with that of gelu, 4096 x 3072, 36 us instead of 58, of 2048 x 8192 44 instead of 73.
-    """
-    free = free_axes(body.computed)
-    if not any(set(reduced) <= free[store.value] for store in body.stores):
-        return 32
-    costs = (cost_of(n.name) for n in body.nodes() if isinstance(n, Op))
-    return 4 if max(costs, default=1) >= 10 else 16
-
-
-def adds_parts(body: Body, rows: int, columns: int) -> bool:
-    """Whether a body adds up what the pieces of ``crossed`` left, or what looks the same."""
-    terms = [n.args[0] for n in body.nodes() if isinstance(n, Reduce) and n.kind == "sum"]
-    plain = all(isinstance(term, Load) and term.mask is None for term in terms)
-    if not (terms and plain) or sum(isinstance(n, Reduce | Scan) for n in body.nodes()) > len(
-        terms
-    ):
-        return False
-    free, reduced = free_axes(body.computed), set(body.reduce_axes)
-    single = all(not reduced & free[store.value] for store in body.stores)
-    return single and columns <= FEW_PARTS and rows * columns <= SMALL_PARTS
-
-
-def splits_for(rows: int, columns: int) -> int:
-    """Return how many programs share a row: 1 where there are rows enough to fill the GPU.
-
-    Six programs an SM with 8 warps each run side by side with up to 40 registers a thread.  Equal
-    shares of several rows are worth some programs more (the norm of 16 rows 25.6 us with 64
-    programs a row, 26.6 with 49; softmax of 64 rows 61.7 with 16, 63.3 with 12).
-    """
-    if rows >= sms() * 6 // 7 or columns < 16384:
-        return 1
-    splits = max(min(6 * sms() // max(rows, 1), columns // 4096), 1)
-    return power_of_two(splits) if rows > 1 else splits
-
-
-def choose_split(
-    groups: tuple[tuple[Symbol, ...], ...],
-    reduced: tuple[Symbol, ...],
-    splits: int,
-    each: int,
-    whole: int = 0,
-) -> Choice:
-    """Few long rows: programs enough to fill the GPU share them, 32 bytes a thread and step.
-
-    Two steps of them are better than one of 64 bytes (the norm of long rows 25 us instead of 28).
-
-    Programs that all run at once are over when the slowest is.  Where the ``whole`` of very much
-    is one row, of which nothing but the result is wanted, programs of two large steps are many
-    times as many as run at once: the next begins where one has ended (2^28 halves on an H100 188 us
-    instead of 228; a copy of as many bytes 184).
-    """
-    counts: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512, 1024)
-    block, count = 2048 if each >= 4 else 4096, 8
-    unrolled = steps_unrolled(block // 256 * each, 4)
-    if whole >= MUCH:
-        block, count, unrolled = 2 * block, 16, 2
-        splits = min(max(whole // (2 * block), splits), MANY_PARTS)
-        counts = (512, 1024, 2048, 4096, 8192, 16384)
-    knobs = (
-        Knob("RBLOCK", block, (512, 1024, 2048, 4096, 8192), "elements a program takes at a time"),
-        Knob("SPLITS", splits, counts, "programs that share a row"),
-        warps(count),
-        stages(),
-        unroll(unrolled),
-    )
-    return Choice("split", groups, reduced, True, scalar_rows=True, knobs=knobs)
-
-
-def steps_unrolled(step: int, count: int) -> int:
-    """Return how many of ``count`` steps, each ``step`` bytes a thread, are written as one.
-
-    The loads of a step do not wait for the sums of the one before, but a compiler moves them up
-    only where both are the same straight stretch (argmax 74 us instead of 79, cross-entropy 133
-    instead of 140, a sum of squares 43 instead of 45).
-    """
-    if step == 0:
-        return 1
-    return next((n for n in (4, 2) if n * step <= UNDER_WAY and n <= count), 1)
-
-
-def reduces_contiguous(
-    body: Body,
-    buffers: Mapping[str, Buffer],
-    outer: tuple[Symbol, ...],
-    reduced: tuple[Symbol, ...],
-) -> bool:
-    """Whether memory runs along the reduced axes: the loads of most bytes decide."""
-    along: dict[bool, int] = {True: 0, False: 0}
-    for node in body.nodes():
-        if not isinstance(node, Load):
-            continue
-        buffer = buffers[node.buffer]
-        offset = buffer.offset(node.index)
-        weight = known(buffer.elements) * buffer.dtype.itemsize
-        for axes, key in ((reduced, True), (outer, False)):
-            steps = [offset.coefficient(a).constant for a in axes if a in offset.symbols()]
-            if any(step is not None and abs(step) == 1 for step in steps):
-                along[key] += weight
-    return along[False] <= along[True]

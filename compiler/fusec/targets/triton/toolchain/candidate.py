@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fusec.target_api.base import Placed, Tell
+from fusec.target_api.worker import Placed, Tell
 
 if TYPE_CHECKING:
     import torch

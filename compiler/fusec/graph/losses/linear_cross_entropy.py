@@ -1,0 +1,250 @@
+"""Cross-entropy of a linear layer's results, some rows at a time.
+
+The logits of a language model are its largest tensor by far, written to be read twice and thrown
+away.  Here only a part's are ever there: its product, its losses, and, where gradients are wanted,
+what its logits' gradients add to those of the rows and of the weight, in the memory of the logits
+themselves.  All three products happen in forward, none of them twice; backward scales the
+gradients by what it is given, and in place where autograd says that nobody asks for them again.
+
+A weight's gradient is then a sum over parts, each rounded to its type: one more rounding a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+Gradients = tuple[Tensor, Tensor, Tensor]
+ALIGNED = 128  # rows of a part: whole tiles of a product
+_ROWS, _WEIGHT, _BIAS = 1, 2, 4  # whose gradients are wanted
+
+
+def rows_of_part(rows: int, columns: int, itemsize: int, budget: int) -> int:
+    """Return how many rows' logits are there at once: as many as a budget of bytes has room for.
+
+    Parts are of one size, but for the last; one row is the least.
+    """
+    most = max(budget // max(columns * itemsize, 1), 1)
+    if most >= rows:
+        return max(rows, 1)
+    if most > ALIGNED:
+        most = most // ALIGNED * ALIGNED
+    parts = -(-rows // most)
+    even = -(-rows // parts)
+    aligned = -(-even // ALIGNED) * ALIGNED
+    return aligned if aligned <= most else most
+
+
+# -- what happens to the logits of a part ---------------------------------------------------------
+
+
+def losses_of_part(
+    logits: Tensor, picked: Tensor, kept: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Return a row's loss each, in float32, zero for rows that are left out; and log-sum-exps.
+
+    Args:
+        logits: Of the part's rows.
+        picked: Of them those of the targets.
+        kept: Which rows count.
+        smoothing: How much of the weight all columns share.
+    """
+    x = logits.float()
+    total = x.logsumexp(1)
+    loss = total - picked.float()
+    if smoothing:
+        loss = (1 - smoothing) * loss + smoothing * (total - x.mean(1))
+    return torch.where(kept, loss, 0.0), total
+
+
+def gradients_of_part(
+    logits: Tensor, total: Tensor, target: Tensor, kept: Tensor, smoothing: float, share: Tensor
+) -> None:
+    """Put gradients in the logits' place.
+
+    Args:
+        logits: Of the part's rows; overwritten.
+        total: Their log-sum-exps.
+        target: The columns that are right; any where rows are left out.
+        kept: Which rows count.
+        smoothing: How much of the weight all columns share.
+        share: Times what the gradients are.
+    """
+    columns = logits.shape[1]
+    hot = torch.arange(columns, device=logits.device)[None, :] == target[:, None]
+    weight = torch.where(hot, 1.0 - smoothing, 0.0)
+    if smoothing:
+        weight = weight + smoothing / columns
+    gradient = (logits.float() - total[:, None]).exp() - weight
+    logits.copy_(torch.where(kept[:, None], gradient * share, 0.0))
+
+
+_compiled: dict[Callable[..., Any], Callable[..., Any]] = {
+    each: each for each in (losses_of_part, gradients_of_part)
+}
+
+
+def compile_parts(compiler: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Have what happens to a part's logits compiled; it is one pass over them then for each."""
+    for each in _compiled:
+        _compiled[each] = compiler(each)
+
+
+# -- the operators --------------------------------------------------------------------------------
+
+
+def _in_parts(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    ignored: int,
+    smoothing: float,
+    mean: bool,
+    budget: int,
+    wanted: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows, columns = x.shape[0], weight.shape[0]
+    kept = target != ignored
+    place = torch.where(kept, target, 0)
+    if not x.is_cuda and rows and not bool(((place >= 0) & (place < columns)).all()):
+        raise IndexError(f"a target is out of bounds: there are {columns} classes")
+    count = kept.sum() if mean else torch.ones((), device=x.device)
+    share = 1.0 / count.float()
+    losses = x.new_empty(rows, dtype=torch.float32)
+    of_x, of_weight, of_bias = _room(x, weight, wanted)
+    step = rows_of_part(rows, columns, x.element_size(), budget)
+    room = x.new_empty(min(step, rows), columns)
+    for first in range(0, rows, step):
+        part = slice(first, min(first + step, rows))
+        logits = room[: part.stop - first]
+        if bias is None:
+            torch.mm(x[part], weight.t(), out=logits)
+        else:
+            torch.addmm(bias, x[part], weight.t(), out=logits)
+        right, there = place[part], kept[part]
+        picked = logits.gather(1, right[:, None])[:, 0]
+        losses[part], total = _compiled[losses_of_part](logits, picked, there, smoothing)
+        if wanted:
+            _compiled[gradients_of_part](logits, total, right, there, smoothing, share)
+        if wanted & _ROWS:
+            torch.mm(logits, weight, out=of_x[part])
+        if wanted & _WEIGHT and first == 0:
+            torch.mm(logits.t(), x[part], out=of_weight)
+        elif wanted & _WEIGHT:
+            of_weight.addmm_(logits.t(), x[part])
+        if wanted & _BIAS:
+            of_bias += logits.sum(0, dtype=torch.float32)
+    if not rows and wanted & _WEIGHT:
+        of_weight.zero_()
+    loss = losses.sum() * share
+    return loss, of_x, of_weight, of_bias if bias is None else of_bias.to(bias.dtype)
+
+
+def _room(x: Tensor, weight: Tensor, wanted: int) -> Gradients:
+    """Return where gradients go; nothing where none are wanted."""
+    none = (0,)
+    return (
+        x.new_empty(x.shape if wanted & _ROWS else none),
+        x.new_empty(weight.shape if wanted & _WEIGHT else none, dtype=weight.dtype),
+        x.new_zeros(weight.shape[:1] if wanted & _BIAS else none, dtype=torch.float32),
+    )
+
+
+def _in_parts_fake(
+    x: Tensor, weight: Tensor, bias: Tensor | None, *given: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    of_x, of_weight, of_bias = _room(x, weight, given[-1])
+    return (
+        x.new_empty((), dtype=torch.float32),
+        of_x,
+        of_weight,
+        of_bias if bias is None else of_bias.to(bias.dtype),
+    )
+
+
+def _scaled(kept: Tensor, scale: Tensor) -> Tensor:
+    """Return a gradient times a number; in its own place where nobody asks for it again."""
+    if torch._C._autograd._get_current_graph_task_keep_graph():
+        return kept * scale.to(kept.dtype)
+    found: Tensor = kept.detach().mul_(scale.to(kept.dtype))
+    return found
+
+
+_LIBRARY = torch.library.Library("fusec", "FRAGMENT")
+_LIBRARY.define(
+    "linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor target, SymInt ignored,"
+    " float smoothing, bool mean, int budget, int wanted) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+_LIBRARY.impl("linear_cross_entropy", _in_parts, "CompositeExplicitAutograd")
+torch.library.register_fake("fusec::linear_cross_entropy", _in_parts_fake, lib=_LIBRARY)
+_LIBRARY.define("scaled_gradient(Tensor kept, Tensor scale) -> Tensor")
+_LIBRARY.impl("scaled_gradient", _scaled, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "fusec::scaled_gradient", lambda kept, scale: torch.empty_like(kept), lib=_LIBRARY
+)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, *given: Any) -> Tensor:
+        needed = zip((_ROWS, _WEIGHT, _BIAS), ctx.needs_input_grad, strict=False)
+        wanted = sum(bit for bit, needs in needed if needs)
+        loss, *gradients = torch.ops.fusec.linear_cross_entropy.default(
+            x, weight, bias, *given, wanted
+        )
+        ctx.wanted = wanted
+        ctx.save_for_backward(*gradients)
+        found: Tensor = loss
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        found = zip((_ROWS, _WEIGHT, _BIAS), ctx.saved_tensors, strict=True)
+        scaled = torch.ops.fusec.scaled_gradient.default
+        results = [scaled(kept, gradient) if ctx.wanted & bit else None for bit, kept in found]
+        return (*results, None, None, None, None, None)
+
+
+def linear_cross_entropy(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    *,
+    ignored: int,
+    smoothing: float,
+    mean: bool,
+    wide: bool,
+    budget: int,
+) -> Tensor:
+    """Return the cross-entropy of ``x @ weight.t() + bias``, whose logits are never whole.
+
+    Args:
+        x: Rows by inputs.
+        weight: Columns by inputs.
+        bias: A number a column; None for none.
+        target: The right column of each row, int64.
+        ignored: The target of rows that do not count.
+        smoothing: How much of the weight all columns share.
+        mean: Whether the losses' mean is returned, or their sum.
+        wide: Whether logits are taken for float32, as which the loss is returned, too.
+        budget: Bytes that logits may take at a time.
+    """
+    device = x.device.type
+    narrow = x.dtype
+    if torch.is_autocast_enabled(device):
+        narrow, wide = torch.get_autocast_dtype(device), True
+        x, weight = x.to(narrow), weight.to(narrow)
+        bias = None if bias is None else bias.to(narrow)
+    given = (target, ignored, smoothing, mean, budget)
+    with torch.autocast(device, enabled=False):
+        loss = _LinearCrossEntropy.apply(x, weight, bias, *given)  # type: ignore[no-untyped-call]
+    found: Tensor = loss if wide else loss.to(narrow)
+    return found
+
+
+__all__ = ["compile_parts", "linear_cross_entropy", "rows_of_part"]

@@ -9,7 +9,7 @@ that is a guard, for other sizes are another graph.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -23,51 +23,49 @@ Shape = tuple[Any, ...]
 def refused_write(node: fx.Node) -> str:
     """Return why eager refuses a call of a captured graph for its sizes, or an empty string."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__") and name not in _HARMLESS
+    updates = in_place or node.target in _OPERATORS or node.target is operator.setitem
+    fits = _FITS.get(name.removesuffix("_"))
+    if not updates and fits is None and "out" not in node.kwargs:
+        return ""
     args, kwargs = tree_map(_value, (node.args, node.kwargs))
+    written = list(filter(_is_strided, (*args[:updates], *_out(kwargs))))
+    if any(map(_overlaps, written)):
+        return f"{node.name} writes to elements that share memory"
+    read = tree_leaves((args, kwargs)) if node.target is not operator.setitem else ()
+    if any(_partly(each, other) for each in written for other in read):
+        return f"{node.name} reads elements that it writes to, at other indices"
     try:
-        written = [each for each in _written(node, name, args, kwargs) if _is_strided(each)]
-        if any(map(_overlaps, written)):
-            return f"{node.name} writes to elements that share memory"
-        if any(_partly(each, other) for each in written for other in tree_leaves((args, kwargs))):
-            return f"{node.name} reads elements that it writes to, at other indices"
-        fits = _FITS.get(name.removesuffix("_"))
-        if fits is not None and not fits(*args, **kwargs):
-            return f"{node.name} is of sizes that do not fit"
+        fitting = fits is None or fits(*args, **kwargs)
     except (TypeError, IndexError, RuntimeError, ValueError, AttributeError):
-        return f"{node.name} is of sizes that do not fit" if name in _FITS else ""
-    return ""
+        fitting = False
+    return "" if fitting else f"{node.name} is of sizes that do not fit"
 
 
-def _written(node: fx.Node, name: str, args: Shape, kwargs: dict[str, Any]) -> Iterator[Any]:
-    """Yield what a call writes to: in place, or into ``out=``."""
-    in_place = name.endswith("_") and not name.endswith("__")
-    if args and (in_place or node.target in _OPERATORS) and name not in _HARMLESS:
-        yield args[0]
+def _out(kwargs: dict[str, Any]) -> tuple[Any, ...]:
     out = kwargs.get("out")
-    yield from out if isinstance(out, (tuple, list)) else (out,)
+    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
 def _is_strided(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout == torch.strided
 
 
-def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has one element at several indices.
+def _known(values: Iterable[int | torch.SymInt]) -> list[Any]:
+    """Return numbers; of symbolic ones what they are in the first call, which guards nothing."""
+    return [n if isinstance(n, int) else n.node.hint for n in values]
 
-    What is expanded has; what ``unfold`` or ``as_strided`` makes may have: a step no longer than
-    what the smaller steps reach together lands on an element that they reach as well, or may.
-    """
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    dims = [(stride, size) for size, stride in sizes if not guard_or_true(size == 1)]
-    if any(guard_or_true(size == 0) for _, size in dims):
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two elements of a tensor may be one: of an expanded one, or of windows."""
+    sizes, steps = _known(tensor.shape), _known(tensor.stride())
+    if None in (*sizes, *steps) or 0 in sizes:
         return False
-    reached = 0
-    # Strides that are symbols are those of dimensions outside of others, in order.
-    known = [(stride, size) for stride, size in dims if isinstance(stride, int)]
-    for stride, size in sorted(known, key=lambda dim: dim[0]):
-        if not guard_or_true(stride > reached):
+    reach = 0
+    for step, size in sorted((t, n) for t, n in zip(steps, sizes, strict=True) if n > 1):
+        if step <= reach:
             return True
-        reached += (size - 1) * stride
+        reach += step * (size - 1)
     return False
 
 
@@ -171,12 +169,13 @@ _FITS: dict[str, Callable[..., bool]] = {
     "index_put": _index_put,
     "setitem": _setitem,
 }
-_OPERATORS = frozenset(
-    getattr(operator, f"i{name}")
-    for name in "add and floordiv lshift mod mul or pow rshift sub truediv xor".split()
-)
+_UPDATES = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
+_OPERATORS = frozenset(getattr(operator, f"i{name}") for name in _UPDATES)
 # In place by their names, and no writes to elements.
-_HARMLESS = frozenset(("requires_grad_", "detach_", "set_", "resize_", "retain_grad_"))
+_HARMLESS = frozenset(
+    "requires_grad_ retain_grad_ detach_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ "
+    "as_strided_ resize_ resize_as_ set_ rename_ share_memory_".split()
+)
 
 
 def _value(arg: Any) -> Any:

@@ -108,25 +108,15 @@ CHEATS = {
 FAST = replace(DOUBLE, name="fast", limits=Limits(kernels=1, share=0.4), gpu_size=1 << 25)
 FAST_RIGHT = RIGHT.replace("16", "1024")
 FAST_CHEATS = {
-    "the first call alone": (
-        FAST_RIGHT.replace(
-            "    v = tl.load",
-            "    first = tl.program_id(0) * BLOCK\n"
-            "    if tl.load(out + first) == 2 * tl.load(x + first) + 1:\n"
-            "        return\n"
-            "    v = tl.load",
-        ),
-        "",
-    ),
     "large inputs skipped": (
         FAST_RIGHT.replace("    n = x.numel()", "    n = min(x.numel(), 1 << 20)"),
-        "differs from eager",
+        "is NaN or infinite where eager's is not",
     ),
     "half of the programs": (
         FAST_RIGHT.replace(
             "triton.cdiv(n, 1024)", "triton.cdiv(n, 1024) if n < 1 << 20 else n >> 11"
         ),
-        "differs from eager",
+        "is NaN or infinite where eager's is not",
     ),
     "one program does it all": (
         HEAD.replace("tl.program_id(0) * BLOCK + ", "")

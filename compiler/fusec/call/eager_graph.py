@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 # What enters a block, by name; what leaves it, and whether that takes what the former returned.
 _LEFT_BY = {
@@ -63,7 +65,9 @@ def run_eagerly(module: fx.GraphModule) -> Callable[..., Any]:
         module: The graph.
     """
     if not any(_name(n.target) in {*_LEFT_BY, "_set_grad_enabled"} for n in module.graph.nodes):
-        return module.forward
+        # Its class's function: a module that is called prints what raises, beside raising it.
+        _LazyGraphModule.force_recompile(module)
+        return partial(type(module).forward, module)
 
     def call(*inputs: Any) -> Any:
         run, records = _Run(module), torch.is_grad_enabled()

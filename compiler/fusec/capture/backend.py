@@ -53,6 +53,7 @@ from fusec.capture.number_restarts import (
 from fusec.capture.result_modes import loses_hooks, mixes_modes, result_modes
 from fusec.capture.side_effects import side_effects
 from fusec.capture.tuned_calls import TunedCalls
+from fusec.capture.untraceable import in_short, is_untraceable
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.devices import GPU, is_gpu
@@ -186,6 +187,11 @@ class Backend:
                 if isinstance(error, Restart) and loses_updates(module):
                     forget_numbers()
                     graph.run_in_eager(f"it runs in eager: {LOSES_UPDATES}")
+                    return graph
+                if is_untraceable(error) and not strict():
+                    forget_numbers()
+                    why = f"AOTAutograd refuses it: {in_short(error)}"
+                    graph.run_in_eager(f"it runs in eager: {why}")
                     return graph
                 self.graphs.remove(graph)
                 raise

@@ -298,7 +298,7 @@ def _speeds(task: TensorTask, program: AnswerProgram) -> list[AnswerFinding]:
     if task.limits.factor is not None:
         factor, wanted = found.factor, task.limits.factor
         assert found.baseline is not None
-        shown = f"{factor:.1f} times the baseline's ({found.seconds * 1e3:.3g} ms a call)"
+        shown = f"{factor:.3g} times the baseline's ({found.seconds * 1e3:.3g} ms a call)"
         asked = f"at least {wanted:g} times"
         findings.append(AnswerFinding("speed", shown, asked, factor >= wanted, factor))
     return findings

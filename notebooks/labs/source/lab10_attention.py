@@ -209,4 +209,4 @@ y = torch.nn.functional.scaled_dot_product_attention(q, k, v)
 # **For teachers.** 5, 7, 13, 8 and 12 minutes. Common mistakes: a tile at the edge is counted as a whole one;
 # `out` is not set to zero first (memory begins as NaN here); the epilogue is applied before the last `p`; rows
 # or columns that are left over are forgotten; `total` is brought to the new largest score and `sums` is not.
-# Part 3's limit is 1.3 times the kernel that it begins with, part 5's 1.2 times.
+# Part 3's limit is 1.15 times the kernel that it begins with, part 5's 1.2 times.

@@ -8,8 +8,7 @@ A graph that has such a call runs in eager, which raises there.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -17,13 +16,13 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from fusec.graph.refusals.numbers import has_odd_number, raises_in_eager
+from fusec.graph.refusals.shapes import refused_write
 
 # In place, with a result of the type that the operands have in common.
 _IN_PLACE = frozenset(("mul_", "multiply_", "__imul__", operator.imul))
 # Into ``out=`` of just the type of the result; other functions convert where that is safe.
 _EXACT = frozenset((torch.amax, torch.amin, torch.aminmax, torch.complex, torch.polar))
 
-_UPDATES = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
 _HALVES = (torch.float16, torch.bfloat16)
 _FLOATS = (torch.float32, torch.float64)
 # The types that a CPU has them for.
@@ -52,14 +51,6 @@ _DIVIDED = frozenset((torch.addcdiv, "addcdiv", "addcdiv_"))
 _INDEX_ADD = frozenset(("index_add", "index_add_", torch.index_add))
 
 
-# What writes elements without a name that says so, and names that say so of what does not.
-_ITEMS = frozenset((operator.setitem, *(getattr(operator, f"i{n}") for n in _UPDATES)))
-_KEEP = frozenset(
-    "requires_grad_ detach_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ as_strided_ "
-    "resize_ resize_as_ set_ rename_ share_memory_".split()
-)
-
-
 def refused_call(module: fx.GraphModule) -> str:
     """Return which call of a captured graph eager refuses, or an empty string."""
     for node in module.graph.nodes:
@@ -67,14 +58,10 @@ def refused_call(module: fx.GraphModule) -> str:
             continue
         if node.target in _IN_PLACE and _is_too_wide(node):
             return f"{node.name} has a result that its tensor cannot hold"
-        if _writes(node) and _overlaps_itself(_value(node.args[0] if node.args else None)):
-            return f"{node.name} updates a tensor whose elements share memory"
         if node.target in _EXACT and _writes_another_type(node):
             return f"{node.name} writes into a tensor of another type"
         if node.target in _TYPES and _has_no_kernel(node):
             return f"{node.name} is of a type that has no kernel"
-        if node.target in _INDEX_ADD and _broadcasts(node):
-            return f"{node.name} adds rows of another shape"
         if node.target in _INDEX_ADD and _scales_bools(node):
             return f"{node.name} adds bools times a number, which only ATen's kernel knows how to"
         if node.target in _ALIKE and len(set(_types((node.args, node.kwargs)))) > 1:
@@ -83,37 +70,10 @@ def refused_call(module: fx.GraphModule) -> str:
             return f"{node.name} divides integers"
         if has_odd_number(node) and raises_in_eager(node):
             return f"{node.name} has a number that its tensors cannot hold"
+        refused = refused_write(node)
+        if refused:
+            return refused
     return ""
-
-
-def _writes(node: fx.Node) -> bool:
-    """Whether a call writes elements of its first argument."""
-    if node.target in _ITEMS:
-        return True
-    target = node.target
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    return name.endswith("_") and not name.endswith("__") and name not in _KEEP
-
-
-def _known(values: Iterable[int | torch.SymInt]) -> list[Any]:
-    """Return numbers; of symbolic ones what they are in the first call, which guards nothing."""
-    return [n if isinstance(n, int) else n.node.hint for n in values]
-
-
-def _overlaps_itself(value: object) -> bool:
-    """Whether two elements of a tensor may be one: of an expanded one, or of windows."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return False
-    sizes, steps = _known(value.shape), _known(value.stride())
-    if None in (*sizes, *steps) or 0 in sizes:
-        return False
-    dims = sorted((step, size) for step, size in zip(steps, sizes, strict=True) if size > 1)
-    reach = 0
-    for step, size in dims:
-        if step <= reach:
-            return True
-        reach += step * (size - 1)
-    return False
 
 
 def _is_too_wide(node: fx.Node) -> bool:
@@ -141,28 +101,6 @@ def _has_no_kernel(node: fx.Node) -> bool:
     if given is None or given.device.type != "cpu":
         return False
     return given.dtype not in _TYPES[node.target]
-
-
-def _broadcasts(node: fx.Node) -> bool:
-    """Whether what is added would be broadcast, which only a decomposition does."""
-    names = ("input", "dim", "index", "source")
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
-    x, source = _value(given.get("input")), _value(given.get("source"))
-    dim = given.get("dim")
-    if not isinstance(x, torch.Tensor) or not isinstance(source, torch.Tensor):
-        return False
-    if not isinstance(dim, int) or not x.ndim or not source.ndim:
-        return False
-    if x.ndim != source.ndim:
-        return True
-    dim %= x.ndim
-    sizes = zip(x.shape, source.shape, strict=True)
-    # sizes that are symbols are not compared: that would be a guard
-    return any(
-        isinstance(a, int) and isinstance(b, int) and a != b
-        for d, (a, b) in enumerate(sizes)
-        if d != dim
-    )
 
 
 def _scales_bools(node: fx.Node) -> bool:

@@ -209,7 +209,7 @@ def traffic(m, n, k, tile_m, tile_n):
             arguments=("x", "w", "b", "out"),
             numbers=lambda x, w, b: (x.shape[0], w.shape[1], x.shape[1]),
             slack=1e-5,
-            limits=Limits(factor=1.3),
+            limits=Limits(factor=1.15),
             baseline=_TWO_STEPS,
         ),
         PythonTask(

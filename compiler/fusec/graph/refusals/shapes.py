@@ -1,0 +1,185 @@
+"""Writes whose sizes do not fit, or that would reach one element twice: eager refuses them.
+
+Of ``x.slice_scatter(y, 1, 4, 10)`` a functional graph keeps a copy into a slice, and a copy
+broadcasts.  Indices that are tensors of more than one dimension, or a value that does not fit what
+is indexed, are not looked at either.  Sizes are compared as TorchDynamo compares them: of symbols
+that is a guard, for other sizes are another graph.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
+from torch.utils._pytree import tree_leaves, tree_map
+
+Shape = tuple[Any, ...]
+
+
+def refused_write(node: fx.Node) -> str:
+    """Return why eager refuses a call of a captured graph for its sizes, or an empty string."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__") and name not in _HARMLESS
+    updates = in_place or node.target in _OPERATORS or node.target is operator.setitem
+    fits = _FITS.get(name.removesuffix("_"))
+    if not updates and fits is None and "out" not in node.kwargs:
+        return ""
+    args, kwargs = tree_map(_value, (node.args, node.kwargs))
+    written = list(filter(_is_strided, (*args[:updates], *_out(kwargs))))
+    if any(map(_overlaps, written)):
+        return f"{node.name} writes to elements that share memory"
+    read = tree_leaves((args, kwargs)) if node.target is not operator.setitem else ()
+    if any(_partly(each, other) for each in written for other in read):
+        return f"{node.name} reads elements that it writes to, at other indices"
+    try:
+        fitting = fits is None or fits(*args, **kwargs)
+    except (TypeError, IndexError, RuntimeError, ValueError, AttributeError):
+        fitting = False
+    return "" if fitting else f"{node.name} is of sizes that do not fit"
+
+
+def _out(kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    out = kwargs.get("out")
+    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided
+
+
+def _known(values: Iterable[int | torch.SymInt]) -> list[Any]:
+    """Return numbers; of symbolic ones what they are in the first call, which guards nothing."""
+    return [n if isinstance(n, int) else n.node.hint for n in values]
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two elements of a tensor may be one: of an expanded one, or of windows."""
+    sizes, steps = _known(tensor.shape), _known(tensor.stride())
+    if None in (*sizes, *steps) or 0 in sizes:
+        return False
+    reach = 0
+    for step, size in sorted((t, n) for t, n in zip(steps, sizes, strict=True) if n > 1):
+        if step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False
+
+
+def _partly(written: torch.Tensor, other: Any) -> bool:
+    """Whether two dense tensors share some elements, at other indices: eager refuses to write.
+
+    As ``at::get_overlap_status`` has it, which says nothing of tensors with gaps.
+    """
+    if not _is_strided(other) or other is written:
+        return False
+    if written.untyped_storage()._cdata != other.untyped_storage()._cdata:
+        return False
+    if not (_is_dense(written) and _is_dense(other)):
+        return False
+    ends = []
+    for each in (written, other):
+        first = each.storage_offset() * each.element_size()
+        ends.append((first, first + each.numel() * each.element_size()))
+    (start, end), (other_start, other_end) = ends
+    alike = (start, end, *written.stride()), (other_start, other_end, *other.stride())
+    if len(alike[0]) == len(alike[1]) and all(
+        guard_or_false(a == b) for a, b in zip(*alike, strict=True)
+    ):
+        return False
+    return guard_or_false(start < other_end) and guard_or_false(other_start < end)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
+
+
+def _same(ours: Shape, theirs: Shape) -> bool:
+    return len(ours) == len(theirs) and all(
+        guard_or_true(a == b) for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def _broadcasts_to(value: Shape, shape: Shape) -> bool:
+    """Whether a value of one shape fills another."""
+    ends = zip(reversed(value), reversed(shape), strict=False)
+    return len(value) <= len(shape) and all(
+        guard_or_true(a == b) or guard_or_true(a == 1) for a, b in ends
+    )
+
+
+def _slice_scatter(
+    input: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+) -> bool:
+    return _same(torch.ops.aten.slice(input, dim, start, end, step).shape, src.shape)
+
+
+def _select_scatter(input: Any, src: Any, dim: int, index: Any) -> bool:
+    return _same(torch.select(input, dim, index).shape, src.shape)
+
+
+def _diagonal_scatter(input: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> bool:
+    return _same(torch.diagonal(input, offset, dim1, dim2).shape, src.shape)
+
+
+def _index_add(input: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> bool:
+    """Whether no dimension but the one that is indexed would be broadcast."""
+    if not input.ndim or not source.ndim:
+        return True
+    dim %= input.ndim
+    rest = [each.shape[:dim] + each.shape[dim + 1 :] for each in (input, source)]
+    return input.ndim == source.ndim and _same(*rest)
+
+
+def _index_select(input: Any, dim: int, index: Any) -> bool:
+    return bool(index.ndim <= 1)
+
+
+def _index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -> bool:
+    """Whether the values fit; masks, whose results have sizes that nobody knows, are left out."""
+    kinds = [each.dtype for each in indices if each is not None]
+    if any(kind in (torch.bool, torch.uint8) for kind in kinds):
+        return True
+    return _broadcasts_to(values.shape, torch.ops.aten.index(input, list(indices)).shape)
+
+
+def _setitem(input: Any, index: Any, value: Any) -> bool:
+    """As ``_index_put``; a value's own leading dimensions of 1 count for none."""
+    indices = index if isinstance(index, tuple) else (index,)
+    tensors = [each for each in indices if isinstance(each, torch.Tensor)]
+    if not tensors or any(each.dtype in (torch.bool, torch.uint8) for each in tensors):
+        return True  # views, whose copies tracing checks
+    if not isinstance(value, torch.Tensor):
+        return True
+    shape = value.shape
+    while shape and isinstance(shape[0], int) and shape[0] == 1:
+        shape = shape[1:]
+    return _broadcasts_to(shape, input[index].shape)
+
+
+_FITS: dict[str, Callable[..., bool]] = {
+    "slice_scatter": _slice_scatter,
+    "select_scatter": _select_scatter,
+    "diagonal_scatter": _diagonal_scatter,
+    "index_add": _index_add,
+    "index_select": _index_select,
+    "index_put": _index_put,
+    "setitem": _setitem,
+}
+_UPDATES = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
+_OPERATORS = frozenset(getattr(operator, f"i{name}") for name in _UPDATES)
+# In place by their names, and no writes to elements.
+_HARMLESS = frozenset(
+    "requires_grad_ retain_grad_ detach_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ "
+    "as_strided_ resize_ resize_as_ set_ rename_ share_memory_".split()
+)
+
+
+def _value(arg: Any) -> Any:
+    return arg.meta.get("example_value") if isinstance(arg, fx.Node) else arg
+
+
+__all__ = ["refused_write"]

@@ -117,6 +117,8 @@ CASES = (
     Case("decode, shared heads", heads=(32, 8), batch=8, queries=1, keys=8192),
     Case("decode, masked", mask=last, heads=(32, 8), batch=8, queries=1, keys=8192),
     Case("written out, 1024", keys=1024, causal=False, written=True),
+    Case("written out, causal, 1024", keys=1024, causal=True, written=True),
+    Case("written out, causal, 4096", causal=True, written=True),
 )
 
 
@@ -124,6 +126,14 @@ def written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention as formulas have it."""
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     return scores.softmax(-1) @ v
+
+
+def written_causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same, each query with the keys up to its own."""
+    length = q.shape[-2]
+    later = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    return scores.masked_fill(later, float("-inf")).softmax(-1) @ v
 
 
 def make(case: Case, small: bool, dtype: torch.dtype = BF16) -> tuple[Any, tuple[Tensor, ...]]:
@@ -136,7 +146,7 @@ def make(case: Case, small: bool, dtype: torch.dtype = BF16) -> tuple[Any, tuple
         torch.randn(batch, shared, keys, case.depth, device="cuda", dtype=dtype) for _ in range(2)
     )
     if case.written:
-        return written_out, (q, k, v)
+        return written_causal if case.causal else written_out, (q, k, v)
     score = case.score(keys) if case.score else None
     mask = case.mask(keys) if case.mask else None
     blocks = create_block_mask(mask, None, None, queries, keys, device="cuda") if mask else None

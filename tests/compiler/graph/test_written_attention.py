@@ -32,6 +32,23 @@ def of_three_dimensions(q, k, v):
     return torch.bmm(torch.softmax(scores, dim=2), v[0]) * 2
 
 
+def filled(q, k, v):
+    later = torch.ones(8, 8, dtype=torch.bool, device=q.device).triu(1)
+    scores = q @ k.transpose(-2, -1) / 4
+    return scores.masked_fill(later, float("-inf")).softmax(-1) @ v
+
+
+def chosen(q, k, v):
+    places = torch.arange(8, device=q.device)
+    seen = places[:, None] >= places[None, :]
+    return torch.where(seen, q @ k.mT, -float("inf")).softmax(-1) @ v
+
+
+def added(q, k, v):
+    mask = torch.full((8, 8), float("-inf"), device=q.device, dtype=q.dtype).triu(1)
+    return F.softmax(q @ k.mT * 0.25 + mask, dim=-1) @ v
+
+
 def twice(q, k, v):
     return divided(divided(q, k, v), k, v)
 
@@ -54,6 +71,17 @@ def masked(q, k, v):
     return scores.masked_fill(q[..., :1] > 0, -3.0).softmax(-1) @ v
 
 
+def earlier(q, k, v):
+    """Keys from the query's own on; the last sees itself alone."""
+    seen = torch.ones(8, 8, dtype=torch.bool, device=q.device).triu()
+    return (q @ k.mT).masked_fill(~seen, float("-inf")).softmax(-1) @ v
+
+
+def barely(q, k, v):
+    later = torch.ones(8, 8, dtype=torch.bool, device=q.device).triu(1)
+    return (q @ k.mT).masked_fill(later, -5.0).softmax(-1) @ v
+
+
 def not_turned(q, k, v):
     return (q @ k.reshape(2, 4, 16, 8)).softmax(-1) @ v
 
@@ -74,7 +102,16 @@ def calls(compiled) -> int:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("function", "count"), [(divided, 1), (scaled_before, 1), (of_three_dimensions, 1), (twice, 2)]
+    ("function", "count"),
+    [
+        (divided, 1),
+        (scaled_before, 1),
+        (of_three_dimensions, 1),
+        (twice, 2),
+        (filled, 1),
+        (chosen, 1),
+        (added, 1),
+    ],
 )
 def test_is_one_call(function, count: int, dtype: torch.dtype) -> None:
     compiled = fusec.compile(function, target="triton")
@@ -110,7 +147,8 @@ def test_deterministic_mode_keeps_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [weights_are_returned, along_columns, masked, not_turned, shared_by_all]
+    "function",
+    [weights_are_returned, along_columns, masked, earlier, barely, not_turned, shared_by_all],
 )
 def test_anything_else_is_left_alone(function) -> None:
     compiled = fusec.compile(function, target="triton")

@@ -91,6 +91,12 @@ def _arguments(node: fx.Node) -> dict[str, Any]:
 
 def _meaning(mask: fx.Node) -> str | None:
     """Return ``all`` or ``causal`` for a mask that is known to be that."""
+    value = known_value(mask)
+    return None if value is None else kind_of(value)
+
+
+def known_value(mask: fx.Node) -> torch.Tensor | None:
+    """Return what a mask is, where it comes from no input; else None."""
     shown = mask.meta.get("example_value")
     if not isinstance(shown, torch.Tensor) or shown.dim() < 2:
         return None
@@ -107,7 +113,8 @@ def _meaning(mask: fx.Node) -> str | None:
                 values[node] = getattr(args[0], str(node.target))(*args[1:], **kwargs)
             else:
                 values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
-        return _kind(values[mask])
+        found: torch.Tensor = values[mask]
+        return found
 
 
 def _makers(mask: fx.Node) -> list[fx.Node] | None:
@@ -161,7 +168,8 @@ def _changed(node: fx.Node) -> set[fx.Node]:
     return found
 
 
-def _kind(mask: torch.Tensor) -> str | None:
+def kind_of(mask: torch.Tensor) -> str | None:
+    """Return ``all`` or ``causal`` for a mask that is that: of what is let through, or added."""
     allowed = mask
     if mask.dtype != torch.bool:
         allowed = mask == 0  # what is added to the scores
@@ -185,4 +193,4 @@ def _erase_unused(graph: fx.Graph, node: fx.Node) -> None:
             graph.erase_node(node)
 
 
-__all__ = ["simplify_attention_masks"]
+__all__ = ["kind_of", "known_value", "simplify_attention_masks"]

@@ -1,15 +1,17 @@
-"""Attention as formulas have it is attention: ``softmax(q @ k.T * scale) @ v``.
+"""Attention as formulas have it is attention: ``softmax(q @ k.T * scale) @ v``, causal or not.
 
 Written so, eager keeps all scores in memory, and so would kernels for the products and the softmax.
-On a GPU the call of ATen's attention takes its place, the fastest there is without a mask.  Scores
-are not rounded to half precision in between then; where a user asks for eager's roundings, and
-where something else reads scores or weights, all stays as it is written.  So it does in
-deterministic mode, in which gradients of some of ATen's attentions raise.
+On a GPU the call of ATen's attention takes its place, the fastest there is where each query sees
+all keys, or those up to its own: a mask that says so and comes from no input is known here.  Scores are
+not rounded to half precision in between then; where a user asks for eager's roundings, and where
+something else reads scores or weights, all stays as it is written.  So it does in deterministic
+mode, in which gradients of some of ATen's attentions raise.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -20,24 +22,29 @@ from torch import fx
 
 from fusec.devices import is_gpu
 from fusec.graph.facts.notes import say_of_captured
+from fusec.graph.simplify.attention_masks import kind_of, known_value
 
 _PRODUCTS = frozenset({operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"})
 _SOFTMAXES = frozenset({torch.softmax, F.softmax, "softmax"})
 _DIVISIONS = frozenset({operator.truediv, torch.div, torch.true_divide, "div"})
 _MULTIPLICATIONS = frozenset({operator.mul, torch.mul, "mul"})
 _TRANSPOSES = frozenset({torch.transpose, torch.swapaxes, "transpose", "swapaxes"})
+_FILLS = frozenset({torch.masked_fill, "masked_fill"})
+_SUMS = frozenset({operator.add, torch.add, "add"})
+_LOWEST = -1e30  # a score beside which nothing is left of a weight
 _DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
 DEEPEST = 256  # a head of ATen's fast kernels
 
 
 @dataclass(frozen=True)
 class _Written:
-    """Attention as it was found: its tensors, and what products are times."""
+    """Attention as it was found: its tensors, what products are times, whether it is causal."""
 
     query: fx.Node
     key: fx.Node
     value: fx.Node
     scale: float
+    causal: bool
 
 
 def attend_at_once(module: fx.GraphModule, *, interpreted: bool = False) -> fx.GraphModule:
@@ -76,7 +83,9 @@ def _replace(
         if flat:
             given = [graph.call_method("unsqueeze", (each, 0)) for each in given]
         result = graph.call_function(
-            F.scaled_dot_product_attention, tuple(given), {"scale": written.scale}
+            F.scaled_dot_product_attention,
+            tuple(given),
+            {"scale": written.scale, "is_causal": written.causal},
         )
         result.meta = {k: v for k, v in product.meta.items() if k != "example_value"}
         if flat:
@@ -99,7 +108,8 @@ def _written(node: fx.Node, interpreted: bool) -> _Written | None:
     softmax = _before(weights)
     if softmax is None or not _is_over_rows(softmax):
         return None
-    scale, product = _scaled(softmax.args[0])
+    scores, causal = _unmasked(softmax.args[0])
+    scale, product = _scaled(scores)
     if product is None or not _calls(product, _PRODUCTS) or len(product.users) != 1:
         return None
     query, turned = product.args
@@ -115,7 +125,41 @@ def _written(node: fx.Node, interpreted: bool) -> _Written | None:
         tensors, results, interpreted
     ):
         return None
-    return _Written(query, key, value, scale)
+    return _Written(query, key, value, scale, causal)
+
+
+def _unmasked(node: Any) -> tuple[Any, bool]:
+    """Return scores before a mask, and whether that is the causal one; others stay where they are.
+
+    What takes a score's place must be so low that nothing is left of its weight.
+    """
+    if not isinstance(node, fx.Node) or len(node.users) != 1 or node.kwargs:
+        return node, False
+    given = node.args
+    if _calls(node, _FILLS) and len(given) == 3:
+        scores, mask, low, inverted = given[0], given[1], given[2], True
+    elif node.target is torch.where and len(given) == 3:
+        mask, scores, low = given
+        inverted = False
+        if not isinstance(scores, fx.Node):
+            scores, low, inverted = low, scores, True
+    elif _calls(node, _SUMS) and len(given) == 2:
+        scores, mask, low, inverted = *given, -math.inf, False
+    else:
+        return node, False
+    if not isinstance(mask, fx.Node) or not isinstance(scores, fx.Node):
+        return node, False
+    if not isinstance(low, (int, float)) or low > _LOWEST:
+        return node, False
+    shown, value = _shown(scores), known_value(mask)
+    if value is None or shown is None or tuple(value.shape[-2:]) != tuple(shown.shape[-2:]):
+        return node, False
+    if node.target is torch.where or inverted:
+        if value.dtype != torch.bool:
+            return node, False
+        value = ~value if inverted else value
+    kind = kind_of(value)
+    return (scores, kind == "causal") if kind else (node, False)
 
 
 def _between(node: fx.Node, interpreted: bool) -> str:

@@ -2,10 +2,10 @@
 
 Written so, eager keeps all scores in memory, and so would kernels for the products and the softmax.
 On a GPU the call of ATen's attention takes its place, the fastest there is where each query sees
-all keys, or those up to its own: a mask that says so and comes from no input is known here.  Scores are
-not rounded to half precision in between then; where a user asks for eager's roundings, and where
-something else reads scores or weights, all stays as it is written.  So it does in deterministic
-mode, in which gradients of some of ATen's attentions raise.
+all keys, or those up to its own: a mask that says so and comes from no input is known here.
+Scores are not rounded to half precision in between then; where a user asks for eager's roundings,
+and where something else reads scores or weights, all stays as it is written.  So it does in
+deterministic mode, in which gradients of some of ATen's attentions raise.
 """
 
 from __future__ import annotations

@@ -33,6 +33,11 @@ _REASONS: dict[str | ExternKind, tuple[object, ...]] = {
         aten._scaled_dot_product_flash_attention,
         aten._scaled_dot_product_efficient_attention,
     ),
+    # made by graph/losses/in_parts.py
+    "products, losses and gradients of some rows after those of others": (
+        "fusec::linear_cross_entropy",
+    ),
+    "what forward computed, times what backward is given": ("fusec::scaled_gradient",),
     "random numbers come from eager's own stream": (
         aten.rand,
         aten.randn,

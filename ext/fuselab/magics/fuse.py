@@ -119,6 +119,12 @@ class FuseMagics(Magics):
         help="On a GPU, capture the graph's launches as a CUDA graph and replay it.",
     )
     @argument(
+        "--memory-budget",
+        metavar="BYTES",
+        help="Compute a linear layer with its cross-entropy some rows at a time where its logits "
+        "would take more than that: 400MiB, 0.5GB.",
+    )
+    @argument(
         "--apart",
         type=pairs,
         default=(),
@@ -184,6 +190,7 @@ class FuseMagics(Magics):
             matmul=args.matmul,
             eager_random=args.eager_random,
             cuda_graphs=args.cuda_graphs,
+            memory_budget=args.memory_budget,
             gpu=args.gpu or self.gpu,
             apart=args.apart,
             together=args.together,

@@ -55,6 +55,7 @@ class CellOptions:
         matmul: How matrix products run in Triton: ``small``, ``extern``, ``template`` or ``auto``.
         eager_random: Whether random numbers are exactly those that eager would draw.
         cuda_graphs: Whether launches on a GPU are captured as CUDA graphs.
+        memory_budget: Bytes that the logits of a loss may take, ``400MiB``; None for all.
         gpu: Architecture that Triton kernels are cross-compiled for without a GPU.
         apart: Pairs of computations that must not share a kernel: ``gelu:layer_norm``.
         together: Pairs that share one wherever it is legal.
@@ -69,6 +70,7 @@ class CellOptions:
     matmul: str = "small"
     eager_random: bool = False
     cuda_graphs: bool = False
+    memory_budget: str | None = None
     gpu: str = "sm_90"
     apart: tuple[str, ...] = ()
     together: tuple[str, ...] = ()

@@ -79,6 +79,7 @@ def test_losses_and_gradients(function: Any, dtype: torch.dtype) -> None:
     compiled = in_parts(function)
     result = gradients(compiled, given)
     assert is_in_parts(compiled)
+    assert " rows at a time" in str(compiled.graphs[0].externs)
     exact = gradients(
         function,
         tuple(t.detach().double().requires_grad_() if t.is_floating_point() else t for t in given),
@@ -173,6 +174,7 @@ def test_what_is_left_whole_says_why() -> None:
         compiled = in_parts(function)
         compiled(x, w, target)
         assert not is_in_parts(compiled)
+        assert "whole, whatever the budget" in str(compiled.graphs[0].externs)
     enough = fusec.compile(plain, memory_budget="1MiB")
     enough(x, w, b, target)
     assert not is_in_parts(enough)

@@ -66,7 +66,11 @@ class TestFuse:
         assert fuselab.cells["a"].graphs[0].verified == 0
 
     def test_options_reach_the_compiler(self, shell):
-        run(shell, "%%fuse -t triton -n mine --dynamic --gpu gfx942 --matmul template\ny = x * 2")
+        run(
+            shell,
+            "%%fuse -t triton -n mine --dynamic --gpu gfx942 --matmul template "
+            "--memory-budget 4MiB\ny = x * 2",
+        )
         assert shell.compiler.functions[0].options == {
             "target": "triton",
             "name": "mine",
@@ -74,6 +78,7 @@ class TestFuse:
             "matmul": "template",
             "eager_random": False,
             "cuda_graphs": False,
+            "memory_budget": "4MiB",
             "gpu": "gfx942",
             "apart": (),
             "loops": (),

@@ -66,7 +66,7 @@ def compute_in_parts(module: fx.GraphModule, budget: int) -> fx.GraphModule:
         if node.op == "call_function" and node.target is F.cross_entropy:
             loss = _loss(node)
             if isinstance(loss, str):
-                say_of_captured(node, f"logits are computed whole, whatever the budget: {loss}")
+                say_of_captured(_origin(node), f"whole, whatever the budget: {loss}")
             elif _bytes(loss) > budget:
                 found[node] = loss
     if not found:
@@ -110,12 +110,28 @@ def _replace(
         step = rows_of_part(rows, columns, itemsize, budget)
         say_of_captured(
             new,
-            f"logits of {step} rows at a time, {step * columns * itemsize / 2**20:.0f} MiB of "
-            f"{rows * columns * itemsize / 2**20:.0f}: the budget is {budget / 2**20:.0f} MiB",
+            f"{step} of {rows} rows at a time: {_text(step * columns * itemsize)} of logits, not "
+            f"{_text(rows * columns * itemsize)}; the budget is {_text(budget)}",
         )
     old.replace_all_uses_with(new)
     graph.erase_node(old)
     copies[node] = new
+
+
+def _text(count: int) -> str:
+    unit = next((n for n in (30, 20, 10) if count >= 1 << n), 0)
+    name = {30: "GiB", 20: "MiB", 10: "KiB", 0: "bytes"}[unit]
+    return f"{count / (1 << unit):.4g} {name}"
+
+
+def _origin(node: fx.Node) -> fx.Node:
+    """Return the layer that a loss's logits come from; the loss itself where there is none."""
+    found = node.args[0] if node.args else node.kwargs.get("input")
+    while isinstance(found, fx.Node):
+        if _layer(found) is not None:
+            return found
+        found = found.args[0] if _leaves_rows(found) else None
+    return node
 
 
 def _copied(index: Any, copies: dict[fx.Node, fx.Node]) -> Any:

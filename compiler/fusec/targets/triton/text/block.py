@@ -253,8 +253,7 @@ class Block:
         offset = self.kernel.buffers[node.buffer].offset(node.index)
         masks = [d.mask for d in self.ordered(self.kernel.expr_dims(offset)) if d.mask]
         given = [name, self.index(offset), " & ".join(masks) or "None", "ALIGNED"]
-        policy = self.kernel.evict.get((self.number, node.buffer))
-        given += [] if policy is None else [f'"{policy}"']
+        given.append(f'"{self.kernel.evict.get((self.number, node.buffer), "")}"')
         return ex.call(self.kernel.needs.helper(READ), *map(Text, given))
 
     def _divides_rows(self, node: Op) -> bool:

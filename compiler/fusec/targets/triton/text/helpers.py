@@ -395,7 +395,7 @@ def float_of_signed_byte(x, less: tl.constexpr):
 ''',
     "words_at": '''
 @triton.jit
-def words_at(x_ptr, place, inside, aligned: tl.constexpr, policy: tl.constexpr = ""):
+def words_at(x_ptr, place, inside, aligned: tl.constexpr, policy: tl.constexpr):
     """Return words of four bytes, the lowest first."""
     if aligned:
         words_ptr = x_ptr.to(tl.pointer_type(tl.int32), bitcast=True)

@@ -174,8 +174,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], Tensors], int]] = {
         lambda: (random(30, 64, dtype=F32), weight(64, 40, dtype=F32)),
         2,
     ),
-    "attention": (
-        lambda q, k, v: (q @ k.transpose(-1, -2) * 0.2).softmax(-1) @ v,
+    "attention with bounded scores": (
+        lambda q, k, v: (q @ k.transpose(-1, -2) * 0.2).tanh().softmax(-1) @ v,
         lambda: (random(2, 3, 50, 64), random(2, 3, 40, 64), random(2, 3, 40, 64)),
         2,
     ),

@@ -167,8 +167,12 @@ def _in_parts_fake(
 
 
 def _scaled(kept: Tensor, scale: Tensor) -> Tensor:
-    """Return a gradient times a number; in its own place where nobody asks for it again."""
-    if torch._C._autograd._get_current_graph_task_keep_graph():
+    """Return a gradient times a number; in its own place where nobody asks for it again.
+
+    What a CUDA graph captures is done again in calls that may ask again.
+    """
+    captured = kept.is_cuda and torch.cuda.is_current_stream_capturing()
+    if captured or torch._C._autograd._get_current_graph_task_keep_graph():
         return kept * scale.to(kept.dtype)
     found: Tensor = kept.detach().mul_(scale.to(kept.dtype))
     return found

@@ -28,7 +28,7 @@ from lab import CHROMIUM_ARGS, SCREENSHOTS
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from fusec.cache import Store
+from fusec.cache import CacheStore
 from fuselab.display.pages import subjects
 from fuselab.session.session import CellOptions, Frontend, Session
 from support.cell_fake import FakeCompiler
@@ -58,7 +58,7 @@ def scripted() -> Pages:
     """Return states whose figures never change."""
     torch._dynamo.reset()
     # Edits of an earlier run are none of these states.
-    store = Store(Path(tempfile.mkdtemp(prefix="fuselab-gallery-")))
+    store = CacheStore(Path(tempfile.mkdtemp(prefix="fuselab-gallery-")))
     session = Session({"F": F, "x": torch.ones(4)}, compiler=FakeCompiler(), store=store)
 
     def made(name: str, text: str) -> Any:

@@ -49,7 +49,7 @@ def collects_what_is_new() -> Iterator[None]:
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("number", range(40))
 def test_states(number: int) -> None:
     found = {}
     for seed in range(number * BLOCK, (number + 1) * BLOCK):

@@ -19,10 +19,15 @@ from fusec.packages.errors import CannotPackage
 from fusec.packages.programs import KernelStep, PackagedKernel, PlainProgram
 from fusec.packages.runtime.layout import ITEM_BYTES
 from fusec.target_api.base import GpuCode, PythonTarget
-from fusec.target_api.registry import find_target
+from fusec.target_api.registry import default_target, find_target
 
 DEVICE = "cuda"
 _MEMORY = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default)
+
+
+def gpu_target() -> str:
+    """Return the name of the target that kernels for GPUs are of."""
+    return default_target(DEVICE).name
 
 
 def check_gpus(names: Sequence[str]) -> tuple[str, ...]:
@@ -102,7 +107,7 @@ class GpuCodes:
         if not isinstance(target, PythonTarget):
             raise CannotPackage(
                 f"kernel {step.name} is for the CPU",
-                'compile it with fusec.compile(..., target="triton") to package it for GPUs',
+                f'compile it by fusec.compile(..., target="{gpu_target()}") to package it for GPUs',
             )
         with _Watch(step.name):
             starts = target.starts_for(kernel.text, kernel.entry, tensors)
@@ -122,7 +127,7 @@ class GpuCodes:
                 raise CannotPackage(
                     f"kernel {kernel.name} needs {code.shared} bytes of shared memory, and {gpu} "
                     f"has {most}",
-                    f'compile it for that: fusec.compile(..., target="triton", gpu="{gpu}")',
+                    f'compile it by fusec.compile(..., target="{gpu_target()}", gpu="{gpu}")',
                 )
             if code.more:
                 raise CannotPackage(f"kernel {kernel.name} needs {code.more} when it is started")

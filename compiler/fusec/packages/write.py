@@ -36,7 +36,7 @@ from fusec.packages.capture import (
     rebuilt,
 )
 from fusec.packages.errors import CannotPackage
-from fusec.packages.gpu import DEVICE, GpuCodes, check_gpus
+from fusec.packages.gpu import DEVICE, GpuCodes, check_gpus, gpu_target
 from fusec.packages.load import load
 from fusec.packages.programs import (
     KernelStep,
@@ -146,7 +146,7 @@ def package(
     if gpus and binaries:
         raise BadOption("binaries", tuple(binaries), ("nothing beside gpus=",))
     chosen = check_names(binaries) if binaries is not None else default_names()
-    options = {"target": "triton", "matmul": "template", "gpu": gpus[-1]} if gpus else {}
+    options = {"target": gpu_target(), "matmul": "template", "gpu": gpus[-1]} if gpus else {}
     compiled = (
         function
         if isinstance(function, CompiledFunction)

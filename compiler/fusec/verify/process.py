@@ -190,9 +190,10 @@ class Worker:
             message, _ = receive(self._sock)
             if message is None:
                 raise WorkerEnded(f"the checking process ended: {self._last_words()}")
-            if "phase" not in message:
+            told = message.get("phase")
+            if told is None:
                 return message
-            phase, limit = message["phase"], max(timeout, message["seconds"])
+            phase, limit = told, max(timeout, message["seconds"])
 
     def _last_words(self) -> str:
         if self._errors is None:

@@ -142,7 +142,7 @@ def test_only_large_products_are_written_into_memory_of_ours(
 
     inputs = torch.randn(24, 24), torch.randn(24, 24)
     for least, into in ((24 * 24 * 4 + 1, False), (24 * 24 * 4, True)):
-        monkeypatch.setattr("fusec.codegen.host_values.LARGE_BYTES", least)
+        monkeypatch.setattr("fusec.codegen.host_program.LARGE_BYTES", least)
         torch._dynamo.reset()
         compiled = fusec.compile(function)
         torch.testing.assert_close(compiled(*inputs), function(*inputs))

@@ -127,7 +127,7 @@ def searches(draw: st.DrawFn) -> TuningRun:
     return TuningRun("k", trials, best, total, None, stopped, 1.0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(searches())
 def test_views_of_a_search_agree(run: TuningRun) -> None:
     count = noise.progress(run)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -35,6 +36,8 @@ def refused_write(node: fx.Node) -> str:
     read = tree_leaves((args, kwargs)) if node.target is not operator.setitem else ()
     if any(_partly(each, other) for each in written for other in read):
         return f"{node.name} reads elements that it writes to, at other indices"
+    if any(map(_is_of_a_batch, tree_leaves(args))):
+        return ""  # its sizes are those of one part
     try:
         fitting = fits is None or fits(*args, **kwargs)
     except (TypeError, IndexError, RuntimeError, ValueError, AttributeError):
@@ -45,6 +48,10 @@ def refused_write(node: fx.Node) -> str:
 def _out(kwargs: dict[str, Any]) -> tuple[Any, ...]:
     out = kwargs.get("out")
     return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+
+def _is_of_a_batch(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and is_functorch_wrapped_tensor(value)
 
 
 def _is_strided(value: Any) -> bool:

@@ -61,4 +61,5 @@ def test_it_is_as_near_as_eager_and_takes_less_memory() -> None:
         gradients(function, x, weight, target)
         torch.cuda.synchronize()
         peaks.append(torch.cuda.max_memory_allocated() - before)
-    assert peaks[0] <= peaks[1] - logits // 2
+    # the weight's gradient is there twice for a moment
+    assert peaks[0] <= peaks[1] - logits // 2 + weight.nbytes

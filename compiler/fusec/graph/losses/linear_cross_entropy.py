@@ -4,7 +4,7 @@ The logits of a language model are its largest tensor by far, written to be read
 away.  Here only a part's are ever there: its product, its losses, and, where gradients are wanted,
 what its logits' gradients add to those of the rows and of the weight, in the memory of the logits
 themselves.  All three products happen in forward, none of them twice; backward scales the
-gradients by what it is given, and in place where autograd says that nobody asks for them again.
+gradients by what it is given, for which the weight's is there twice for a moment.
 
 A weight's gradient is then a sum over parts, each rounded to its type: one more rounding a part.
 """
@@ -107,7 +107,7 @@ def _in_parts(
     mean: bool,
     budget: int,
     wanted: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rows, columns = x.shape[0], weight.shape[0]
     kept = target != ignored
     place = torch.where(kept, target, 0)
@@ -143,8 +143,7 @@ def _in_parts(
     if not rows and wanted & _WEIGHT:
         of_weight.zero_()
     loss = losses.sum() * share
-    narrow = of_bias if bias is None else of_bias.to(bias.dtype)
-    return loss, of_x, of_weight, narrow, x.new_ones(3, dtype=torch.float32)
+    return loss, of_x, of_weight, of_bias if bias is None else of_bias.to(bias.dtype)
 
 
 def _room(x: Tensor, weight: Tensor, wanted: int) -> Gradients:
@@ -159,50 +158,35 @@ def _room(x: Tensor, weight: Tensor, wanted: int) -> Gradients:
 
 def _in_parts_fake(
     x: Tensor, weight: Tensor, bias: Tensor | None, *given: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     of_x, of_weight, of_bias = _room(x, weight, given[-1])
     return (
         x.new_empty((), dtype=torch.float32),
         of_x,
         of_weight,
         of_bias if bias is None else of_bias.to(bias.dtype),
-        x.new_ones(3, dtype=torch.float32),
     )
 
 
-def _scaled(kept: Tensor, applied: Tensor, place: int, scale: Tensor) -> Tensor:
-    """Return a gradient times a number; in its own place where nobody asks for it again.
+def _scaled(kept: Tensor, scale: Tensor) -> Tensor:
+    """Return a gradient times a number.
 
-    A graph's program may run more than once on the same tensors, as when a plan of it is made;
-    what a gradient has been multiplied by is remembered, and the same number again changes
-    nothing. What a CUDA graph captures is done again in calls that may ask again.
-
-    Args:
-        kept: The gradient that forward computed.
-        applied: What gradients have been multiplied by.
-        place: Of this one in there.
-        scale: What backward is given.
+    Never in its own place: a graph's program may run more than once on the same tensors, as when a
+    plan of it is made, and what comes later may write over the result.
     """
-    scale, before = scale.float(), applied[place]
     # of one dimension, so that it is multiplied by as float32, in one pass
-    factor = torch.where(before == scale, 1.0, scale / before).reshape(1)
-    captured = kept.is_cuda and torch.cuda.is_current_stream_capturing()
-    if captured or torch._C._autograd._get_current_graph_task_keep_graph():
-        return torch.mul(kept, factor, out=torch.empty_like(kept))
-    found = torch.mul(kept, factor, out=kept.detach())
-    before.copy_(scale)
-    return found
+    factor = scale.float().reshape(1)
+    return torch.mul(kept, factor, out=torch.empty_like(kept))
 
 
 _LIBRARY = torch.library.Library("fusec", "FRAGMENT")
 _LIBRARY.define(
     "linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor target, SymInt ignored,"
-    " float smoothing, bool mean, int budget, int wanted)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    " float smoothing, bool mean, int budget, int wanted) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 _LIBRARY.impl("linear_cross_entropy", _in_parts, "CompositeExplicitAutograd")
 torch.library.register_fake("fusec::linear_cross_entropy", _in_parts_fake, lib=_LIBRARY)
-_LIBRARY.define("scaled_gradient(Tensor kept, Tensor applied, int place, Tensor scale) -> Tensor")
+_LIBRARY.define("scaled_gradient(Tensor kept, Tensor scale) -> Tensor")
 _LIBRARY.impl("scaled_gradient", _scaled, "CompositeExplicitAutograd")
 torch.library.register_fake(
     "fusec::scaled_gradient", lambda kept, *_: torch.empty_like(kept), lib=_LIBRARY
@@ -224,14 +208,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        *gradients, applied = ctx.saved_tensors
+        found = zip((_ROWS, _WEIGHT, _BIAS), ctx.saved_tensors, strict=True)
         scaled = torch.ops.fusec.scaled_gradient.default
-        results = [
-            scaled(kept, applied, place, gradient) if ctx.wanted & bit else None
-            for place, (bit, kept) in enumerate(
-                zip((_ROWS, _WEIGHT, _BIAS), gradients, strict=True)
-            )
-        ]
+        results = [scaled(kept, gradient) if ctx.wanted & bit else None for bit, kept in found]
         return (*results, None, None, None, None, None)
 
 

@@ -42,7 +42,7 @@ def shifted(x: Tensor, w: Tensor, b: Tensor, t: Tensor) -> Tensor:
 
 
 def scaled(x: Tensor, w: Tensor, b: Tensor, t: Tensor) -> Tensor:
-    return 3 * F.cross_entropy(F.linear(2 * x, w, b).float(), t)
+    return 0.3 * F.cross_entropy(F.linear(2 * x, w, b).float(), t)
 
 
 LOSSES = (plain, summed, smoothed, shifted, scaled)
@@ -105,6 +105,29 @@ def test_a_second_backward_gives_the_same() -> None:
         assert torch.equal(a, c)
     for a, b in zip(kept, first, strict=True):
         assert torch.equal(a, b), "what was given away is not changed"
+
+
+@pytest.mark.parametrize("scale", [3.0, 0.0, 1.0])
+def test_a_program_that_runs_twice_scales_once(scale: float) -> None:
+    """As when a plan of it is made on a GPU; in backward, where gradients are scaled in place."""
+    results = []
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.kept, ctx.applied = torch.arange(4.0), torch.ones(3)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            given = (ctx.kept, ctx.applied, 1, torch.tensor(scale))
+            for _ in range(2):
+                results.append(torch.ops.fusec.scaled_gradient(*given).clone())
+            return gradient
+
+    Twice.apply(torch.ones(1, requires_grad=True)).sum().backward()
+    for each in results:
+        assert torch.equal(each, torch.arange(4.0) * scale)
 
 
 def test_gradients_add_up_over_steps() -> None:

@@ -19,6 +19,7 @@ import torch
 Tensor = torch.Tensor
 Gradients = tuple[Tensor, Tensor, Tensor]
 ALIGNED = 128  # rows of a part: whole tiles of a product
+LINE = 64  # elements that a row of logits begins at a multiple of
 _ROWS, _WEIGHT, _BIAS = 1, 2, 4  # whose gradients are wanted
 
 
@@ -106,7 +107,7 @@ def _in_parts(
     mean: bool,
     budget: int,
     wanted: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     rows, columns = x.shape[0], weight.shape[0]
     kept = target != ignored
     place = torch.where(kept, target, 0)
@@ -117,7 +118,8 @@ def _in_parts(
     losses = x.new_empty(rows, dtype=torch.float32)
     of_x, of_weight, of_bias = _room(x, weight, wanted)
     step = rows_of_part(rows, columns, x.element_size(), budget)
-    room = x.new_empty(min(step, rows), columns)
+    wide = -(-columns // LINE) * LINE  # BLAS is slow at rows that begin anywhere
+    room = x.new_empty(min(step, rows), wide)[:, :columns]
     for first in range(0, rows, step):
         part = slice(first, min(first + step, rows))
         logits = room[: part.stop - first]
@@ -141,7 +143,8 @@ def _in_parts(
     if not rows and wanted & _WEIGHT:
         of_weight.zero_()
     loss = losses.sum() * share
-    return loss, of_x, of_weight, of_bias if bias is None else of_bias.to(bias.dtype)
+    narrow = of_bias if bias is None else of_bias.to(bias.dtype)
+    return loss, of_x, of_weight, narrow, x.new_ones(3, dtype=torch.float32)
 
 
 def _room(x: Tensor, weight: Tensor, wanted: int) -> Gradients:
@@ -156,39 +159,53 @@ def _room(x: Tensor, weight: Tensor, wanted: int) -> Gradients:
 
 def _in_parts_fake(
     x: Tensor, weight: Tensor, bias: Tensor | None, *given: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     of_x, of_weight, of_bias = _room(x, weight, given[-1])
     return (
         x.new_empty((), dtype=torch.float32),
         of_x,
         of_weight,
         of_bias if bias is None else of_bias.to(bias.dtype),
+        x.new_ones(3, dtype=torch.float32),
     )
 
 
-def _scaled(kept: Tensor, scale: Tensor) -> Tensor:
+def _scaled(kept: Tensor, applied: Tensor, place: int, scale: Tensor) -> Tensor:
     """Return a gradient times a number; in its own place where nobody asks for it again.
 
-    What a CUDA graph captures is done again in calls that may ask again.
+    A graph's program may run more than once on the same tensors, as when a plan of it is made;
+    what a gradient has been multiplied by is remembered, and the same number again changes
+    nothing. What a CUDA graph captures is done again in calls that may ask again.
+
+    Args:
+        kept: The gradient that forward computed.
+        applied: What gradients have been multiplied by.
+        place: Of this one in there.
+        scale: What backward is given.
     """
+    scale, before = scale.float(), applied[place]
+    # of one dimension, so that it is multiplied by as float32, in one pass
+    factor = torch.where(before == scale, 1.0, scale / before).reshape(1)
     captured = kept.is_cuda and torch.cuda.is_current_stream_capturing()
     if captured or torch._C._autograd._get_current_graph_task_keep_graph():
-        return kept * scale.to(kept.dtype)
-    found: Tensor = kept.detach().mul_(scale.to(kept.dtype))
+        return torch.mul(kept, factor, out=torch.empty_like(kept))
+    found = torch.mul(kept, factor, out=kept.detach())
+    before.copy_(scale)
     return found
 
 
 _LIBRARY = torch.library.Library("fusec", "FRAGMENT")
 _LIBRARY.define(
     "linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor target, SymInt ignored,"
-    " float smoothing, bool mean, int budget, int wanted) -> (Tensor, Tensor, Tensor, Tensor)"
+    " float smoothing, bool mean, int budget, int wanted)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _LIBRARY.impl("linear_cross_entropy", _in_parts, "CompositeExplicitAutograd")
 torch.library.register_fake("fusec::linear_cross_entropy", _in_parts_fake, lib=_LIBRARY)
-_LIBRARY.define("scaled_gradient(Tensor kept, Tensor scale) -> Tensor")
+_LIBRARY.define("scaled_gradient(Tensor kept, Tensor applied, int place, Tensor scale) -> Tensor")
 _LIBRARY.impl("scaled_gradient", _scaled, "CompositeExplicitAutograd")
 torch.library.register_fake(
-    "fusec::scaled_gradient", lambda kept, scale: torch.empty_like(kept), lib=_LIBRARY
+    "fusec::scaled_gradient", lambda kept, *_: torch.empty_like(kept), lib=_LIBRARY
 )
 
 
@@ -207,9 +224,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        found = zip((_ROWS, _WEIGHT, _BIAS), ctx.saved_tensors, strict=True)
+        *gradients, applied = ctx.saved_tensors
         scaled = torch.ops.fusec.scaled_gradient.default
-        results = [scaled(kept, gradient) if ctx.wanted & bit else None for bit, kept in found]
+        results = [
+            scaled(kept, applied, place, gradient) if ctx.wanted & bit else None
+            for place, (bit, kept) in enumerate(
+                zip((_ROWS, _WEIGHT, _BIAS), gradients, strict=True)
+            )
+        ]
         return (*results, None, None, None, None, None)
 
 

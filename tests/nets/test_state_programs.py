@@ -48,8 +48,8 @@ def collects_what_is_new() -> Iterator[None]:
     gc.unfreeze()
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("number", range(40))
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("number", range(20))
 def test_states(number: int) -> None:
     found = {}
     for seed in range(number * BLOCK, (number + 1) * BLOCK):

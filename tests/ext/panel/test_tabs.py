@@ -14,10 +14,12 @@ import torch.nn.functional as F
 
 import fuselab
 import fuselab.display.pages.subjects
-from fusec.report import TuningRun
+from fusec.report import GraphBreak, TuningRun
 from fuselab.panel import BelowResult, Workbench, workbench
 from fuselab.panel.attempts import attempt, bars, label_of
+from fuselab.panel.tabs.guards import guards_html
 from fuselab.panel.tabs.sweep import values_of
+from fuselab.panel.widgets import markup
 from fuselab.panel.widgets.linking import cell_lines, links_of, packed
 from support.panel_fake import CPP, FakeCell, FakeHost, timing
 
@@ -550,3 +552,15 @@ def test_a_field_of_text_stands_in_for_the_editor(fake: Any) -> None:
     fake.kernels.start_revert()
     settle(fake)
     assert "// mine" not in area.value
+
+
+def test_a_break_with_nothing_to_mend_is_no_alarm() -> None:
+    cell = FakeCell()
+    cell.breaks = (
+        GraphBreak("backward() runs between two compiled parts", "nothing", None, expected=True),
+        GraphBreak("a print", "leave it out", None),
+    )
+    text = guards_html(cell)
+    quiet, alarm = text.index(markup.QUIET), text.index(markup.BAD)
+    assert quiet < text.index("backward()") < alarm < text.index("a print")
+    assert text.count(markup.BAD) == 1

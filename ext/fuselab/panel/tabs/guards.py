@@ -32,19 +32,22 @@ class GuardsTab(LazyTab):
 def guards_html(cell: Any) -> str:
     """Write breaks, timeline and guards of a cell as HTML for the panel."""
     html = [f"<div>{escape(guards.head(cell))}</div>"]
-    for where, reason, hint in guards.break_rows(cell.breaks, cell.filename):
+    rows = guards.break_rows(cell.breaks, cell.filename)
+    for found, (where, reason, hint) in zip(cell.breaks, rows, strict=True):
         lines = [f"Capture stops at {where or 'a line of a library'}", reason]
-        html.append(markup.notice([*lines, f"To mend it: {hint}"] if hint else lines, markup.BAD))
-    found = guards.timeline(cell)
-    if found:
-        html += [_heading("Compilations"), timeline_html(found)]
-    rows = guards.guard_rows(cell.guards, cell.filename)
-    if rows:
+        # Where there is nothing to mend nothing is wrong.
+        color = markup.QUIET if found.expected else markup.BAD
+        html.append(markup.notice([*lines, f"To mend it: {hint}"] if hint else lines, color))
+    compilations = guards.timeline(cell)
+    if compilations:
+        html += [_heading("Compilations"), timeline_html(compilations)]
+    held = guards.guard_rows(cell.guards, cell.filename)
+    if held:
         html.append(_heading("It is used again as long as"))
-        shown = [list(row) for row in rows[: guards.MOST_GUARDS]]
+        shown = [list(row) for row in held[: guards.MOST_GUARDS]]
         html.append(markup.texts(["This holds", "Because of"], shown))
-        if len(rows) > len(shown):
-            html.append(f"<div>and {len(rows) - len(shown)} more</div>")
+        if len(held) > len(shown):
+            html.append(f"<div>and {len(held) - len(shown)} more</div>")
     return "".join(html)
 
 

@@ -85,3 +85,15 @@ def test_the_error_is_all_that_one_sees(capfd: pytest.CaptureFixture[str]) -> No
     with pytest.raises(RuntimeError, match="single memory location"):
         compiled(torch.randn(16, 16), torch.randn(16, 2), torch.randn(6))
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_custom_operator_may_be_called_like_one_of_torchs() -> None:
+    with torch.library._scoped_library("writes_of_mine", "FRAGMENT") as library:
+        library.define("index_select(Tensor x) -> Tensor")
+        library.impl("index_select", lambda x: x * 2, "CompositeExplicitAutograd")
+        torch.library.register_fake("writes_of_mine::index_select", torch.empty_like, lib=library)
+        compiled = fusec.compile(lambda x: torch.ops.writes_of_mine.index_select(x) + 1)
+        x = torch.randn(4, 5)
+        torch.testing.assert_close(compiled(x), x * 2 + 1)
+        (graph,) = compiled.graphs
+        assert not graph.fallback

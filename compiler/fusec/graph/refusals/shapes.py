@@ -26,7 +26,7 @@ def refused_write(node: fx.Node) -> str:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__") and name not in _HARMLESS
     updates = in_place or node.target in _OPERATORS or node.target is operator.setitem
-    fits = _FITS.get(name.removesuffix("_"))
+    fits = _FITS.get(name.removesuffix("_")) if _is_torchs(node.target) else None
     if not updates and fits is None and "out" not in node.kwargs:
         return ""
     args, kwargs = tree_map(_value, (node.args, node.kwargs))
@@ -40,9 +40,16 @@ def refused_write(node: fx.Node) -> str:
         return ""  # its sizes are those of one part
     try:
         fitting = fits is None or fits(*args, **kwargs)
-    except (TypeError, IndexError, RuntimeError, ValueError, AttributeError):
+    except (IndexError, RuntimeError, ValueError):
         fitting = False
     return "" if fitting else f"{node.name} is of sizes that do not fit"
+
+
+def _is_torchs(target: object) -> bool:
+    """Whether a call is of torch's own; a custom operator may be called as one of them is."""
+    if not isinstance(target, torch._ops.OpOverloadPacket):
+        return True
+    return target._qualified_op_name.startswith("aten::")
 
 
 def _out(kwargs: dict[str, Any]) -> tuple[Any, ...]:

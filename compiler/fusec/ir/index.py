@@ -516,13 +516,8 @@ def _fits(expr: Expr, divisor: Expr) -> bool:
 def floor_div(numerator: Expr, divisor: Expr) -> Expr:
     """Return ``numerator // divisor`` (floor), simplified; the divisor must be positive."""
     known = divisor.constant
-    if known is not None:
-        if known <= 0:
-            raise ZeroDivisionError(f"index divisor must be positive, not {known}")
-        if known == 1:
-            return numerator
-        if numerator.constant is not None:
-            return _constant(numerator.constant // known)
+    if known is not None and known <= 0:
+        raise ZeroDivisionError(f"index divisor must be positive, not {known}")
     quotient, rest = _split_by_divisor(numerator, divisor)
     if _fits(rest, divisor):
         return quotient
@@ -541,13 +536,8 @@ def floor_div(numerator: Expr, divisor: Expr) -> Expr:
 def remainder(numerator: Expr, divisor: Expr) -> Expr:
     """Return ``numerator % divisor`` (sign of the divisor), simplified."""
     known = divisor.constant
-    if known is not None:
-        if known <= 0:
-            raise ZeroDivisionError(f"index divisor must be positive, not {known}")
-        if known == 1:
-            return _constant(0)
-        if numerator.constant is not None:
-            return _constant(numerator.constant % known)
+    if known is not None and known <= 0:
+        raise ZeroDivisionError(f"index divisor must be positive, not {known}")
     _quotient, rest = _split_by_divisor(numerator, divisor)
     if _fits(rest, divisor):
         return rest

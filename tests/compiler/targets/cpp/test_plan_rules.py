@@ -127,7 +127,17 @@ def test_short_axes_are_not_worth_a_tile(rows: int, columns: int, turned: bool) 
         lambda i, j: (j * i, i),  # crossed
         lambda i, j: (j + indirect(ops.load("at", (i,), I64), Expr.of(9)), i),
     ],
-    ids=["straight", "fixed", "parts", "parts across", "partly", "window", "gaps", "crossed", "gathered"],
+    ids=[
+        "straight",
+        "fixed",
+        "parts",
+        "parts across",
+        "partly",
+        "window",
+        "gaps",
+        "crossed",
+        "gathered",
+    ],
 )
 def test_other_reads_are_not_turned(source: Callable[[Expr, Expr], tuple[Expr, ...]]) -> None:
     facts, _, last = turning(64, 64, source)

@@ -61,7 +61,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     ),
     "the operator from torch.ops": (
         "import torch\ndef softmax(x): return torch.ops.aten._softmax(x, -1, False)\n",
-        "write yourself",
+        "`torch.ops` is a module",
     ),
     "the operator imported": (
         "from torch import softmax as s\ndef softmax(x): return s(x, -1)\n",
@@ -137,7 +137,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     "half a character": ("x = '\ud800'\n", "this is no Python"),
     "told that it is compiled": (
         softmax_with("if torch.compiler.is_compiling(): return x"),
-        "no operator on tensors",
+        "`torch.compiler` is a module",
     ),
     "the first call counted alone": (
         softmax_with(
@@ -253,7 +253,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
         "Python's own business",
     ),
     "the environment": (softmax_with("", "import os\n"), "may not look at the machine"),
-    "the environment through torch": (softmax_with("torch.os.environ"), "no operator on tensors"),
+    "the environment through torch": (softmax_with("torch.os.environ"), "`torch.os` is a module"),
     "loaded modules": (softmax_with("", "from sys import modules\n"), "may not import `sys`"),
     "everything that lives": (softmax_with("", "import gc\n"), "may not look at the process"),
     "at the end": (softmax_with("", "import atexit\n"), "ends when its function returns"),

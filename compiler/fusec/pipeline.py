@@ -18,11 +18,11 @@ from torch import fx
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.codegen.host_program import HostProgram, emit_host
 from fusec.codegen.host_values import DTYPES, PROVIDED
-from fusec.ir.body import Compute, Program
 from fusec.ir.body_verifier import Problem
 from fusec.ir.equality import body_key
 from fusec.ir.node import Recorder, recording
 from fusec.ir.printer import format_program
+from fusec.ir.program import Compute, Program
 from fusec.ir.verifier import check_program, require, verifies
 from fusec.kernel import Generated, KernelSource
 from fusec.lower import lower_graph

@@ -21,7 +21,8 @@ from fusec.ir import ops
 from fusec.ir.along import KnownValues
 from fusec.ir.body import new_axes
 from fusec.ir.index import Expr
-from fusec.ir.node import Const, Node, rewrite
+from fusec.ir.node import Const, Node
+from fusec.ir.walk import rewrite
 from fusec.lower.definitions import Definitions
 from fusec.lower.elementwise import convert
 from fusec.lower.values import (

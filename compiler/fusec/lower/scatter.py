@@ -12,8 +12,9 @@ from dataclasses import replace
 import torch
 
 from fusec.ir import ops
-from fusec.ir.index import Expr, contiguous_strides, flatten, product, unflatten
+from fusec.ir.index import Expr
 from fusec.ir.node import Node
+from fusec.ir.shapes import contiguous_strides, flatten, product, unflatten
 from fusec.lower.elementwise import convert, truth
 from fusec.lower.few_rows import sums_of_few_rows
 from fusec.lower.indexing import Selection

@@ -12,20 +12,11 @@ from torch import fx
 from fusec.abilities import Abilities
 from fusec.graph.facts.notes import Note, NoteKind
 from fusec.ir import ops
-from fusec.ir.body import (
-    PLUMBING,
-    Body,
-    Buffer,
-    Compute,
-    Extern,
-    ExternKind,
-    Step,
-    Store,
-    TensorRef,
-    new_axes,
-)
-from fusec.ir.index import Expr, IntLike, Symbol, contiguous_strides, product
+from fusec.ir.body import Body, Buffer, Store, new_axes
+from fusec.ir.index import Expr, IntLike, Symbol
 from fusec.ir.node import Const, Node, Recorder
+from fusec.ir.program import PLUMBING, Compute, Extern, ExternKind, Step, TensorRef
+from fusec.ir.shapes import contiguous_strides, product
 from fusec.report import SourceLine
 
 Index = tuple[Expr, ...]

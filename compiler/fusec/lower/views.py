@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import TensorRef
-from fusec.ir.index import Expr, flatten, unflatten
+from fusec.ir.index import Expr
 from fusec.ir.node import Node
+from fusec.ir.program import TensorRef
+from fusec.ir.shapes import flatten, unflatten
 from fusec.lower.assembled import clamp_start
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import (
@@ -65,7 +66,7 @@ def _same_storage_order(x: TensorValue, viewed: TensorValue) -> bool:
     """Whether a reshape of ``x`` can be a view: x is row-major without gaps."""
     if x.ref is None or viewed.ref is None:
         return False
-    from fusec.ir.index import contiguous_strides
+    from fusec.ir.shapes import contiguous_strides
 
     return all(
         size.constant == 1 or stride == wanted

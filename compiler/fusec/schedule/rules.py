@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 
 from fusec.errors import FusecError
-from fusec.ir.body import Compute, Extern, Program, Step
+from fusec.ir.program import Compute, Extern, Program, Step
 from fusec.rule_text import loop_rule, name_parts
 from fusec.schedule.overrides import LoopOverride, Overrides, pair
 

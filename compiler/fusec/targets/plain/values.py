@@ -20,22 +20,12 @@ from fusec.codegen.common.c_language import (
 )
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.body import Body, Buffer
+from fusec.ir.checks import check_parts, is_check
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import (
-    Cast,
-    Const,
-    IndexValue,
-    Load,
-    Node,
-    Op,
-    Reduce,
-    Scan,
-    check_parts,
-    free_axes,
-    indirect_nodes,
-)
-from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.index_text import expr_text
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, indirect_nodes
 from fusec.ir.scalars import word_of
+from fusec.ir.walk import free_axes
 from fusec.targets.cpp.text.writer import Writer
 from fusec.targets.plain.expressions import TYPES, conversion, operation
 
@@ -139,7 +129,7 @@ class ValueWriter:
         for node in nodes:
             uses.update(arg for arg in node.args if arg in here)
         for node in nodes:
-            if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX):
+            if is_check(node):
                 values[node] = self.check(node, values)
                 continue
             text = self.scan(node, values) if isinstance(node, Scan) else self.text(node, values)
@@ -244,7 +234,7 @@ class ValueWriter:
             return self.letters[symbol]
 
         used = {axis: zero for axis, zero in self.axes.items() if axis in expr.symbols()}
-        text = expr.substitute(used).render(name, "/", ("divide_down", "modulo"))
+        text = expr_text(expr.substitute(used), name, "/", ("divide_down", "modulo"))
         for helper in ("divide_down", "modulo"):
             if f"{helper}(" in text:
                 self.use(helper)

@@ -11,8 +11,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from fusec.ir.body import Store, axis_sizes
-from fusec.ir.index import Expr, Symbol, flatten, product
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, Scan
+from fusec.ir.shapes import flatten, product
 from fusec.targets.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.loops.cache_blocks import write_lanes
 from fusec.targets.cpp.loops.running_sums import write_running

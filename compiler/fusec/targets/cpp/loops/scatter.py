@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fusec.ir.checks import is_check
 from fusec.ir.index import Symbol
 from fusec.ir.node import Node
-from fusec.ir.ops import is_check
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.loop_plan import Scatter
 from fusec.targets.cpp.text.loop_heads import head

@@ -15,9 +15,10 @@ import torch
 
 from fusec.codegen.common import identities
 from fusec.codegen.common.c_language import ATOM, PRODUCT, UNARY, Expression
-from fusec.ir.index import Expr, flatten
+from fusec.ir.index import Expr
 from fusec.ir.node import Reduce
 from fusec.ir.scalars import SCALARS
+from fusec.ir.shapes import flatten
 from fusec.targets.cpp.dtypes import C_TYPES, SHORT, is_integer, literal
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import is_position

@@ -22,9 +22,10 @@ from fusec.codegen.common.c_language import (
 from fusec.codegen.common.identities import COMBINES
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.body import Store
+from fusec.ir.checks import check_parts, is_check
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, check_parts
-from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.index_text import expr_text
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
 from fusec.ir.scalars import root_of, word_of
 from fusec.kernel import Signature
 from fusec.targets.cpp.dtypes import C_TYPES, literal
@@ -112,7 +113,7 @@ class KernelWriter(Facts):
         def name(symbol: Symbol) -> str:
             return self.size_names[symbol] if symbol.kind == "size" else texts[symbol]
 
-        text = expr.render(name, "/", ("div_floor", "mod_floor"))
+        text = expr_text(expr, name, "/", ("div_floor", "mod_floor"))
         for helper in ("div_floor", "mod_floor"):
             if f"{helper}(" in text:
                 self.use(helper)
@@ -204,7 +205,7 @@ class Scope:
         if isinstance(node, Const):
             self.values[node] = const_expression(node)
             return
-        if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX):
+        if is_check(node):
             self._check(node, writer)
             return
         if isinstance(node, Scan):
@@ -229,7 +230,7 @@ class Scope:
         if isinstance(user, Scan) and is_extreme(user):
             return False  # it is compared, and taken
         lazy = isinstance(user, Op) and user.name in LAZY and node in user.args[1:]
-        check = isinstance(user, Op) and user.name.startswith(CHECK_PREFIX)
+        check = is_check(user)
         if expression.reads:
             # Every read comes before every write; and a read under a condition, which must not
             # happen where the condition fails, does not become a vector read.

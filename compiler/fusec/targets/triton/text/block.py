@@ -14,6 +14,7 @@ import torch
 from fusec.codegen.common.relaxed_maths import is_softmax_total, is_softmax_weight
 from fusec.ir.body import Store
 from fusec.ir.bounds import bounds
+from fusec.ir.checks import check_parts, is_check
 from fusec.ir.index import (
     Expr,
     FloorDiv,
@@ -22,8 +23,8 @@ from fusec.ir.index import (
     Symbol,
     is_nonnegative,
 )
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, check_parts
-from fusec.ir.ops import is_check
+from fusec.ir.index_text import expr_text
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
 from fusec.report import SourceLine
 from fusec.targets.triton.plan.tiling import LIMIT, Dim, index_guards, payloads
 from fusec.targets.triton.rewrite.packed_operands import FUSED, HELPED, INTERLEAVE
@@ -301,7 +302,7 @@ class Block:
         if _has_negative_division(expr):
             needs = self.kernel.needs
             helpers = (needs.helper("floor_div"), needs.helper("floor_mod"))
-        return expr.render(lambda s: self.symbol(s, wide), "//", helpers)
+        return expr_text(expr, lambda s: self.symbol(s, wide), "//", helpers)
 
     def pointer(self, buffer: str, index: tuple[Expr, ...]) -> tuple[str, frozenset[Dim]]:
         """Return the text of the address of an element, and what it varies along."""

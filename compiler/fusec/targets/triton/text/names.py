@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, walk
-from fusec.ir.ops import is_check
+from fusec.ir.checks import is_check
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op
 from fusec.ir.scalars import word_of
+from fusec.ir.walk import walk
 from fusec.report import SourceLine
 
 _ASSIGNED = re.compile(r"^([A-Za-z_]\w*)\s*(?::[^=]+)?(?:[-+*/@%&|^]|//|\*\*|<<|>>)?=(?!=)")

@@ -14,12 +14,12 @@ the same in every run; where sums do not pay, the two kernels stay apart, with t
 kernel, ``small`` (the default) the kernel for products on a GPU that are over before BLAS would
 have been called (``choices_products.py``), ``auto`` what is faster: ``tune/products.py`` schedules
 the graph with all products as kernels, has ``tune/products_race.py`` time each one, with its
-epilogue, against BLAS and separate kernels on the GPU at hand, puts those that lose back, and keeps the
-result in the disk cache. What fuses with a product, and what does not, is decided in ``fuse.py``
-and ``inline.py`` with reasons as ever: elementwise work after it, reductions of its rows where a
-tile is as wide as a row (softmax, norms), and before it what costs next to nothing or reads fewer
-bytes (quantized weights). ``products.py`` joins, with a load standing in for the product, and
-makes products of a vector sums, which go the way of all reductions.
+epilogue, against BLAS and separate kernels on the GPU at hand, puts those that lose back, and
+keeps the result in the disk cache. What fuses with a product, and what does not, is decided in
+``fuse.py`` and ``inline.py`` with reasons as ever: elementwise work after it, reductions of its
+rows where a tile is as wide as a row (softmax, norms), and before it what costs next to nothing or
+reads fewer bytes (quantized weights). ``products.py`` joins, with a load standing in for the
+product, and makes products of a vector sums, which go the way of all reductions.
 
 **In place.** What a graph updates (an optimizer's step, running statistics) is returned by
 AOTAutograd's functional graph and copied back, all of a kind by one operator

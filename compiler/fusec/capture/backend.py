@@ -13,7 +13,7 @@ from torch._guards import TracingContext
 
 from fusec.call import native
 from fusec.capture import aot, cache_artifacts, whole_calls
-from fusec.capture.eager_reasons import Captured, reason_after, reason_before, reason_of_failure
+from fusec.capture.eager_reasons import GraphCall, reason_after, reason_before, reason_of_failure
 from fusec.capture.fast_path.direct import (
     analyze_no_operators,
     wraps_no_more,
@@ -94,9 +94,9 @@ class Backend:
         if self.builds:
             refuse_capture()
         with self._lock, Rest():
-            return self._compile(Captured(module, example_inputs, torch.is_grad_enabled()))
+            return self._compile(GraphCall(module, example_inputs, torch.is_grad_enabled()))
 
-    def _compile(self, captured: Captured) -> Callable[..., Any]:
+    def _compile(self, captured: GraphCall) -> Callable[..., Any]:
         started, module = time.perf_counter(), captured.module
         graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
         graph.traced = tuple(TracingContext.get_traced_code() or ())

@@ -33,8 +33,8 @@ def strict() -> bool:
 
 
 @dataclass(frozen=True)
-class Captured:
-    """A graph as TorchDynamo hands it over.
+class GraphCall:
+    """A graph and what it is called with, as TorchDynamo hands it over.
 
     Attributes:
         module: The graph.
@@ -48,7 +48,7 @@ class Captured:
 
 
 # What is seen before anything is compiled: how it is said, and what finds the reason or "".
-_BEFORE: tuple[tuple[str, Callable[[Captured], str]], ...] = (
+_BEFORE: tuple[tuple[str, Callable[[GraphCall], str]], ...] = (
     ("it runs in eager", lambda graph: needs_eager(graph.module, graph.inputs)),
     ("it runs in eager", lambda graph: mixes_modes(graph.module, graph.records)),
     ("it runs in eager", lambda graph: loses_hooks(graph.module, graph.records)),
@@ -56,13 +56,13 @@ _BEFORE: tuple[tuple[str, Callable[[Captured], str]], ...] = (
 )
 
 
-def reason_before(graph: Captured) -> str:
+def reason_before(graph: GraphCall) -> str:
     """Return why a graph is not compiled at all, or an empty string."""
     found = ((said, ask(graph)) for said, ask in _BEFORE)
     return next((f"{said}: {reason}" for said, reason in found if reason), "")
 
 
-def reason_after(graph: Captured, views_of_updated: Sequence[int]) -> str:
+def reason_after(graph: GraphCall, views_of_updated: Sequence[int]) -> str:
     """Return why what AOTAutograd made of a graph is not used, or an empty string.
 
     Args:
@@ -73,7 +73,7 @@ def reason_after(graph: Captured, views_of_updated: Sequence[int]) -> str:
     return f"it runs in eager: {_MISPLACED}" if misplaced else ""
 
 
-def reason_of_failure(graph: Captured, error: BaseException) -> str:
+def reason_of_failure(graph: GraphCall, error: BaseException) -> str:
     """Return why a graph runs in eager of which tracing failed; an empty string: it is raised."""
     if isinstance(error, Restart) and loses_updates(graph.module):
         return f"it runs in eager: {LOSES_UPDATES}"
@@ -82,4 +82,4 @@ def reason_of_failure(graph: Captured, error: BaseException) -> str:
     return ""  # also how AOTAutograd asks TorchDynamo to capture once more
 
 
-__all__ = ["Captured", "reason_after", "reason_before", "reason_of_failure", "strict"]
+__all__ = ["GraphCall", "reason_after", "reason_before", "reason_of_failure", "strict"]

@@ -121,11 +121,13 @@ class Polynomial(Generic[A]):
         return type(self)(quotient), type(self)(rest)
 
     def text(self, factor: Callable[[A], str]) -> str:
-        """Return source text, the constant last; ``factor`` writes an atom."""
+        """Return source text, the largest steps first, the constant last.
+
+        Args:
+            factor: Writes an atom.
+        """
         parts: list[str] = []
-        ordered = sorted(
-            self.terms.items(), key=lambda term: (not term[0], [atom.key() for atom in term[0]])
-        )
+        ordered = sorted(self.terms.items(), key=_by_step)
         for monomial, c in ordered:
             factors = [factor(atom) for atom in monomial]
             if not factors or abs(c) != 1:
@@ -133,6 +135,11 @@ class Polynomial(Generic[A]):
             sign = ("-" if c < 0 else "") if not parts else (" - " if c < 0 else " + ")
             parts.append(sign + " * ".join(factors))
         return "".join(parts) or "0"
+
+
+def _by_step(term: tuple[tuple[A, ...], int]) -> tuple[object, ...]:
+    monomial, c = term
+    return not monomial, -len(monomial), -abs(c), [atom.key() for atom in monomial]
 
 
 def _without(monomial: tuple[A, ...], factors: tuple[A, ...]) -> tuple[A, ...] | None:

@@ -14,11 +14,13 @@ from fusec.codegen.common.c_language import (
     EQUAL,
     OR,
     SUM,
+    UNARY,
     Expression,
     UnsupportedNode,
     literal,
 )
 from fusec.codegen.common.signatures import identifier
+from fusec.codegen.common.value_names import told_word
 from fusec.ir.body import Body, Buffer
 from fusec.ir.checks import check_parts, is_check
 from fusec.ir.index import Expr, Symbol
@@ -167,21 +169,15 @@ class ValueWriter:
                 return assigned[1]
         if not isinstance(node, Op):
             return "value"
-        if node.name == "truediv" and self.is_sum(node.args[0]):
-            return "mean"
-        word = _OPERATIONS.get(node.name) or word_of(node.name)
+        word = told_word(node) or _OPERATIONS.get(node.name) or word_of(node.name)
         return f"{word}_value" if word == node.name else word
-
-    def is_sum(self, node: Node) -> bool:
-        """Whether a value is a sum over a row."""
-        return isinstance(node, Reduce) and node.kind == "sum"
 
     def text(self, node: Node, values: Values) -> Expression:
         """Return the text that computes a node from its arguments' texts."""
         if node.dtype not in TYPES:
             raise UnsupportedNode(f"{node.dtype} has no plain C++")
         if isinstance(node, Const):
-            return Expression(literal(node.value, node.dtype), SUM if node.value < 0 else ATOM)
+            return Expression(literal(node.value, node.dtype), UNARY if node.value < 0 else ATOM)
         if isinstance(node, IndexValue):
             position = self.index(node.expr, values)
             level = ATOM if position.isidentifier() or position.isdigit() else SUM

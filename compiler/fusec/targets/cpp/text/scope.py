@@ -21,6 +21,7 @@ from fusec.codegen.common.c_language import (
 )
 from fusec.codegen.common.identities import COMBINES
 from fusec.codegen.common.signatures import identifier
+from fusec.codegen.common.value_names import reduction_word, told_word
 from fusec.ir.body import Store
 from fusec.ir.checks import check_parts, is_check
 from fusec.ir.index import Expr, Symbol
@@ -41,7 +42,6 @@ from fusec.targets.cpp.text.expressions import (
     from_memory,
     op_expression,
 )
-from fusec.targets.cpp.text.names import reduction_word, told_word
 from fusec.targets.cpp.text.scans import Running, is_extreme, take_next
 from fusec.targets.cpp.text.writer import Writer
 
@@ -176,6 +176,7 @@ class Scope:
         stores: Sequence[Store] = (),
         later: Collection[Node] = (),
         named: Collection[Node] = (),
+        kept: Collection[Node] = (),
     ) -> None:
         """Write what computes ``nodes`` (arguments first) that are not known yet.
 
@@ -188,6 +189,7 @@ class Scope:
             stores: Stores that do.
             later: Nodes that will use the values further on: what they use gets a name.
             named: Nodes that get a name in any case.
+            kept: Nodes that go into arrays of the kernel's own.
         """
         group = {node for node in nodes if node not in self.values}
         stored = Counter(store.value for store in stores)
@@ -196,7 +198,7 @@ class Scope:
                 continue
             users = self.kernel.users.get(node, [])
             here = [user for user in users if user in group or user in ends]
-            count = len(here) + stored[node]
+            count = len(here) + stored[node] + (node in kept)
             if node in named or any(user in later for user in users):
                 count = 2
             self._compute(node, writer, here[0] if here else None, count)
@@ -220,7 +222,8 @@ class Scope:
             self.values[node] = expression  # a name already
             return
         name = self.name(self.word(node))
-        writer.line(f"const {C_TYPES[node.dtype]} {name} = {expression.text};", node.source)
+        text = f"const {C_TYPES[node.dtype]} {name} = {expression.text};"
+        writer.line(text, node.source, moves=isinstance(node, Load) and not node.args)
         self.values[node] = Expression(name)
 
     def _may_inline(self, node: Node, expression: Expression, user: Node | None) -> bool:
@@ -258,7 +261,8 @@ class Scope:
         if source is not None and all(user.source != source for user in users):
             assigned = _ASSIGNED.match(source.text)
             if assigned:
-                return f"{assigned[1]}_val"
+                own = assigned[1]
+                return f"{own}_val" if own in self.taken else own
         told = told_word(node)
         if told:
             return told
@@ -389,7 +393,8 @@ class Scope:
         if condition is not None:
             guard = f"{guard}if ({self.values[condition].text}) "
         if store.mode in ("set", "put", "some"):
-            writer.line(f"{guard}{target} = {value.text};", source)
+            moves = value.text.isidentifier()
+            writer.line(f"{guard}{target} = {value.text};", source, moves=moves)
             return
         if store.mode in ("add", "sum") and dtype.is_floating_point and dtype not in HALVES:
             writer.line(f"{guard}{target} += {value.text};", source)

@@ -244,8 +244,9 @@ class Expr(Polynomial[Atom]):
 
 
 def _is_simple(expr: Expr) -> bool:
+    """Whether its text needs no parentheses: a number, a name, what has some already."""
     known = expr.constant
-    return known >= 0 if known is not None else isinstance(expr.single_atom, Symbol)
+    return known >= 0 if known is not None else expr.single_atom is not None
 
 
 _SMALL = {value: Expr({(): value}) for value in range(-8, 1025)}

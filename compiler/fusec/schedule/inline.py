@@ -12,6 +12,7 @@ from fusec.ir.program import Compute, Extern, Program, Step
 from fusec.report import FusionDecision
 from fusec.schedule import choices, choices_products
 from fusec.schedule.align import Refusal, inline_producer
+from fusec.schedule.fusion_groups import join_labels
 from fusec.schedule.order import expected_kernels, order_of
 from fusec.schedule.overrides import FORBIDDEN, Overrides
 
@@ -141,7 +142,7 @@ class _Inliner:
         body = step.body
         saved = 2 * choices.buffer_bytes(self.program.buffers[body.stores[0].buffer])
         for consumer, fused in zip(computes, merged, strict=True):
-            label = _join_labels(step.label, consumer.label)
+            label = join_labels(step.label, consumer.label)
             self.steps[consumer.name] = Compute(consumer.name, fused, label)
             self._members[consumer.name] |= self._members[step.name]
             self.decisions.append(
@@ -294,11 +295,6 @@ def inlined_members(decisions: Iterable[FusionDecision]) -> dict[str, frozenset[
                 decision.producer, frozenset((decision.producer,))
             )
     return found
-
-
-def _join_labels(first: str, second: str) -> str:
-    words = list(dict.fromkeys([*first.split(" + "), *second.split(" + ")]))
-    return " + ".join(word for word in words if word)
 
 
 __all__ = ["inline_pointwise", "inlined_members"]

@@ -258,7 +258,8 @@ class Scope:
             return f"{node.kind}_so_far"
         source = node.source
         users = self.kernel.users.get(node, [])
-        if source is not None and all(user.source != source for user in users):
+        read = isinstance(node, Cast) and isinstance(node.args[0], Load)  # and widened
+        if source is not None and not read and all(user.source != source for user in users):
             assigned = _ASSIGNED.match(source.text)
             if assigned:
                 own = assigned[1]

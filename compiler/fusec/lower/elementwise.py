@@ -14,13 +14,7 @@ from fusec.ir.checks import CheckKind
 from fusec.ir.index import Expr
 from fusec.ir.node import Const, Node
 from fusec.lower.registry import Lowering
-from fusec.lower.values import (
-    SUPPORTED_DTYPES,
-    Index,
-    NotLowered,
-    TensorValue,
-    broadcast_index,
-)
+from fusec.lower.values import SUPPORTED_DTYPES, Index, NotLowered, TensorValue, broadcast_index
 
 Operand = TensorValue | Expr | int | float | bool
 

@@ -24,15 +24,9 @@ from fusec.ir.index import Expr
 from fusec.ir.node import Const, Node
 from fusec.ir.walk import rewrite
 from fusec.lower.definitions import Definitions
+from fusec.lower.dimensions import broadcast_shape
 from fusec.lower.elementwise import convert
-from fusec.lower.values import (
-    Element,
-    Index,
-    Lowering,
-    Shape,
-    TensorValue,
-    broadcast_shape,
-)
+from fusec.lower.values import Element, Index, Lowering, Shape, TensorValue
 from fusec.lower.windows import compare
 
 # An element looks through so many places for those that add to it.

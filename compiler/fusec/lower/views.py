@@ -12,16 +12,9 @@ from fusec.ir.node import Node
 from fusec.ir.program import TensorRef
 from fusec.ir.shapes import flatten, unflatten
 from fusec.lower.assembled import clamp_start
+from fusec.lower.dimensions import exprs, normalize_dim
 from fusec.lower.registry import Lowering, aten, register
-from fusec.lower.values import (
-    Index,
-    NotLowered,
-    ResultMeta,
-    TensorValue,
-    broadcast_index,
-    exprs,
-    normalize_dim,
-)
+from fusec.lower.values import Index, NotLowered, ResultMeta, TensorValue, broadcast_index
 
 
 def view(

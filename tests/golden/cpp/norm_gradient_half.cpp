@@ -38,16 +38,16 @@ extern "C" int norm_gradient(const fx_bf16* __restrict__ dy, const fx_bf16* __re
                 for (int64_t lane = 0; lane < LINE; ++lane) {
                     const int64_t r0 = r0_line + lane;
                     // line 1: n = x * scale
-                    const float n = fx_to_float(dy[i0 * 320 + r0]);
+                    const float value_f32 = fx_to_float(dy[i0 * 320 + r0]);
                     // line 2: dn = dy * w
-                    const float dn = n * fx_to_float(w[r0]);
+                    const float dn = value_f32 * fx_to_float(w[r0]);
                     // line 1: n = x * scale
-                    const float n_val = fx_to_float(x[i0 * 320 + r0]) * scale_val;
+                    const float n = fx_to_float(x[i0 * 320 + r0]) * scale_val;
                     // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
-                    row_sum_lanes[lane] += dn * n_val;
+                    row_sum_lanes[lane] += dn * n;
                     // line 4: dw, db = (dy * n).sum(0), dy.sum(0)
-                    dw_parts[piece * 320 + r0] += n * n_val;
-                    db_parts[piece * 320 + r0] += n;
+                    dw_parts[piece * 320 + r0] += value_f32 * n;
+                    db_parts[piece * 320 + r0] += value_f32;
                 }
             }
             #pragma omp simd reduction(+ : row_sum)

@@ -244,3 +244,15 @@ def test_very_small_numbers_keep_their_place() -> None:
     assert found is not None
     assert found[0] <= 0
     assert 2e-31 <= found[1] <= 1e-29
+
+
+def test_an_index_up_to_a_limit_that_float32_rounds_up_is_checked() -> None:
+    table = torch.ones(3)
+
+    def function(table: torch.Tensor) -> torch.Tensor:
+        x = torch.arange(4, dtype=F32)
+        return table[torch.where(x <= 2.9999999999, x, torch.zeros(())).long()]
+
+    for each in (function, fusec.compile(function)):
+        with pytest.raises(IndexError):
+            each(table)

@@ -16,8 +16,9 @@ from fusec.report import Timing
 from fuselab.display.bounds import Traffic, bars, bound, saved
 from fuselab.display.kernel_text import extent_of
 from fuselab.display.source_lines import LineView
+from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
-from fuselab.session.session import CellOptions, Frontend, Session
+from fuselab.session.session import Session
 
 BODY = "y = F.gelu(x)\nz = y * w\n\np = (z / z.sum(-1, keepdim=True)).softmax(-1)\n"
 

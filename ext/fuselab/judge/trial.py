@@ -200,7 +200,8 @@ def run(
     between = [None if each and each.stage == "passed" else each for each in between]
     ended = len(done) == len(cases)
     finding = None if ended else _finding(reply, signature, cases[len(done)])
-    seconds, processor = reply["seconds"], reply.get("processor", reply["seconds"])
+    seconds = float(reply["seconds"])
+    processor = float(reply.get("processor", seconds))  # a GPU's worker does not say
     return AnswerOutcome(tuple(map(tuple, runs)), tuple(between), finding, seconds, processor)
 
 

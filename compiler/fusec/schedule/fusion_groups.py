@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from fusec.ir.body import Body, Buffer, Compute, Extern, ExternKind, Program, Step
+from fusec.ir.body import Body, Buffer
+from fusec.ir.program import Compute, Extern, ExternKind, Program, Step
 from fusec.schedule import choices
 from fusec.schedule.overrides import Overrides
 

@@ -16,9 +16,10 @@ from math import gcd
 import torch
 
 from fusec.codegen.common.product_axes import ProductAxes, product_axes
-from fusec.ir.body import Body, Buffer, Settings
+from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load
+from fusec.ir.program import Settings
 from fusec.machine import current_machine
 from fusec.targets.triton.plan.choice import Choice, Knob, known, power_of_two, sms
 from fusec.targets.triton.plan.tiling import LIMIT

@@ -18,7 +18,8 @@ from fusec.ir import ops
 from fusec.ir.body import Body, Store
 from fusec.ir.bounds import bounds
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Const, Node, Op, Reduce, cast, const, index_value, op, walk
+from fusec.ir.node import Cast, Const, Node, Op, Reduce, cast, const, index_value, op
+from fusec.ir.walk import walk
 
 TANH = "tanh_by_exp2"  # a helper: tanh(x), given 2 * log2(e) * x
 F32 = torch.float32

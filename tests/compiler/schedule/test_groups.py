@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import Body, Compute, Extern, ExternKind, Program, Step, Store, TensorRef
+from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr
 from fusec.ir.node import Node, recording
+from fusec.ir.program import Compute, Extern, ExternKind, Program, Step, TensorRef
 from fusec.schedule import fusion_groups
 from fusec.schedule.fusion_groups import Groups, has_effects, join_labels
 from fusec.schedule.overrides import Overrides, pair

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import Body, Compute, Program, Store, TensorRef
+from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr, IntLike, Symbol
 from fusec.ir.node import Node, dot, load, recording, reduce, scan
-from fusec.schedule import choices
+from fusec.ir.program import Compute, Program, TensorRef
+from fusec.schedule import choices, choices_products
 from fusec.schedule.align import Refusal
 from fusec.schedule.fusion_groups import Groups
 from fusec.schedule.overrides import FORBIDDEN, Overrides, pair
@@ -379,7 +380,7 @@ def unpacking(
     ],
 )  # fmt: skip
 def test_what_is_unpacked(scales: int, more: dict[str, object], unpacked: bool) -> None:
-    assert choices.unpacks(*unpacking(scales, **more)) is unpacked  # type: ignore[arg-type]
+    assert choices_products.unpacks(*unpacking(scales, **more)) is unpacked  # type: ignore[arg-type]
 
 
 def test_a_size_may_be_symbolic() -> None:

@@ -12,7 +12,8 @@ import torch
 
 from fusec.ir import ops
 from fusec.ir.index import Expr, IntLike, Symbol
-from fusec.ir.node import Node, cast, free_axes, indirect, op, recording
+from fusec.ir.node import Node, cast, indirect, op, recording
+from fusec.ir.walk import free_axes
 from fusec.targets.triton.plan.choices_matmul import Operand, as_matrix
 from fusec.targets.triton.rewrite.score_patterns import without_row_term
 from fusec.targets.triton.toolchain import packed_kernel, side_by_side

@@ -14,7 +14,6 @@ from fusec.targets.triton.toolchain.watch import (
     Watch,
     _spoiled,
     _Watched,
-    program_text,
     ranges,
 )
 
@@ -48,13 +47,9 @@ def test_fewer_of_them() -> None:
 
 @pytest.mark.parametrize(
     ("program", "text"),
-    [
-        ((3, 0, 0), "program 3"), ((3, 1, 0), "program (3, 1)"), ((0, 0, 2), "program (0, 0, 2)"),
-        ((0, 0, 0), "program 0"), ((0, 1, 0), "program (0, 1)"),
-    ],
-)  # fmt: skip
-def test_programs(program: tuple[int, int, int], text: str) -> None:
-    assert program_text(program) == text
+    [((3,), "program 3"), ((3, 1), "program (3, 1)"), ((0, 0, 2), "program (0, 0, 2)")],
+)
+def test_programs(program: tuple[int, ...], text: str) -> None:
     access = Access("kernel", program, "load", "x", (0,), (), 0, 4, None)
     assert (access.place, access.problem) == (text, "")
 
@@ -64,10 +59,12 @@ def test_programs(program: tuple[int, int, int], text: str) -> None:
 )
 def test_what_is_wrong(kind: str, verb: str) -> None:
     for size, counted in ((1, "1 element"), (4000, "4,000 elements")):
-        access = Access("kernel", (1, 0, 0), kind, "x", (0, 4000), (4000,), 0, size, None)  # type: ignore[arg-type]
+        access = Access("kernel", (1,), kind, "x", (0, 4000), (4000,), 0, size, None)  # type: ignore[arg-type]
         assert access.problem == (
             f"program 1 {verb} x[4000], but x has {counted}: mask the lanes that are beyond it"
         )
+    before = Access("kernel", (1,), kind, "x", (-1, 0), (-1,), 0, 8, None)  # type: ignore[arg-type]
+    assert before.problem == f"program 1 {verb} x[-1], before x begins: mend the address"
 
 
 def watched(*tensors: torch.Tensor) -> Watch:
@@ -190,3 +187,17 @@ def test_what_nobody_may_rely_on() -> None:
     assert _spoiled(np.zeros(2, np.int8), missing).tolist() == [0, 127]
     assert _spoiled(np.zeros(2, np.uint8), missing).tolist() == [0, 255]
     assert _spoiled(np.zeros(2, bool), missing).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("grid", "shown"),
+    [((4, 1, 1), (2,)), ((4, 3, 1), (2, 0)), ((4, 1, 2), (2, 0, 0)), ((1, 1, 1), (2,))],
+)
+def test_a_place_has_a_number_for_each_dimension_of_the_grid(
+    grid: tuple[int, int, int], shown: tuple[int, ...]
+) -> None:
+    x = torch.zeros(8)
+    watch = watched(x)
+    for mask in (True, False):
+        watch.note("load", np.array([x.data_ptr()]), np.array(mask), (2, 0, 0), grid, True)
+    assert [access.program for access in watch.accesses] == [shown] * 2

@@ -16,19 +16,10 @@ from collections.abc import Callable
 
 import torch
 
+from fusec.ir.checks import is_check
 from fusec.ir.index import is_nonnegative, lower_bound, upper_bound
 from fusec.ir.intervals import Interval, either
-from fusec.ir.node import (
-    CHECK_PREFIX,
-    Cast,
-    Const,
-    IndexValue,
-    Node,
-    Op,
-    Reduce,
-    current_recorder,
-    known_value,
-)
+from fusec.ir.node import Cast, Const, IndexValue, Node, Op, Reduce, current_recorder, known_value
 from fusec.ir.scalars import SCALARS
 
 _DEPTH = 40  # operations that are looked through
@@ -119,7 +110,7 @@ def _of_cast(node: Cast, depth: int) -> Interval | None:
 
 
 def _of_operation(node: Op, depth: int) -> Interval | None:
-    if node.name.startswith(CHECK_PREFIX):
+    if is_check(node):
         return bounds(node.args[1], depth)
     if node.name == "where":
         return _of_where(node, depth)

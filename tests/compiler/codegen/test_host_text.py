@@ -27,9 +27,11 @@ from fusec.codegen.host_values import (
     returns_list,
 )
 from fusec.ir import ops
-from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Step, Store, TensorRef
+from fusec.ir.body import Body, Buffer, Store
+from fusec.ir.checks import CheckKind, check_name
 from fusec.ir.index import Expr, IntLike, Symbol
-from fusec.ir.node import CheckKind, Node, check_name, indirect, op, recording
+from fusec.ir.node import Node, indirect, op, recording
+from fusec.ir.program import Compute, Extern, Program, Step, TensorRef
 from fusec.report import SourceLine
 from support.triton_bodies import F32, at, axes, buffer, f32
 

@@ -9,12 +9,11 @@ import torch
 
 from fusec.ir import ops
 from fusec.ir.bounds import bounds, decide
+from fusec.ir.checks import CheckKind, check_name
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import (
-    CheckKind,
     Node,
     cast,
-    check_name,
     const,
     current_recorder,
     index_value,

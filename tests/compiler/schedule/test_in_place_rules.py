@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import Body, Compute, Extern, Program, Step, Store, TensorRef
+from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr
 from fusec.ir.node import Node, dot, recording, reduce
+from fusec.ir.program import Compute, Extern, Program, Step, TensorRef
 from fusec.schedule.in_place import hindrance, update_in_place
 from support.triton_bodies import F32, at, axes, buffer, f32
 

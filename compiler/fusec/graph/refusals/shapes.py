@@ -29,7 +29,7 @@ def refused_write(node: fx.Node) -> str:
     fits = _FITS.get(name.removesuffix("_")) if _is_torchs(node.target) else None
     if not updates and fits is None and "out" not in node.kwargs:
         return ""
-    args, kwargs = tree_map(_value, (node.args, node.kwargs))
+    args, kwargs = tree_map(traced_value, (node.args, node.kwargs))
     written = list(filter(_is_strided, (*args[:updates], *_out(kwargs))))
     if any(map(_overlaps, written)):
         return f"{node.name} writes to elements that share memory"
@@ -192,8 +192,9 @@ _HARMLESS = frozenset(
 )
 
 
-def _value(arg: Any) -> Any:
+def traced_value(arg: Any) -> Any:
+    """Return what tracing made of an argument: a fake tensor, or a plain value as it stands."""
     return arg.meta.get("example_value") if isinstance(arg, fx.Node) else arg
 
 
-__all__ = ["refused_write"]
+__all__ = ["refused_write", "traced_value"]

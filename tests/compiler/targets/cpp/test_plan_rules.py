@@ -10,19 +10,9 @@ import torch
 
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Store
+from fusec.ir.checks import CheckKind, check_name
 from fusec.ir.index import Expr, IntLike, Symbol
-from fusec.ir.node import (
-    CheckKind,
-    Node,
-    check_name,
-    const,
-    index_value,
-    indirect,
-    op,
-    recording,
-    reduce,
-    scan,
-)
+from fusec.ir.node import Node, const, index_value, indirect, op, recording, reduce, scan
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts
 from fusec.targets.cpp.plan.loop_tables import short_indices, tabled_nodes

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fusec.codegen.common.value_names import reduction_word, told_word
 from fusec.ir import ops
 from fusec.ir.index import Expr, IntLike, Symbol
 from fusec.ir.node import Node, const, index_value, op, recording, reduce
-from fusec.targets.cpp.text.names import reduction_word, told_word
 from support.triton_bodies import F32, at, axes, f32
 
 I64 = torch.int64

@@ -59,6 +59,7 @@ def test_golden_case_computes_what_the_reference_does(name: str) -> None:
         check(bench, tensors, built=built, threads=(1, 2, 3), terms=terms, context=name)
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("name", [*CASES, *FULL_SAMPLED])
 def test_every_value_of_a_tunable_computes_the_same(name: str) -> None:
     case = (CASES | FULL)[name]()

@@ -34,12 +34,14 @@ from fusec.ir.node import (
     float32_value,
     index_value,
     indirect,
+    indirect_nodes,
     known_value,
     load,
     op,
     reduce,
     scan,
     source_line,
+    walk,
 )
 from fusec.ir.scalars import COMPARISONS, RANDOM_BITS, RANDOM_WORD, SCALARS, Scalar
 
@@ -295,6 +297,19 @@ def checked_place(index: Node, size: Expr, *, wrap: bool = True, what: str = "in
     return check(inside, index, f"{what} out of range")
 
 
+def keeping_checks(value: Node, places: tuple[Expr, ...]) -> Node:
+    """Return a value, with the checks of the places it is read at that it does not depend on.
+
+    What is read along a dimension of one element, or of a constant, is the same at every place.
+    """
+    read = set(walk((value,)))
+    for node in walk(indirect_nodes(places)):
+        if is_check(node) and node not in read:
+            kind, message = check_parts(node.name)
+            value = check(node.args[0], value, message, kind)
+    return value
+
+
 def is_check(node: Node) -> TypeGuard[Op]:
     """Whether a node is a check at run time."""
     return isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
@@ -322,6 +337,7 @@ __all__ = [
     "index_value",
     "indirect",
     "is_check",
+    "keeping_checks",
     "load",
     "logical_and",
     "logical_not",

@@ -35,12 +35,15 @@ def embedding(
 
     def value(index: Index) -> Node:
         row = indices.at(index[: indices.ndim])
-        return weight.at(
-            (ops.checked_index(row, weight.shape[0], wrap=False), *index[indices.ndim :])
-        )
+        place = ops.checked_index(row, weight.shape[0], wrap=False)
+        return _read(weight, (place, *index[indices.ndim :]))
 
     _require_rows(weight.shape[0], lowering)
     return lowering.pointwise(value)
+
+
+def _read(x: TensorValue, place: Index) -> Node:
+    return ops.keeping_checks(x.at(place), place)
 
 
 def _require_rows(size: Expr, lowering: Lowering) -> None:
@@ -59,15 +62,13 @@ def gather(
 ) -> TensorValue:
     """Return x with its positions along a dimension taken from ``indices``."""
     dim = normalize_dim(dim, x.ndim)
-    if x.ndim == 0:
-        return lowering.pointwise(lambda index: x.at(()))
-    if indices.ndim == 0:
-        raise NotLowered("gather with a 0-d index")
+    if x.ndim == 0 or indices.ndim == 0:
+        raise NotLowered("gather without dimensions")
     _require_rows(x.shape[dim], lowering)
 
     def value(index: Index) -> Node:
         row = ops.checked_index(indices.at(index), x.shape[dim], wrap=False)
-        return x.at((*index[:dim], row, *index[dim + 1 :]))
+        return _read(x, (*index[:dim], row, *index[dim + 1 :]))
 
     return lowering.pointwise(value)
 
@@ -77,13 +78,13 @@ def index_select(lowering: Lowering, x: TensorValue, dim: int, indices: TensorVa
     """Return the slices of x that ``indices`` (1-d or 0-d) names."""
     dim = normalize_dim(dim, x.ndim)
     if x.ndim == 0:
-        return lowering.pointwise(lambda index: x.at(()))
+        raise NotLowered("index_select without dimensions")
     _require_rows(x.shape[dim], lowering)
 
     def value(index: Index) -> Node:
         at = indices.at((index[dim],) if indices.ndim else ())
         row = ops.checked_index(at, x.shape[dim], wrap=False)
-        return x.at((*index[:dim], row, *index[dim + 1 :]))
+        return _read(x, (*index[:dim], row, *index[dim + 1 :]))
 
     return lowering.pointwise(value)
 
@@ -94,7 +95,7 @@ def index(lowering: Lowering, x: TensorValue, indices: Sequence[TensorValue | No
     selection = Selection.of(x.shape, indices)
     for d in selection.dims:
         _require_rows(x.shape[d], lowering)
-    return lowering.pointwise(lambda at: x.at(selection.place(at)))
+    return lowering.pointwise(lambda at: _read(x, selection.place(at)))
 
 
 @dataclass(frozen=True)

@@ -128,9 +128,10 @@ def put(
 
 
 def _scatter_place(x: TensorValue, dim: int, index: TensorValue) -> Place:
+    if x.ndim == 0:
+        raise NotLowered("a scatter without dimensions")
+
     def place(at: Index) -> Index:
-        if x.ndim == 0:
-            return ()
         row = ops.checked_index(index.at(at), x.shape[dim], wrap=False)
         if index.ndim == 0:
             return (row,)
@@ -235,9 +236,10 @@ def index_reduce(
     """Return x with slices of ``source`` combined where ``index`` (1-d or 0-d) sends them."""
     dim = normalize_dim(dim, x.ndim)
 
+    if x.ndim == 0:
+        raise NotLowered("index_reduce without dimensions")
+
     def place(at: Index) -> Index:
-        if x.ndim == 0:
-            return ()
         row = index.at((at[dim],) if index.ndim else ())
         return (*at[:dim], ops.checked_index(row, x.shape[dim], wrap=False), *at[dim + 1 :])
 

@@ -297,13 +297,13 @@ def checked_place(index: Node, size: Expr, *, wrap: bool = True, what: str = "in
     return check(inside, index, f"{what} out of range")
 
 
-def keeping_checks(value: Node, places: tuple[Expr, ...]) -> Node:
+def keeping_checks(value: Node, places: tuple[Node, ...]) -> Node:
     """Return a value, with the checks of the places it is read at that it does not depend on.
 
     What is read along a dimension of one element, or of a constant, is the same at every place.
     """
     read = set(walk((value,)))
-    for node in walk(indirect_nodes(places)):
+    for node in walk(places):
         if is_check(node) and node not in read:
             kind, message = check_parts(node.name)
             value = check(node.args[0], value, message, kind)
@@ -336,6 +336,7 @@ __all__ = [
     "guard_loads",
     "index_value",
     "indirect",
+    "indirect_nodes",
     "is_check",
     "keeping_checks",
     "load",

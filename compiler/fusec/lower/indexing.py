@@ -43,7 +43,17 @@ def embedding(
 
 
 def _read(x: TensorValue, place: Index) -> Node:
-    return ops.keeping_checks(x.at(place), place)
+    return ops.keeping_checks(x.at(place), ops.indirect_nodes(place))
+
+
+def _only_element(lowering: Lowering, x: TensorValue, indices: TensorValue) -> TensorValue:
+    """Return what a tensor without dimensions holds, at places that must be its only one."""
+
+    def value(index: Index) -> Node:
+        place = ops.checked_place(indices.at(index[: indices.ndim]), Expr.of(1), wrap=False)
+        return ops.keeping_checks(x.at(()), (place,))
+
+    return lowering.pointwise(value)
 
 
 def _require_rows(size: Expr, lowering: Lowering) -> None:
@@ -62,8 +72,10 @@ def gather(
 ) -> TensorValue:
     """Return x with its positions along a dimension taken from ``indices``."""
     dim = normalize_dim(dim, x.ndim)
-    if x.ndim == 0 or indices.ndim == 0:
-        raise NotLowered("gather without dimensions")
+    if x.ndim == 0:
+        return _only_element(lowering, x, indices)
+    if indices.ndim == 0:
+        raise NotLowered("gather with a 0-d index")
     _require_rows(x.shape[dim], lowering)
 
     def value(index: Index) -> Node:
@@ -78,7 +90,7 @@ def index_select(lowering: Lowering, x: TensorValue, dim: int, indices: TensorVa
     """Return the slices of x that ``indices`` (1-d or 0-d) names."""
     dim = normalize_dim(dim, x.ndim)
     if x.ndim == 0:
-        raise NotLowered("index_select without dimensions")
+        return _only_element(lowering, x, indices)
     _require_rows(x.shape[dim], lowering)
 
     def value(index: Index) -> Node:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fusec.errors import BrokenPromise
-from fusec.ir.body import ExternKind
+from fusec.ir.program import ExternKind
 from fusec.lower.registry import aten, register
 from fusec.lower.values import Lowering, TensorValue
 

@@ -27,7 +27,7 @@ def refused_write(node: fx.Node) -> str:
     in_place = name.endswith("_") and not name.endswith("__") and name not in _HARMLESS
     updates = in_place or node.target in _OPERATORS or node.target is operator.setitem
     fits = _FITS.get(name.removesuffix("_")) if _is_torchs(node.target) else None
-    args, kwargs = tree_map(_value, (node.args, node.kwargs))
+    args, kwargs = tree_map(traced_value, (node.args, node.kwargs))
     written = list(filter(_is_strided, (*args[:updates], *_out(kwargs))))
     if any(map(_overlaps, written)):
         return f"{node.name} writes to elements that share memory"
@@ -190,8 +190,9 @@ _HARMLESS = frozenset(
 )
 
 
-def _value(arg: Any) -> Any:
+def traced_value(arg: Any) -> Any:
+    """Return what tracing made of an argument: a fake tensor, or a plain value as it stands."""
     return arg.meta.get("example_value") if isinstance(arg, fx.Node) else arg
 
 
-__all__ = ["refused_write"]
+__all__ = ["refused_write", "traced_value"]

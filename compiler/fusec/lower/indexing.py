@@ -10,16 +10,9 @@ import torch
 from fusec.ir import ops
 from fusec.ir.index import Expr
 from fusec.ir.node import Node
+from fusec.lower.dimensions import broadcast_shape, normalize_dim
 from fusec.lower.registry import Lowering, aten, register
-from fusec.lower.values import (
-    Index,
-    NotLowered,
-    Shape,
-    TensorValue,
-    broadcast_index,
-    broadcast_shape,
-    normalize_dim,
-)
+from fusec.lower.values import Index, NotLowered, Shape, TensorValue, broadcast_index
 
 
 @register(aten.embedding.default)

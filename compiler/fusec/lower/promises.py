@@ -7,7 +7,7 @@ import torch
 from fusec.errors import BrokenPromise
 from fusec.graph.refusals import values  # noqa: F401  (defines fusec::checked)
 from fusec.ir import ops
-from fusec.ir.body import ExternKind
+from fusec.ir.program import ExternKind
 from fusec.lower.registry import aten, register
 from fusec.lower.values import Lowering, TensorValue
 

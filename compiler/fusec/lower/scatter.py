@@ -12,8 +12,10 @@ from dataclasses import replace
 import torch
 
 from fusec.ir import ops
-from fusec.ir.index import Expr, contiguous_strides, flatten, product, unflatten
+from fusec.ir.index import Expr
 from fusec.ir.node import Node
+from fusec.ir.shapes import contiguous_strides, flatten, product, unflatten
+from fusec.lower.dimensions import normalize_dim
 from fusec.lower.elementwise import convert, truth
 from fusec.lower.few_rows import sums_of_few_rows
 from fusec.lower.indexing import Selection
@@ -38,7 +40,6 @@ from fusec.lower.values import (
     TensorValue,
     broadcast_index,
     dense_meta,
-    normalize_dim,
 )
 
 # torch's names of reductions to the modes of a store

@@ -8,20 +8,14 @@ from dataclasses import replace
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import TensorRef
-from fusec.ir.index import Expr, flatten, unflatten
+from fusec.ir.index import Expr
 from fusec.ir.node import Node
+from fusec.ir.program import TensorRef
+from fusec.ir.shapes import flatten, unflatten
 from fusec.lower.assembled import clamp_start
+from fusec.lower.dimensions import exprs, normalize_dim
 from fusec.lower.registry import Lowering, aten, register
-from fusec.lower.values import (
-    Index,
-    NotLowered,
-    ResultMeta,
-    TensorValue,
-    broadcast_index,
-    exprs,
-    normalize_dim,
-)
+from fusec.lower.values import Index, NotLowered, ResultMeta, TensorValue, broadcast_index
 
 
 def view(
@@ -66,7 +60,7 @@ def _same_storage_order(x: TensorValue, viewed: TensorValue) -> bool:
     """Whether a reshape of ``x`` can be a view: x is row-major without gaps."""
     if x.ref is None or viewed.ref is None:
         return False
-    from fusec.ir.index import contiguous_strides
+    from fusec.ir.shapes import contiguous_strides
 
     return all(
         size.constant == 1 or stride == wanted

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from fusec.devices import is_gpu
-from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Step
+from fusec.ir.body import Body, Buffer
+from fusec.ir.checks import is_check
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Load, Node, free_axes
-from fusec.ir.ops import is_check
+from fusec.ir.node import Cast, Load, Node
+from fusec.ir.program import Compute, Extern, Program, Step
+from fusec.ir.walk import free_axes
 from fusec.report import FusionDecision
-from fusec.schedule import choices
+from fusec.schedule import choices, choices_products
 from fusec.schedule.align import Refusal, inline_producer
+from fusec.schedule.fusion_groups import join_labels
 from fusec.schedule.order import expected_kernels, order_of
 from fusec.schedule.overrides import FORBIDDEN, Overrides
 
@@ -98,7 +101,7 @@ class _Inliner:
         """Return why a step is not computed where it is read, or None."""
         body, buffers = step.body, self.program.buffers
         if any(consumer.body.products for consumer in computes):
-            reason = choices.may_feed_product(body, computes, buffers, self._products)
+            reason = choices_products.may_feed_product(body, computes, buffers, self._products)
             if reason is not None:
                 return reason
         reason = self._does_not_pay(body, computes)
@@ -144,7 +147,7 @@ class _Inliner:
         body = step.body
         saved = 2 * choices.buffer_bytes(self.program.buffers[body.stores[0].buffer])
         for consumer, fused in zip(computes, merged, strict=True):
-            label = _join_labels(step.label, consumer.label)
+            label = join_labels(step.label, consumer.label)
             self.steps[consumer.name] = Compute(consumer.name, fused, label)
             self._members[consumer.name] |= self._members[step.name]
             self.decisions.append(
@@ -316,11 +319,6 @@ def inlined_members(decisions: Iterable[FusionDecision]) -> dict[str, frozenset[
                 decision.producer, frozenset((decision.producer,))
             )
     return found
-
-
-def _join_labels(first: str, second: str) -> str:
-    words = list(dict.fromkeys([*first.split(" + "), *second.split(" + ")]))
-    return " + ".join(word for word in words if word)
 
 
 __all__ = ["inline_pointwise", "inlined_members"]

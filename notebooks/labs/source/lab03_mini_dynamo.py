@@ -19,10 +19,10 @@
 # %load_ext fuselab
 import dis
 
+import torch
+
 # %%
 # %progress 3
-
-import torch
 
 # %% [markdown]
 # ## Bytecode

@@ -44,7 +44,7 @@ def op8_parts(
     depth = tl.arange(0, 64)[None, :]
     width = depth
     query = tl.load(
-        query_ptr + batch * 256 + head * 128 + depth + row * 64,
+        query_ptr + batch * 256 + head * 128 + row * 64 + depth,
         row_inside,
         other=0.0,
     )
@@ -68,7 +68,7 @@ def op8_parts(
         )
         score = tl.dot(query, key.T)
         # line 108: return flex_attention(
-        product = arg3_1 * (kv_idx).to(tl.int32).to(tl.float32)
+        product = arg3_1 * kv_idx.to(tl.int32).to(tl.float32)
         added = score * 0.125 + product
         score = tl.where(kv_inside, added, -float("inf"))
         higher = tl.maximum(most, tl.max(score, 1) * 1.4426950408889634)

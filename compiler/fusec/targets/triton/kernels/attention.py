@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from fusec.ir import ops
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Node, Reduce, const, walk
+from fusec.ir.node import Node, Reduce, const
+from fusec.ir.walk import walk
 from fusec.targets.triton.kernels.attention_tiles import Tiles
 from fusec.targets.triton.kernels.matmul import insert
 from fusec.targets.triton.plan.choice import power_of_two

@@ -215,7 +215,7 @@ def guard_loads(value: Node, condition: Node) -> Node:
     Numbers that are by themselves in memory are there whatever holds.
     """
     from fusec.ir.node import Reduce, Scan
-    from fusec.ir.walk import rewrite, walk
+    from fusec.ir.walk import rewrite
 
     def guard(node: Node) -> Node | None:
         if isinstance(node, Load):
@@ -298,6 +298,8 @@ def keeping_checks(value: Node, places: tuple[Node, ...]) -> Node:
 
     What is read along a dimension of one element, or of a constant, is the same at every place.
     """
+    from fusec.ir.walk import walk
+
     read = set(walk((value,)))
     for node in walk(places):
         if is_check(node) and node not in read:

@@ -74,6 +74,13 @@ def test_golden_text(name: str) -> None:
     assert max(len(each) for each in text.splitlines()) <= 104
 
 
+def test_what_is_needed_before_and_after_the_second_product_is_computed_once() -> None:
+    tensors = tuple(t.requires_grad_() for t in ODD.tensors(F32))
+    _, queries, keys = sources(attention("soft cap", ODD), tensors)
+    for source in (queries, keys):
+        assert source.text.count("q_idx >= kv_idx") == 1
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("gpu", ["sm_90", "sm_80", "gfx942"])
 @pytest.mark.parametrize("name", NAMES)

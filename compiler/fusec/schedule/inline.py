@@ -234,7 +234,7 @@ def _leaves_unchecked(body: Body, consumers: list[Compute]) -> bool:
 
     A view that leaves elements out visits fewer of them than there are.
     """
-    free = free_axes(body.nodes())
+    free = free_axes(tuple(body.nodes()))
     checked = {axis for node in body.nodes() if is_check(node) for axis in free[node]}
     (store,) = body.stores
     dims = [n for n, place in enumerate(store.index) if checked & set(place.symbols())]
